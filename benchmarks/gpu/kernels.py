@@ -21,7 +21,7 @@ from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
 from qpdsl.executor.kernels.data.token_draws import Filters, TokenDraws
-from qpdsl.executor.kernels.triton.attention import decode, tuning
+from qpdsl.executor.kernels.triton.attention import launches, tuning
 from qpdsl.executor.kernels.triton.heads import sample
 from qpdsl.executor.requests.request import SamplingParams
 
@@ -310,14 +310,14 @@ def best_tuning(attended: Attended, bench: Bench) -> dict[str, Any]:
         tried = replace(usual, keys=keys, ahead=ahead, warps=warps)
         try:
             time = bench.seconds(
-                lambda layer, t=tried: decode.decode(query, rows, metadata, layer, scoring, out, t), layers, 12, 7
+                lambda layer, t=tried: launches.decode(query, rows, metadata, layer, scoring, out, t), layers, 12, 7
             )
         except Exception as error:  # Too much shared memory, as a rule: the next may fit.
             alive()
             timings.append((float("inf"), f"{tried}: {type(error).__name__}"))
             continue
         timings.append((time, str(tried)))
-    chosen = bench.seconds(lambda layer: decode.decode(query, rows, metadata, layer, scoring, out), layers)
+    chosen = bench.seconds(lambda layer: launches.decode(query, rows, metadata, layer, scoring, out), layers)
     fastest = [{"us": round(time * 1e6, 2), "tuning": text} for time, text in sorted(timings)[:5]]
     return {
         "model": name,

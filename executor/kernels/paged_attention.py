@@ -46,10 +46,10 @@ def decode(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, sco
     """Attention of one query a sequence: `query` [B, H, D] to [B, H, D]."""
     if not on_device(query):
         return reference.attention(query, rows, batch, layer, scoring)
-    from qpdsl.executor.kernels.triton.attention import decode as triton_decode
+    from qpdsl.executor.kernels.triton.attention import launches
 
     query, out = _ready(query)
-    triton_decode.decode(query, rows, batch, layer, scoring, out)
+    launches.decode(query, rows, batch, layer, scoring, out)
     return out
 
 
@@ -57,10 +57,10 @@ def prefill(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, sc
     """Attention of any number of queries a sequence: `query` [T, H, D] to [T, H, D]."""
     if not on_device(query):
         return reference.attention(query, rows, batch, layer, scoring)
-    from qpdsl.executor.kernels.triton.attention import prefill as triton_prefill
+    from qpdsl.executor.kernels.triton.attention import launches
 
     query, out = _ready(query)
-    triton_prefill.prefill(query, rows, batch, layer, scoring, out)
+    launches.prefill(query, rows, batch, layer, scoring, out)
     return out
 
 
@@ -94,13 +94,11 @@ def attention(
             return reference.cascade(query, rows, batch, batch.cascade, layer, scoring)
         return reference.attention(query, rows, batch, layer, scoring)
     from qpdsl.executor.kernels.triton.attention import cascade as triton_cascade
-    from qpdsl.executor.kernels.triton.attention import decode as triton_decode
-    from qpdsl.executor.kernels.triton.attention import mixed as triton_mixed
-    from qpdsl.executor.kernels.triton.attention import prefill as triton_prefill
+    from qpdsl.executor.kernels.triton.attention import launches
 
     query, out = _ready(query)
     if deterministic:
-        triton_mixed.mixed(query, rows, batch, layer, scoring, out, deterministic=True)
+        launches.mixed(query, rows, batch, layer, scoring, out, deterministic=True)
         return out
     count = batch.decodes
     chunks = count < batch.sequences
@@ -108,13 +106,13 @@ def attention(
         out = flash_prefill.prefill(query, rows, batch, layer, scoring)
         query, chunks = query[:count], False
     if count == 0 and chunks:
-        triton_prefill.prefill(query, rows, batch, layer, scoring, out)
+        launches.prefill(query, rows, batch, layer, scoring, out)
     elif count and batch.cascade is not None:
         triton_cascade.cascade(query, rows, batch, batch.cascade, layer, scoring, out)
     elif chunks:
-        triton_mixed.mixed(query, rows, batch, layer, scoring, out)
+        launches.mixed(query, rows, batch, layer, scoring, out)
     elif count:
-        triton_decode.decode(query[:count], rows, batch, layer, scoring, out[:count])
+        launches.decode(query[:count], rows, batch, layer, scoring, out[:count])
     return out
 
 

@@ -339,10 +339,7 @@ def _on_host(draws: list[Draw], sampled: SampledTokens | None) -> HostTokens:
 
 
 def _needs_logits(draw: Draw) -> bool:
-    """Whether a draw looks at the logits of all ids.
-
-    Filters sort them, and an entropy is of all of them.
-    """
+    """Whether a draw looks at the logits of all ids: a filter compares them, and an entropy is of all of them."""
     return draw.figures or draw.confidence == "entropy" or (draw.params.filtered and not draw.params.greedy)
 
 

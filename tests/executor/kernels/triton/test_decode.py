@@ -18,7 +18,7 @@ from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
 from qpdsl.executor.kernels.triton import common
 from qpdsl.executor.kernels.triton.attention import partition, step_attention
-from qpdsl.executor.kernels.triton.attention.decode import decode
+from qpdsl.executor.kernels.triton.attention.launches import decode
 from qpdsl.executor.kernels.triton.attention.tuning import Tuning, part_tokens
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 

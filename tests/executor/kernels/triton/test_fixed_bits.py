@@ -15,8 +15,7 @@ from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
 from qpdsl.executor.kernels.triton.attention import step_attention
-from qpdsl.executor.kernels.triton.attention.decode import decode
-from qpdsl.executor.kernels.triton.attention.mixed import mixed
+from qpdsl.executor.kernels.triton.attention.launches import decode, mixed
 from qpdsl.executor.kernels.triton.attention.tuning import PART, Tuning
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 

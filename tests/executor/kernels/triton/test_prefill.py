@@ -10,8 +10,7 @@ pytest.importorskip("triton")
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
-from qpdsl.executor.kernels.triton.attention.mixed import mixed
-from qpdsl.executor.kernels.triton.attention.prefill import prefill
+from qpdsl.executor.kernels.triton.attention.launches import mixed, prefill
 from qpdsl.executor.kernels.triton.attention.tuning import Tuning
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
