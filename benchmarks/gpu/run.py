@@ -77,7 +77,7 @@ def describe() -> dict[str, Any]:
     compiler = next((name for name in (os.environ.get("CC", "cc"), "gcc", "clang") if shutil.which(name)), "none")
     facts: dict[str, Any] = {**processor(), "triton": triton.__version__, "cuda": torch.version.cuda, "cc": compiler}
     if not torch.cuda.is_available():
-        return facts | {"device": "none: a dry run"}
+        return facts | {"device": "a dry run"}
     device = torch.cuda.get_device_properties(0)
     return facts | {
         "device": device.name,

@@ -123,7 +123,7 @@ def test_every_part_runs_on_a_cpu_and_ends_in_verdicts(tmp_path: Path) -> None:
     assert all(row["ms"] > 0 for row in record["steps"]["decode"])
     text = (tmp_path / "gpu.md").read_text()
     assert "## Verdicts" in text and f"{len(record['checks']['checks'])} checks hold" in text
-    assert "there is none for none: a dry run" in text
+    assert "there is no estimate for a dry run" in text
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the driver of the device would be replaced")

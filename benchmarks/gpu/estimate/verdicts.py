@@ -40,7 +40,7 @@ def verdicts(results: Results) -> list[Verdict]:
     made = [*_checks(results), *_bits(results), *_launches(results)]
     if device is None:
         name = (results.get("machine") or {}).get("device", "this device")
-        made.append(Verdict("the estimate", None, f"there is none for {name}"))
+        made.append(Verdict("the estimate", None, f"there is no estimate for {name}"))
     else:
         made += [*_copy(results, device), *_attention(results, device), *_steps(results, device)]
     return [*made, *_replays(results), *_undone(results)]
