@@ -15,10 +15,9 @@ from benchmarks.common.folders import PICTURES
 from qpdsl.cli import main as qpdsl
 from qpdsl.tui.app import Dashboard
 from qpdsl.tui.screens.search import SearchView
-from qpdsl.tui.state.event_source import ReplaySource
-from qpdsl.tui.state.player import Player
+from qpdsl.tui.state.event_source import Player, ReplaySource
+from qpdsl.tui.widgets.bars import SCREENS
 from qpdsl.tui.widgets.palette import THEMES
-from qpdsl.tui.widgets.title import SCREENS
 
 SIZE = (112, 30)
 # How far into the run, and which row the search is shown of: verifier and generator disagree there.

@@ -39,16 +39,16 @@ from qpdsl.model_location import locate
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.estimate import estimate_cost
 from qpdsl.planner.cost.statistics import Statistics
-from qpdsl.planner.cost.timing import Load
+from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.explain.analyze import Analysis
 from qpdsl.planner.optimize.by_cost import choice_of
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planning.analysis import learn
-from qpdsl.planning.planning import reads_of
-from qpdsl.session import Session
-from qpdsl.sources.programs import load_program
-from qpdsl.sources.surroundings import Surroundings
+from qpdsl.session.analysis import learn
+from qpdsl.session.planning import reads_of
+from qpdsl.session.programs import load_program
+from qpdsl.session.session import Session
+from qpdsl.session.surroundings import Surroundings
 
 PROGRAMS: Mapping[str, Mapping[str, int]] = {
     "greedy": {},
@@ -112,7 +112,7 @@ def measure(
     for name in names:
         by_name = dict(plans(name, {"llm": model}))
         rows = problems(by_name["planned"], count, topics if name == "outline_then_write" else DATA_OF.get(name, DATA))
-        load_ = Load(count, kv_bytes=_budget(by_name["planned"]))
+        load_ = RunLoad(count, kv_bytes=_budget(by_name["planned"]))
         known = Statistics()
         # What is imported and compiled in the first run of a process is no plan's cost.
         run(by_name["planned"], rows[:1])

@@ -21,18 +21,18 @@ from typing import Any
 
 from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe
-from qpdsl.dataset.job import Job, run_rows
-from qpdsl.executor.events.feed import Feed
+from family.tasks.counting import problems
 from qpdsl.executor.events.stream import EventStream
-from qpdsl.executor.events.trace import TraceWriter
+from qpdsl.executor.events.trace import Feed, TraceWriter
 from qpdsl.executor.runtime import run
 from qpdsl.executor.runtime.generate import generate
 from qpdsl.executor.runtime.instance import operator_events
-from qpdsl.family.tasks.counting import problems
-from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.plan.naive import plan
-from qpdsl.session import Session
-from qpdsl.sources.programs import load_program
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.job import Job
+from qpdsl.runs.runner import outcomes_of
+from qpdsl.session.programs import load_program
+from qpdsl.session.session import Session
 
 
 class Stopwatch:
@@ -61,8 +61,8 @@ def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
     """One run: its seconds, processor seconds, and those spent on events in its own thread."""
     job = Job(plan(load_program("beam_search", None, None)), None, 0)
     arguments = {"width": 4, "expand": 4, "depth": 40}
-    numbered = [
-        (number, InputRow(str(number), {"problem": problem.text, **arguments}))
+    inputs = [
+        InputRow(str(number), {"problem": problem.text, **arguments})
         for number, problem in enumerate(islice(problems(5, "held-out"), rows))
     ]
     stopwatch, stream = Stopwatch(), EventStream()
@@ -92,7 +92,7 @@ def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
     Feed._drain = drained  # type: ignore[method-assign]
     writer = TraceWriter(stream, path.open("wb", buffering=0)) if watch == "trace" else None
     start, processor = time.perf_counter(), time.process_time()
-    asyncio.run(run_rows(session, job, numbered, 32, lambda number, outcome: None))
+    asyncio.run(outcomes_of(session, job, inputs, 32))
     seconds, used = time.perf_counter() - start, time.process_time() - processor
     if writer is not None:
         writer.close()

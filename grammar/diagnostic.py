@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
-from typing import Literal as OneOf
+from typing import Any, Literal
 
-from qpdsl.grammar.printable import one_line, printable
+from qpdsl.grammar.printable import cells, one_line, printable
 from qpdsl.grammar.source import Source, Span
-from qpdsl.grammar.width import cells
 
-Severity = OneOf["error", "warning"]
+Severity = Literal["error", "warning"]
 MAX_DIAGNOSTICS = 100
 # The most characters of a line that are shown.
 _WINDOW = 140

@@ -1,18 +1,23 @@
-"""What the id of a model says by itself: whether it has an adapter, and whether a server elsewhere runs it.
+"""What the id of a model says by itself: its adapter, how it thinks, and whether a server elsewhere runs it.
 
-With an adapter it is `ID adapter=PLACE`: one text, so that it is another model than ID alone. On a server it is
-`DIALECT:URL#NAME`; `executor/remote/server/address.py` takes it apart.
+With an adapter it is `ID adapter=PLACE`, and with the marks of its thoughts `ID think=MARKS`, behind the adapter if it
+has one: one text, so that it is another model than ID alone. On a server it is `DIALECT:URL#NAME`;
+`executor/remote/server/address.py` takes it apart.
 """
 
 from __future__ import annotations
 
-from typing import Literal as OneOf
-from typing import get_args
+import re
+from typing import Literal, get_args
 
 # How servers are spoken to.
-DialectName = OneOf["openai", "vllm", "sglang", "llamacpp"]
+DialectName = Literal["openai", "vllm", "sglang", "llamacpp"]
 DIALECTS: tuple[DialectName, ...] = get_args(DialectName)
-_SIGN = " adapter="
+_ADAPTER, _THINK = " adapter=", " think="
+# The bar between two marks, and not one of theirs: `<|think|>|<|end|>`.
+_BETWEEN_MARKS = re.compile(r"(?<!<)\|(?!>)")
+NO_THOUGHTS = "none"
+THINK_FORM = 'takes what opens and what closes a thought, as in "<think>|</think>", or `none`'
 
 
 def dialect_of(id: str) -> DialectName | None:
@@ -28,15 +33,41 @@ def is_remote(id: str) -> bool:
 
 def with_adapter(id: str, adapter: str | None) -> str:
     """The id of a model with an adapter, in the place of any that it has; None leaves the id as it is."""
-    return id if adapter is None else f"{base_of(id)}{_SIGN}{adapter}"
+    return id if adapter is None else with_think(f"{base_of(id)}{_ADAPTER}{adapter}", think_of(id))
+
+
+def with_think(id: str, think: str | None) -> str:
+    """The id of a model that thinks so, whatever it said of that; None leaves the id as it is."""
+    return id if think is None else f"{without_think(id)}{_THINK}{think}"
+
+
+def without_think(id: str) -> str:
+    """The id of a model with its adapter, and nothing about how it thinks."""
+    return id.partition(_THINK)[0].rstrip()
 
 
 def base_of(id: str) -> str:
-    """The id of a model without its adapter: a built-in name, a folder or a hub id."""
-    return id.partition(_SIGN)[0].rstrip()
+    """The id of a model alone: a built-in name, a folder or a hub id."""
+    return without_think(id).partition(_ADAPTER)[0].rstrip()
 
 
 def adapter_of(id: str) -> str | None:
     """The adapter of a model, a folder or a hub id; None where it has none."""
-    _, sign, adapter = id.partition(_SIGN)
+    _, sign, adapter = without_think(id).partition(_ADAPTER)
     return adapter.strip() if sign else None
+
+
+def think_of(id: str) -> str | None:
+    """What the id says of how the model thinks; None where it says nothing."""
+    _, sign, think = id.partition(_THINK)
+    return think if sign else None
+
+
+def thought_marks(think: str) -> tuple[str, str] | None:
+    """What opens and what closes a thought; None for `none`, a model that does not think. Raises ValueError."""
+    if think == NO_THOUGHTS:
+        return None
+    marks = _BETWEEN_MARKS.split(think)
+    if len(marks) != 2 or not all(mark.strip() for mark in marks):
+        raise ValueError(THINK_FORM)
+    return marks[0], marks[1]

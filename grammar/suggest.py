@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
+from typing import Any
 
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
@@ -15,6 +16,9 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     folded = {name.lower(): name for name in reversed(names)}
     if word.lower() in folded:
         return folded[word.lower()]
+    # Of a text that is so much longer no name is near, however long it takes to see that.
+    if len(word) > 3 * max(map(len, folded), default=0):
+        return None
     # Swapped letters of a three-letter name are still only two thirds alike.
     matches = get_close_matches(word.lower(), folded, n=3, cutoff=0.65)
     # Of names that are equally near, the one that was declared first.
@@ -23,10 +27,14 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     return None if best is None else folded[best]
 
 
-def did_you_mean(word: str, known: Iterable[str], span: Span) -> tuple[str | None, Edit | None]:
-    """Help that names the known word nearest to `word`, and the edit that writes it there; None where none is near."""
-    near = closest(word, known)
-    return (f"did you mean `{near}`?", Edit(span, near)) if near else (None, None)
+def meant(near: str | None, span: Span) -> dict[str, Any]:
+    """`help` and `edit` of a diagnostic: a known word in the place of one that it is near to; nothing without one."""
+    return {"help": f"did you mean `{near}`?", "edit": Edit(span, near)} if near else {}
+
+
+def did_you_mean(word: str, known: Iterable[str], span: Span) -> dict[str, Any]:
+    """`help` and `edit` of a diagnostic, with the known word nearest to `word`; nothing where none is near."""
+    return meant(closest(word, known), span)
 
 
 def listed(words: Iterable[str], *, last: str = "or") -> str:

@@ -6,6 +6,8 @@ gives the Python face: `@qp.program`, the stages (`qp.chat`, `qp.prompt` and the
 `qp.load` and `qp.parse`. Everything is loaded when it is first used.
 """
 
+import re
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.expressions import if_ as if_
     from qpdsl.api.compose.expressions import int as int
     from qpdsl.api.compose.expressions import join as join
+    from qpdsl.api.compose.expressions import last as last
     from qpdsl.api.compose.expressions import len as len
+    from qpdsl.api.compose.expressions import list as list
     from qpdsl.api.compose.expressions import log as log
     from qpdsl.api.compose.expressions import lower as lower
     from qpdsl.api.compose.expressions import matches as matches
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.expressions import min as min
     from qpdsl.api.compose.expressions import none as none
     from qpdsl.api.compose.expressions import not_ as not_
+    from qpdsl.api.compose.expressions import quantile as quantile
     from qpdsl.api.compose.expressions import round as round
     from qpdsl.api.compose.expressions import sqrt as sqrt
     from qpdsl.api.compose.expressions import std as std
@@ -97,127 +102,18 @@ if TYPE_CHECKING:
     from qpdsl.executor.requests.errors import BudgetReached as BudgetReached
     from qpdsl.executor.requests.errors import ServerGone as ServerGone
     from qpdsl.grammar.diagnostic import QpError as QpError
-    from qpdsl.session import Session as Session
-    from qpdsl.sources.functions import Extractor as Extractor
-    from qpdsl.sources.functions import Scorer as Scorer
-    from qpdsl.sources.functions import extractor as extractor
-    from qpdsl.sources.functions import load_functions as load_functions
-    from qpdsl.sources.functions import scorer as scorer
+    from qpdsl.session.functions import Extractor as Extractor
+    from qpdsl.session.functions import Scorer as Scorer
+    from qpdsl.session.functions import extractor as extractor
+    from qpdsl.session.functions import load_functions as load_functions
+    from qpdsl.session.functions import scorer as scorer
+    from qpdsl.session.session import Session as Session
 
 __version__ = "0.1.0"
 
-# Where each name of the Python face is; the imports above say the same to type checkers.
-_HOMES = {
-    "api.binding": ("using",),
-    "api.compose.annotations": ("Messages",),
-    "api.compose.decorator": ("program",),
-    "api.compose.expressions": (
-        "abs",
-        "all",
-        "any",
-        "auto",
-        "col",
-        "contains",
-        "count",
-        "exp",
-        "first",
-        "last",
-        "list",
-        "float",
-        "if_",
-        "int",
-        "join",
-        "len",
-        "log",
-        "lower",
-        "matches",
-        "max",
-        "mean",
-        "min",
-        "none",
-        "not_",
-        "round",
-        "sqrt",
-        "std",
-        "strip",
-        "sum",
-        "text",
-        "upper",
-    ),
-    "api.compose.stages": (
-        "Rows",
-        "chat",
-        "let",
-        "prompt",
-    ),
-    "api.compose.targets": (
-        "Model",
-        "amortized",
-        "choice",
-        "draft",
-        "eagle",
-        "early_exit",
-        "epsilon",
-        "exact",
-        "filter",
-        "compare",
-        "equal",
-        "judge",
-        "passes",
-        "prob",
-        "valid_json",
-        "lark",
-        "boxed",
-        "certainty",
-        "confidence",
-        "entropy",
-        "logprob",
-        "loss",
-        "model",
-        "ngram",
-        "recorded",
-        "regex",
-        "replayable",
-        "schema",
-    ),
-    "api.data_rows": ("read_rows",),
-    "api.evaluating": (
-        "EvaluatedCell",
-        "Evaluation",
-        "evaluate",
-    ),
-    "api.loading": (
-        "load",
-        "parse",
-    ),
-    "api.program": (
-        "Plan",
-        "Program",
-        "QpWarning",
-    ),
-    "api.results": (
-        "Candidate",
-        "Finished",
-        "Result",
-        "RunError",
-        "TextPiece",
-        "Tokens",
-    ),
-    "arguments": ("ArgumentError",),
-    "errors": ("UsageError", "UserError"),
-    "executor.checkpoint.errors": ("ModelError",),
-    "executor.requests.errors": ("BudgetReached", "ServerGone"),
-    "grammar.diagnostic": ("QpError",),
-    "session": ("Session",),
-    "sources.functions": (
-        "Extractor",
-        "Scorer",
-        "extractor",
-        "load_functions",
-        "scorer",
-    ),
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+# Where each name of the Python face is, as the imports above say it to type checkers.
+_TEXT = Path(__file__).read_text("utf-8")
+_HOME = {name: home for home, name in re.findall(r"^    from (\S+) import (\w+) as", _TEXT, re.MULTILINE)}
 
 # In a checkout the stages lie beside this folder, not in it. Python started in the checkout's root finds this folder
 # first even where the package is installed, so the root joins the package's search path.
@@ -229,10 +125,10 @@ if (_root / "grammar" / "qp.lark").is_file():
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 
 
-def __dir__() -> list[str]:
+def __dir__() -> Iterable[str]:
     return sorted([*globals(), *_HOME])

@@ -13,14 +13,14 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 from qpdsl.errors import reason, shorten, unknown
+from qpdsl.executor.foreign.bounded_file import read_bounded
 from qpdsl.executor.runtime.operators.valid_records import fault_of
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.logical import LogicalProgram, Parameter
 from qpdsl.planner.plan.options import LARGEST, spelt
-from qpdsl.planner.values.value import NUMBER, Record, Value, thawed
-from qpdsl.planner.values.value_types import fields_of, is_list, is_record, item_of
-from qpdsl.planner.ways.open_program import settled
+from qpdsl.planner.strategies.written_strategies import settled
+from qpdsl.planner.values.value import NUMBER, Record, Value, fields_of, is_list, is_record, item_of, thawed
 
 KINDS = {
     "text": "text",
@@ -32,8 +32,8 @@ KINDS = {
 # A file that the caller hands in, by how its name ends: its text, a JSON document, JSON lines.
 FILE_ENDINGS = (".txt", ".md", ".json", ".jsonl")
 # The largest such file, in bytes, and how deep a value nests.
-_MOST_BYTES = 64 << 20
-_MOST_DEPTH = 64
+_MAX_BYTES = 64 << 20
+_MAX_DEPTH = 64
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NOWHERE = Span(0, 0)
 
@@ -175,8 +175,8 @@ def _checked(param: Parameter, value: object) -> Value:
 
 def _typed(param: Parameter, value: object, type_: str, where: str, depth: int) -> Value:
     """A Python or JSON value as one of the type, at the place `where` in the argument. Raises ArgumentError."""
-    if depth > _MOST_DEPTH:
-        raise ArgumentError(f"`{param.name}` nests over {_MOST_DEPTH} deep")
+    if depth > _MAX_DEPTH:
+        raise ArgumentError(f"`{param.name}` nests over {_MAX_DEPTH} deep")
     match type_, value:
         case "text", str():
             return _text(where, value)
@@ -250,9 +250,7 @@ def _read(param: Parameter, path: Path) -> object:
     Raises ArgumentError.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ArgumentError(f"`{param.name}`: `{path}` is over {_MOST_BYTES >> 20} MiB")
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bounded(path, _MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise ArgumentError(f"`{param.name}`: cannot read `{path}`: {reason(error)}") from error
     except UnicodeDecodeError as error:

@@ -13,7 +13,7 @@ load an `executor.checkpoint.errors.ModelError`, and a value that a parameter do
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -55,6 +55,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, OSError, ImportError)) and any(words in text for words in _NO_MEMORY)
 
 
+def meets_every_row(error: Exception) -> bool:
+    """Whether what one row met says nothing of that row: a mistake of the user's, or no memory or disk left."""
+    return isinstance(error, UserError | OSError) or is_out_of_memory(error)
+
+
 def unknown(name: str, known: Iterable[str], lead: str) -> str:
     """The message for an unknown name: `lead` and the name, then the nearest known name or else all of them."""
     # Only here: every command imports this file, and few come to this message.
@@ -69,14 +74,18 @@ def unknown(name: str, known: Iterable[str], lead: str) -> str:
 
 def shorten(text: str, limit: int = 60) -> str:
     """A text short enough to stand in a message, on one line."""
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    beginning = text[: 16 * limit]
+    line = printable(" ".join(beginning.split()))
+    return line if len(line) <= limit and len(beginning) == len(text) else line[: limit - 1] + "…"
 
 
-def naming_keywords(function: C) -> C:
-    """The function, whose TypeError for a keyword that it does not take names the nearest one that it does."""
+def naming_keywords(function: C, names: Collection[str] = ()) -> C:
+    """The function, whose TypeError for a keyword that it does not take names the nearest one that it does.
+
+    `names` are the keywords that it takes, where it takes any itself.
+    """
     code = function.__code__
-    known = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
+    known = names or code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
 
     @wraps(function)
     def checked(*args: Any, **keywords: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from qpdsl import zoo
+from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.gguf_header import SUFFIX
@@ -43,6 +44,15 @@ def locate_adapter(model: str) -> Path | str | None:
 def locate_tokenizer(address: Address) -> Path | str | None:
     """Where the tokenizer of a model on a server points, as `locate` says it; None where only the server knows it."""
     return None if address.tokenizer is None else locate(address.tokenizer)
+
+
+def tokenizer_place(model: str) -> Path | str:
+    """Where the tokenizer of a model points, as `locate` says it. Raises UsageError where only its server has one."""
+    address = Address.of(model)
+    place = locate(model) if address is None else locate_tokenizer(address)
+    if place is None:
+        raise UsageError(f"only the server knows the chat template of `{model}`", "add ` tokenizer=PLACE` to its id")
+    return place
 
 
 def own_places(model: str) -> list[tuple[Path | str, str]]:

@@ -54,7 +54,12 @@ def write_whole(path: Path, lines: Iterable[str], *, replace: bool = True) -> No
 
     The file keeps its mode. Raises UsageError, without `replace` also where the path holds something.
     """
-    _write(path, path, (f"{line}\n" for line in lines), replace=replace)
+    _write(path, path, (f"{line}\n".encode() for line in lines), replace=replace)
+
+
+def write_whole_bytes(path: Path, data: bytes, *, replace: bool = True) -> None:
+    """`write_whole` for a file that is no text."""
+    _write(path, path, [data], replace=replace)
 
 
 @contextlib.contextmanager
@@ -93,15 +98,15 @@ def replace_text(path: Path, text: str) -> None:
         raise UsageError(f"cannot write `{path}`: it is not a regular file")
     if not os.access(target, os.W_OK):
         raise UsageError(f"cannot write `{path}`: it is read-only")
-    _write(path, target, [text], replace=True)
+    _write(path, target, [text.encode()], replace=True)
 
 
-def _write(path: Path, target: Path, texts: Iterable[str], *, replace: bool) -> None:
+def _write(path: Path, target: Path, parts: Iterable[bytes], *, replace: bool) -> None:
     part: Path | None = None
     try:
         part = _new_part(target.parent)
-        with part.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(texts)
+        with part.open("wb") as file:
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         if target.is_file():

@@ -11,30 +11,15 @@ from qpdsl.executor.models.load import BY_CONFIGURATION
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.runtime.requirements import required_features
-from qpdsl.executor.text.context import Context, ContextError, encode
-from qpdsl.grammar import ast
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.options import constant
-from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.plan.physical import PhysicalPlan, models_of
 from qpdsl.zoo import builtin
 
 
 def named_models(operators: Iterable[ops.Operator]) -> list[str]:
     """The models that a plan runs, by their names in the program, those that draft among them."""
-    names: list[str] = []
-    for op in operators:
-        if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "model":
-            assert op.draft.model is not None
-            names.append(op.draft.model)
-        match op:
-            case ops.Generate(model=model, via=ops.Filter(model=small)):
-                names += [model, small]
-            case ops.Generate(model=model) | ops.Score(verifier=model):
-                names.append(model)
-            case ops.Judge(model=model) | ops.Prob(model=model) | ops.Tournament(model=model):
-                names.append(model)
-    return names
+    return [name for op in operators for name in models_of(op)]
 
 
 def named_heads(operators: Iterable[ops.Operator]) -> Iterator[str]:
@@ -43,25 +28,6 @@ def named_heads(operators: Iterable[ops.Operator]) -> Iterator[str]:
         if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "eagle":
             assert op.draft.model is not None
             yield op.draft.model
-
-
-def named_exit_heads(
-    plan: PhysicalPlan, operators: Iterable[ops.Operator]
-) -> Iterator[tuple[str, str, tuple[int | None, ...]]]:
-    """The folders of exit heads that a plan names, each with the id of its model and the layers that are asked for.
-
-    None is the folder's usual layer. All of them are asked for, by no layer at all, where only a run says which.
-    """
-    for op in operators:
-        draft = op.draft if isinstance(op, ops.Generate) else None
-        if isinstance(op, ops.Generate) and draft is not None and draft.method == "early_exit" and draft.model:
-            yield draft.model, plan.models[op.model], (None,)
-        if isinstance(op, ops.Generate) and isinstance(op.via, ops.Amortized) and op.via.head is not None:
-            layers: tuple[int | None, ...] = (None,) if op.via.layer is None else ()
-            literal = constant(op.via.layer)
-            if isinstance(literal, ast.Literal) and isinstance(literal.value, int):
-                layers = (literal.value,)
-            yield op.via.head, plan.models[op.model], layers
 
 
 def verifier_kinds(plan: PhysicalPlan, operators: Iterable[ops.Operator]) -> dict[str, str]:
@@ -73,8 +39,8 @@ def verifier_kinds(plan: PhysicalPlan, operators: Iterable[ops.Operator]) -> dic
     """
     kinds: dict[str, str] = {}
     for op in operators:
-        if isinstance(op, ops.Score):
-            model = plan.models[op.verifier]
+        if isinstance(op, ops.StepScore):
+            model = plan.models[op.verifier.name]
             known = builtin(model)
             kind = op.kind or (known.kind if known is not None else None) or BY_CONFIGURATION
             before = kinds.get(model, kind)
@@ -91,12 +57,12 @@ def check_vocabularies(plan: PhysicalPlan, operators: Iterable[ops.Operator], mo
     """
     for op in operators:
         if isinstance(op, ops.Generate) and isinstance(op.via, ops.Filter):
-            large, small = models[plan.models[op.model]], models[plan.models[op.via.model]]
+            large, small = models[plan.models[op.model.name]], models[plan.models[op.via.model.name]]
             if large.tokenizer.get_vocab() != small.tokenizer.get_vocab() or large.eos != small.eos:
                 raise ModelError(small.name, f"`via filter` needs the vocabulary of `{large.name}`, and it has another")
         if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "model":
             assert op.draft.model is not None
-            large, small = models[plan.models[op.model]], models[plan.models[op.draft.model]]
+            large, small = models[plan.models[op.model.name]], models[plan.models[op.draft.model]]
             if large.tokenizer.get_vocab() != small.tokenizer.get_vocab():
                 raise ModelError(small.name, f"`draft` needs the vocabulary of `{large.name}`, and it has another")
 
@@ -114,9 +80,9 @@ def check_heads(
     for op in operators:
         for place in named_heads((op,)):
             assert isinstance(op, ops.Generate)
-            if plan.models[op.model] not in models:
+            if plan.models[op.model.name] not in models:
                 continue
-            model, head = models[plan.models[op.model]], heads[place]
+            model, head = models[plan.models[op.model.name]], heads[place]
             read = model.paged.head
             width, own = head.config.hidden_size, read.in_features if isinstance(read, LogitHead) else 0
             if own and width != own:
@@ -140,40 +106,13 @@ def _writers(op: ops.Operator) -> Iterator[str]:
         assert op.draft.model is not None
         yield op.draft.model
     if isinstance(op, ops.Generate | ops.Judge | ops.Prob | ops.Tournament):
-        yield op.model
-
-
-def check_templates(plan: PhysicalPlan, operators: Iterable[ops.Operator], models: Mapping[str, TextModel]) -> None:
-    """Raises ModelError where a model that writes cannot be given chat turns as the plan has them.
-
-    Tried with the turns before the first text that is generated, and for a model that is asked with its question.
-    `models` are the loaded models by id.
-    """
-    turns: list[tuple[str, str]] = []
-    started = False
-    for op in operators:
-        match op:
-            case ops.SetContext(turns=more) if not started:
-                turns += [(turn.role, "x") for turn in more]
-            case ops.Generate(model=name):
-                if turns and not started:
-                    _check_turns(models[plan.models[name]], turns)
-                started = True
-            case ops.Judge(model=name) | ops.Prob(model=name) | ops.Tournament(model=name):
-                _check_turns(models[plan.models[name]], [("user", "x")])
-
-
-def _check_turns(model: TextModel, turns: list[tuple[str, str]]) -> None:
-    try:
-        encode(model.tokenizer, Context(turns=tuple(turns)))
-    except ContextError as error:
-        raise ModelError(model.name, str(error)) from error
+        yield op.model.name
 
 
 def check_features(plan: PhysicalPlan, engine: Engine) -> None:
     """Raises ModelError where a model of the plan cannot be asked for what the plan will ask for.
 
-    What servers lack is told by `qpdsl/remote/needs.py`, stage by stage.
+    What servers lack is told by `executor/remote/missing_features.py`, stage by stage.
     """
     for name, features in required_features(plan).items():
         model = plan.models[name]

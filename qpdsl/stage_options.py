@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from qpdsl.arguments import KINDS, ArgumentError
 from qpdsl.errors import UsageError
+from qpdsl.executor.runtime.sandbox.permission import UNCONFINED, CodePermission
 from qpdsl.grammar import ast
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.options import LARGEST, RANGES
-from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.plan.physical import PhysicalPlan, everything
 from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value, format_value
 
 
 def check_options(plan: PhysicalPlan, values: Mapping[str, Value]) -> None:
     """Checks every stage option that reads no column, and no parameter but those in `values`. Raises ArgumentError."""
-    for name, expr in _options(plan.ops):
+    numbers = (found for node in everything(plan.ops) for found in ast.values(node.op))
+    for name, expr in ((part.limit, expr) for expr, part, _ in numbers if part.range is not None):
         if not is_same_for_all(expr, values):
             continue
         value = evaluate(expr, values)
@@ -30,45 +32,28 @@ def check_options(plan: PhysicalPlan, values: Mapping[str, Value]) -> None:
             raise ArgumentError(f"`{name}` takes {KINDS[allowed.type]} of {allowed}, not {shown}{whose}")
 
 
-def check_code(plan: PhysicalPlan, *, allowed: bool) -> None:
+def check_code(plan: PhysicalPlan, allowed: CodePermission) -> None:
     """Raises UsageError where a plan runs code that a model writes, unless the caller has `allowed` it."""
-    if not allowed and any(isinstance(node.op, ops.Passes) for node in everything(plan.ops)):
+    if any(isinstance(node.op, ops.Passes) for node in everything(plan.ops)):
+        check_permission(f"`{plan.name}` runs code that a model writes, by `score passes(…)`", allowed)
+
+
+def check_permission(what: str, allowed: CodePermission) -> None:
+    """Raises UsageError for what runs code of a model, unless that is allowed, and walled in where it must be."""
+    if not allowed:
         help = "`--allow-code` allows it, in Python `qp.using(allow_code=True)`; it runs in a sandbox, with limits"
-        raise UsageError(f"`{plan.name}` runs code that a model writes, by `score passes(…)`", help)
+        raise UsageError(what, help)
+    if allowed == UNCONFINED:
+        return
+    from qpdsl.executor.runtime.sandbox.run import refusal
+
+    lacking = refusal()
+    if lacking is not None:
+        help = f"`--allow-code={UNCONFINED}` runs it with what walls there are; `qpdsl check --sandbox` lists them"
+        raise UsageError(f"{what}; {lacking}", help)
 
 
 def _holds(name: str, value: Value) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -LARGEST <= value <= LARGEST:
         return False
     return RANGES[name].holds(value)
-
-
-def _options(nodes: tuple[PhysicalOp, ...]) -> Iterator[tuple[str, ast.Expr]]:
-    for node in nodes:
-        match node.op:
-            case ops.Generate() as op:
-                for name in ("n", "temperature", "top_p", "top_k", "min_p", "max_tokens"):
-                    expr = getattr(op, name)
-                    if expr is not None:
-                        yield name, expr
-                if op.via is not None:
-                    yield from op.via.numbers
-            case ops.TopK(k=k):
-                yield "keep", k
-            case ops.Split(count=count, temperature=temperature):
-                yield "split", count
-                if temperature is not None:
-                    yield "split temperature", temperature
-            case ops.Repeat(limit=limit):
-                yield "repeat", limit
-            case ops.DrawScore(window=window) if window is not None:
-                yield "window", window
-            case ops.Search() as op:
-                yield from op.options
-            case ops.Passes(timeout=timeout) if timeout is not None:
-                yield "timeout", timeout
-            case ops.Vote(decided=decided) if decided is not None:
-                yield "decided", decided
-        yield from _options(node.body)
-        for arm in node.arms:
-            yield from _options(arm)

@@ -1,19 +1,58 @@
 """One thread: tests run beside each other, and two OpenMP teams on one core are many times slower than one thread.
 
+A model is a few objects and much memory, so the cycle collector, which counts objects, would come late: what a file of
+tests has cached and left is freed after it.
+
 Triton interprets its kernels where there is no GPU. It looks once, when it is first imported, and transformers imports
 it, so that is said before any test module loads.
 """
 
+import gc
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A machine that others use too makes anything slow.
+settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("tests")
 os.environ["OMP_NUM_THREADS"] = "1"
 # What the user's own runs left behind must not change what tests see.
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="qpdsl-tests-")
+_CACHES = Path(tempfile.mkdtemp(prefix="qpdsl-tests-"))
+os.environ["XDG_CACHE_HOME"] = str(_CACHES)
+# Workers share the kernels that they compile: the process that starts them names the folder.
+_KERNELS = Path(os.environ.setdefault("QPDSL_TESTS_KERNELS", str(_CACHES / "kernels")))
+_KERNELS.mkdir(exist_ok=True)
+(_CACHES / "qpdsl").mkdir()
+(_CACHES / "qpdsl" / "kernels").symlink_to(_KERNELS)
 # Nor may tests leave runs with the user's.
 os.environ["QPDSL_RUNS"] = tempfile.mkdtemp(prefix="qpdsl-runs-")
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
 
-pytest_plugins = ("tests.support.cli", "tests.support.api.problems", "tests.support.forked", "tests.support.kept_runs")
+pytest_plugins = tuple(
+    f"tests.support.{name}" for name in ("cli", "api.problems", "forked", "loaded_models", "saved_runs")
+)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, and need not be walked again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """After the last test of a file: forgets what its functions cached, and collects."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        module = getattr(item, "module", None)
+        for value in list(vars(module).values()) if module else ():
+            if hasattr(value, "cache_clear") and value.__module__ == module.__name__:
+                value.cache_clear()
+        gc.collect()

@@ -1,4 +1,9 @@
-"""The dashboard: four screens over one source of events."""
+"""The dashboard: four screens over one source of events, with its palette of commands.
+
+Texts from outside are made printable where a screen takes them up. `PrintableOnly` catches what was forgotten there,
+and what comes from elsewhere, such as a text that was pasted into a field: no character that a terminal would obey
+reaches a cell.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +12,103 @@ import os
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from subprocess import Popen
 from typing import ClassVar
 
+from rich.cells import cell_len
+from rich.segment import Segment
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.command import Provider
+from textual.color import Color
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 from textual.worker import WorkerFailed
 
-from qpdsl.tui.commands import Commands
+from qpdsl.grammar.printable import is_printable
 from qpdsl.tui.screens.engine import EngineView
 from qpdsl.tui.screens.plan import PlanView
 from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.state.event_source import EventSource, ReplaySource, SocketSource
-from qpdsl.tui.state.player import Player
+from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, SocketSource
+from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport
 from qpdsl.tui.widgets.details import Details, Facts
-from qpdsl.tui.widgets.key_line import KeyLine
 from qpdsl.tui.widgets.palette import THEMES
 from qpdsl.tui.widgets.questions import Keys, Leave, LeaveQuestion
-from qpdsl.tui.widgets.safe_text import PrintableOnly
-from qpdsl.tui.widgets.title import SCREENS, Title
-from qpdsl.tui.widgets.transport import Transport
 
 _FRAME = 0.1
 _TICK = 1 / 30
 _JUMP = 0.05
 # The mouse, pasting and the keys as they were, the screen of before, and the cursor.
 _RESET = "\033[?1000l\033[?1003l\033[?1015l\033[?1006l\033[?2004l\033[<u\033[?1049l\033[0m\033[?25h"
+_COMMANDS = (
+    ("Show the plan", "screen('plan')", "The operators and their figures (1)"),
+    ("Show the search", "screen('search')", "The tree of candidates (2)"),
+    ("Show the engine", "screen('engine')", "Memory, batches, tokens a second (3)"),
+    ("Show the rows", "screen('rows')", "The inputs and their answers (4)"),
+    ("Next theme", "next_theme", "Dark, light, high contrast (t)"),
+    ("Keys", "keys", "All keys on one page (?)"),
+    ("Notes", "notes", "What was skipped or missed (n)"),
+    ("Leave", "leave", "Close the dashboard (q)"),
+)
+_REPLAY = (
+    ("Pause or play", "play", "space"),
+    ("Faster", "faster(1)", "+"),
+    ("Slower", "faster(-1)", "-"),
+    ("One event on", "step(1)", "."),
+    ("One event back", "step(-1)", ","),
+    ("To the beginning", "seek(0)", "("),
+    ("To the end", "seek(1)", ")"),
+)
+_INSTEAD = "\N{REPLACEMENT CHARACTER}"
+
+
+class Commands(Provider):
+    """The commands that the palette searches."""
+
+    async def discover(self) -> Hits:
+        for name, action, help_ in self._all():
+            yield DiscoveryHit(name, self._runner(action), help=help_)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for name, action, help_ in self._all():
+            score = matcher.match(name)
+            if score > 0:
+                yield Hit(score, matcher.highlight(name), self._runner(action), help=help_)
+
+    def _all(self) -> Iterator[tuple[str, str, str]]:
+        yield from _COMMANDS
+        if getattr(self.app, "replaying", False):
+            yield from _REPLAY
+
+    def _runner(self, action: str) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            await self.app.run_action(action)
+
+        return run
+
+
+class PrintableOnly(LineFilter):
+    """Puts a sign in the place of each such character, as many as it has cells, so that a line keeps its width."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [segment if segment.control else Segment(_masked(segment.text), segment.style) for segment in segments]
+
+
+def _masked(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        char if is_printable(char, text[at - 1] if at else "") else _INSTEAD * cell_len(char)
+        for at, char in enumerate(text)
+    )
+
+
 _PRINTABLE_ONLY = PrintableOnly()
 
 

@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 
 from qpdsl.cluster.replica.messages import Begun, Done, Take, Task
-from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.inputs.input_row import InputRow
-from qpdsl.run_store.run_file import SUFFIX, RunFile
-from qpdsl.run_store.run_record import RowRecord, RunRecord, row_key
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.row_outcome import Outcome
+from qpdsl.runs.store.run_file import SUFFIX, RunFile
+from qpdsl.runs.store.run_record import RowRecord, RunRecord, row_key
 
 _TIMES = 2_000
 _TOGETHER = 20

@@ -22,10 +22,12 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.common.results import Goal, Ratio, goal_table, machine_line, write
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
-from qpdsl.cluster.replica.replica_setup import ReplicaSetup
-from qpdsl.dataset.row_runner import FinishedRow
+from qpdsl.cluster.replica.messages import ReplicaSetup
 from qpdsl.executor.events.stream import EventStream
-from qpdsl.planner.values.json_values import dumps
+from qpdsl.planner.values.value import dumps
+from qpdsl.runs.data.input_row import NumberedRow
+from qpdsl.runs.row_outcome import FinishedRow
+from qpdsl.session.settings import SessionSettings
 
 _GOAL = 1.6
 
@@ -35,7 +37,7 @@ class Measured:
 
     def __init__(self, replicas: int, count: int) -> None:
         own, numbered = job(), rows(count)
-        setup = ReplicaSetup.of([own], {"device": "cpu", "threads": 1})
+        setup = ReplicaSetup.of([own], SessionSettings(threads=1))
         run = ClusterRun(ClusterAddress("local", replicas, replicas), setup, [own], EventStream())
         records: dict[int, str] = {}
         ended: list[tuple[float, int]] = []
@@ -46,12 +48,12 @@ class Measured:
                 ended.append((time.monotonic(), row.outcome.tokens_out))
 
         start = time.monotonic()
-        asyncio.run(run.run(numbered, done))
+        asyncio.run(run.run([NumberedRow(number, row) for number, row in enumerate(numbered)], done))
         self.seconds = ended[-1][0] - start
         ready = max(figures.ready or 0.0 for figures in run.figures)
         tokens = sum(count for at, count in ended if at > ready)
         self.rate = tokens / (ended[-1][0] - ready)
-        text = "\n".join(records[number] for number, _ in numbered)
+        text = "\n".join(records[number] for number in range(count))
         self.digest = blake2b(text.encode(), digest_size=8).hexdigest()
         self.shares = [figures.rows for figures in run.figures]
 

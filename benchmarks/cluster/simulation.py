@@ -5,10 +5,10 @@
 The dispatcher and the scheduler are those of `qpdsl/cluster`; replicas and the clock are simulated (discrete events).
 How long a row takes is drawn, by its number, from rows that were run and timed on this machine, with as many in flight
 as the plan says; `--record` runs them again. The driver is a server with a queue: each message takes as long as its
-handling by the dispatcher took here, and what `driver_costs.py` measured for messages. With a kept run it commits, when
-it has handled all that has arrived, the rows that have ended since the last commit, in the time that was measured for
-one row and for each more; "one by one" commits each row by itself. Halfway through, one replica in a hundred is lost,
-and another loads in its place.
+handling by the dispatcher took here, and what `driver_costs.py` measured for messages. With a saved run it commits,
+when it has handled all that has arrived, the rows that have ended since the last commit, in the time that was measured
+for one row and for each more; "one by one" commits each row by itself. Halfway through, one replica in a hundred is
+lost, and another loads in its place.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.common.results import machine_line, write
 from qpdsl.cluster.dispatcher import Commands, Dispatcher
 from qpdsl.cluster.replica.messages import GiveBack, Take, Task
-from qpdsl.dataset.job import run_rows
-from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.runs.runner import outcomes_of
 
 # Between the driver and a replica, one way, in a data centre; and until a replica has loaded its models.
 _LATENCY = 0.001
@@ -241,20 +240,18 @@ class Simulation:
 
 def recorded() -> dict[str, Any]:
     """How long each of some rows took in one session, with as many in flight as the plan says."""
-    from qpdsl.session import Session
+    from qpdsl.session.session import Session
 
     own = job()
     session = Session()
     session.load(own.plan)
     seconds: list[float] = []
-
-    def done(_: int, outcome: Outcome) -> None:
-        seconds.append(round(outcome.seconds, 4))
-
     start = time.monotonic()
-    asyncio.run(run_rows(session, own, rows(_RECORDED), None, done))
+    asyncio.run(
+        outcomes_of(session, own, rows(_RECORDED), done=lambda row: seconds.append(round(row.outcome.seconds, 4)))
+    )
     wall = time.monotonic() - start
-    return {"seconds": seconds, "in_flight": max(1, round(sum(seconds) / wall))}
+    return {"seconds": [round(each, 4) for each in seconds], "in_flight": max(1, round(sum(seconds) / wall))}
 
 
 def main() -> None:
@@ -276,9 +273,9 @@ def main() -> None:
     lost = max(1, round(replicas * _LOST))
     runs = {
         "no commit": Simulation(count, replicas, slots, durations, costs).run(),
-        "kept run": Simulation(count, replicas, slots, durations, costs, math.inf).run(),
-        "kept run, one by one": Simulation(count, replicas, slots, durations, costs, 1).run(),
-        f"kept run, {lost} lost": Simulation(count, replicas, slots, durations, costs, math.inf, lost).run(),
+        "saved run": Simulation(count, replicas, slots, durations, costs, math.inf).run(),
+        "saved run, one by one": Simulation(count, replicas, slots, durations, costs, 1).run(),
+        f"saved run, {lost} lost": Simulation(count, replicas, slots, durations, costs, math.inf, lost).run(),
     }
     record = {
         "recorded": times,

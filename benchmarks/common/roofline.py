@@ -20,7 +20,7 @@ Clocks = tuple[float, float]
 
 _SUMS = 8
 _CHAINS = 12
-_LEAST_SECONDS = 0.25
+_MIN_SECONDS = 0.25
 _PASSES = 3
 # Multiply-adds of a call, for each lane of each sum.
 _ROUNDS = 2_000_000
@@ -86,7 +86,7 @@ class Roofline:
         self._timed(work)
         wall = processor = 0.0
         began, passes = time.perf_counter(), 0
-        while passes < _PASSES or time.perf_counter() - began < _LEAST_SECONDS:
+        while passes < _PASSES or time.perf_counter() - began < _MIN_SECONDS:
             seconds, cpu = self._timed(work)
             wall, processor = max(wall, amount / seconds), max(processor, amount / cpu)
             passes += 1

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen2Config
 
+from family.tasks.counting import problems
 from qpdsl import zoo
 from qpdsl.executor.text.context import Context, encode
-from qpdsl.family.tasks.counting import problems
 
 COUNTING = "zoo/counting"
 HALF = "0.5B"

@@ -29,7 +29,7 @@ FLOAT32, BFLOAT16, QUANTIZED = "float32", "bfloat16", "quantized"
 DTYPES = (FLOAT32, BFLOAT16, QUANTIZED)
 _ITEM_BYTES = {FLOAT32: 4, BFLOAT16: 2}
 _GGUF_TYPES = {FLOAT32: "F32", BFLOAT16: "BF16"}
-_PROSE = ("docs/*.md", "grammar/explanations/*.md")
+_PROSE = ("docs/**/*.md", "grammar/explanations/*.md")
 
 
 class Missing(Exception):

@@ -35,17 +35,17 @@ from benchmarks.common.subjects import FLOAT32, Missing, subjects
 from benchmarks.decoding.exit_tables import draw, goals_of, page
 from benchmarks.decoding.records import notes, tasks
 from benchmarks.peers.peer import Tokens
+from family.tasks.counting import problems
 from qpdsl import zoo
-from qpdsl.calibration.head_fitting import fit_heads
-from qpdsl.calibration.text_states import StateReader
 from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.executor.models.exit_head import ExitHead, save_heads
 from qpdsl.executor.models.load import load, load_modules
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import GenerateRequest, Mask, SamplingParams
 from qpdsl.executor.text.context import Context, encode
-from qpdsl.family.tasks.counting import problems
+from qpdsl.exit_heads.exit_head import ExitHead, save_heads
+from qpdsl.exit_heads.head_fitting import fit_heads
+from qpdsl.exit_heads.text_states import StateReader
 from qpdsl.model_digest import location_digest
 
 FILE = "amortized"

@@ -34,6 +34,7 @@ from benchmarks.common.subjects import FLOAT32, Missing, subjects
 from benchmarks.decoding.draft_tables import NONE, draw, goals_of, page
 from benchmarks.decoding.records import notes
 from benchmarks.peers.peer import Tokens
+from family.tasks.counting import problems
 from qpdsl import zoo
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
@@ -42,10 +43,9 @@ from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.models.eagle_checkpoint import load_head
 from qpdsl.executor.models.load import load
 from qpdsl.executor.models.text_model import PagedTextModel
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.text.context import Context, encode
-from qpdsl.family.tasks.counting import problems
 
 FILE = "drafts"
 PAIR, REAL = "counting", "SmolLM2-135M"

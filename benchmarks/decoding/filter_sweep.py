@@ -26,14 +26,14 @@ from benchmarks.common.case_file import CaseFile, Record
 from benchmarks.common.folders import RESULTS
 from benchmarks.decoding.filter_tables import draw, goals_of, page
 from benchmarks.search.planned import DATA, Run, problems, run
-from qpdsl.dataset.lossy_figures import FilterFigures
-from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planning.planning import reads_of
-from qpdsl.session import Session
-from qpdsl.sources.programs import load_program
-from qpdsl.sources.surroundings import Surroundings
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.usage import FilterFigures
+from qpdsl.session.planning import reads_of
+from qpdsl.session.programs import load_program
+from qpdsl.session.session import Session
+from qpdsl.session.surroundings import Surroundings
 
 FILE = "filter"
 SMALL, MIDDLE, LARGE, FILTER = "small", "middle", "large", "filter"

@@ -32,11 +32,10 @@ from benchmarks.common.shapes import random_prompts
 from benchmarks.decoding.head_tables import draw, goals_of, page
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.kernels.data.weights import FloatWeight
-from qpdsl.executor.kernels.llvm.head_plan import SPARSE_SHARE
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.kernels.llvm.matmul.panels import PanelWeights
-from qpdsl.executor.kernels.llvm.matmul.product import Product
-from qpdsl.executor.kernels.llvm.panel_head import PanelHead
+from qpdsl.executor.kernels.llvm.compile import vector_width
+from qpdsl.executor.kernels.llvm.panel_head import SPARSE_SHARE, PanelHead
+from qpdsl.executor.kernels.llvm.panels import PanelWeights
+from qpdsl.executor.kernels.llvm.product import Product
 from qpdsl.executor.requests.request import Bits, GenerateRequest
 
 FILE = "heads"
@@ -46,7 +45,7 @@ ROWS = (1, 8)
 RANDOM, CLUSTERED = "random", "clustered"
 # Masks that take turns, so that a head's panels are not in the cache because the last call read them.
 _MASKS = 8
-_LEAST_SECONDS = 0.02
+_MIN_SECONDS = 0.02
 _PATTERN_BYTES = 1 << 24
 # Allowed ids in whole steps, and the tokens of a measured request.
 _STEP_IDS = (1, 16, 256, 4096)
@@ -123,7 +122,7 @@ def seconds_of(call: Call, clock: Callable[[], float]) -> float:
     """Seconds a call, of enough calls to be measured."""
     calls, spent = 0, 0.0
     start = clock()
-    while spent < _LEAST_SECONDS:
+    while spent < _MIN_SECONDS:
         call()
         calls += 1
         spent = clock() - start

@@ -36,16 +36,16 @@ from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Request
 from qpdsl.executor.requests.ticket import Ticket
-from qpdsl.inputs.input_row import InputRow
 from qpdsl.model_location import locate
 from qpdsl.planner.cost.cardinality import cardinalities
 from qpdsl.planner.cost.demand import Demand, demands
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.statistics import Statistics
-from qpdsl.planner.explain.operators import in_words
+from qpdsl.planner.explain.plan import in_words
 from qpdsl.planner.optimize.batch_surface import Work, usual_step
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
-from qpdsl.session import Session
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.session.session import Session
 
 SEQUENCES, BUDGETS, PARTS = (4, 16, 64), (64, 256, 1024), (0.25, 0.5, 0.75)
 PICTURE = "batch_surface.svg"

@@ -25,13 +25,13 @@ from benchmarks.common.settings import Settings, parser, settings_of
 from benchmarks.common.shapes import COUNTING, HALF, chat_prompts, folder_of, random_prompts
 from benchmarks.common.subjects import subjects
 from benchmarks.peers.peer import Tokens
+from family.tasks.counting import Problem, evaluation_problems, judge
 from qpdsl import zoo
-from qpdsl.executor.engine.memory.kv_cache import KV_TYPES, KVType
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest
 from qpdsl.executor.verifiers.rlhflow import RlhflowVerifier
-from qpdsl.family.tasks.counting import Problem, evaluation_problems, judge
+from qpdsl.grammar.words import KV_TYPES, KVType
 
 MINI, PRM = "zoo/counting-mini", "zoo/counting-prm"
 KINDS: tuple[KVType | None, ...] = (None, *KV_TYPES)
@@ -80,7 +80,7 @@ def served(model: PagedModel) -> PagedEngine:
 def logits_of(model: PagedModel, texts: list[Text]) -> list[torch.Tensor]:
     """For each text the logits float32 [places, V]."""
     engine = served(model)
-    backend, kept = engine._runners[NAME].backend, list[torch.Tensor]()
+    backend, kept = engine.runner(NAME).backend, list[torch.Tensor]()
     forward = backend.forward
 
     def keep(*arguments: object) -> object:

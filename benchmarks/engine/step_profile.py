@@ -35,15 +35,13 @@ from benchmarks.common.results import machine_line, write
 from benchmarks.common.serving import NAME, checkpoint, engine_of, paged
 from benchmarks.common.shapes import COUNTING, HALF, folder_of, random_prompts
 from qpdsl.executor.engine.batch import grouped_batch
-from qpdsl.executor.engine.batch.assembler import DirectAssembler
+from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.engine.step_report import StepReport
-from qpdsl.executor.kernels.llvm.layer import LayerKernels
-from qpdsl.executor.kernels.plain import grouped_attention
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 
 _EXECUTOR = "qpdsl.executor."
@@ -54,12 +52,9 @@ _SCOPES: tuple[tuple[str, type | ModuleType, tuple[str, ...]], ...] = (
     ("scheduling", Scheduler, ("schedule",)),
     ("batch assembly", grouped_batch, ("build",)),
     ("batch assembly", DirectAssembler, ("step",)),
-    ("forward: compiled attention", LayerKernels, ("attend",)),
-    ("forward: compiled turn and store", LayerKernels, ("store",)),
-    ("forward: compiled norm and activation", LayerKernels, ("norm", "gate")),
     ("forward", PagedModel, ("forward",)),
-    ("attention", grouped_attention, ("paged_attention",)),
-    ("store KV", grouped_attention, ("write_kv",)),
+    ("attention", grouped_batch, ("paged_attention",)),
+    ("store KV", grouped_batch, ("write_kv",)),
     ("head", PagedModel, ("logits",)),
     ("sampling", Readout, ("sample",)),
     ("resolve", ModelRunner, ("resolve_reads", "resolve_draws")),

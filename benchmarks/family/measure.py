@@ -4,11 +4,11 @@
     python -m benchmarks.family.measure [--models DIR] [--solver DIR] [--problems 500] [--notes 300] [--mini]
                                         [--draw-only]
 
-Writes `benchmarks/results/family.json`, the page `docs/family.md`, and its picture. `--models` measures a family in
-another folder (as `python -m qpdsl.family.train` leaves it); `--solver` adds the mark that the verifier is held
+Writes `benchmarks/results/family.json`, `docs/reference/built_in_models.md` and its picture. `--models` measures a
+family in another folder (as `python -m family.train` leaves it); `--solver` adds the mark that the verifier is held
 against, which needs the solver that does not ship (the training leaves it in its `work` folder). `--mini` measures the
-mini model alone and keeps the other figures. `--cards` also writes the cards in the model folders, from what the
-training remembered.
+mini model alone and keeps the other figures; the thinker's are those of `thinking_budget`. `--cards` also writes the
+cards in the model folders, from what the training remembered.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from benchmarks.common.folders import PICTURES, RESULTS, ROOT
 from benchmarks.common.machine import describe, sentence
 from benchmarks.family.page import page
 from benchmarks.family.picture import draw
+from family.measure.cards import write_cards
+from family.measure.family_figures import Figures, measure, with_mini
+from family.measure.thinking_accuracy import ThinkingFigures
 from qpdsl import zoo
-from qpdsl.family.measure.cards import write_cards
-from qpdsl.family.measure.family_figures import Figures, measure, with_mini
 
 FIGURES = RESULTS / "family.json"
-PAGE = ROOT / "docs" / "family.md"
+PAGE = ROOT / "docs" / "reference" / "built_in_models.md"
 PICTURE = PICTURES / "family.svg"
+THINKING = RESULTS / "thinking_budget.json"
 
 
 def main() -> None:
@@ -56,7 +58,8 @@ def main() -> None:
     FIGURES.write_text(json.dumps(written, indent=1) + "\n")
     PICTURE.parent.mkdir(exist_ok=True)
     draw(figures, PICTURE)
-    PAGE.write_text(page(figures, machine["sentence"]), encoding="utf-8", newline="\n")
+    thinking = ThinkingFigures.from_json(json.loads(THINKING.read_text())["figures"])
+    PAGE.write_text(page(figures, thinking, machine["sentence"]), encoding="utf-8", newline="\n")
     if arguments.cards is not None:
         write_cards(arguments.models, figures, json.loads(arguments.cards.read_text()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qpdsl.family.measure.cards import (
+from family.measure.cards import (
     agreement_table,
     judgement_tables,
     mark_sentence,
@@ -11,20 +11,23 @@ from qpdsl.family.measure.cards import (
     small_table,
     table,
 )
-from qpdsl.family.measure.family_figures import Figures
-from qpdsl.family.measure.record_accuracy import RECORD_COMMANDS
+from family.measure.family_figures import Figures
+from family.measure.record_accuracy import RECORD_COMMANDS
+from family.measure.thinking_accuracy import ThinkingFigures
 
 
-def page(figures: Figures, machine: str) -> str:
+def page(figures: Figures, thinking: ThinkingFigures, machine: str) -> str:
     """The documentation page."""
     records = figures.records
-    sizes = [[f"`zoo/{name}`", f"{count:,}"] for name, count in figures.parameters.items()]
+    parameters = {**figures.parameters, "counting-thinker": thinking.parameters}
+    sizes = [[f"`zoo/{name}`", f"{count:,}"] for name, count in parameters.items()]
+    off, free, short, waited = (percent(thinking.thought(*kind).right) for kind in ((0,), (None,), (32,), (32, True)))
     kinds = [[kind, f"`{command}`", percent(records.by_kind[kind])] for kind, command in RECORD_COMMANDS.items()]
     greedy, beam = figures.accuracy("greedy", 1), figures.accuracy("beam", 16)
     weighted = figures.accuracy("weighted", 16)
-    return f"""# The built-in family
+    return f"""# The built-in models
 
-Three small Llama models that ship inside the package, so that everything works from the first minute. They know two
+Four small Llama models that ship inside the package, so that everything works from the first minute. They know two
 generated tasks and nothing else: counting problems in plain words, every step of which can be checked exactly, and
 short notes to be extracted as JSON. Nothing here says anything about GSM8K or any other task.
 
@@ -34,7 +37,7 @@ short notes to be extracted as JSON. Nothing here says anything about GSM8K or a
 {percent(greedy.right)}, weighted best-of-16 with `zoo/counting-prm` on {percent(weighted.right)}, beam search (width 4,
 expand 4) on {percent(beam.right)}.
 
-![accuracy against tokens, by level, calibration, agreement](pictures/family.svg)
+![accuracy against tokens, by level, calibration, agreement](../pictures/family.svg)
 
 ## Search
 
@@ -65,6 +68,15 @@ confidence. The expected acceptance of its drafts in speculative sampling at tem
 
 {agreement_table(figures.mini, "confidence")}
 
+## The thinker
+
+`zoo/counting-thinker` thinks before it answers counting problems: it guesses each step, checks the guess digit by digit
+and corrects it. It is right on {off} without a thought and on {free} with thoughts as long as it likes; on {short} with
+thoughts of 32 tokens, and on {waited} where "Wait" and 32 more follow
+([all budgets](../../benchmarks/results/thinking_budget.md)).
+
+![right answers over the budget of the thought](../../benchmarks/results/thinking_budget.svg)
+
 ## The middle layer
 
 The choice of `zoo/counting`'s middle layer against its last layer's, by the middle layer's margin.
@@ -80,15 +92,5 @@ The choice of `zoo/counting`'s middle layer against its last layer's, by the mid
 
 Written by `python -m benchmarks.family.measure`. Measured on: {machine}.
 
-## Training them
-
-```sh
-python -m qpdsl.family.train --out family
-```
-
-trains the whole family from nothing: the solver (which leaves `counting` on its way), the mini model, samples from
-`counting`, a head that drafts from its hidden states (`counting-eagle`), and the verifier grown from the solver. It
-goes on from its last checkpoint when it was interrupted. On a CPU add `--compile`, and run `--only eagle` and
-`--only prm` side by side; it takes some hours on two cores. `--only mini` trains the mini model alone, in some minutes
-on one core.
+[`family/`](../../family/README.md) trains them.
 """

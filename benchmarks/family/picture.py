@@ -11,9 +11,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from qpdsl.family.measure.agreement import Agreement
-from qpdsl.family.measure.family_figures import Figures
-from qpdsl.family.measure.search_accuracy import COUNTS, MethodAccuracy
+from family.measure.agreement import Agreement
+from family.measure.family_figures import Figures
+from family.measure.search_accuracy import COUNTS, MethodAccuracy
 
 # Colours that stay apart for the colour-blind (Okabe and Ito), each with a marker of its own.
 _STYLES = {

@@ -23,12 +23,12 @@ from benchmarks.gpu import engine_checks
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.estimate.shapes import SHAPES, Shape
 from benchmarks.gpu.record import Record
-from qpdsl.executor.engine.memory.kv_cache import KVType
 from qpdsl.executor.engine.memory.sequence import Chunk
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step.backends import ForwardOutput
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, SamplingParams
+from qpdsl.grammar.words import KVType
 
 
 @dataclass(frozen=True)
@@ -173,16 +173,16 @@ def engine_for(model: PagedModel, variant: str, batch: int, tokens: int) -> Page
     config = EngineConfig(max_sequences=batch, token_budget=8192, **VARIANTS[variant][0])
     engine = PagedEngine(config, kv_bytes=int(pages * model.layout.page_bytes * 1.1))
     engine.add("m", model)
-    assert engine._arena is not None
+    assert engine.models.arena is not None
     if model.layout.kv_type is None:
-        engine._arena.buffer.view(model.layout.dtype).normal_()
+        engine.models.arena.buffer.view(model.layout.dtype).normal_()
     return engine
 
 
 @contextmanager
 def without_prompts(engine: PagedEngine, model: PagedModel) -> Iterator[None]:
     """Steps with prompts compute nothing in the block: their hidden states are zeros, their pages stay as they are."""
-    backend = engine._runners["m"].backend
+    backend = engine.runner("m").backend
     forward = backend.forward
 
     def skipping(chunks: list[Chunk], exits: Sequence[int] = ()) -> ForwardOutput:
@@ -261,7 +261,7 @@ def way_of(variant: str, model: PagedModel) -> str:
 
 
 def sequences(engine: PagedEngine) -> list[Any]:
-    scheduler = engine._runners["m"].scheduler
+    scheduler = engine.runner("m").scheduler
     return [*scheduler.running, *scheduler.waiting]
 
 
@@ -297,7 +297,7 @@ def search_case(name: str, steps: Steps, bench: Bench) -> dict[str, Any]:
                     engine.submit("m", ReadRequest(text, (len(text) - 1,), (1, 2)))
             finish(engine)
             texts = [own[number % beams] for own in written]
-        graphs = getattr(engine._runners["m"].backend, "graphs", None)
+        graphs = getattr(engine.runner("m").backend, "graphs", None)
     replayed = None if graphs is None else round(graphs.replays / len(made), 3)
     return {"model": name, "steps": len(made), "replayed": replayed, "graphs": graphs and graphs.captures}
 

@@ -91,7 +91,7 @@ def captures() -> str | None:
     """So would steps that run as they are."""
     made = engine(model("cuda"))
     serve(made, requests())
-    graphs = made._runners["m"].backend.graphs
+    graphs = made.runner("m").backend.graphs
     assert graphs is not None
     if graphs.failure is not None:
         return graphs.failure

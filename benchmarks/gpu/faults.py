@@ -41,8 +41,8 @@ def two_models(bench: Bench) -> str | None:
     budget: int | str = 40 << 20 if bench.dry else "60%"
     made = PagedEngine(EngineConfig(), kv_bytes=budget)
     made.add("a", first)
-    assert made._arena is not None
-    before = weakref.ref(made._arena.buffer)
+    assert made.models.arena is not None
+    before = weakref.ref(made.models.arena.buffer)
     gc.disable()
     try:
         made.add("b", second)
@@ -88,7 +88,7 @@ def failed_capture() -> str | None:
         drawn = tokens(serve(served, requests()))
     finally:
         logging.disable(logging.NOTSET)
-    graphs = served._runners["m"].backend.graphs  # type: ignore[attr-defined]
+    graphs = served.runner("m").backend.graphs  # type: ignore[attr-defined]
     if graphs is None or graphs.failure is None:
         return "no capture failed"
     if torch.cuda.current_stream() != torch.cuda.default_stream():

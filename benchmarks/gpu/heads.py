@@ -16,7 +16,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.kernels import drawn, draws_of, named
 from benchmarks.gpu.record import Record
 from qpdsl.executor.kernels.data.token_draws import HeadWeights
-from qpdsl.executor.kernels.token_heads import dense, sparse
+from qpdsl.executor.kernels.layers import dense, sparse
 
 # Ids and width: of an 8B model (Llama 3), of Gemma 3 270M and of SmolLM2 135M.
 HEADS = ((128_256, 4096), (262_144, 640), (49_152, 576))
@@ -24,7 +24,7 @@ _DRY_HEADS = ((500, 16),)
 BATCHES = (1, 8, 64)
 ALLOWED = (1, 16, 64, 256, 1024, 4096, 16_384, 65_536)
 # Where the lists of all draws have more ids than so many vocabularies, nobody doubts which head is faster.
-MOST_VOCABULARIES = 16
+MAX_VOCABULARIES = 16
 
 
 def run(record: Record, bench: Bench) -> None:
@@ -65,7 +65,7 @@ def head_case(vocabulary: int, width: int, batch: int, bench: Bench, bandwidth: 
             "of_copy": round(size / free / bandwidth, 3),
         }
     ]
-    for count in (count for count in ALLOWED if count * batch <= MOST_VOCABULARIES * vocabulary):
+    for count in (count for count in ALLOWED if count * batch <= MAX_VOCABULARIES * vocabulary):
         bits, offsets, ids = constraint(vocabulary, batch, count, bench.device)
         masked = bench.seconds(lambda index, b=bits: dense(hidden, HeadWeights(weights[index]), draws, *b), copies, 8)
         few = bench.seconds(

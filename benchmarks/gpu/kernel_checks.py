@@ -18,7 +18,7 @@ from benchmarks.gpu.record import Record, alive, reason
 from qpdsl.executor.kernels import layers, paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.layer_constants import Addition, HeadConstants, NormWeights
-from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
+from qpdsl.executor.kernels.data.paged_batch import PagedBatch, PrefixCascade, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
 from qpdsl.executor.kernels.plain import layer_twins, reference
 from tests.support.executor.paged_case import DEVICE, make_batch, make_query, make_rows, page_tables
@@ -142,7 +142,7 @@ class Prepared:
 
     rows: KVRows
     batch: PagedBatch
-    cascade: Cascade | None
+    cascade: PrefixCascade | None
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
@@ -176,7 +176,7 @@ def attended(made: Prepared) -> dict[str, Callable[[], torch.Tensor]]:
         "decode": lambda: attention(query, rows, batch, 1, scoring)[:decodes],
         "cascade": lambda: attention(query, rows, decoding, 1, scoring)[:decodes],
         "mixed": lambda: attention(query, rows, batch, 1, scoring),
-        "prefill": lambda: paged_attention.prefill(query, rows, batch, 1, scoring),
+        "prefill": lambda: attention(query, rows, replace(batch, decodes=0), 1, scoring),
         "fixed bits": lambda: attention(query, rows, batch, 1, scoring, deterministic=True),
     }
 
@@ -306,7 +306,7 @@ def check_sampling(vocabulary: int, filters: dict[str, dict[str, Any]]) -> list[
     """
     from qpdsl.executor.engine.batch.staging import Staging
     from qpdsl.executor.engine.step import sampler
-    from qpdsl.executor.kernels.triton.heads.sample import sample
+    from qpdsl.executor.kernels.triton.sample import sample
     from qpdsl.executor.requests.request import SamplingParams
 
     generator = torch.Generator().manual_seed(0)
@@ -332,7 +332,7 @@ def check_heads(dtype: torch.dtype, vocabulary: int) -> list[dict[str, Any]]:
     """The same of the dense and the sparse head, of every kind: under masks and without, biased, soft-capped."""
     from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP
     from qpdsl.executor.kernels.data.token_draws import Drawn
-    from qpdsl.executor.kernels.token_heads import dense, sparse
+    from qpdsl.executor.kernels.layers import dense, sparse
     from tests.support.executor.head_case import HeadCase, head_case
 
     def compared(kernel: str, drawn: Drawn, case: HeadCase) -> list[dict[str, Any]]:
@@ -356,9 +356,8 @@ def check_heads(dtype: torch.dtype, vocabulary: int) -> list[dict[str, Any]]:
 
 def check_router(routers: int, arms: int, features: int, steps: int) -> list[dict[str, Any]]:
     """LinUCB of so many routers: arms that are not the twin's, and the largest error of what was learned."""
-    from qpdsl.executor.kernels.data.bandits import Bandits
-    from qpdsl.executor.kernels.plain import lin_ucb_twins
-    from qpdsl.executor.kernels.triton import lin_ucb_kernels
+    from benchmarks.routing import device_router, lin_ucb_kernels
+    from benchmarks.routing.device_router import Bandits
 
     generator = torch.Generator().manual_seed(0)
     like = {"dtype": torch.float64, "device": DEVICE}
@@ -372,9 +371,9 @@ def check_router(routers: int, arms: int, features: int, steps: int) -> list[dic
         contexts = torch.rand(routers, features, generator=generator, dtype=F64).to(DEVICE) / math.sqrt(features)
         losses = torch.rand(routers, generator=generator, dtype=F64).to(DEVICE)
         taken = lin_ucb_kernels.choose(kernel, contexts, optimism)
-        differ += int((taken != lin_ucb_twins.choose(twin, contexts, optimism)).sum())
+        differ += int((taken != device_router.plain_choose(twin, contexts, optimism)).sum())
         lin_ucb_kernels.learn(kernel, contexts, taken, losses)
-        lin_ucb_twins.learn(twin, contexts, taken, losses)
+        device_router.plain_learn(twin, contexts, taken, losses)
     error = max(float((kernel.inverse - twin.inverse).abs().max()), float((kernel.theta - twin.theta).abs().max()))
     name = f"{routers} routers, {arms} arms, {features} features"
     return [result("router", f"arms, {name}", float(differ), 0.0), result("router", f"learned, {name}", error, 1e-9)]

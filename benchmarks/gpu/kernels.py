@@ -21,8 +21,7 @@ from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
 from qpdsl.executor.kernels.data.token_draws import Filters, TokenDraws
-from qpdsl.executor.kernels.triton.attention import launches, tuning
-from qpdsl.executor.kernels.triton.heads import sample
+from qpdsl.executor.kernels.triton import sample, step_attention, tuning
 from qpdsl.executor.requests.request import SamplingParams
 
 PAGE = 16
@@ -213,7 +212,7 @@ def ragged_case(name: str, longest: int, bench: Bench, bandwidth: float) -> dict
     contexts = [int(least * (longest / least) ** (index / 63)) for index in range(64)]
     rows, metadata, layers = cache(name, "plain", contexts, [1] * 64, bench)
     query, scoring = queries_of(name, 64, bench), scoring_of(name)
-    time = bench.seconds(lambda layer: paged_attention.decode(query, rows, metadata, layer, scoring), layers)
+    time = bench.seconds(lambda layer: paged_attention.attention(query, rows, metadata, layer, scoring), layers)
     moved = attention_bytes(name, "plain", sum(contexts), 64, bench)
     return {"sequences": 64, "us": round(time * 1e6, 2), "of_copy": round(moved / time / bandwidth, 3)}
 
@@ -221,7 +220,9 @@ def ragged_case(name: str, longest: int, bench: Bench, bandwidth: float) -> dict
 def prefill_case(name: str, batch: int, chunk: int, cached: int, bench: Bench, peak: float) -> dict[str, Any]:
     rows, metadata, layers = cache(name, "plain", [cached + chunk] * batch, [chunk] * batch, bench)
     query, scoring = queries_of(name, batch * chunk, bench), scoring_of(name)
-    time = bench.seconds(lambda layer: paged_attention.prefill(query, rows, metadata, layer, scoring), layers, calls=4)
+    time = bench.seconds(
+        lambda layer: paged_attention.attention(query, rows, metadata, layer, scoring), layers, calls=4
+    )
     kv_heads, fold, dim = MODELS[name]
     operations = 4 * kv_heads * fold * dim * batch * (chunk * cached + chunk * (chunk + 1) // 2)
     return {
@@ -241,9 +242,9 @@ def cascade_case(name: str, batch: int, prefix: int, suffix: int, bench: Bench) 
     metadata.pages[:, : prefix // PAGE] = metadata.pages[0, : prefix // PAGE]
     shared = plan(metadata.pages.tolist(), contexts, PAGE, metadata.pages.device, least=PAGE)
     query, scoring = queries_of(name, batch, bench), scoring_of(name)
-    alone = bench.seconds(lambda layer: paged_attention.decode(query, rows, metadata, layer, scoring), layers)
+    alone = bench.seconds(lambda layer: paged_attention.attention(query, rows, metadata, layer, scoring), layers)
     with_it = replace(metadata, cascade=shared)
-    together = bench.seconds(lambda layer: paged_attention.cascade(query, rows, with_it, layer, scoring), layers)
+    together = bench.seconds(lambda layer: paged_attention.attention(query, rows, with_it, layer, scoring), layers)
     return {
         "sequences": batch,
         "prefix": prefix,
@@ -288,13 +289,13 @@ def draws_of(batch: int, bench: Bench) -> TokenDraws:
 def drawn(logits: torch.Tensor, draws: TokenDraws, top_p: float | None = None) -> object:
     """Tokens drawn from logits float32 [B, V]: by the kernel, or by torch where it does not run."""
     if not paged_attention.on_device(logits):
-        params = [SamplingParams(1.0, top_p=top_p)] * draws.count
+        params = [SamplingParams(1.0, top_p=top_p)] * draws.size
         return sampler.sample(logits, params, draws.keys.tolist(), draws.positions.tolist())
     filters = None
     if top_p is not None:
         off = torch.zeros_like(draws.rows)
-        kept = torch.full((draws.count,), top_p, dtype=torch.float64, device=logits.device)
-        filters = Filters(off, kept, torch.zeros_like(kept), draws.rows, draws.count)
+        kept = torch.full((draws.size,), top_p, dtype=torch.float64, device=logits.device)
+        filters = Filters(off, kept, torch.zeros_like(kept), draws.rows, draws.size)
     return sample.sample(logits, draws, filters=filters)
 
 
@@ -310,14 +311,17 @@ def best_tuning(attended: Attended, bench: Bench) -> dict[str, Any]:
         tried = replace(usual, keys=keys, ahead=ahead, warps=warps)
         try:
             time = bench.seconds(
-                lambda layer, t=tried: launches.decode(query, rows, metadata, layer, scoring, out, t), layers, 12, 7
+                lambda layer, t=tried: step_attention.attend(query, rows, metadata, layer, scoring, out, t),
+                layers,
+                12,
+                7,
             )
         except Exception as error:  # Too much shared memory, as a rule: the next may fit.
             alive()
             timings.append((float("inf"), f"{tried}: {type(error).__name__}"))
             continue
         timings.append((time, str(tried)))
-    chosen = bench.seconds(lambda layer: launches.decode(query, rows, metadata, layer, scoring, out), layers)
+    chosen = bench.seconds(lambda layer: step_attention.attend(query, rows, metadata, layer, scoring, out), layers)
     fastest = [{"us": round(time * 1e6, 2), "tuning": text} for time, text in sorted(timings)[:5]]
     return {
         "model": name,

@@ -16,7 +16,6 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.folders import PICTURES
 from benchmarks.common.serving import greedy, run, samples
 from benchmarks.common.shapes import counting_prompts
 from benchmarks.lessons.served import SMALL, built_in, engine_for, main, table
@@ -30,7 +29,7 @@ SIDES = ("static", "continuous")
 # The plot in a terminal: at most so many columns, and lines.
 _COLUMNS, _LINES = 100, 4
 _DRAWS, _ENOUGH = 100, 0.8
-PICTURE = PICTURES / "batching.svg"
+PICTURE = Path(__file__).with_name("batching.svg")
 
 
 def lengths_of(count: int, seed: int = 3) -> list[int]:

@@ -1,4 +1,4 @@
-"""Runs all exercises and writes what they print into `docs/exercises.md`, and the picture of batching beside it.
+"""Runs all exercises and writes what they print into `README.md` of this folder, and the picture of batching beside it.
 
     python -m benchmarks.lessons.page
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 
-from benchmarks.common.folders import ROOT
 from benchmarks.lessons import batching, kv_memory, prefix_cache, speculation
 
-PAGE = ROOT / "docs" / "exercises.md"
+PAGE = Path(__file__).with_name("README.md")
 EXERCISES: dict[str, Callable[[bool], str]] = {
     "batching": partial(batching.exercise, picture=batching.PICTURE),
     "prefix_cache": prefix_cache.exercise,

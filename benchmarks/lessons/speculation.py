@@ -18,8 +18,9 @@ from benchmarks.common.shapes import COUNTING, counting_prompts
 from benchmarks.lessons.served import SMALL, built_in, main, table
 from benchmarks.peers.peer import Tokens
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.requests.drafting import Drafting, DraftMethod
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
+from qpdsl.grammar.words import DraftMethod
 
 METHODS: dict[DraftMethod, str] = {"ngram": "n-grams", "model": SMALL, "early_exit": "first layers"}
 CHAINS, LEVELS, BRANCHES = (1, 3, 5), 3, 2

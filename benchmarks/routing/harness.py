@@ -25,15 +25,15 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe
 from benchmarks.common.results import write
 from benchmarks.routing import synthetic
+from benchmarks.routing.drift import Restarts, SlidingWindow
+from benchmarks.routing.features import FEATURES, Contexts
 from benchmarks.routing.harness_tables import draw, page
+from benchmarks.routing.policies import make_policy
+from benchmarks.routing.regret import Regret, cumulative, regret, variation
+from benchmarks.routing.route_table import RouteTable
 from benchmarks.routing.synthetic import AMORTIZED, DENSE, SPARSE, VOCABULARY, WEIGHT, Steps
-from qpdsl.executor.routing.drift import Restarts, SlidingWindow
-from qpdsl.executor.routing.features import FEATURES, Contexts
-from qpdsl.executor.routing.lin_ucb import LinUCB
-from qpdsl.executor.routing.policies import make_policy
+from qpdsl.executor.routing.linear import LinUCB
 from qpdsl.executor.routing.policy import Policy
-from qpdsl.executor.routing.regret import Regret, cumulative, regret, variation
-from qpdsl.executor.routing.route_table import RouteTable
 
 FILE = "routing_harness"
 STEPS = 1200

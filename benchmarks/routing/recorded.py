@@ -37,15 +37,16 @@ from benchmarks.common.serving import NAME, checkpoint, engine_of, paged
 from benchmarks.common.subjects import FLOAT32, subjects
 from benchmarks.decoding.records import tasks
 from benchmarks.routing.recorded_tables import draw, goals_of, page
+from benchmarks.routing.recorder import Recorder
+from benchmarks.routing.regret import Arms, cumulative, regret
 from qpdsl import zoo
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step.routed_head import FEATURES, policy_of
-from qpdsl.executor.kernels.llvm.head_plan import SPARSE_SHARE
-from qpdsl.executor.measure.head_crossover import head_crossover
+from qpdsl.executor.kernels.llvm.panel_head import SPARSE_SHARE
+from qpdsl.executor.measure.device import head_crossover
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.requests.routing import ARMS, Routing
 from qpdsl.executor.routing.policy import Floats, Policy
-from qpdsl.executor.routing.regret import Arms, cumulative, regret
 from qpdsl.executor.text.constraint import Constrainer
 
 FILE = "routing_recorded"
@@ -95,24 +96,23 @@ def record(
     head = engine.routed(NAME)
     if head is None:
         raise SystemExit("the head of this model is not compiled for this machine, so that it has no arms")
-    head.record, head.clock = tries, clock
-    router = head.router(Routing())
+    recorder = Recorder(head, tries, clock)
     prompts = Prompts(tokenizer, constrainer, frozenset(eos))
     half = changed = 0
-    while len(router.recorded) < steps:
+    while len(recorder.steps) < steps:
         for held, free in _GROUPS[half]:
             tickets = [engine.submit(NAME, prompts.held(half)) for _ in range(held)]
             tickets += [engine.submit(NAME, prompts.free()) for _ in range(free)]
-            while engine.has_work and len(router.recorded) < (steps if half else steps // 2):
+            while engine.has_work and len(recorder.steps) < (steps if half else steps // 2):
                 engine.step()
             for ticket in tickets:
                 ticket.cancel()
-        print(f"  {len(router.recorded)} of {steps} steps", flush=True)
-        if not half and len(router.recorded) >= steps // 2:
-            half, changed = 1, len(router.recorded)
-    trace = router.trace()
+        print(f"  {len(recorder.steps)} of {steps} steps", flush=True)
+        if not half and len(recorder.steps) >= steps // 2:
+            half, changed = 1, len(recorder.steps)
     crossover = head_crossover(model, clock) or SPARSE_SHARE
-    return Recording(trace.contexts, router.recorded_seconds, trace.losses, changed, crossover)
+    trace = recorder.trace()
+    return Recording(trace.contexts, recorder.seconds(), trace.losses, changed, crossover)
 
 
 class Prompts:

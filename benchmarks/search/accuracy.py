@@ -25,7 +25,7 @@ from benchmarks.search.planned import Run, problems, program, run
 from benchmarks.search.tables import table
 from qpdsl.arguments import with_defaults
 from qpdsl.planner.optimize.optimizer import planned
-from qpdsl.planning.planning import reads_of
+from qpdsl.session.planning import reads_of
 
 matplotlib.use("svg")
 

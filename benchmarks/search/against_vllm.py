@@ -26,7 +26,7 @@ from benchmarks.peers.peer import Found, Room
 from benchmarks.peers.process import Absent, Process
 from benchmarks.search.planned import DATA, plan_of, problems
 from qpdsl import zoo
-from qpdsl.inputs.input_row import InputRow
+from qpdsl.runs.data.input_row import InputRow
 
 PLANNED, UNCACHED, CACHED = "planned", "loop on vLLM, verifier uncached", "loop on vLLM, all cached"
 WAYS = {UNCACHED: "uncached", CACHED: "cached"}

@@ -27,18 +27,17 @@ from benchmarks.search.budget_page import NAME, Figures, Line, show
 from benchmarks.search.half_runs import HalfRun, HalfRuns
 from benchmarks.search.planned import DATA, problems, program
 from qpdsl.arguments import with_defaults
-from qpdsl.budgets.nested_draws import nested_ways
-from qpdsl.budgets.observations import UNSURE, Observations, by_spend
+from qpdsl.budgets.observations import UNSURE, Observations, by_spend, nested_strategies
 from qpdsl.budgets.policy_for import learned_policy
-from qpdsl.inputs.input_row import InputRow
-from qpdsl.planner.budget.budget_policy import BudgetPolicy, Way
+from qpdsl.planner.plan.budget_policy import BudgetPolicy, FixedStrategy
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan as naive_plan
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planner.ways.open_program import fixed, ways_of
-from qpdsl.planning.planning import Planning, reads_of
-from qpdsl.planning.target import Target
-from qpdsl.session import Session
+from qpdsl.planner.strategies.written_strategies import fixed, strategies_of
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.session.planning import Planning, reads_of
+from qpdsl.session.session import Session
+from qpdsl.session.settings import SessionSettings
 
 PROGRAM = "compute_optimal"
 # Sampled tokens a problem.
@@ -54,7 +53,7 @@ def measure(count: int, folder: Path) -> None:
     if runs.ended:
         print(f"  going on: {len(runs.ended)} runs had ended; to start over, remove {runs.path}")
     lowered = program(PROGRAM)
-    ways = [_Way(way, fixed(lowered, way)) for way in ways_of(lowered)]
+    ways = [_Way(way, fixed(lowered, way)) for way in strategies_of(lowered)]
     # The sessions share samples, which is exact: tokens are counted as if each strategy ran alone.
     sessions = [Session(share_samples=True) for _ in HALVES]
     plans = {way.label: _planned(way.program) for way in ways} | dict(_strategies())
@@ -81,7 +80,7 @@ def measure(count: int, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Way:
-    way: Way
+    way: FixedStrategy
     program: LogicalProgram
 
     @property
@@ -102,7 +101,7 @@ def _half(plan: PhysicalPlan, count: int, half: int) -> list[InputRow]:
 
 
 def _planned(lowered: LogicalProgram, policy: BudgetPolicy | None = None) -> PhysicalPlan:
-    return Planning().optimized(lowered, reads_of(lowered), Target(), support=True, policy=policy).plan
+    return Planning().optimized(lowered, reads_of(lowered), SessionSettings(), support=True, policy=policy).plan
 
 
 def _observations(ways: Sequence[_Way], runs: Sequence[HalfRun]) -> Observations:
@@ -115,7 +114,7 @@ def _observations(ways: Sequence[_Way], runs: Sequence[HalfRun]) -> Observations
         np.array([run.correct for run in runs], dtype=np.float64).T,
         np.array([run.tokens for run in runs], dtype=np.float64).T,
         np.array(support, dtype=np.float64).T,
-        nested_ways(chains),
+        nested_strategies(chains),
     )
 
 

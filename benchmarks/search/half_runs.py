@@ -11,15 +11,16 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.search.planned import Run, run
-from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.session import Session
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.session.session import Session
 
 
 @dataclass(frozen=True)
 class HalfRun:
     """What `name` came to on half 0 or 1 of the problems: `correct`, `tokens` drawn and `support` by problem.
 
+    `read` is how many tokens verifiers read for all of them, a text whole for each score, as an API would bill it.
     Tokens are counted as if it had run alone.
     """
 
@@ -28,6 +29,7 @@ class HalfRun:
     correct: list[bool]
     tokens: list[int]
     support: list[float | None]
+    read: int
 
     @property
     def right(self) -> float:
@@ -78,4 +80,5 @@ def _measured(name: str, half: int, done: Run) -> HalfRun:
         [outcome.correct is True for outcome in done.outcomes],
         [outcome.tokens_out for outcome in done.outcomes],
         [outcome.support for outcome in done.outcomes],
+        done.read_by_verifiers,
     )

@@ -26,7 +26,7 @@ from transformers import (
 from qpdsl import zoo
 from qpdsl.executor.engine.step.sampler import sample
 from qpdsl.executor.requests.request import SamplingParams
-from qpdsl.executor.runtime.instance.noise import hash_context, noise_key
+from qpdsl.executor.runtime.instance.candidates import hash_context, noise_key
 from qpdsl.executor.text.context import Context
 
 STOP = "\n\n"

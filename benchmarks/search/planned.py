@@ -15,21 +15,22 @@ from typing import Any
 import torch
 
 from benchmarks.peers.peer import Found, Room
-from qpdsl.dataset.job import Job, run_rows
-from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.executor.measure.run_meter import RunMeter
-from qpdsl.inputs.input_row import InputRow
-from qpdsl.inputs.rows import read_rows
-from qpdsl.measures.equal_answer import EqualAnswer
-from qpdsl.measures.grader import Grader
 from qpdsl.planner.cost.run_figures import RunFigures, total
 from qpdsl.planner.optimize.optimizer import planned
+from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.logical import LogicalProgram
-from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planning.planning import reads_of
-from qpdsl.session import Session
-from qpdsl.sources.programs import input_path, load_program
-from qpdsl.sources.surroundings import Surroundings
+from qpdsl.planner.plan.physical import PhysicalPlan, everything
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.data.rows import read_rows
+from qpdsl.runs.graders.grader import EqualAnswer, Grader
+from qpdsl.runs.job import Job
+from qpdsl.runs.row_outcome import Outcome
+from qpdsl.runs.runner import outcomes_of
+from qpdsl.session.planning import reads_of
+from qpdsl.session.programs import input_path, load_program
+from qpdsl.session.session import Session
+from qpdsl.session.surroundings import Surroundings
 
 DATA = "counting-500"
 _AS_WRITTEN: Mapping[str, str] = MappingProxyType({})
@@ -72,6 +73,12 @@ class Run:
         """Tokens that went through the models."""
         return sum(model.prefill_tokens + model.decode_tokens for model in self.figures.models.values())
 
+    @property
+    def read_by_verifiers(self) -> int:
+        """Tokens of the texts that verifiers scored, each text whole for each of its scores."""
+        scored = [node.id for node in everything(self.plan.ops) if isinstance(node.op, ops.StepScore)]
+        return sum(self.figures.operators[id].prompt_tokens for id in scored if id in self.figures.operators)
+
     def share(self, part: str, whole: str) -> float | None:
         """One count over another, both of the operators at the top, which hold those inside them."""
         top = [self.figures.operators[node.id] for node in self.plan.ops if node.id in self.figures.operators]
@@ -111,12 +118,11 @@ def run(
     session.load(plan)
     measuring = RunMeter(session.kv_page_bytes, session.kv_budget)
     session.events.subscribe(measuring.see)
-    outcomes: dict[int, Outcome] = {}
     start, cpu = time.perf_counter(), time.process_time()
     job = Job(plan, None, 0, grader=grader or EqualAnswer())
-    asyncio.run(run_rows(session, job, list(enumerate(rows)), in_flight, outcomes.__setitem__))
+    outcomes = asyncio.run(outcomes_of(session, job, rows, in_flight))
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    return Run(seconds, cpu, measuring.figures(), plan, tuple(outcomes[number] for number in range(len(rows))))
+    return Run(seconds, cpu, measuring.figures(), plan, tuple(outcomes))
 
 
 class Planned:

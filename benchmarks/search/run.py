@@ -37,7 +37,7 @@ from benchmarks.search.planned import Run, plan_of, problems, run
 from benchmarks.search.splits import split_session
 from benchmarks.search.tables import page
 from qpdsl.planner.rules import RULES
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 
 PROGRAM = "beam_search"
 # Of what the search holds at once where memory is ample.

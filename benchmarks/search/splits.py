@@ -9,7 +9,7 @@ from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.requests.request import Request
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 
 
 class SplitEngine(PagedEngine):
@@ -57,7 +57,7 @@ def split_session(plan: PhysicalPlan, kv_bytes: int, shares: Mapping[str, float]
     engines = {}
     for name, model in session._here.items():
         least = 3 * model.paged.layout.page_bytes
-        engine = PagedEngine(session.limits, session._stepped, max(least, int(kv_bytes * shares[name])))
+        engine = PagedEngine(session._local.config, session._stepped, max(least, int(kv_bytes * shares[name])))
         engine.add(name, model.paged)
         engines[name] = engine
     session._engine = SplitEngine(engines)

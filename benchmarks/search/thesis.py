@@ -25,15 +25,15 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe, sentence
 from benchmarks.search.planned import DATA, Run, plan_of, run
 from qpdsl.executor.engine.memory.budget import parse
-from qpdsl.inputs.input_row import InputData
-from qpdsl.inputs.read_options import ReadOptions
-from qpdsl.inputs.rows import read_rows
-from qpdsl.measures.grader import Grader
-from qpdsl.measures.graders.known_graders import grader_named
-from qpdsl.measures.statistics.intervals import wilson
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.session import Session
-from qpdsl.sources.programs import input_path
+from qpdsl.runs.data.input_row import InputData
+from qpdsl.runs.data.rows import read_rows
+from qpdsl.runs.graders.grader import Grader
+from qpdsl.runs.graders.known_graders import grader_named
+from qpdsl.runs.statistics import wilson
+from qpdsl.session.programs import input_path
+from qpdsl.session.session import Session
+from qpdsl.session.settings import DataSettings
 
 NAME = "thesis"
 SHARES = (0.08, 0.16, 0.25, 0.33, 0.5)
@@ -133,7 +133,9 @@ def _cells(line: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _read(arguments: argparse.Namespace, plan: PhysicalPlan) -> InputData:
     dataset = arguments.dataset or ("counting" if arguments.input == DATA else None)
-    options = ReadOptions(dataset=dataset, maps=tuple(arguments.map), spread=arguments.spread, limit=arguments.problems)
+    options = DataSettings(
+        dataset=dataset, maps=tuple(arguments.map), spread=arguments.spread, limit=arguments.problems
+    )
     return read_rows(input_path(arguments.input), plan, {}, options)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.serve.offered_models import bare_plan
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 
 
 async def run(session: Session, model: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -32,14 +32,14 @@ from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.request import GenerateRequest, Request, Sample
 from qpdsl.executor.requests.ticket import Ticket
-from qpdsl.planning.planning import Planning
-from qpdsl.planning.target import Target
-from qpdsl.serve.exposed.exposed_model import ExposedModel
 from qpdsl.serve.http.routes import Limits, ServerApp
 from qpdsl.serve.offered_models import bare_plan, offered_programs
+from qpdsl.serve.passthrough_model import PassthroughModel
 from qpdsl.serve.served_program import ServedProgram
-from qpdsl.session import Session
-from qpdsl.sources.surroundings import Surroundings
+from qpdsl.session.prepare import PlanUse, prepare
+from qpdsl.session.session import Session
+from qpdsl.session.settings import Settings
+from qpdsl.session.surroundings import Surroundings
 
 _MODEL = "zoo/counting"
 _PROGRAM = ROOT / "benchmarks" / "serving" / "answer.qp"
@@ -49,7 +49,7 @@ _WARM_UP = 0.2
 # As `qpdsl serve` does: what happened long ago is forgotten.
 _HISTORY = 256
 # What a heap may be larger by, of what the process held after it was warm.
-_MOST_GROWTH = 0.02
+_MAX_GROWTH = 0.02
 _SECONDS_TO_CLOSE = 10.0
 
 
@@ -164,20 +164,22 @@ async def ask(url: str, requests: list[tuple[str, dict[str, Any]]]) -> dict[str,
 
 async def soak(total: int, size: int) -> tuple[list[Held], dict[str, int], float]:
     """What the server holds after each portion, how requests ended, and the seconds that all took."""
-    (offered,) = offered_programs([str(_PROGRAM)], Surroundings())
-    plan, session = offered.plan(Planning(), Target()), Session(kv_bytes="8MiB", events=EventStream(_HISTORY, _HISTORY))
+    settings = Settings(kv_bytes="8MiB")
+    (offered,) = offered_programs(settings, [str(_PROGRAM)], Surroundings())
+    plan = prepare(offered.bound, settings, PlanUse(text=True)).plan
+    session = Session.of(settings, events=EventStream(_HISTORY, _HISTORY))
     session.load(plan)
     session.load(bare_plan(_MODEL))
     models = [
         ServedProgram(offered.name, plan, session),
-        ExposedModel("bare", session.text_model(_MODEL), StubEngine(), "stub"),
+        PassthroughModel("bare", session.text_model(_MODEL), StubEngine(), "stub"),
     ]
     faults: list[Exception] = []
     app = ServerApp(models, Limits(running=_CLIENTS), None, faults.append)
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        server = uvicorn.Server(uvicorn.Config(app.asgi, lifespan="off", log_level="error", access_log=False))
+        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="error", access_log=False))
         async with session.running():
             serving = asyncio.create_task(server.serve([bound]))
             while not server.started:
@@ -211,8 +213,8 @@ def main() -> None:
     found, counts, seconds = asyncio.run(soak(total, size))
     first, last = found[int(_WARM_UP * len(found))], found[-1]
     goals = [
-        Goal("memory after it was warm over that at the end", 1 - _MOST_GROWTH, first.bytes / last.bytes),
-        Goal("objects after it was warm over those at the end", 1 - _MOST_GROWTH, first.objects / last.objects),
+        Goal("memory after it was warm over that at the end", 1 - _MAX_GROWTH, first.bytes / last.bytes),
+        Goal("objects after it was warm over those at the end", 1 - _MAX_GROWTH, first.objects / last.objects),
         Goal("files and sockets after it was warm less those at the end", 0, first.files - last.files),
         Goal("tasks after it was warm less those at the end", 0, first.tasks - last.tasks),
     ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from pathlib import Path
 
 
@@ -18,3 +20,12 @@ def cache_folder() -> Path | None:
         if home.is_absolute():
             return home / ".cache" / "qpdsl"
     return None
+
+
+def opened(path: Path, flags: int) -> int:
+    """A regular file, opened as it is: never what a link leads to, nor a pipe that would wait. Raises OSError."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return handle

@@ -65,7 +65,7 @@ _ENDS = frozenset(
     }
 )
 _TOKENIZER = "tokenizer.ggml."
-# Types of tensors that `executor/models/gguf_blocks.py` unpacks.
+# Types of tensors that `executor/models/gguf_model.py` unpacks.
 READ = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "IQ4_XS"}) | {
     f"Q{bits}_K" for bits in range(2, 7)
 }

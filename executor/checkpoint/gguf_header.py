@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from qpdsl.executor.checkpoint.errors import CheckpointError
-from qpdsl.executor.checkpoint.safetensors_header import is_pointer
+from qpdsl.executor.checkpoint.safe_files import is_pointer
 
 SUFFIX = ".gguf"
 ARCHITECTURE = "general.architecture"
@@ -28,7 +28,7 @@ _ALIGNMENT = "general.alignment"
 _PARTS = "split.count"
 # Names of the parts of a model that was split.
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
-_MOST_DIMENSIONS = 4
+_MAX_DIMENSIONS = 4
 # Longer than any entry that is no damage: a chat template has some ten thousand bytes.
 _LONGEST_TEXT = 1 << 24
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -181,7 +181,7 @@ class _Reader:
     def _tensor(self) -> GGUFTensor:
         name = self._text()
         dimensions = self._number("I")
-        if not 1 <= dimensions <= _MOST_DIMENSIONS:
+        if not 1 <= dimensions <= _MAX_DIMENSIONS:
             raise self._error(f"is damaged: `{name}` has {dimensions} dimensions")
         shape = tuple(reversed([self._number("Q") for _ in range(dimensions)]))
         number, start = self._number("I"), self._number("Q")

@@ -9,6 +9,7 @@ from qpdsl.executor.checkpoint.adapter_folder import ADAPTER_CONFIG, ADAPTER_WEI
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
 from qpdsl.executor.checkpoint.gguf_header import SUFFIX
 from qpdsl.executor.checkpoint.model_folder import INDEX, TEXTS, WEIGHTS, only_gguf
+from qpdsl.executor.foreign.bounded_file import read_bounded
 
 
 def snapshot(model: str, name: str) -> Path:
@@ -68,7 +69,7 @@ def _gguf(name: str, folder: Path) -> str | None:
 def _shards(folder: Path) -> list[str]:
     """The files that the index names, if there is one; `ModelFolder` tells what is wrong with it."""
     try:
-        files = json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values()
+        files = json.loads(read_bounded(folder / INDEX))["weight_map"].values()
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []
     return sorted({name for name in files if isinstance(name, str)})

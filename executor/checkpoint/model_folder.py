@@ -1,19 +1,27 @@
-"""A model folder, or a GGUF file: what makes up the model, found and checked before any of it is loaded."""
+"""A model folder, or a GGUF file: what makes up the model, found and checked before any of it is loaded.
+
+Transformers is given another folder in its place, with these files and no others (`isolated`). What it looks for
+besides, such as weights in other formats, adapters or Python files, is not there, so it cannot be taken for a part of
+the model.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qpdsl.executor.checkpoint.code_names import check_configuration, parsed
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
 from qpdsl.executor.checkpoint.gguf_families import GGUFModel
 from qpdsl.executor.checkpoint.gguf_header import SUFFIX, check_whole
 from qpdsl.executor.checkpoint.quantization_config import QuantizedLayers, quantized_layers
-from qpdsl.executor.checkpoint.safetensors_header import is_pointer, tensor_shapes
+from qpdsl.executor.checkpoint.safe_files import check_configuration, is_pointer, parsed, tensor_shapes, without_code
+from qpdsl.executor.foreign.bounded_file import MAX_CONFIGURATION, MAX_VOCABULARY, check_size, read_bounded
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -95,6 +103,8 @@ class ModelFolder:
         if not (path / CONFIG).is_file():
             raise CheckpointError(f"`{path}` has no config.json, so it is no Hugging Face model folder")
         texts = tuple(name for name in TEXTS if is_there(path, name))
+        for name in texts:
+            check_size(path / name, MAX_VOCABULARY if name in _VOCABULARIES else MAX_CONFIGURATION)
         mappings = {name: parsed(name, content(path, name)) for name in _MAPPINGS if name in texts}
         tokenizer_config = mappings.get(TOKENIZER_CONFIG, {})
         check_configuration(mappings[CONFIG], tokenizer_config)
@@ -188,9 +198,12 @@ def _roots(folder: Path) -> tuple[Path, ...]:
     return own, repository / "blobs", repository.parent / "blobs"
 
 
-def content(folder: Path, name: str) -> bytes:
-    """What a file of a folder holds. Raises CheckpointError where that is not the file itself."""
-    data = (folder / name).read_bytes()
+def content(folder: Path, name: str, most: int = MAX_CONFIGURATION) -> bytes:
+    """What a file of a folder holds, of at most so many bytes.
+
+    Raises CheckpointError where that is not the file itself, and OSError.
+    """
+    data = read_bounded(folder / name, most)
     if is_pointer(data):
         raise CheckpointError(f"`{name}` is a Git LFS pointer; fetch the file itself with `git lfs pull`")
     return data
@@ -235,3 +248,41 @@ def _check_index(folder: Path, tensors: Mapping[str, str]) -> None:
     for tensor, name in _weight_map(folder).items():
         if tensors.get(tensor) != name:
             raise CheckpointError(f"`{INDEX}` says that `{tensor}` is in `{name}`, and it is not")
+
+
+@contextlib.contextmanager
+def isolated(folder: ModelFolder) -> Iterator[Path]:
+    """A folder of links to the files of a model, while the block runs; the names of code are left out of it.
+
+    Of a GGUF file it has the configuration alone: the rest is read from the file itself.
+    """
+    with tempfile.TemporaryDirectory(prefix="qpdsl-model-") as place:
+        path = Path(place)
+        if folder.gguf is not None:
+            (path / CONFIG).write_text(json.dumps(folder.config), encoding="utf-8")
+            yield path
+            return
+        for name in folder.files:
+            (path / name).symlink_to((folder.path / name).resolve())
+        rewritten = {CONFIG: without_code(folder.config)}
+        if folder.tokenizer_config:
+            rewritten[TOKENIZER_CONFIG] = without_code(folder.tokenizer_config)
+        if INDEX in folder.files:
+            rewritten[INDEX] = {"metadata": {}, "weight_map": dict(folder.tensors)}
+        for name, content in rewritten.items():
+            (path / name).unlink()
+            (path / name).write_text(json.dumps(content), encoding="utf-8")
+        yield path
+
+
+@contextlib.contextmanager
+def no_hub() -> Iterator[None]:
+    """Nothing is fetched from the hub while the block runs: all of a model lies in its folder by then."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before

@@ -8,11 +8,12 @@ changes activations, keys or values too, is left to the package that wrote it.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from qpdsl.executor.checkpoint.name_pattern import matched
 
 # packed:  compressed-tensors, codes in int32 along the inputs
 # bytes:   compressed-tensors, a code in each int8
@@ -179,10 +180,7 @@ def _matches(target: str, name: str) -> bool:
     """Whether a target names a layer: its type, its name, or a pattern of names."""
     if not target.startswith("re:"):
         return target in ("Linear", name)
-    try:
-        return re.match(target.removeprefix("re:"), name) is not None
-    except (re.error, RecursionError, OverflowError):
-        return False
+    return matched(target.removeprefix("re:"), name) is not None
 
 
 def _form(weights: dict[str, Any], layout: Layout | None) -> CodeFormat | None:

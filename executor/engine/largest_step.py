@@ -7,7 +7,7 @@ from typing import Self
 
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.requests.confidence import Confidence
+from qpdsl.executor.requests.drawing import Confidence
 from qpdsl.executor.requests.request import (
     Bits,
     GenerateRequest,

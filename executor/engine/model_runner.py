@@ -5,40 +5,80 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.draft.drafters import Drafters
-from qpdsl.executor.engine.exit.exit_steps import ExitSteps, FirstLayers, Outcome, Source
-from qpdsl.executor.engine.launched_step import Ended, LaunchedStep
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.exit.exit_steps import ExitOutcome, ExitSource, ExitSteps, FirstLayers
+from qpdsl.executor.engine.memory.sequence import Chunk, Proposal, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.scheduler import Scheduler
-from qpdsl.executor.engine.step.backends import Backend, ForwardOutput
-from qpdsl.executor.engine.step.draws import Draw
+from qpdsl.executor.engine.step.backends import ForwardOutput, StepBackend
+from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.mask_filler import Filling, MaskFiller
-from qpdsl.executor.engine.step.readout import HostTokens, Pending, Reading, Results
-from qpdsl.executor.engine.step.stopwatch import Stopwatch
+from qpdsl.executor.engine.step.planned_reads import PendingRead
+from qpdsl.executor.engine.step.readout import HostTokens, Pending, Results
 from qpdsl.executor.engine.step_report import StepSeconds
-from qpdsl.executor.requests.draw_figures import FORCED, DrawFigures
+from qpdsl.executor.requests.drawing import FORCED, DrawFigures
 from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.latencies import Waits
 from qpdsl.executor.requests.request import Finish, GenerateRequest
 from qpdsl.executor.requests.ticket import Ticket
 
 # After so many steps of others a model goes before one whose batch would be full.
 _PATIENCE = 8
 # After so many it goes before one whose sequences are more urgent.
-_MOST_PASSED = 32
+_MAX_PASSED = 32
 # By how much the fullest batch is forgotten at each step.
 _FORGETTING = 0.02
 # Nothing can be drawn or scored from NaN or infinity.
 _NOT_FINITE = "the model's logits are not finite numbers; a wider dtype may help"
 # Of a step that reads and draws nothing.
 _NOTHING = Results(HostTokens([], [], [], [], []), [])
+
+
+class EndedSequence(NamedTuple):
+    """A sequence that is done, of which its ticket is still to be told; `finish` is None where it reads."""
+
+    sequence: Sequence
+    finish: Finish | None = None
+
+    def tell(self) -> None:
+        """Tells its ticket."""
+        sequence, ticket = self.sequence, self.sequence.ticket
+        if self.finish is None:
+            ticket.finish_read(sequence.values, sequence.cached)
+        else:
+            ticket.finish_sample(sequence.index, sequence.sample(self.finish), sequence.cached)
+
+
+@dataclass(eq=False, slots=True)
+class LaunchedStep:
+    """One step of one model. Its chunks are `computed`, in the order in which the device works.
+
+    The launch fills what it reads and draws: `reading` sequences, of which those that are `read` have no more to read;
+    `drawing` samples, each with its proposal, of which the draws follow one another; `outcomes` of those that tried an
+    exit. `pending` are the results. `started` is when it was launched, `since` when its scheduling began, on the clock
+    of `time.perf_counter`. The collection adds to `ended`, `spent` and `waits`, and sets `seconds`.
+    """
+
+    chunks: list[Chunk]
+    started: float
+    spent: StepSeconds
+    pending: Pending | None = None
+    reading: list[tuple[Sequence, bool]] = field(default_factory=list)
+    drawing: list[tuple[Sequence, Proposal | None]] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
+    outcomes: list[ExitOutcome | None] = field(default_factory=list)
+    masks: Masks | None = None
+    head: Stopwatch | None = None
+    ended: list[EndedSequence] = field(default_factory=list)
+    waits: Waits = field(default_factory=Waits)
+    since: float = 0.0
+    seconds: float = 0.0
 
 
 class _Drawn(NamedTuple):
@@ -53,7 +93,7 @@ class _Drawn(NamedTuple):
     allowed: int | None
     confidence: float = math.nan
     figures: DrawFigures | None = None
-    outcome: Outcome | None = None
+    outcome: ExitOutcome | None = None
 
 
 @dataclass(slots=True)
@@ -67,7 +107,7 @@ class ModelRunner:
 
     name: str
     model: PagedModel
-    backend: Backend
+    backend: StepBackend
     scheduler: Scheduler
     filler: MaskFiller
     drafters: Drafters
@@ -81,6 +121,11 @@ class ModelRunner:
         """Whether a launched step goes on by itself, so that the host may do something else before it is collected."""
         return self.backend.readout.asynchronous
 
+    def settled(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with all that its model decides about it. Raises EngineError where it cannot be served so."""
+        request = self.exits.settled(self.name, request)
+        return request if request.draft is None else replace(request, draft=self.drafters.prepare(request.draft))
+
     def order(self) -> tuple[bool, float, float, float]:
         """Of the models that have work, the one for which this is least runs first.
 
@@ -90,7 +135,7 @@ class ModelRunner:
         that waits for another's results gets a fuller batch if the other one runs first.
         """
         fullness = self.scheduler.ready / self.peak + self.passed / _PATIENCE
-        return (self.passed < _MOST_PASSED, *self.scheduler.need, -fullness)
+        return (self.passed < _MAX_PASSED, *self.scheduler.need, -fullness)
 
     def chosen(self) -> None:
         """Notes that the next step is this model's."""
@@ -146,15 +191,15 @@ class ModelRunner:
             self.drafters.saw(chunk, chunk.sequence.computed, output.hidden[row : row + rows])
             row += rows
 
-    def _readings(self, step: LaunchedStep, output: ForwardOutput) -> list[Reading]:
+    def _readings(self, step: LaunchedStep, output: ForwardOutput) -> list[PendingRead]:
         """What requests read of a forward. Those that have all of theirs then have no part in any later step."""
-        readings: list[Reading] = []
+        readings: list[PendingRead] = []
         row = 0
         for chunk, rows in output.readers:
-            sequence, request = chunk.sequence, chunk.sequence.request
-            if not isinstance(request, GenerateRequest):
+            sequence, request = chunk.sequence, chunk.sequence.request.reading
+            if request is not None:
                 done = len(sequence.values)
-                readings.append(Reading(output.hidden[row : row + rows], request, done))
+                readings.append(PendingRead(output.hidden[row : row + rows], request, done))
                 step.reading.append((sequence, done + rows == len(request.positions)))
             row += rows
         for sequence, is_read in step.reading:
@@ -164,14 +209,14 @@ class ModelRunner:
 
     def _list_draws(
         self, step: LaunchedStep, output: ForwardOutput, parts: list[FirstLayers], filling: Filling
-    ) -> list[Source | None]:
+    ) -> list[ExitSource | None]:
         """Lists the draws of every sample whose tokens are all computed; prompts are forked into their samples.
 
         Of those in `parts` the first layers are. After each proposed token one is drawn too. Returns where each reads
         at its exit.
         """
         masks = step.masks = filling.masks()
-        sources: list[Source | None] = []
+        sources: list[ExitSource | None] = []
         row = 0
         for chunk, count in output.readers:
             prompt = chunk.sequence
@@ -191,15 +236,15 @@ class ModelRunner:
                     continue
                 step.drawing.append((sample, None))
                 step.draws += self._draws(sample, None, row, -1 if masks is None else masks.first.get(sample, -1))
-                sources.append(Source(part.residual, row, sample))
+                sources.append(ExitSource(part.residual, row, sample))
         return sources
 
     def _read_out(
         self,
         step: LaunchedStep,
         output: ForwardOutput,
-        readings: list[Reading],
-        sources: list[Source | None],
+        readings: list[PendingRead],
+        sources: list[ExitSource | None],
         parts: list[FirstLayers],
     ) -> None:
         """Starts to read and draw. What an exit decides is waited for at once: the next layers depend on it."""
@@ -228,7 +273,7 @@ class ModelRunner:
             if not all(math.isfinite(value) for position in own for value in position):
                 self._fail(sequence, _NOT_FINITE)
             elif is_read:
-                step.ended.append(Ended(sequence))
+                step.ended.append(EndedSequence(sequence))
 
     def _take_tokens(self, step: LaunchedStep, drawn: HostTokens, gone: Collection[Ticket]) -> None:
         """Gives each sample what was drawn for it. The first that is not what was proposed ends what a step gives."""
@@ -346,6 +391,8 @@ class ModelRunner:
         if drawn.allowed is not None:
             sequence.allowed.append(drawn.allowed)
         finish = _finish(sequence, drawn.token, self.model.max_positions)
+        if finish != "eos" and _falls(sequence, drawn):
+            finish = "until"
         if finish is not None:
             self._end(step, sequence, finish)
         return finish is None
@@ -355,7 +402,7 @@ class ModelRunner:
         if (leave := sequence.request.exit) is not None and leave.layer is not None:
             sequence.skipped += sequence.late * (self.model.depth - leave.layer)
         self.scheduler.finish(sequence)
-        step.ended.append(Ended(sequence, finish))
+        step.ended.append(EndedSequence(sequence, finish))
 
     def _fail(self, sequence: Sequence, reason: str) -> None:
         sequence.ticket.fail(EngineError(reason))
@@ -381,11 +428,11 @@ def _right(proposal: Proposal, drawn: list[_Drawn]) -> list[int]:
     return right
 
 
-def _source(output: ForwardOutput, draw: Draw) -> Source | None:
+def _source(output: ForwardOutput, draw: Draw) -> ExitSource | None:
     """Where a draw from a forward of all layers would read at its exit."""
     if draw.exit is None or draw.exit.layer is None:
         return None
-    return Source(output.states[draw.exit.layer], draw.row)
+    return ExitSource(output.states[draw.exit.layer], draw.row)
 
 
 def _stands(sequence: Sequence, drawn: _Drawn) -> bool:
@@ -396,6 +443,18 @@ def _stands(sequence: Sequence, drawn: _Drawn) -> bool:
     sequence.near_ties += wanted.near(drawn.confidence)
     sequence.confidence = wanted.after(drawn.confidence)
     return wanted.holds(drawn.confidence)
+
+
+def _falls(sequence: Sequence, drawn: _Drawn) -> bool:
+    """Whether the confidence of a sample falls under its floor with this token."""
+    floor = sequence.generation.floor
+    if floor is None or sequence.window is None or drawn.figures is None:
+        return False
+    mean = sequence.window.push(drawn.figures.confidence)
+    if mean is None:
+        return False
+    sequence.near_ties += floor.near(mean)
+    return floor.ends(mean)
 
 
 def _finish(sequence: Sequence, token: int, max_positions: int) -> Finish | None:
@@ -411,3 +470,35 @@ def _finish(sequence: Sequence, token: int, max_positions: int) -> Finish | None
     if length - sequence.prompt_length == request.max_tokens or length == max_positions:
         return "length"
     return None
+
+
+# torch does not annotate it.
+_event: Any = torch.cuda.Event
+
+
+class Stopwatch:
+    """Runs from when it is made until it is stopped; on a GPU on the device's own clock, for which nobody waits."""
+
+    def __init__(self, device: str) -> None:
+        self._on_device = device.startswith("cuda")
+        self._start = self._now()
+        self._end = self._start
+
+    def stop(self) -> None:
+        """Ends what it measures."""
+        self._end = self._now()
+
+    def seconds(self) -> float:
+        """What it has measured. On a GPU, asked once the device has come to where it was stopped; else it waits."""
+        if not self._on_device:
+            return float(self._end - self._start)
+        if not self._end.query():
+            self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) / 1e3
+
+    def _now(self) -> Any:
+        if not self._on_device:
+            return time.perf_counter()
+        event = _event(enable_timing=True)
+        event.record()
+        return event

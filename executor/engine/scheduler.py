@@ -27,18 +27,60 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.reclaimer import Reclaimer
-from qpdsl.executor.engine.memory.sequence import Chunk, Rank, Sequence
-from qpdsl.executor.engine.work_estimate import WorkEstimate
+from qpdsl.executor.engine.memory.prefix_tree import Reclaimer
+from qpdsl.executor.engine.memory.sequence import Chunk, Proposal, Rank, Sequence
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.ticket import Ticket
 
+# The weight of what was seen last, in the means over steps and over samples.
+_RATE = 0.05
 # So many of the waiting sequences, the first ones, are ordered by how much of their prompt is cached.
 _WINDOW = 32
 # A sequence that was overtaken by so many younger ones is admitted before any other of its standing. One that was
 # outranked by so many, while it was the oldest to wait, ranks before any other.
 _PATIENCE = 32
+
+
+class WorkEstimate:
+    """Learns how long a step of the model takes, and what part of `max_tokens` its samples have.
+
+    A step counts from its start to that of the model's next one, where there was work all the time: what other models
+    and the awaiting coroutines take in between is waited for too. A step takes up to `token_budget` tokens of a prompt.
+    """
+
+    def __init__(self, token_budget: int) -> None:
+        self._token_budget = token_budget
+        self._step_seconds: float | None = None
+        self._share = 1.0
+        self._started: float | None = None
+
+    def step_starts(self, now: float) -> None:
+        """Notes the time at which a step of the model starts, in seconds."""
+        if self._started is not None:
+            taken = now - self._started
+            before = taken if self._step_seconds is None else self._step_seconds
+            self._step_seconds = before + _RATE * (taken - before)
+        self._started = now
+
+    def idle(self) -> None:
+        """Notes that the model has no work left: the time until its next step is no step's."""
+        self._started = None
+
+    def ended(self, drawn: int, max_tokens: int) -> None:
+        """Notes how many tokens a sample came to."""
+        self._share += _RATE * (min(1.0, drawn / max_tokens) - self._share)
+
+    def seconds(self, sequence: Sequence) -> float | None:
+        """How long a sequence that has just come will take once it runs; None before two steps were seen.
+
+        What of its prompt is cached is counted all the same: it may be evicted before its turn.
+        """
+        if self._step_seconds is None:
+            return None
+        steps = -(-sequence.missing // self._token_budget)
+        if sequence.generates:
+            steps += round(self._share * sequence.generation.max_tokens)
+        return max(1, steps) * self._step_seconds
 
 
 class Scheduler:
@@ -94,7 +136,7 @@ class Scheduler:
         """Queues a sequence behind all of its standing that came before it, to this model or another."""
         request = sequence.request
         latest = self._latest(sequence)
-        sequence.rank = Rank(request.priority, -request.owner.urgency, latest, self._group.arrival(), sequence.index)
+        sequence.rank = Rank(request.priority, -request.client.urgency, latest, self._group.arrival(), sequence.index)
         self.memory.prepare(sequence)
         self._wait(sequence)
 
@@ -288,7 +330,7 @@ class Scheduler:
         return sequence is self._group.first() or (self._group.running == 0 and not self._is_idle_work(sequence))
 
     def _is_idle_work(self, sequence: Sequence) -> bool:
-        """True for run-ahead work while there is other work. It may only evict pages that are cold."""
+        """True for spare work while there is other work. It may only evict pages that are cold."""
         if sequence.rank.priority == 0:
             return False
         first = self._group.first()
@@ -362,11 +404,11 @@ class Scheduler:
         return min(heads, key=_rank, default=None)
 
     def _latest(self, sequence: Sequence) -> float:
-        """When a new sequence must run at the latest for its owner's deadline; notes from when on that presses.
+        """When a new sequence must run at the latest for its client's deadline; notes from when on that presses.
 
         It presses once less than twice the time is left that the sequence will take.
         """
-        deadline = sequence.request.owner.deadline
+        deadline = sequence.request.client.deadline
         if deadline is None or deadline <= self._group.clock():
             return math.inf
         self._expiry = min(self._expiry, deadline)
@@ -379,7 +421,7 @@ class Scheduler:
         self._expiry = math.inf
         for queue in (self.running, self.waiting):
             for sequence in queue:
-                deadline = sequence.request.owner.deadline
+                deadline = sequence.request.client.deadline
                 if deadline is None or not math.isfinite(sequence.rank.latest):
                     continue
                 if deadline <= now:

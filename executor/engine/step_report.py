@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from qpdsl.executor.engine.memory.footprint import Footprint
+from qpdsl.executor.engine.memory.budget import Footprint
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.requests.latencies import Waits
@@ -38,12 +38,11 @@ class StepReport:
     Of `seconds`, the step took `draft_seconds` to propose tokens, stood still for `mask_seconds` until masks were
     filled, and spent `head_seconds` on what is read off hidden states: head, draws, log-probabilities (on a GPU, of the
     device's time). Of the steps so far a router had `dense_steps`, `rows_steps` and `union_steps` computed so, which
-    took `routed_seconds` in the head and `router_seconds` to choose; the best choice of each step would have saved
-    `router_regret` seconds, where that is recorded. The waits for tokens that the step ended are counted by bucket (see
-    `latencies.py`): `first_waits` for the first tokens of samples, `waits` for the others.
+    took `routed_seconds` in the head and `router_seconds` to choose. The waits for tokens that the step ended are
+    counted by bucket (see `latencies.py`): `first_waits` for the first tokens of samples, `waits` for the others.
 
     In memory there are `weight_bytes` of the model's weights, `activation_bytes` of this step's rows on their way
-    through a layer, and `resident_bytes` in all, of every model and everything else (see `footprint.py`).
+    through a layer, and `resident_bytes` in all, of every model and everything else (see `budget.py`).
     """
 
     model: str
@@ -73,7 +72,6 @@ class StepReport:
     union_steps: int = 0
     routed_seconds: float = 0.0
     router_seconds: float = 0.0
-    router_regret: float = 0.0
     first_waits: Mapping[int, int] = field(default_factory=dict)
     waits: Mapping[int, int] = field(default_factory=dict)
     weight_bytes: int = 0
@@ -128,8 +126,8 @@ def report(
     )
 
 
-def _routed(head: RoutedHead | None) -> tuple[int, int, int, float, float, float]:
+def _routed(head: RoutedHead | None) -> tuple[int, int, int, float, float]:
     routers = [] if head is None else list(head.routers.values())
     dense, rows, union = (sum(router.steps[arm] for router in routers) for arm in ARMS)
     seconds, spent = sum(router.seconds for router in routers), sum(router.spent for router in routers)
-    return dense, rows, union, seconds, spent, sum(router.regret for router in routers)
+    return dense, rows, union, seconds, spent

@@ -2,7 +2,8 @@
 
 Open `events.py` first: runtime and engine emit these small frozen events. `stream.py` hands each to its readers and
 keeps a bounded history for readers that come late. Progress bar, dashboard, trace and report are all readers, and none
-of them may make the run wait: `feed.py` puts a bounded queue and a thread before every file and socket. `codec.py`
+of them may make the run wait: a `Feed` puts a bounded queue and a thread before every file and socket. `codec.py`
 writes events as versioned lines of JSON and reads them back; it skips unknown kinds and fields, so that newer traces
-stay readable. `trace.py` reads and writes trace files. Nothing here loads torch, so that a dashboard starts at once.
+stay readable. `trace.py` reads and writes trace files, and has the feeds. Nothing here loads torch, so that a dashboard
+starts at once.
 """

@@ -7,12 +7,14 @@ ignores fields that it does not know, so that newer traces stay readable.
 from __future__ import annotations
 
 import json
+import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from qpdsl.executor.events import events
-from qpdsl.executor.events.events import Candidate, EngineFigures, Event
+from qpdsl.executor.events.events import CandidateRecord, EngineFigures, Event
 
 FORMAT = 1
 _MARK = "qpdsl_trace"
@@ -24,7 +26,7 @@ _GREATEST = 1 << 53
 # The fields of each class of report that was written.
 _REPORT_FIELDS: dict[type, tuple[str, ...]] = {}
 # No wait has a bucket beyond: 2^64 seconds are far longer than any.
-_MOST_BUCKETS = 1024
+_MAX_BUCKETS = 1024
 # Counts of an engine's report by bucket.
 _WAITS = ("first_waits", "waits")
 _FIGURES = tuple(field.name for field in fields(EngineFigures) if field.name not in ("model", "others", *_WAITS))
@@ -72,7 +74,7 @@ def encode(event: Event, zero: float) -> str:
 def decode(line: str) -> Event:
     """The event of a line. Raises BadEvent."""
     try:
-        record = json.loads(line)
+        record = json.loads(line, parse_constant=_refused)
     except (ValueError, RecursionError):
         raise BadEvent("not a line of JSON") from None
     kind = record.get("kind") if isinstance(record, dict) else None
@@ -87,6 +89,10 @@ def decode(line: str) -> Event:
         raise BadEvent(f"a broken `{kind}`: {error}") from None
 
 
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is no figure")
+
+
 def _plain(value: Any) -> Any:
     match value:
         case float():
@@ -98,10 +104,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _candidate_record(candidate: Candidate) -> dict[str, Any]:
+def _candidate_record(candidate: CandidateRecord) -> dict[str, Any]:
     """The fields that say something. Written by hand, because most of a trace is candidates."""
     record: dict[str, Any] = {"path": candidate.path}
-    for name in ("step", "finish", "finished", "tokens", "ahead"):
+    for name in ("step", "finish", "finished", "tokens", "ahead", "thought", "thought_tokens"):
         value = getattr(candidate, name)
         if value:
             record[name] = value
@@ -129,7 +135,9 @@ def _read_fields(cls: type[Any], record: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(*types: type) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         odd = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
-        if odd or (isinstance(value, int) and abs(value) > _GREATEST):
+        if odd or (isinstance(value, int | float) and not abs(value) < math.inf):
+            raise ValueError(f"{value!r:.40} is not a {types[0].__name__}")
+        if isinstance(value, int) and abs(value) > _GREATEST:
             raise ValueError(f"{value!r:.40} is not a {types[0].__name__}")
         return value
 
@@ -139,7 +147,7 @@ def _checked(*types: type) -> Callable[[Any], Any]:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{value!r:.40} is not a number")
-    if isinstance(value, int) and abs(value) > _GREATEST:
+    if not abs(value) <= (_GREATEST if isinstance(value, int) else sys.float_info.max):
         raise ValueError("a number that is too large")
     return float(value)
 
@@ -167,8 +175,8 @@ def _many(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
     return read_all
 
 
-def _candidate(record: Any) -> Candidate:
-    return Candidate(**_read_fields(Candidate, _checked(dict)(record)))
+def _candidate(record: Any) -> CandidateRecord:
+    return CandidateRecord(**_read_fields(CandidateRecord, _checked(dict)(record)))
 
 
 def _figures(record: Any) -> EngineFigures:
@@ -177,7 +185,7 @@ def _figures(record: Any) -> EngineFigures:
         raise ValueError(f"a report without `{missing[0]}`")
     figures = {name: _count(record[name]) for name in _FIGURES}
     others = {
-        name: value
+        name: _time(value)
         for name, value in record.items()
         if name not in figures and isinstance(value, (int, float)) and not isinstance(value, bool)
     }
@@ -200,7 +208,7 @@ def _buckets(record: Any) -> dict[int, int]:
 
 def _bucket(name: str) -> int:
     bucket = int(name)
-    if abs(bucket) > _MOST_BUCKETS:
+    if abs(bucket) > _MAX_BUCKETS:
         raise ValueError(f"{name:.40} is no bucket")
     return bucket
 
@@ -227,7 +235,7 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
     "tuple[float, ...]": _many(_number),
     "tuple[str | None, ...]": _many(_optional(_checked(str))),
     "tuple[str | float | bool | None, ...]": _many(_optional(_checked(str, int, float, bool))),
-    "tuple[Candidate, ...]": _many(_candidate),
+    "tuple[CandidateRecord, ...]": _many(_candidate),
     "Mapping[str, Any]": _checked(dict),
     "Mapping[str, int]": _counts,
     "Mapping[str, tuple[float, ...]]": _sums,
@@ -244,7 +252,7 @@ def _kinds() -> dict[str, type[Event]]:
 _KINDS = _kinds()
 _READERS = {
     cls: tuple((field.name, _time if field.name == "at" else _TYPES[str(field.type)]) for field in fields(cls))
-    for cls in (*_KINDS.values(), Candidate)
+    for cls in (*_KINDS.values(), CandidateRecord)
 }
 # How a field is written, by its annotation; JSON takes the others as they are.
 _FORMS: dict[str, Callable[[Any], Any]] = {
@@ -252,7 +260,7 @@ _FORMS: dict[str, Callable[[Any], Any]] = {
     "float | None": _plain,
     "tuple[float, ...]": _plain,
     "tuple[str | float | bool | None, ...]": _plain,
-    "tuple[Candidate, ...]": lambda candidates: [_candidate_record(candidate) for candidate in candidates],
+    "tuple[CandidateRecord, ...]": lambda candidates: [_candidate_record(candidate) for candidate in candidates],
     "Mapping[str, Any]": _plain,
     "Mapping[str, tuple[float, ...]]": _plain,
     "StepReport | EngineFigures": _report,

@@ -17,8 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-from typing import Literal as OneOf
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from qpdsl.executor.engine.step_report import StepReport
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 Rounds = tuple[int, ...]
 # The indices that a row took through the fan-outs: its parent's path and one index more.
 Path = tuple[int, ...]
-Status = OneOf["done", "failed", "interrupted"]
+Status = Literal["done", "failed", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,11 +217,13 @@ class OperatorStarted(Detail):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CandidateRecord:
     """A row that was made: its path (its parent's and one index more), the text of its step, and why that ended.
 
     `logprob` is the whole row's. `pieces` are the step's tokens as text and `logprobs` theirs, both empty where they
-    are not at hand. `ahead` marks a row made before it was known whether its parent is kept.
+    are not at hand. `ahead` marks a row made before it was known whether its parent is kept. Of the `tokens` so many
+    were drawn for a `thought`, which stands before the step; None where the step is a part of it, or nothing was
+    thought.
     """
 
     path: Path
@@ -234,13 +235,15 @@ class Candidate:
     pieces: tuple[str, ...] = ()
     logprobs: tuple[float, ...] = ()
     ahead: bool = False
+    thought: str | None = None
+    thought_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expanded(Detail):
     """Rows were made from rows."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CandidateRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,92 @@
-"""Trace files: the events of a run as JSON lines, written while it runs, readable wherever they were cut off."""
+"""Trace files: the events of a run as JSON lines, written while it runs, readable wherever they were cut off.
+
+A feed takes events to a file or a socket and does not make the run wait: a bounded queue and a thread.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from qpdsl.executor.events.codec import FORMAT, BadEvent, UnknownKind, decode, read_header
-from qpdsl.executor.events.events import Event
-from qpdsl.executor.events.feed import Feed
+from qpdsl.executor.events.codec import FORMAT, BadEvent, UnknownKind, decode, encode, header, read_header
+from qpdsl.executor.events.events import Event, Lost
 from qpdsl.executor.events.stream import EventStream
+
+# Seconds between two writes.
+_INTERVAL = 0.1
+# Bytes of a line; a longer one is no event.
+_LONGEST = 64 << 20
+
+
+class Feed:
+    """Writes every event of a stream as a line, from a thread of its own, ten times a second.
+
+    At most `capacity` events wait. Those that come while so many wait are left out, and a `Lost` event counts them.
+    `error` is what ended the feed early, such as a full disk or a client that has gone.
+    """
+
+    def __init__(
+        self,
+        stream: EventStream,
+        write: Callable[[bytes], object],
+        *,
+        history: bool = False,
+        capacity: int = 200_000,
+    ) -> None:
+        self.error: OSError | None = None
+        self._stream = stream
+        self._write = write
+        self._capacity = capacity
+        self._waiting: list[Event] = []
+        self._lost = 0
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._unsubscribe = stream.subscribe(self._take, details=True, history=history)
+        self._thread = threading.Thread(target=self._run, name="qpdsl feed", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def close(self, patience: float | None = None) -> None:
+        """Writes the waiting events and ends; waits at most `patience` seconds for a slow reader."""
+        self._unsubscribe()
+        self._closing.set()
+        self._thread.join(patience)
+
+    def _take(self, event: Event) -> None:
+        with self._lock:
+            if len(self._waiting) < self._capacity:
+                self._waiting.append(event)
+            else:
+                self._lost += 1
+
+    def _run(self) -> None:
+        try:
+            self._write(f"{header()}\n".encode())
+            ending = False
+            while not ending:
+                ending = self._closing.wait(_INTERVAL)
+                self._drain()
+        except OSError as error:
+            self.error = error
+            self._unsubscribe()
+            self._waiting.clear()
+
+    def _drain(self) -> None:
+        with self._lock:
+            events, self._waiting = self._waiting, []
+            lost, self._lost = self._lost, 0
+        if lost:
+            events.append(Lost(count=lost))
+        if events:
+            lines = [encode(event, self._stream.zero) for event in events]
+            self._write(("\n".join(lines) + "\n").encode(errors="replace"))
 
 
 class TraceError(Exception):
@@ -41,7 +116,7 @@ class TraceWriter:
 
 
 @dataclass(slots=True)
-class Findings:
+class TraceFindings:
     """What was skipped or odd in the lines of a trace.
 
     unknown: events by kinds that this version does not know
@@ -71,7 +146,7 @@ class LineReader:
     """
 
     def __init__(self) -> None:
-        self.findings = Findings()
+        self.findings = TraceFindings()
         self.begun = False
 
     def read(self, line: str) -> Event | None:
@@ -96,7 +171,7 @@ class LineReader:
 def begins_trace(file: BinaryIO) -> bool:
     """Whether an open file is a trace, as far as its first line tells."""
     try:
-        read_header(file.readline().decode("utf-8", errors="replace"))
+        read_header(file.readline(_LONGEST).decode("utf-8", errors="replace"))
     except BadEvent:
         return False
     return True
@@ -105,13 +180,20 @@ def begins_trace(file: BinaryIO) -> bool:
 def read_trace(path: Path, reader: LineReader) -> Iterator[Event]:
     """The events of a file. Raises TraceError, and OSError where it cannot be read."""
     with path.open("rb") as file:
-        for data in file:
-            if not data.endswith(b"\n"):
-                reader.findings.torn = True
-                return
+        whole = True
+        while data := file.readline(_LONGEST):
+            begins, whole = whole, data.endswith(b"\n")
+            if not begins:
+                continue
+            if not whole:
+                reader.findings.broken += len(data) == _LONGEST
+                continue
             event = reader.read(data.decode("utf-8", errors="replace"))
             if event is not None:
                 yield event
+    if not whole:
+        reader.findings.torn = True
+        return
     if not reader.begun:
         raise TraceError("this is no trace of qpdsl: the file is empty")
 

@@ -24,7 +24,7 @@ from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 # The package names its module alone, or in itself.
 _MODULES = ("flash_attn_interface", "flash_attn_3.flash_attn_interface")
 # With fewer tokens in chunks, they cost less in the launch of the decoding sequences than in one of their own.
-LEAST_TOKENS = 256
+MIN_TOKENS = 256
 
 
 def refusal(query: torch.Tensor, rows: KVRows, batch: PagedBatch, scoring: Scoring) -> str | None:
@@ -41,8 +41,8 @@ def refusal(query: torch.Tensor, rows: KVRows, batch: PagedBatch, scoring: Scori
         return f"heads are {rows.dim} wide: it takes multiples of 8 up to 256"
     if scoring.sinks is not None:
         return "it has no attention sinks"
-    if query.shape[0] - batch.decodes < LEAST_TOKENS:
-        return f"there are fewer than {LEAST_TOKENS} tokens in chunks"
+    if query.shape[0] - batch.decodes < MIN_TOKENS:
+        return f"there are fewer than {MIN_TOKENS} tokens in chunks"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What a layer computes between its matrix products: Triton kernels on CUDA, their torch twins elsewhere.
+"""What a model computes besides matrix products and attention: Triton kernels on CUDA, their torch twins elsewhere.
 
     add_norm(residual, product, addition, norm)       a product joins the residual stream; the next norm
     rotate_store(joined, …)                           biases, norms and rotations of heads; keys and values into pages
@@ -9,6 +9,14 @@ changed in place. Sums and products are float32; a result is rounded once, to th
 All of a row's bits depend on that row alone. So a layer is its four products, attention and four launches (add_norm
 twice), as in vLLM (Kwon et al., 2023, section 5.1, "fused reshape and block write"), where keys and values are written
 by a launch of their own.
+
+Heads draw tokens from hidden states without logits of all ids in memory:
+
+    dense(hidden, head, draws, bits, lines)              over all ids, masked by bits
+    sparse(hidden, head, draws, offsets, ids, longest)   over a list of ids for each draw
+
+The product is summed in float32 and not rounded to the model's type. Dense and sparse sum a logit's products in another
+order, so they draw the same tokens but for near ties. Nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -17,8 +25,9 @@ import torch
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.layer_constants import Activation, Addition, HeadConstants, NormWeights
+from qpdsl.executor.kernels.data.token_draws import Drawn, HeadWeights, TokenDraws
 from qpdsl.executor.kernels.paged_attention import on_device
-from qpdsl.executor.kernels.plain import layer_twins
+from qpdsl.executor.kernels.plain import head_twins, layer_twins
 
 
 def add_norm(
@@ -32,9 +41,9 @@ def add_norm(
     if product is None and norm is None:
         return residual
     if on_device(residual):
-        from qpdsl.executor.kernels.triton.layers import add_norm as triton_add_norm
+        from qpdsl.executor.kernels.triton import layers as triton_layers
 
-        return triton_add_norm.add_norm(residual, product, addition, norm)
+        return triton_layers.add_norm(residual, product, addition, norm)
     return layer_twins.add_norm(residual, product, addition, norm)
 
 
@@ -58,9 +67,9 @@ def rotate_store(
     rotations: float32 [P, rotated / 2, 2], cosine and sine of each pair by position; None where nothing is rotated
     """
     if on_device(joined):
-        from qpdsl.executor.kernels.triton.layers import rotate_store as triton_rotate_store
+        from qpdsl.executor.kernels.triton import layers as triton_layers
 
-        triton_rotate_store.rotate_store(joined, positions, slots, rotations, heads, rows, layer)
+        triton_layers.rotate_store(joined, positions, slots, rotations, heads, rows, layer)
     else:
         layer_twins.rotate_store(joined, positions, slots, rotations, heads, rows, layer)
     return joined[:, : heads.heads * heads.dim].view(len(joined), heads.heads, heads.dim)
@@ -72,9 +81,45 @@ def gate(widened: torch.Tensor, bias: torch.Tensor | None, activation: Activatio
     `bias` float32 [2n] is added first. Returns [T, n], a view of `widened`, whose gate it replaces.
     """
     if on_device(widened):
-        from qpdsl.executor.kernels.triton.layers import gate as triton_gate
+        from qpdsl.executor.kernels.triton import layers as triton_layers
 
-        triton_gate.gate(widened, bias, activation)
+        triton_layers.gate(widened, bias, activation)
     else:
         layer_twins.gate(widened, bias, activation)
     return widened[:, : widened.shape[1] // 2]
+
+
+def dense(
+    hidden: torch.Tensor,
+    head: HeadWeights,
+    draws: TokenDraws,
+    bits: torch.Tensor | None = None,
+    lines: torch.Tensor | None = None,
+    deterministic: bool = False,
+) -> Drawn:
+    """Draws a token for each of `draws` from hidden states [R, d], the last dimension contiguous.
+
+    `bits` int32 [L, ⌈V / 32⌉]: lines of allowed ids, the lowest bit the first of 32; `lines` int32 [D]: the line of
+    each draw, −1 where every id may come. Both are None where nothing is masked. `deterministic`: the bits of a draw
+    depend on its own hidden state alone.
+    """
+    if not on_device(hidden):
+        return head_twins.dense(hidden, head, draws, bits, lines)
+    from qpdsl.executor.kernels.triton import head_kernels
+
+    return head_kernels.dense(hidden, head, draws, bits, lines, deterministic)
+
+
+def sparse(
+    hidden: torch.Tensor, head: HeadWeights, draws: TokenDraws, offsets: torch.Tensor, ids: torch.Tensor, longest: int
+) -> Drawn:
+    """The same where the allowed ids of draw i are `ids[offsets[i]:offsets[i + 1]]`, ascending.
+
+    `ids` int32, `offsets` int32 [D + 1]; the longest list has `longest` ids. The bits of a draw depend on its own
+    hidden state and list alone.
+    """
+    if not on_device(hidden):
+        return head_twins.sparse(hidden, head, draws, offsets, ids, longest)
+    from qpdsl.executor.kernels.triton import head_kernels
+
+    return head_kernels.sparse(hidden, head, draws, offsets, ids, longest)

@@ -1,4 +1,9 @@
-"""Linear layers of which no row's bits depend on another row, nor on the number of threads."""
+"""Linear layers over weights as a checkpoint holds them.
+
+`PackedLinear` computes on a CPU, and no row's bits depend on another row, nor on the number of threads. `StoredLinear`
+and `StoredEmbedding` are what a quantized model is made of when it is loaded: torch computes them, slowly, and faster
+layers are made from them and compared with them. Whoever lays `stored` out anew may drop it here.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,12 @@ from torch.nn.functional import linear, pad
 from qpdsl.executor.kernels.data.weights import FloatWeight, Weight
 
 if TYPE_CHECKING:
-    from qpdsl.executor.kernels.llvm.matmul.product import Product
+    from qpdsl.executor.kernels.llvm.product import Product
 
 # Enough rows for BLAS to sum a row alike for any larger number of them, on every BLAS tried.
 PADDED_ROWS = 16
+# So many weights are turned into floats at a time, to stay in the caches.
+_AT_ONCE = 1 << 18
 
 
 class PackedLinear(torch.nn.Module):
@@ -77,9 +84,9 @@ class PackedLinear(torch.nn.Module):
 def _compiled(weight: Weight, bias: torch.Tensor | None) -> Product | None:
     try:
         # The compiler need not be installed where other kernels run.
-        from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-        from qpdsl.executor.kernels.llvm.matmul.panels import PanelWeights
-        from qpdsl.executor.kernels.llvm.matmul.product import Product
+        from qpdsl.executor.kernels.llvm.compile import vector_width
+        from qpdsl.executor.kernels.llvm.panels import PanelWeights
+        from qpdsl.executor.kernels.llvm.product import Product
     except ImportError:
         return None
     width = vector_width()
@@ -89,3 +96,52 @@ def _compiled(weight: Weight, bias: torch.Tensor | None) -> Product | None:
         return Product(PanelWeights(weight, width), bias)
     except LookupError:
         return None
+
+
+class StoredLinear(torch.nn.Module):
+    """y = x·Wᵀ + b with W = `stored` [out, in] and `bias` float32 [out] or None, computed in float32."""
+
+    bias: torch.Tensor | None
+
+    def __init__(self, stored: Weight, bias: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.stored = stored
+        self.out_features, self.in_features = stored.shape
+        self.register_buffer("bias", bias, persistent=False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states [..., in] to [..., out], in their own type."""
+        rows = hidden.reshape(-1, self.in_features).float()
+        count = max(1, _AT_ONCE // self.in_features)
+        pieces = (self.stored.select(slice(start, start + count)) for start in range(0, self.out_features, count))
+        out = torch.cat([linear(rows, piece.dequantized()) for piece in pieces], dim=1)
+        if self.bias is not None:
+            out = out + self.bias
+        return out.to(hidden.dtype).view(*hidden.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, {self.stored.kind}"
+
+
+class StoredEmbedding(torch.nn.Module):
+    """Embeddings that are rows of `stored` [ids, d], times a `scale`."""
+
+    def __init__(self, stored: Weight, scale: float = 1.0) -> None:
+        super().__init__()
+        self.stored = stored
+        self.scale = scale
+        self.num_embeddings, self.embedding_dim = stored.shape
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Embeddings float32 [..., d] of ids int64 [...]."""
+        rows = self.stored.select(ids.flatten()).dequantized()
+        return (rows if self.scale == 1.0 else rows * self.scale).view(*ids.shape, self.embedding_dim)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, {self.stored.kind}"
+
+
+def stored_parameters(model: torch.nn.Module) -> int:
+    """How many weights the layers of a model hold in this way; those of a tied head and embedding count once."""
+    layers = (module for module in model.modules() if isinstance(module, StoredLinear | StoredEmbedding))
+    return sum(rows * columns for rows, columns in {id(layer.stored): layer.stored.shape for layer in layers}.values())

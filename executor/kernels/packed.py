@@ -16,9 +16,10 @@ import torch
 
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
-from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Paths, Scoring
+from qpdsl.executor.kernels.data.paged_batch import Heads, PagedBatch, Paths, PrefixCascade, Scoring
+from qpdsl.grammar.words import KV_TYPES
 
-_KINDS: tuple[RowKind, ...] = ("plain", "int8", "fp8", "int4")
+_KINDS: tuple[RowKind, ...] = ("plain", *KV_TYPES)
 # Every part begins at a multiple of 16 bytes (in int32): for other pointers kernels would be compiled once more.
 _ALIGNED = 4
 
@@ -32,8 +33,8 @@ class Sizes(NamedTuple):
     wanted:  rows whose hidden states are read
     decodes, longest, longest_query: as in `PagedBatch`
     tiles:   how many a cascade has; it and what follows are 0 without one
-    members: `Cascade.width`
-    depth, prefix, suffix: as in `Cascade`
+    members: `PrefixCascade.width`
+    depth, prefix, suffix: as in `PrefixCascade`
     path:    places of a path in a tree, 0 where there are no trees
     """
 
@@ -104,7 +105,7 @@ def unpack(packed: torch.Tensor, sizes: Sizes) -> Unpacked:
         paths = Paths(start, places.view(-1, sizes.path))
     if optional:
         members, tiles, start, levels = optional
-        cascade = Cascade(
+        cascade = PrefixCascade(
             members, tiles.view(-1, 5), start, levels, sizes.members, sizes.depth, sizes.prefix, sizes.suffix
         )
     batch = PagedBatch(
@@ -122,9 +123,7 @@ def unpack(packed: torch.Tensor, sizes: Sizes) -> Unpacked:
 
 
 def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    heads: Heads,
     rows: KVRows,
     packed: torch.Tensor,
     sizes: torch.Tensor,
@@ -134,16 +133,15 @@ def attend(
 ) -> torch.Tensor:
     """`paged_attention.attend` as one operator that `torch.compile` does not look inside.
 
-    query, key, value: [T, H, D] and twice [T, KV, D]; returns [T, H, D] in the query's type
+    Returns [T, H, D] in the query's type.
+
     packed:  int32 [n] on the device, from `pack`
     sizes:   a `Sizes` as int64 [13] on the host. Python numbers would be compiled into the forward, and others would
              compile it again
     """
     numbers = [rows.page_size, rows.kv_heads, rows.dim, _KINDS.index(rows.kind), layer, scoring.window or 0]
     mixed: torch.Tensor = torch.ops.qpdsl.paged_attend(
-        query,
-        key,
-        value,
+        *heads,
         rows.data,
         rows.scales,
         packed,
@@ -179,23 +177,10 @@ def _attend(
     rows = KVRows(data, scales, page_size, kv_heads, dim, _KINDS[kind])
     batch = unpack(packed, Sizes(*sizes.tolist())).batch
     return paged_attention.attend(
-        query, key, value, rows, batch, layer, Scoring(scale, window or None, softcap, sinks), deterministic
+        Heads(query, key, value), rows, batch, layer, Scoring(scale, window or None, softcap, sinks), deterministic
     )
 
 
 @_attend.register_fake
-def _(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    data: torch.Tensor,
-    scales: torch.Tensor,
-    packed: torch.Tensor,
-    sizes: torch.Tensor,
-    sinks: torch.Tensor | None,
-    numbers: Sequence[int],
-    scale: float,
-    softcap: float | None,
-    deterministic: bool,
-) -> torch.Tensor:
+def _(query: torch.Tensor, *others: object) -> torch.Tensor:
     return torch.empty_like(query, memory_format=torch.contiguous_format)

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from qpdsl.executor.checkpoint.code_names import without_code
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.checkpoint.safe_files import without_code
 from qpdsl.planner.capacity.architecture import Architecture, Experts
 
 # More layers than any model has: building them would take minutes.
-_MOST_LAYERS = 1000
+_MAX_LAYERS = 1000
 _LONGEST_REASON = 300
 _NUMBER_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
@@ -103,7 +103,7 @@ def _check(name: str, text: PretrainedConfig) -> None:
         value = getattr(text, key, None)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise _error(name, f"its configuration has no `{key}` above 0")
-    if text.num_hidden_layers > _MOST_LAYERS:
+    if text.num_hidden_layers > _MAX_LAYERS:
         raise _error(name, f"its configuration has {text.num_hidden_layers:,} layers")
 
 

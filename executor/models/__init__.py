@@ -2,16 +2,16 @@
 
 Open `text_model.py` first; `load.py` makes a `TextModel` of a folder, of a GGUF file or of a hub id, and refuses what
 cannot run here. Models are transformers' own, loaded from safetensors or GGUF only, and no code from a checkpoint is
-run. `lora.py` merges a LoRA adapter into the weights. `exit_head.py` reads and writes the exit heads that `qpdsl
-calibrate` fits, `exit_record.py` what is known of them, without torch.
+run. `lora.py` merges a LoRA adapter into the weights. Exit heads that `qpdsl calibrate` fits are read and
+written here too; `exit_record.py` has what is known of them, without torch.
 
 A GGUF file is read without the package of that name, so that what is not understood is refused and not left out
 (`executor/checkpoint/gguf_families.py`). `gguf_model.py` builds the model around layers that hold the stored weights,
-which `gguf_blocks.py` unpacks; `gguf_tokenizer.py` has transformers make the tokenizer, once.
+and unpacks these; `gguf_tokenizer.py` has transformers make the tokenizer, once.
 
 Quantized safetensors in groups or channels of four or eight bits are read on a CPU without the package that wrote them:
 compressed-tensors, GPTQ, AWQ and torchao's int8 weights. `executor/checkpoint/quantization_config.py` says which,
-`quantized_model.py` has transformers load their tensors into layers that hold them, `packed_codes.py` unpacks these.
+`quantized_model.py` has transformers load their tensors into layers that hold them, and unpacks these.
 Their dequantized weights were compared with those of compressed-tensors 0.20 and torchao 0.18; for GPTQ and AWQ with
 checkpoints made as their own packages pack them.
 
@@ -21,7 +21,7 @@ transformers 5.23), with greedy tokens equal to those of `generate` and the same
 (int8 weights and activations, fp8 weights), bitsandbytes 0.50 (int8 with `llm_int8_threshold` 0, fp4, nf4),
 compressed-tensors 0.20 (fp8), and blockwise fp8 as DeepSeek-V3 ships it, which accelerate 1.15 turns back into the
 model's type on a CPU. Checkpoints that come back as plain weights (the last two) run without transformers' modules, the
-others through them. `quantization.py` finds layers in which a token's result depends on the rest of the batch, such as
+others through them. It finds layers in which a token's result depends on the rest of the batch, such as
 bitsandbytes' int8 with outliers set apart, and methods that transformers does not know; both are refused. Transformers
 itself refuses here: hqq (not available in this version), quanto (it cannot be saved) and torchao's int4 (it needs a
 package for GPUs). Not tried: GPTQ with an order of activations, and all of them on a GPU.

@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 
-from qpdsl.executor.checkpoint.code_names import parsed
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
 from qpdsl.executor.checkpoint.model_folder import content, is_there
-from qpdsl.executor.checkpoint.safetensors_header import tensor_shapes
+from qpdsl.executor.checkpoint.safe_files import parsed, tensor_shapes
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"

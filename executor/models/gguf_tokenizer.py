@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerFast
 from qpdsl.executor.checkpoint.cache_folder import cache_folder
 from qpdsl.executor.checkpoint.errors import CheckpointError
 from qpdsl.executor.checkpoint.gguf_header import GGUFHeader
+from qpdsl.executor.foreign.bounded_file import MAX_VOCABULARY, read_bounded
 
 # To be counted up where what is kept changes.
 _FORM = 1
@@ -70,8 +71,8 @@ def _key(header: GGUFHeader) -> str:
 def _loaded(place: Path) -> PreTrainedTokenizerFast | None:
     """What is kept in a folder; None where it is not whole."""
     try:
-        settings: dict[str, Any] = json.loads((place / _SETTINGS).read_bytes())
-        content = (place / _TOKENIZER).read_bytes()
+        settings: dict[str, Any] = json.loads(read_bounded(place / _SETTINGS))
+        content = read_bounded(place / _TOKENIZER, MAX_VOCABULARY)
         if settings.pop("digest") != blake2b(content).hexdigest():
             return None
         return PreTrainedTokenizerFast(tokenizer_file=str(place / _TOKENIZER), **settings)

@@ -8,6 +8,7 @@ numbers.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,25 +35,24 @@ from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder, adapter_erro
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
 from qpdsl.executor.checkpoint.gguf_families import GGUFModel
 from qpdsl.executor.checkpoint.hub_snapshot import adapter_snapshot, cached_snapshot, snapshot
-from qpdsl.executor.checkpoint.isolated_folder import isolated, no_hub
-from qpdsl.executor.checkpoint.model_folder import GENERATION_CONFIG, TOKENIZER, ModelFolder
+from qpdsl.executor.checkpoint.model_folder import GENERATION_CONFIG, TOKENIZER, ModelFolder, content, isolated, no_hub
 from qpdsl.executor.checkpoint.quantization_config import QuantizedLayers
-from qpdsl.executor.engine.memory.kv_cache import KVType
+from qpdsl.executor.checkpoint.safe_files import parsed
+from qpdsl.executor.checkpoint.tokenizer_growth import check_growth
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import NativeMismatch, PagedModel
+from qpdsl.executor.foreign.bounded_file import MAX_VOCABULARY
 from qpdsl.executor.models.gguf_model import built
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
 from qpdsl.executor.models.lora import merge
-from qpdsl.executor.models.quantization import mixed_rows, unknown_method
-from qpdsl.executor.models.quantized_model import NotStored, loaded_stored
+from qpdsl.executor.models.quantized_model import NotStored, loaded_stored, mixed_rows, unknown_method
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.errors import UnsupportedModel
-from qpdsl.executor.text.context import ContextError
-from qpdsl.executor.verifiers.checkpoint import CheckpointTensors
+from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.verifiers.registry import named, own_head, recognized
-from qpdsl.executor.verifiers.verifier import ModelFiles, Verifier
+from qpdsl.executor.verifiers.verifier import CheckpointTensors, ModelFiles, Verifier
 from qpdsl.grammar.suggest import listed
-from qpdsl.grammar.words import VERIFIER_KINDS
+from qpdsl.grammar.words import VERIFIER_KINDS, KVType
 
 # In the place of a kind: a verifier of the kind that the model's own files tell.
 BY_CONFIGURATION = "by configuration"
@@ -84,8 +84,8 @@ def load(
     only, from the folder only, and no code from the checkpoint.
     Raises ModelError.
     """
-    with _opened(name, location, device, dtype, adapter, slow) as (loading, torch_dtype):
-        return loading.model(device, torch_dtype, kv_type, kind, keep=dtype is None and device == "cpu")
+    with _opened(name, location, device, dtype, adapter, slow) as loading:
+        return loading.model(kv_type, kind)
 
 
 def load_modules(
@@ -96,8 +96,8 @@ def load_modules(
     They have the weights that `load` computes with: quantized ones stay as they are stored where they would there.
     Raises ModelError.
     """
-    with _opened(name, location, device, dtype, adapter) as (loading, torch_dtype):
-        return loading.modules(device, torch_dtype, keep=dtype is None and device == "cpu")
+    with _opened(name, location, device, dtype, adapter) as loading:
+        return loading.modules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,16 @@ def load_tokens(name: str, location: str | Path, slow: Callable[[str], None] | N
     try:
         folder = ModelFolder.of(name, path, weights=False)
         with isolated(folder) as files, no_hub():
-            return _Loading(name, str(location), folder, files, None, slow).tokens()
+            return _Loading(name, str(location), folder, files, slow=slow).tokens()
     except OSError as error:
         raise ModelError(name, f"the files of its tokenizer cannot be read: {error}") from error
+
+
+def load_text_model(name: str, location: str | Path, slow: Callable[[str], None] | None = None) -> TextModel:
+    """A model that can encode and decode, and no more; arguments and errors as for `load_tokens`."""
+    tokens = load_tokens(name, location, slow)
+    positions = getattr(tokens.config.get_text_config(), "max_position_embeddings", None) or sys.maxsize
+    return TextModel(name, tokens.tokenizer, tokens.eos, positions, tokens.width, writes=False)
 
 
 def _quiet() -> None:
@@ -147,8 +154,8 @@ def _opened(
     dtype: str | None,
     adapter: str | Path | None,
     slow: Callable[[str], None] | None = None,
-) -> Iterator[tuple[_Loading, torch.dtype | str]]:
-    """A model whose files are checked, ready to be loaded inside the block, and the type to load it in."""
+) -> Iterator[_Loading]:
+    """A model whose files are checked, ready to be loaded inside the block."""
     _quiet()
     torch_dtype = _dtype(name, device, dtype)
     folder = ModelFolder.of(name, location if isinstance(location, Path) else snapshot(name, location))
@@ -158,7 +165,8 @@ def _opened(
         lora = AdapterFolder.of(name, path, str(adapter))
     try:
         with isolated(folder) as files, no_hub():
-            yield _Loading(name, str(location), folder, files, lora, slow), torch_dtype
+            keep = dtype is None and device == "cpu"
+            yield _Loading(name, str(location), folder, files, device, torch_dtype, keep, lora, slow)
     except OSError as error:
         raise ModelError(name, f"its files cannot be read: {error}") from error
 
@@ -182,48 +190,37 @@ def score_with(
         raise ModelError(model.name, f"it is asked for as a verifier of kind {kind}, and it is loaded as {model.kind}")
 
 
+@dataclass(frozen=True, slots=True)
 class _Loading:
-    """A model being loaded from `files`, its `folder` in isolation; `origin` is where the user said that it is."""
+    """A model being loaded from `files`, its `folder` in isolation; `origin` is where the user said that it is.
 
-    def __init__(
-        self,
-        name: str,
-        origin: str,
-        folder: ModelFolder,
-        files: Path,
-        adapter: AdapterFolder | None,
-        slow: Callable[[str], None] | None,
-    ) -> None:
-        self.name = name
-        self.origin = origin
-        self.folder = folder
-        self.files = files
-        self.adapter = adapter
-        self.slow = slow
+    keep: whether quantized weights stay as they are stored
+    """
 
-    def model(
-        self,
-        device: str,
-        dtype: torch.dtype | str,
-        kv_type: KVType | None,
-        kind: str | None,
-        *,
-        keep: bool,
-        native: bool = True,
-    ) -> PagedTextModel:
-        """`keep`: whether quantized weights stay as they are stored; `native`: see `PagedModel`."""
+    name: str
+    origin: str
+    folder: ModelFolder
+    files: Path
+    device: str = "cpu"
+    dtype: torch.dtype | str = torch.float32
+    keep: bool = False
+    adapter: AdapterFolder | None = None
+    slow: Callable[[str], None] | None = None
+
+    def model(self, kv_type: KVType | None, kind: str | None, *, native: bool = True) -> PagedTextModel:
+        """`native`: see `PagedModel`."""
         config, tokenizer = self._config(), self._tokenizer()
-        verifier, head = self._verifier(kind, config, tokenizer, device)
+        verifier, head = self._verifier(kind, config, tokenizer)
         # What a package keeps in a form of its own has its configuration.
-        model, packaged = self._checked(config, tokenizer, verifier, head, dtype, device, keep=keep)
-        held = self.folder.kinds if keep and not packaged else None
+        model, packaged = self._checked(config, tokenizer, verifier, head)
+        held = self.folder.kinds if self.keep and not packaged else None
         if verifier is not None:
             self._check_scores(model, tokenizer, verifier)
         try:
             paged = PagedModel(model, kv_type=kv_type, head=head, native=native)
         except NativeMismatch:
             # Its modules are empty by now.
-            return self.model(device, dtype, kv_type, kind, keep=keep, native=False)
+            return self.model(kv_type, kind, native=False)
         except UnsupportedModel as error:
             raise self._error(f"{type(model).__name__} does not run on the paged engine: {error}") from error
         if packaged and (reason := mixed_rows(model)) is not None:
@@ -251,13 +248,11 @@ class _Loading:
             raise self._error(f"its generation_config.json does not load: {self._reason(error)}") from error
         return ModelTokens(tokenizer, self._eos(generation, tokenizer), config)
 
-    def modules(
-        self, device: str, dtype: torch.dtype | str, *, keep: bool
-    ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    def modules(self) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
         """See `load_modules`."""
         config, tokenizer = self._config(), self._tokenizer()
-        self._verifier(None, config, tokenizer, device)
-        model, _ = self._checked(config, tokenizer, None, None, dtype, device, keep=keep)
+        self._verifier(None, config, tokenizer)
+        model, _ = self._checked(config, tokenizer, None, None)
         return model, tokenizer
 
     def _checked(
@@ -266,21 +261,17 @@ class _Loading:
         tokenizer: PreTrainedTokenizerFast,
         verifier: Verifier | None,
         head: ValueHead | None,
-        dtype: torch.dtype | str,
-        device: str,
-        *,
-        keep: bool,
     ) -> tuple[PreTrainedModel, bool]:
         """The modules with all their weights, and whether a package keeps these in a form of its own."""
         if self.folder.gguf is None:
-            model = self._pretrained(config, head, verifier, dtype, device, keep)
+            model = self._pretrained(config, head, verifier)
         else:
-            model = self._from_gguf(self.folder.gguf, config, None if keep else dtype, device)
+            model = self._from_gguf(self.folder.gguf, config)
         packaged = hasattr(config, "quantization_config")
         if (wrong := _no_number(model.named_parameters())) is not None:
             raise self._error(wrong)
         if self.adapter is not None:
-            if keep and not packaged and self.folder.kinds is not None:
+            if self.keep and not packaged and self.folder.kinds is not None:
                 what = "a GGUF file" if self.folder.gguf is not None else "a quantized checkpoint"
                 kept = f"an adapter is merged into floats, and the weights of {what} are kept as they are stored"
                 raise adapter_error(self.name, self.adapter.origin, f"{kept}; `--dtype float32` makes floats of them")
@@ -333,6 +324,11 @@ class _Loading:
         if self.folder.gguf is not None:
             return self._gguf_tokenizer(self.folder.gguf)
         try:
+            if TOKENIZER in self.folder.files:
+                check_growth(parsed(TOKENIZER, content(self.folder.path, TOKENIZER, MAX_VOCABULARY)))
+        except CheckpointError as error:
+            raise self._error(str(error)) from error
+        try:
             tokenizer = AutoTokenizer.from_pretrained(self.files, config=self._config(), trust_remote_code=False)
         except Exception as error:
             if TOKENIZER in self.folder.files:
@@ -355,18 +351,17 @@ class _Loading:
         except CheckpointError as error:
             raise self._error(str(error)) from error
 
-    def _from_gguf(
-        self, gguf: GGUFModel, config: PretrainedConfig, dtype: torch.dtype | str | None, device: str
-    ) -> PreTrainedModel:
+    def _from_gguf(self, gguf: GGUFModel, config: PretrainedConfig) -> PreTrainedModel:
+        dtype = torch.bfloat16 if isinstance(self.dtype, str) else self.dtype
         try:
-            return built(gguf, config, torch.bfloat16 if isinstance(dtype, str) else dtype, device)
+            return built(gguf, config, None if self.keep else dtype, self.device)
         except CheckpointError as error:
             raise self._error(str(error)) from error
         except Exception as error:  # transformers raises whatever the settings provoke
             raise self._error(f"its settings do not make a model: {self._reason(error)}") from error
 
     def _verifier(
-        self, kind: str | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast, device: str
+        self, kind: str | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast
     ) -> tuple[Verifier | None, ValueHead | None]:
         tensors = CheckpointTensors(self.folder)
         told = recognized(ModelFiles(config, tensors, tokenizer))
@@ -384,22 +379,16 @@ class _Loading:
             raise self._error(f"it is asked for as a verifier of kind {kind}, and its files say kind {told.kind}")
         try:
             verifier = told or named(kind)
-            head = own_head(verifier, tensors, device)
+            head = own_head(verifier, tensors, self.device)
             width = None if head is None else head.width
             return verifier(tokenizer, width, getattr(config.get_text_config(), "pad_token_id", None)), head
         except ContextError as error:
             raise self._error(f"as a verifier: {error}") from error
 
     def _pretrained(
-        self,
-        config: PretrainedConfig,
-        head: ValueHead | None,
-        verifier: Verifier | None,
-        dtype: torch.dtype | str,
-        device: str,
-        keep: bool,
+        self, config: PretrainedConfig, head: ValueHead | None, verifier: Verifier | None
     ) -> PreTrainedModel:
-        """The layers of the checkpoint, with every weight that they have and no other, on `device`.
+        """The layers of the checkpoint, with every weight that they have and no other, on the device.
 
         What is read as it is stored leaves no quantization in the `config`.
         """
@@ -411,7 +400,7 @@ class _Loading:
             model, info = architecture.from_pretrained(
                 self.files,
                 config=config,
-                dtype=dtype,
+                dtype=self.dtype,
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
@@ -421,11 +410,10 @@ class _Loading:
             return model, info
 
         # On a GPU the packages have kernels.
-        layers = self.folder.quantized if device == "cpu" else None
-        floats = dtype if isinstance(dtype, torch.dtype) and not keep else None
+        layers = self.folder.quantized if self.device == "cpu" else None
         try:
-            model, info = self._stored(loaded, config, layers, floats) or loaded(config)
-            model.eval().to(device)
+            model, info = self._stored(loaded, config, layers) or loaded(config)
+            model.eval().to(self.device)
         except Exception as error:
             reason = self._reason(error)
             if "above report" in reason:
@@ -439,14 +427,14 @@ class _Loading:
         load: Callable[[PretrainedConfig], tuple[PreTrainedModel, dict[str, Any]]],
         config: PretrainedConfig,
         layers: QuantizedLayers | None,
-        dtype: torch.dtype | None,
     ) -> tuple[PreTrainedModel, dict[str, Any]] | None:
         """What `load` makes with quantized weights as they are stored; None where that cannot be."""
         if layers is None:
             return None
         given = config.quantization_config
+        floats = self.dtype if isinstance(self.dtype, torch.dtype) and not self.keep else None
         try:
-            found = loaded_stored(load, config, layers, self.folder, dtype)
+            found = loaded_stored(load, config, layers, self.folder, floats)
         except NotStored:
             config.quantization_config = given
             return None

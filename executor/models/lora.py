@@ -21,9 +21,8 @@ from torch.nn import Embedding, Linear, Module, Parameter
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from qpdsl.executor.checkpoint.adapter_folder import ADAPTER_WEIGHTS, AdapterFolder
+from qpdsl.executor.checkpoint.adapter_folder import ADAPTER_WEIGHTS, ALL_LINEAR, AdapterFolder
 from qpdsl.executor.checkpoint.errors import CheckpointError
-from qpdsl.executor.checkpoint.lora_config import ALL_LINEAR
 
 _PREFIX = "base_model.model."
 _TOKEN_ROWS = ".token_adapter.trainable_tokens_delta"

@@ -2,29 +2,48 @@
 
 Transformers loads the files, with its names, ties and checks, into layers that have the tensors of the checkpoint. They
 are turned into `StoredLinear`s afterwards, or into floats. The package that wrote the checkpoint is not needed.
+
+The layouts of the whole numbers are those of compressed-tensors 0.20 (`compressors/pack_quantized/helpers.py`,
+`compressors/naive_quantized/base.py`), GPTQModel (`nn_modules/qlinear/torch.py`), AutoAWQ (`modules/linear/gemm.py`,
+`utils/packing_utils.py`) and torchao 0.18 (`workflows/int8/int8_tensor.py`). In all of them a weight is
+(code - zero point) · scale.
+
+Here is also which methods transformers can read, and which layers make rows depend on each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from qpdsl.executor.checkpoint.errors import CheckpointError
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.executor.checkpoint.quantization_config import CodeFormat, QuantizedLayers
-from qpdsl.executor.kernels.data.weights import FloatWeight, Weight, no_number
-from qpdsl.executor.kernels.stored_linear import StoredEmbedding, StoredLinear
-from qpdsl.executor.models.packed_codes import OtherOrder, grouped_weight, stored_tensors
+from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight, no_number
+from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
 
 # The name under which transformers knows this way to load; no checkpoint has it.
 METHOD = "qpdsl-stored"
 _TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+# Where AWQ puts each of eight neighbouring outputs in an int32, from its lowest bits on.
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+# The names of codes, scales and zero points where each code has a byte of its own.
+_BYTES = {
+    "bytes": ("weight", "weight_scale", "weight_zero_point"),
+    "torchao": ("_weight_qdata", "_weight_scale", "_weight_zero_point"),
+}
+# The rows by which a layer is tried for mixing them.
+_ROWS = 16
+# Larger than the numbers that quantizers set apart (LLM.int8 does from 6 on), and than any scale of the other rows.
+_LARGE = 1000.0
 
 
 class NotStored(Exception):
@@ -173,3 +192,161 @@ def _stored_type(folder: ModelFolder) -> torch.dtype | None:
             types |= {tensors.get_slice(name).get_dtype() for name in matrices if folder.file(name) == file}
     floats = [_TYPES[name] for name in types & _TYPES.keys()]
     return floats[0] if len(floats) == 1 else None
+
+
+class OtherOrder(Exception):
+    """The inputs of a group are no neighbours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor of a layer."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def stored_tensors(form: CodeFormat, outputs: int, inputs: int) -> dict[str, Stored]:
+    """The tensors of a linear layer by name, without its bias; scales are float32, whatever the files have.
+
+    Raises CheckpointError where the layer's sizes do not fit the format.
+    """
+    group, packed = form.group or inputs, 32 // form.bits
+    if inputs % group:
+        raise CheckpointError(f"{inputs} inputs are no multiple of its groups of {group}")
+    groups = inputs // group
+    words, float32 = torch.int32, torch.float32
+    if form.layout == "packed":
+        tensors = {
+            "weight_packed": Stored((outputs, -(-inputs // packed)), words),
+            "weight_scale": Stored((outputs, groups), float32),
+            "weight_shape": Stored((2,), torch.int64),
+        }
+        return tensors | ({"weight_zero_point": Stored((-(-outputs // packed), groups), words)} if form.shifted else {})
+    if form.layout in _BYTES:
+        codes, scale, zero = _BYTES[form.layout]
+        tensors = {codes: Stored((outputs, inputs), torch.int8), scale: Stored((outputs, groups), float32)}
+        return tensors | ({zero: Stored((outputs, groups), torch.int8)} if form.shifted else {})
+    along = outputs if form.layout == "awq" else inputs
+    if along % packed or outputs % packed:
+        raise CheckpointError(f"its {outputs} outputs and {inputs} inputs do not fill numbers of {packed} codes")
+    shape = (inputs, outputs // packed) if form.layout == "awq" else (inputs // packed, outputs)
+    tensors = {
+        "qweight": Stored(shape, words),
+        "qzeros": Stored((groups, outputs // packed), words),
+        "scales": Stored((groups, outputs), float32),
+    }
+    return tensors | ({"g_idx": Stored((inputs,), words)} if form.indexed else {})
+
+
+def grouped_weight(form: CodeFormat, outputs: int, inputs: int, tensors: Mapping[str, torch.Tensor]) -> GroupedWeight:
+    """The weights [outputs, inputs] of a layer with the tensors that `stored_tensors` names.
+
+    Raises CheckpointError where they hold what the format cannot, OtherOrder where groups are of scattered inputs.
+    """
+    for name, stored in stored_tensors(form, outputs, inputs).items():
+        if tensors[name].dtype != stored.dtype:
+            given, wanted = (str(dtype).removeprefix("torch.") for dtype in (tensors[name].dtype, stored.dtype))
+            raise CheckpointError(f"`{name}` holds {given}, and its format has {wanted} there")
+    group = form.group or inputs
+    if form.layout == "packed":
+        if tensors["weight_shape"].tolist() != [outputs, inputs]:
+            given = "×".join(map(str, tensors["weight_shape"].tolist()))
+            raise CheckpointError(f"`weight_shape` says {given}, and config.json makes it {outputs}×{inputs}")
+        codes = _unpacked(tensors["weight_packed"], form.bits)[:, :inputs]
+        zeros = _unpacked(tensors["weight_zero_point"].T, form.bits).T[:outputs] if form.shifted else None
+        return _weight(codes, tensors["weight_scale"], zeros, form.bits, group)
+    if form.layout in _BYTES:
+        given, scale, zero = _BYTES[form.layout]
+        # Signed numbers as those that are packed: all from 0 on. What is too small becomes too large.
+        half = 1 << (form.bits - 1)
+        codes = tensors[given].view(torch.uint8) + half
+        if int(codes.max()) >= 2 * half:
+            raise CheckpointError(f"`{given}` holds numbers of more than {form.bits} bits")
+        zeros = tensors[zero].short() + half if form.shifted else None
+        return _weight(codes, tensors[scale], zeros, form.bits, group)
+    scales = tensors["scales"].T
+    if form.layout == "awq":
+        order = torch.tensor(_AWQ_ORDER).argsort()
+        codes, zeros = (
+            _unpacked(tensors[name], form.bits).view(-1, tensors[name].shape[1], len(order))[..., order].flatten(1).T
+            for name in ("qweight", "qzeros")
+        )
+        return _weight(codes, scales, zeros, form.bits, group)
+    if form.indexed and not torch.equal(tensors["g_idx"], torch.arange(inputs, dtype=torch.int32) // group):
+        raise OtherOrder
+    codes = _unpacked(tensors["qweight"].T, form.bits)
+    zeros = _unpacked(tensors["qzeros"], form.bits).T
+    if form.layout == "gptq":
+        # The first version of the format stored zero points less one.
+        zeros = zeros.short() + 1
+    return _weight(codes, scales, zeros, form.bits, group)
+
+
+def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """Codes uint8 [n, m · 32 / bits] from 0 on, of int32 [n, m]; the lowest bits come first."""
+    # On the machines that torch has, the lowest byte of a number comes first.
+    codes = words.contiguous().view(torch.uint8)
+    return codes if bits == 8 else torch.stack((codes & 15, codes >> 4), dim=2).flatten(1)
+
+
+def _weight(
+    codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: int, group: int
+) -> GroupedWeight:
+    """Weights of `codes` uint8 [out, in]. They mean 0 at the zero points [out, groups], in the middle where None."""
+    scales, middle = scales.float().contiguous(), 1 << (bits - 1)
+    points = torch.full_like(scales, middle) if zeros is None else zeros.float()
+    if bits == 8:
+        # Eight bits are held with a sign.
+        codes, points = codes - middle, points - middle
+    return GroupedWeight(
+        codes.view(torch.int8).contiguous(), bits, scales, -points * scales if points.any() else None, group
+    )
+
+
+def unknown_method(config: PretrainedConfig) -> str | None:
+    """The quantization method that transformers does not know; None where it knows it or there is none.
+
+    Transformers would take the stored numbers for weights.
+    """
+    quantization: Any = getattr(config, "quantization_config", None)
+    if quantization is None:
+        return None
+    options = quantization if isinstance(quantization, dict) else quantization.to_dict()
+    if options.get("load_in_8bit") or options.get("load_in_4bit"):
+        return None
+    method = str(getattr(options.get("quant_method"), "value", options.get("quant_method")))
+    return None if method in AUTO_QUANTIZATION_CONFIG_MAPPING and method != METHOD else method
+
+
+@torch.inference_mode()
+def mixed_rows(model: PreTrainedModel) -> str | None:
+    """Which linear layers make a row's result depend on the other rows of its batch, in words; None where none does.
+
+    One layer of each type and shape is tried. Layers whose weights were laid out elsewhere are not.
+    """
+    tried = set[tuple[Any, ...]]()
+    for module in model.modules():
+        width = getattr(module, "in_features", None)
+        stored = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        tensors = [tensor for tensor in stored if tensor.numel()]
+        weight = getattr(module, "weight", None)
+        emptied = isinstance(weight, torch.Tensor) and not weight.numel()
+        if not isinstance(width, int) or not tensors or emptied:
+            continue
+        kind = (type(module), type(tensors[0]), width, getattr(module, "out_features", None))
+        if kind not in tried and _mixes(module, width, model.dtype, tensors[0].device):
+            name = type(module).__name__
+            hint = " (they do not where its llm_int8_threshold is 0)" if name == "Linear8bitLt" else ""
+            return f"what its {name} layers make of a token depends on what else is in the batch{hint}"
+        tried.add(kind)
+    return None
+
+
+def _mixes(layer: torch.nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the results of the first half of some rows change where the second half is large."""
+    rows = torch.randn(_ROWS, width, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    others = rows.clone()
+    others[_ROWS // 2 :] *= _LARGE
+    half = slice(_ROWS // 2)
+    return not torch.equal(layer(rows)[half], layer(others)[half])

@@ -9,12 +9,16 @@ from functools import cached_property
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.text.constraint import Constrainer
 from qpdsl.executor.text.context import Piece, parts_of
 from qpdsl.executor.text.detokenizer import Detokenizer
+from qpdsl.executor.text.thinking import Thinking, thinking_of
+from qpdsl.executor.text.thought_marks import ThoughtMarks
 from qpdsl.executor.verifiers.verifier import Verifier
+from qpdsl.grammar.model_id import think_of
 
 
 @dataclass
@@ -56,13 +60,38 @@ class TextModel:
 
     @cached_property
     def detokenizer(self) -> Detokenizer:
-        """Decodes tokens as they are drawn."""
+        """The text of tokens, without special ones."""
         return Detokenizer(self.backend)
 
     @cached_property
-    def pieces(self) -> dict[int, str]:
-        """The texts of single tokens that have been shown, by id."""
-        return {}
+    def marked_detokenizer(self) -> Detokenizer:
+        """The text of tokens with special ones, as people are shown them."""
+        return Detokenizer(self.backend, marked=True)
+
+    @cached_property
+    def thinking(self) -> Thinking | None:
+        """How it thinks before it answers, as its id says or else its chat template; None where it does not.
+
+        Raises ModelError where what its id says of that is no such thing.
+        """
+        return self._thinking[0]
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """`notes`, and why it is used as a model that does not think, where something says that it does."""
+        return (*self.notes, *([self._thinking[1]] if self._thinking[1] else []))
+
+    @cached_property
+    def _thinking(self) -> tuple[Thinking | None, str]:
+        try:
+            return thinking_of(self.tokenizer, think_of(self.name))
+        except ValueError as error:
+            raise ModelError(self.name, f"`think` {error}") from None
+
+    @cached_property
+    def thought_marks(self) -> ThoughtMarks | None:
+        """Where its thoughts end, in its tokens; None of a model that does not think."""
+        return None if self.thinking is None else ThoughtMarks(self.thinking, self.tokenizer)
 
     @cached_property
     def corpora(self) -> dict[str, tuple[int, ...]]:
@@ -74,10 +103,42 @@ class TextModel:
         """Compiles constraints for this model's tokens. Raises ConstraintError."""
         return Constrainer(self.tokenizer, self.width, self.eos)
 
+    @cached_property
+    def most_characters(self) -> int:
+        """A text of more characters has more tokens than the context takes."""
+        return self.max_positions * max(map(len, self.tokenizer.get_vocab()))
+
     def encode(self, text: str) -> list[int]:
-        """Token ids of generated text, without special tokens."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        return ids
+        """Token ids of generated text, without special tokens. Threads may encode side by side."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        if self._special_ids.isdisjoint(ids):
+            return ids
+        # To have it split them is a switch of the tokenizer itself, which another thread may be reading with.
+        return list(self._splitting.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        return frozenset(id for id, token in self.tokenizer.added_tokens_decoder.items() if token.special)
+
+    @cached_property
+    def special_texts(self) -> frozenset[str]:
+        """What special tokens are written as; no text that is decoded has one."""
+        return frozenset(self.tokenizer.added_tokens_decoder[id].content for id in self._special_ids)
+
+    @cached_property
+    def _splitting(self) -> Tokenizer:
+        """The tokenizer that reads special tokens as text."""
+        splitting = Tokenizer.from_str(self.backend.to_str())
+        splitting.encode_special_tokens = True
+        return splitting
+
+    def letter_ends(self, text: str) -> list[int]:
+        """For each token of a text, how many of its characters are whole after the tokens up to there."""
+        encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
+        spans: list[tuple[int, int]] = encoded["offset_mapping"]
+        # The next token goes on with a letter that is not whole.
+        starts = [*(start for start, _ in spans[1:]), len(text)]
+        return [min(end, start) for (_, end), start in zip(spans, starts, strict=True)] if spans else []
 
     def encode_after(self, tokens: tuple[int, ...], text: str) -> tuple[int, ...]:
         """Token ids of text that continues `tokens`, such that both together decode to the text of both.
@@ -105,8 +166,8 @@ class TextModel:
         return self.corpora[text]
 
     def decode(self, tokens: tuple[int, ...]) -> str:
-        """The text of generated tokens, without special ones."""
-        return self.backend.decode(list(tokens), skip_special_tokens=True)
+        """The text of generated tokens, without special ones. See `Detokenizer`."""
+        return self.detokenizer.text(tokens)
 
 
 @dataclass

@@ -1,13 +1,19 @@
-"""Answers of servers, kept by the key of their request: a run that is resumed or repeated asks for nothing twice."""
+"""Answers of servers, cached by the key of their request: a run that is resumed or repeated sends nothing twice."""
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from qpdsl.executor.foreign.plain_tables import check_tables
+from qpdsl.executor.remote.server.address import Address
 
 # "qpdc", which marks the file, and the version of its table.
 _APPLICATION, _VERSION = 0x71706463, 1
@@ -20,7 +26,17 @@ _TOUCHES = 256
 _FILLED = 0.9
 # Bytes of the header of an SQLite file.
 _HEADER = 100
-MOST_BYTES = 2 << 30
+MAX_BYTES = 2 << 30
+
+
+def request_key(address: Address, version: str, path: str, body: Mapping[str, Any], more: Sequence[Any] = ()) -> bytes:
+    """32 bytes that depend on all that an answer depends on.
+
+    `body` is what is sent, without what asks for a stream; `more` is what decides beside it which answer it is.
+    """
+    parts = [address.dialect, address.url, version, path, body, list(more)]
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return blake2b(text.encode(), digest_size=32).digest()
 
 
 def begins_store(file: BinaryIO) -> bool:
@@ -42,7 +58,7 @@ class CompletionStore:
     `failure` says why, `find` finds nothing and `keep` does nothing. Raises StoreError for a file that is another.
     """
 
-    def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, path: Path, most_bytes: int = MAX_BYTES) -> None:
         self.path = path
         self.failure: str | None = None
         self._most = most_bytes
@@ -54,15 +70,15 @@ class CompletionStore:
                 beginning = file.read(len(_BEGINNING))
             self._file = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"completions cannot be kept in `{path}`: {error}") from error
+            raise StoreError(f"completions cannot be cached in `{path}`: {error}") from error
         try:
             # SQLite takes a file of a few bytes for an empty one.
             if beginning and beginning != _BEGINNING:
-                raise StoreError("it holds something else")
+                raise StoreError("it is another kind of file")
             self._prepare()
         except (sqlite3.Error, StoreError) as error:
             self._file.close()
-            words = f"completions cannot be kept in `{path}`: {error}; move the file away, or name another"
+            words = f"completions cannot be cached in `{path}`: {error}; move the file, or name another"
             raise StoreError(words) from error
 
     def find(self, key: bytes) -> bytes | None:
@@ -111,7 +127,8 @@ class CompletionStore:
         (version,) = run("PRAGMA user_version").fetchone()
         (tables,) = run("SELECT COUNT(*) FROM sqlite_schema").fetchone()
         if (tables or application) and (application, version) != (_APPLICATION, _VERSION):
-            raise StoreError("it holds something else")
+            raise StoreError("it is another kind of file")
+        check_tables(self._file, ("completions", "room") if tables else ())
         run("PRAGMA journal_mode = WAL")
         # A crash of the machine may lose the last answers, which are asked for again; one of the process loses none.
         run("PRAGMA synchronous = NORMAL")
@@ -162,6 +179,6 @@ class CompletionStore:
         self._touched.clear()
 
     def _fail(self, error: sqlite3.Error) -> None:
-        self.failure = f"completions are not kept any more, as `{self.path}` failed: {error}"
+        self.failure = f"completions are no longer cached, as `{self.path}` failed: {error}"
         with suppress(sqlite3.Error):
             self._file.rollback()

@@ -8,27 +8,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import blake2b
 
 import httpx
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.remote.completion_store import CompletionStore
+from qpdsl.executor.remote.completion_store import CompletionStore, request_key
 from qpdsl.executor.remote.concurrency_limit import ConcurrencyLimit
-from qpdsl.executor.remote.dialects.dialect import HTTPRequest, Prompt, SampleRequest
+from qpdsl.executor.remote.dialects.dialect import Question, Values
 from qpdsl.executor.remote.dialects.known_dialects import named
-from qpdsl.executor.remote.meter import Meter
-from qpdsl.executor.remote.request_key import request_key, seed_of
 from qpdsl.executor.remote.request_queue import RequestQueue, prefix_of
-from qpdsl.executor.remote.scoring.reading import Reading, Values
-from qpdsl.executor.remote.scoring.scored import scored
-from qpdsl.executor.remote.server.abilities import Abilities
+from qpdsl.executor.remote.scoring import scored
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.connection import STALL, Connection
-from qpdsl.executor.remote.server.errors import Refused, Unreachable
-from qpdsl.executor.remote.server.retries import PATIENCE, Retries
-from qpdsl.executor.remote.server_call import ModelAtServer, ReadingCall, SampleCall, ServerCall
-from qpdsl.executor.remote.text_tokenizer import UNBOUNDED, is_text, messages_of, text_of
+from qpdsl.executor.remote.server.failures import PATIENCE, Refused, Retries, Unreachable
+from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
+from qpdsl.executor.remote.server_call import ModelAtServer, ReadingCall, SampleCall, ServerCall, sample_calls
+from qpdsl.executor.remote.spending import Meter
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
 from qpdsl.executor.requests.request import Calls, GenerateRequest, Priority, Request
@@ -111,17 +106,17 @@ class RemoteEngine:
         self._failure: BaseException | None = None
         self._woken: asyncio.Event | None = None
 
-    def add(self, model_id: str, address: Address, abilities: Abilities, text_model: TextModel) -> None:
+    def add(self, model_id: str, address: Address, capabilities: ServerCapabilities, text_model: TextModel) -> None:
         """Makes a model ready for requests under `model_id`. Raises ModelError where the keys cannot be read."""
         if address.url not in self._servers:
             connection = Connection(address.url, self._transport, min(STALL, self._patience))
             self._servers[address.url] = _Server(connection, Retries(self._patience))
-        self._models[model_id] = ModelAtServer(model_id, address, abilities, text_model, named(address.dialect))
+        self._models[model_id] = ModelAtServer(model_id, address, capabilities, text_model, named(address.dialect))
         self._spent.setdefault(model_id, Calls())
 
     def capabilities(self, model: str) -> Capabilities:
         """See `Engine`."""
-        return self._models[model].abilities.capabilities
+        return self._models[model].capabilities.for_engine
 
     def counts(self, model: str) -> RemoteCounts:
         """What the model took since the engine was made."""
@@ -136,12 +131,12 @@ class RemoteEngine:
     def submit(self, model: str, request: Request) -> Ticket:
         """Queues a request. Raises EngineError for what the server would not take, or would take and ignore."""
         where = self._models[model]
-        if (reason := _refusal(where, request)) is not None:
+        if (reason := where.refusal(request)) is not None:
             raise EngineError(f"{model} {reason}")
         ticket = Ticket(request, self._cancel, self._promote)
         asked = _Asked(where, request.priority)
-        if isinstance(request, GenerateRequest):
-            asked.calls.update(dict.fromkeys(self._sample_calls(where, ticket, request)))
+        if (drawn := request.generation) is not None:
+            asked.calls.update(dict.fromkeys(sample_calls(where, ticket, drawn)))
         self._asked[ticket] = asked
         self._new.append(ticket)
         self._wake()
@@ -173,7 +168,7 @@ class RemoteEngine:
             asked = self._asked.get(ticket)
             if asked is None:
                 continue
-            if not isinstance(ticket.request, GenerateRequest):
+            if ticket.request.generation is None:
                 asked.task = asyncio.create_task(self._read(ticket, asked))
                 continue
             wanted: list[SampleCall] = []
@@ -337,10 +332,10 @@ class RemoteEngine:
 
     async def _read(self, ticket: Ticket, asked: _Asked) -> None:
         """Serves a request that draws nothing."""
-        request, model = ticket.request, asked.model
-        assert not isinstance(request, GenerateRequest)
+        request, model = ticket.request.reading, asked.model
+        assert request is not None
         try:
-            completion = await scored(request, model.abilities, model.address, partial(self._reading, ticket, asked))
+            completion = await scored(request, model.capabilities, model.address, partial(self._reading, ticket, asked))
         except EngineError as error:
             self._asked.pop(ticket, None)
             ticket.fail(error)
@@ -351,12 +346,12 @@ class RemoteEngine:
             self._asked.pop(ticket, None)
             ticket.finish(completion)
 
-    async def _reading(self, ticket: Ticket, asked: _Asked, reading: Reading) -> tuple[Values, Calls]:
+    async def _reading(self, ticket: Ticket, asked: _Asked, reading: Question) -> tuple[Values, Calls]:
         """Sends one reading, or finds what was kept of it. Raises EngineError."""
         request, model = ticket.request, asked.model
-        key = request_key(model.address, model.abilities.version, reading.path, reading.body, ["reading"])
+        key = request_key(model.address, model.capabilities.version, reading.path, reading.body, ["reading"])
         result: asyncio.Future[tuple[Values, Calls]] = asyncio.get_running_loop().create_future()
-        place = (request.owner, asked.priority, prefix_of(request.tokens))
+        place = (request.client, asked.priority, prefix_of(request.tokens))
         call = ReadingCall(*place, model=model, key=key, reading=reading, result=result)
         if not self._replayed(call):
             asked.calls[call] = None
@@ -367,22 +362,6 @@ class RemoteEngine:
         finally:
             asked.calls.pop(call, None)
             self._drop(call)
-
-    def _sample_calls(self, model: ModelAtServer, ticket: Ticket, request: GenerateRequest) -> list[SampleCall]:
-        ask = _ask(model, request)
-        streams = model.abilities.streams and request.max_tokens > 1 and (request.watch is not None or request.lead)
-        more = ["sample", list(request.stops)]
-        whole = request_key(model.address, model.abilities.version, ask.path, {**ask.body, "seed": 0}, more)
-        prefix = prefix_of(request.prompt)
-        calls = []
-        for index, key in enumerate(request.keys):
-            greedy = request.sampling.greedy
-            seed = seed_of(0 if greedy else key, 0 if greedy else request.drawn, model.abilities.largest_seed)
-            own = blake2b(whole + seed.to_bytes(8, "big"), digest_size=32).digest()
-            one = HTTPRequest(ask.path, {**ask.body, "seed": seed})
-            place = (request.owner, request.priority, prefix)
-            calls.append(SampleCall(*place, model=model, key=own, ticket=ticket, index=index, ask=one, streams=streams))
-        return calls
 
     def _server(self, model: ModelAtServer) -> _Server:
         return self._servers[model.address.url]
@@ -458,55 +437,3 @@ class RemoteEngine:
 
 def _nothing() -> None:
     return None
-
-
-def _ask(model: ModelAtServer, request: GenerateRequest) -> HTTPRequest:
-    """What is sent for each sample of a request, but for the seed. Raises EngineError."""
-    able, prompt = model.abilities, _prompt(model, request.prompt)
-    stops = request.stops if able.names_stop else ()
-    most = None if request.max_tokens >= UNBOUNDED // 2 else request.max_tokens
-    constraint = None if request.mask is None else request.constraint
-    wanted = SampleRequest(model.address.name, prompt, request.sampling, most, 0, able, stops, constraint)
-    try:
-        return model.dialect.write(wanted)
-    except ValueError as error:
-        raise EngineError(f"{model.id} cannot be asked that: {error}") from error
-
-
-def _prompt(model: ModelAtServer, tokens: tuple[int, ...]) -> Prompt:
-    """The prompt as the server takes it. Raises EngineError."""
-    if not is_text(model.text.tokenizer):
-        return tokens
-    messages = messages_of(tokens)
-    if messages is None:
-        if model.abilities.endpoint == "chat":
-            raise EngineError(f"{model.id} takes chats alone: begin with `chat`, not with `prompt`")
-        return text_of(tokens)
-    if not model.abilities.chat:
-        raise EngineError(f"{model.id} takes no chats: begin with `prompt`, or say `tokenizer=` with its id")
-    if messages.begun and not model.abilities.prefill:
-        raise EngineError(f"{model.id} cannot go on with an answer that has begun: say `tokenizer=` with its id")
-    return messages
-
-
-def _refusal(model: ModelAtServer, request: Request) -> str | None:
-    """Why the server would not do what a request says, to be read after the model's name; None where it would."""
-    able = model.abilities
-    # Without seeds a sample is recorded, where the program permits that.
-    if (inability := able.capabilities.refusal(request.features - {"seeds"})) is not None:
-        return inability
-    if able.context is not None and able.endpoint == "ids" and request.length > able.context - (request.samples > 0):
-        return f"takes {able.context} tokens, and the context has {request.length}"
-    if not isinstance(request, GenerateRequest):
-        return None
-    if request.mask is not None and request.constraint is None:
-        return "cannot be held to a grammar that is not written down"
-    sampling = request.sampling
-    wanted = {
-        "temperature": not sampling.greedy,
-        "top_k": sampling.top_k is not None,
-        "top_p": sampling.top_p not in (None, 1.0),
-        "min_p": bool(sampling.min_p),
-    }
-    missing = [name for name, is_wanted in wanted.items() if is_wanted and not getattr(able, name)]
-    return f"ignores `{missing[0]}`, as its server was seen to do" if missing else None

@@ -1,7 +1,7 @@
 """The order in which waiting requests go to a server.
 
-Needed work goes before run-ahead work, the urgent before the rest, an early deadline before a late one. Among equals
-the owner goes first that has the fewest requests at the server, so that no row waits for another's hundreds. Among
+Needed work goes before spare work, the urgent before the rest, an early deadline before a late one. Among equals
+the client goes first that has the fewest requests at the server, so that no row waits for another's hundreds. Among
 those again, a request goes first whose prompt begins as the last one's did, while the server's prefix cache has it
 (SGLang, section 3, sorts by that alone); one that was passed over too often is taken as it came.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from qpdsl.executor.requests.request import Owner, Priority
+from qpdsl.executor.requests.request import Client, Priority
 
 # Prefixes are compared at these lengths, in tokens.
 _CUTS = (16, 64, 256, 1024, 4096)
@@ -34,7 +34,7 @@ def prefix_of(tokens: Sequence[int]) -> Prefix:
 class QueuedRequest:
     """A request that waits. `not_before`: when it may go, on the clock of `time.monotonic`; `arrival` is its number."""
 
-    owner: Owner
+    client: Client
     priority: Priority
     prefix: Prefix
     not_before: float = 0.0
@@ -45,11 +45,11 @@ _R = TypeVar("_R", bound=QueuedRequest)
 
 
 class RequestQueue(Generic[_R]):
-    """Requests by owner and priority. Who takes one says so when it is back (`returned`)."""
+    """Requests by client and priority. Who takes one says so when it is back (`returned`)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._queues: dict[tuple[Priority, Owner], deque[_R]] = {}
+        self._queues: dict[tuple[Priority, Client], deque[_R]] = {}
         self._in_flight: Counter[str] = Counter()
         self._arrivals = 0
         self._taken = 0
@@ -63,8 +63,8 @@ class RequestQueue(Generic[_R]):
             yield from queue
 
     def put(self, request: _R) -> None:
-        """Joins the queue, behind those of its owner; one that was there before goes back to where it was."""
-        queue = self._queues.setdefault((request.priority, request.owner), deque())
+        """Joins the queue, behind those of its client; one that was there before goes back to where it was."""
+        queue = self._queues.setdefault((request.priority, request.client), deque())
         if request.arrival < 0:
             request.arrival = self._arrivals
             self._arrivals += 1
@@ -75,7 +75,7 @@ class RequestQueue(Generic[_R]):
 
     def remove(self, request: _R) -> bool:
         """Leaves the queue; False where it is not in it."""
-        key = request.priority, request.owner
+        key = request.priority, request.client
         queue = self._queues.get(key)
         if queue is None or request not in queue:
             return False
@@ -97,12 +97,12 @@ class RequestQueue(Generic[_R]):
         now, in_flight = self._clock(), self._in_flight
         first: tuple[float, ...] = (math.inf,)
         ties: list[_R] = []
-        for (priority, owner), queue in self._queues.items():
+        for (priority, client), queue in self._queues.items():
             request = queue[0] if queue[0].not_before <= now else _first(queue, now)
             if request is None:
                 continue
-            deadline = math.inf if owner.deadline is None else owner.deadline
-            rank = priority, -owner.urgency, deadline, in_flight.get(owner.name, 0)
+            deadline = math.inf if client.deadline is None else client.deadline
+            rank = priority, -client.urgency, deadline, in_flight.get(client.name, 0)
             if rank < first:
                 first, ties = rank, []
             if rank == first:
@@ -111,14 +111,14 @@ class RequestQueue(Generic[_R]):
             return None
         request = min(ties, key=self._turn)
         self.remove(request)
-        self._in_flight[request.owner.name] += 1
+        self._in_flight[request.client.name] += 1
         self._taken += 1
         self._last = request.prefix
         return request
 
     def returned(self, request: _R) -> None:
         """A request that was taken is back."""
-        name = request.owner.name
+        name = request.client.name
         self._in_flight[name] -= 1
         if self._in_flight[name] <= 0:
             del self._in_flight[name]

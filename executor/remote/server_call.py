@@ -4,31 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.remote.dialects.dialect import CompletionChunk, Dialect, HTTPRequest
-from qpdsl.executor.remote.dialects.openai import count_in
-from qpdsl.executor.remote.request_queue import QueuedRequest
-from qpdsl.executor.remote.scoring.reading import BadAnswer, Reading, Values
-from qpdsl.executor.remote.server.abilities import Abilities
+from qpdsl.executor.remote.completion_store import request_key
+from qpdsl.executor.remote.dialects.dialect import (
+    BadAnswer,
+    CompletionChunk,
+    HTTPRequest,
+    Prompt,
+    Question,
+    SampleRequest,
+    Values,
+)
+from qpdsl.executor.remote.dialects.openai import OpenAIDialect, count_in
+from qpdsl.executor.remote.remote_model import UNBOUNDED, is_text, messages_of, text_of
+from qpdsl.executor.remote.request_queue import QueuedRequest, prefix_of
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.connection import Connection
-from qpdsl.executor.remote.server.errors import ServerError, Unreachable
-from qpdsl.executor.remote.text_tokenizer import is_text
-from qpdsl.executor.remote.written_sample import WrittenSample, answer_of, record_of
+from qpdsl.executor.remote.server.failures import ServerError, Unreachable
+from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
+from qpdsl.executor.remote.written_sample import WrittenSample, answer_of
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Calls, GenerateRequest, Sample
+from qpdsl.executor.requests.request import Calls, GenerateRequest, Request, Sample
 from qpdsl.executor.requests.ticket import Ticket
 
+# Servers take seeds of at most 31 bits, or are said to.
+_MAX_SEED = 2**31 - 1
 # Seconds that a token may take where an answer comes as a whole.
 _SLOWEST_TOKEN = 2.0
+# Tokens that may stand around a thought, and between it and the answer.
+_MARKS = 16
 # Bytes of text that a token has at least, on the average of a prompt.
-_LEAST_TOKEN = 3
+_MIN_TOKEN = 3
 
 
 @dataclass(eq=False)
@@ -37,9 +51,71 @@ class ModelAtServer:
 
     id: str
     address: Address
-    abilities: Abilities
+    capabilities: ServerCapabilities
     text: TextModel
-    dialect: Dialect
+    dialect: OpenAIDialect
+
+    def refusal(self, request: Request) -> str | None:
+        """Why the server would not do what a request says, to be read after its name; None where it would."""
+        able = self.capabilities
+        # Without seeds a sample is recorded, where the program permits that.
+        if (inability := able.for_engine.refusal(request.features - {"seeds"})) is not None:
+            return inability
+        room = None if able.context is None else able.context - (request.samples > 0)
+        if room is not None and able.endpoint == "ids" and request.length > room:
+            return f"takes {able.context} tokens, and the context has {request.length}"
+        if (drawn := request.generation) is None:
+            return None
+        if drawn.mask is not None and drawn.constraint is None:
+            return "cannot be constrained without the text of the grammar"
+        sampling = drawn.sampling
+        wanted = {
+            "temperature": not (sampling.greedy or (able.own_temperature and sampling.temperature == 1)),
+            "top_k": sampling.top_k is not None,
+            "top_p": sampling.top_p not in (None, 1.0),
+            "min_p": bool(sampling.min_p),
+        }
+        missing = [name for name, is_wanted in wanted.items() if is_wanted and not getattr(able, name)]
+        if missing:
+            return f"ignores `{missing[0]}`, as a probe of its server showed"
+        bounded = drawn.thought is not None and drawn.thought.bounded
+        unbound = bounded and (able.thinking is None or able.thinking.bound is None)
+        return "takes no bound on a thought, as a probe of its server showed" if unbound else None
+
+    def request_for(self, request: GenerateRequest) -> HTTPRequest:
+        """What is sent for each sample of a request, but for the seed. Raises EngineError."""
+        able, prompt = self.capabilities, self._prompt(request.prompt)
+        # In a thought, a stop of the answer would end it.
+        stops = request.stops if able.names_stop and request.thought is None else ()
+        most = None if request.max_tokens >= UNBOUNDED // 2 else request.max_tokens
+        bound, thought = None, request.thought
+        if thought is not None:
+            # A server bounds both together. Without a bound on the thought, none would be the answer's.
+            bound = thought.limit if thought.bounded else None
+            most = None if bound is None or most is None else bound + most + _MARKS
+        constraint = None if request.mask is None else request.constraint
+        wanted = SampleRequest(self.address.name, prompt, request.sampling, most, 0, able, stops, constraint, bound)
+        try:
+            return self.dialect.write(wanted)
+        except ValueError as error:
+            raise EngineError(f"{self.id} cannot be asked for this: {error}") from error
+
+    def _prompt(self, tokens: tuple[int, ...]) -> Prompt:
+        """The prompt as the server takes it. Raises EngineError."""
+        if not is_text(self.text.tokenizer):
+            return tokens
+        messages = messages_of(tokens)
+        if messages is None:
+            if self.capabilities.endpoint == "chat":
+                raise EngineError(f"{self.id} takes chats only: begin with `chat`, not `prompt`")
+            return text_of(tokens)
+        if not self.capabilities.chat:
+            raise EngineError(f"{self.id} takes no chats: begin with `prompt`, or add `tokenizer=` to its id")
+        if messages.begun is not None and not (messages.begun.text or messages.begun.thought):
+            raise EngineError(f"{self.id} always thinks: its server knows no `think=off`")
+        if messages.begun is not None and not self.capabilities.prefill:
+            raise EngineError(f"{self.id} cannot continue an answer: add `tokenizer=` to its id")
+        return messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +181,25 @@ class SampleCall(ServerCall):
 
     @property
     def request(self) -> GenerateRequest:
-        request = self.ticket.request
-        assert isinstance(request, GenerateRequest)
-        return request
+        drawn = self.ticket.request.generation
+        assert drawn is not None
+        return drawn
 
     async def send(self, connection: Connection) -> None:
         written = self._fresh()
         dialect, body = self.model.dialect, self.ask.body
         if self.streams:
             async with aclosing(connection.stream(self.ask.path, dialect.streamed(body))) as events:
-                ended = False
+                ended, last = False, time.monotonic()
                 async for event in events:
                     ended_before, ended = ended, self._push(written, event)
+                    now = time.monotonic()
+                    last = now if written.goes_on else last
+                    if now - last > connection.stall:
+                        raise Unreachable(f"{connection.url} sends events without tokens", stalled=True)
                     if written.begun:
                         self.begun()
-                    # Where the server has ended too, or is about to, its last events only count.
+                    # Where the server has shut down too, or is about to, its last events only count.
                     if ended and written.answer.finish is None and (ended_before or not written.ended_by_model):
                         break
         else:
@@ -127,7 +207,7 @@ class SampleCall(ServerCall):
             answer = await connection.post(self.ask.path, body, stall=connection.stall + slowest)
             self._push(written, answer)
         if not self._settle(written):
-            raise Unreachable(f"{self.model.address.url} gives half an answer")
+            raise Unreachable(f"{self.model.address.url} sent a truncated answer")
 
     def replay(self, kept: bytes) -> bool:
         try:
@@ -142,7 +222,7 @@ class SampleCall(ServerCall):
 
     @property
     def record(self) -> Any:
-        return record_of(self._answer)
+        return astuple(self._answer)
 
     @property
     def billed(self) -> Billed:
@@ -158,7 +238,7 @@ class SampleCall(ServerCall):
     def _prompt_size(self) -> int:
         """What the prompt takes where the server does not get to say: of text as many tokens as it hardly has."""
         tokens = self.request.prompt
-        return -(-len(tokens) // _LEAST_TOKEN) if is_text(self.model.text.tokenizer) else len(tokens)
+        return -(-len(tokens) // _MIN_TOKEN) if is_text(self.model.text.tokenizer) else len(tokens)
 
     def finish(self, taken: Calls) -> None:
         assert self._sample is not None
@@ -167,7 +247,7 @@ class SampleCall(ServerCall):
     def _fresh(self) -> WrittenSample:
         if self._written is None:
             model = self.model
-            told = model.abilities.token_ids and isinstance(self.ask.body.get("prompt"), list)
+            told = model.capabilities.token_ids and isinstance(self.ask.body.get("prompt"), list)
             self._written = WrittenSample(self.request, self.index, model.text, told=told)
         else:
             self._written.restart()
@@ -191,7 +271,7 @@ class SampleCall(ServerCall):
 class ReadingCall(ServerCall):
     """A reading, whose values `result` waits for."""
 
-    reading: Reading = field(kw_only=True)
+    reading: Question = field(kw_only=True)
     result: asyncio.Future[tuple[Values, Calls]] = field(kw_only=True)
     _values: Values = field(default=(), init=False)
     _usage: dict[str, Any] = field(default_factory=dict, init=False)
@@ -237,3 +317,28 @@ def _usage_of(answer: Any) -> dict[str, Any]:
         return usage if isinstance(usage, dict) else {}
     counts = {name: meta.get(name) for name in ("prompt_tokens", "completion_tokens")}
     return {**counts, "prompt_tokens_details": {"cached_tokens": meta.get("cached_tokens")}}
+
+
+def sample_calls(model: ModelAtServer, ticket: Ticket, request: GenerateRequest) -> list[SampleCall]:
+    """One call for each sample of a request. Raises EngineError for what the server has no field for."""
+    ask, greedy = model.request_for(request), request.sampling.greedy
+    streams = model.capabilities.streams and request.max_tokens > 1 and (request.watch is not None or request.lead)
+    more = ["sample", list(request.stops)]
+    whole = request_key(model.address, model.capabilities.version, ask.path, {**ask.body, "seed": 0}, more)
+    place = (request.client, request.priority, prefix_of(request.prompt))
+    calls = []
+    for index, key in enumerate(request.keys):
+        seed = seed_of(0 if greedy else key, 0 if greedy else request.drawn, model.capabilities.largest_seed)
+        own = blake2b(whole + seed.to_bytes(8, "big"), digest_size=32).digest()
+        one = HTTPRequest(ask.path, {**ask.body, "seed": seed})
+        calls.append(SampleCall(*place, model=model, key=own, ticket=ticket, index=index, ask=one, streams=streams))
+    return calls
+
+
+def seed_of(key: int, drawn: int, largest: int) -> int:
+    """The seed of a sample that has a noise key and `drawn` tokens already, from 1 to below `largest`.
+
+    0 and the largest stand for a seed at random on some servers.
+    """
+    digest = blake2b(f"{key} {drawn}".encode(), digest_size=8).digest()
+    return 1 + int.from_bytes(digest, "big") % (min(_MAX_SEED, largest) - 1)

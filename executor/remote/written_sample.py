@@ -14,7 +14,7 @@ import numpy as np
 
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.dialects.dialect import CompletionChunk, joined
-from qpdsl.executor.remote.text_tokenizer import is_text, tokens_of
+from qpdsl.executor.remote.remote_model import ANSWER, BYTES, THOUGHT, is_text, tokens_of
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
     CONSTRAINT_NAMES,
@@ -25,13 +25,18 @@ from qpdsl.executor.requests.request import (
     StepCounts,
     Watch,
 )
+from qpdsl.executor.text.thought_marks import Place
+
+# The fields of an answer that was kept before thoughts were among them.
+_WITHOUT_THOUGHTS = 9
 
 
 class WrittenSample:
     """Sample `index` of a request, from the pieces of an answer.
 
-    With `told`, the answer has the ids of its tokens. A text model's tokens are the bytes of the text. Otherwise text
-    is encoded once it is whole, and until then only the request's stop texts are looked for.
+    With `told`, the answer has the ids of its tokens. A text model's tokens are the bytes of the text, and of the
+    thought before it, with marks around that. Otherwise text is encoded once it is whole, and until then only the
+    request's stop texts are looked for.
     """
 
     def __init__(self, request: GenerateRequest, index: int, model: TextModel, *, told: bool) -> None:
@@ -50,6 +55,12 @@ class WrittenSample:
         self._pieces: list[CompletionChunk] = []
         self._tokens: list[int] = []
         self._finish: Finish | None = None
+        self._place: Place = "answer" if self._request.thought is None else self._begins
+
+    @property
+    def _begins(self) -> Place:
+        """Where a sample begins that has a thought."""
+        return "thought" if self._request.prompt[-1] == THOUGHT else "opening"
 
     @property
     def answer(self) -> CompletionChunk:
@@ -57,12 +68,17 @@ class WrittenSample:
         answer = joined(self._pieces)
         if answer.sampled_tokens is not None:
             return answer
-        return replace(answer, sampled_tokens=len(answer.logprobs) or sum(bool(piece.text) for piece in self._pieces))
+        return replace(answer, sampled_tokens=len(answer.logprobs) or sum(map(_has_token, self._pieces)))
 
     @property
     def begun(self) -> bool:
         """Whether anything was written yet."""
-        return any(piece.text or piece.ids for piece in self._pieces)
+        return any(map(_has_token, self._pieces))
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the last piece had a token."""
+        return bool(self._pieces) and _has_token(self._pieces[-1])
 
     @property
     def ended_by_model(self) -> bool:
@@ -77,7 +93,7 @@ class WrittenSample:
         if self._told:
             self._take(self._told_ids(piece))
         elif self._bytes:
-            self._take(tokens_of(piece.text))
+            self._take(self._written(piece))
         elif self._request.stops:
             text = "".join(piece.text for piece in self._pieces)
             return any(stop in text for stop in self._request.stops)
@@ -90,31 +106,76 @@ class WrittenSample:
             self._take(self._model.encode(answer.text))
         if self._finish is None and answer.finish == "stop":
             if answer.named is not None:
-                raise EngineError(f"the server ended at {answer.named!r}, which its answer does not have")
+                raise EngineError(f"the server stopped at {answer.named!r}, which is not in its answer")
             self._end()
         finish = self._finish or answer.finish
         if finish is None:
             return None
+        if self._request.thought is not None and finish in ("eos", "length"):
+            finish = self._bounded(answer, finish)
         whole = self._finish is None or finish == "eos"
         tokens, (logprobs, size) = tuple(self._tokens), self._counted(answer, whole)
         own = logprobs if len(logprobs) == len(tokens) and not self._bytes else ()
         billed = size if self._bytes else None
         draws = len(tokens) if billed is None else billed
         steps = StepCounts(draws=draws, rounds=draws)
-        return Sample(tokens, finish, float(sum(logprobs)), 0, self._watch, own, steps, billed=billed)
+        thought = None if self._request.thought is None else self._thought_size(answer, size)
+        return Sample(tokens, finish, float(sum(logprobs)), 0, self._watch, own, steps, billed=billed, thought=thought)
+
+    def _written(self, piece: CompletionChunk) -> tuple[int, ...]:
+        """The tokens of a piece: a thought stands between its marks, and no white space between it and the answer."""
+        tokens: tuple[int, ...] = ()
+        if piece.thought:
+            if self._request.thought is None:
+                raise EngineError("the server returned a thought where none was asked for")
+            if self._place == "answer":
+                raise EngineError("the server returned a thought after the answer had begun")
+            tokens = (*((THOUGHT,) if self._place == "opening" else ()), *tokens_of(piece.thought))
+            self._place = "thought"
+        text = piece.text if self._place == "answer" else piece.text.lstrip()
+        if not text:
+            return tokens
+        closed = self._place == "thought"
+        self._place = "answer"
+        return (*tokens, *((ANSWER,) if closed else ()), *tokens_of(text))
+
+    def _bounded(self, answer: CompletionChunk, finish: Finish) -> Finish:
+        """Why a sample with a thought ends, whose answer is cut here: its server bounds both together, or neither.
+
+        Only the server knows the answer's tokens, so its share of them is that of its text.
+        """
+        if self._place != "answer":
+            return "thought" if finish == "length" else finish
+        size, most = answer.sampled_tokens or 0, self._request.max_tokens
+        size -= self._thought_size(answer, size)
+        if size <= most:
+            return finish
+        start = self._tokens.index(ANSWER) + 1 if ANSWER in self._tokens else 0
+        written = bytes(token for token in self._tokens[start:] if token < BYTES)
+        kept = written[: len(written) * most // size].decode("utf-8", "ignore")
+        self._tokens[start:] = tokens_of(kept)
+        return "length"
+
+    def _thought_size(self, answer: CompletionChunk, size: int) -> int:
+        """How many of the sampled tokens the thought took: by its share of the text where the server does not say."""
+        if answer.thought_tokens is not None:
+            return min(answer.thought_tokens, size)
+        thought, text = (len(tokens_of(part)) for part in (answer.thought, answer.text))
+        return size * thought // max(1, thought + text)
 
     def _told_ids(self, piece: CompletionChunk) -> Sequence[int]:
         if piece.ids is None and piece.text:
-            raise EngineError("the server left the ids of its tokens out of its answer")
+            raise EngineError("the server's answer has no token ids")
         for id in piece.ids or ():
             if not 0 <= id < self._model.width:
-                raise EngineError(f"the server tells of token {id}, which its model does not have")
+                raise EngineError(f"the server returned token {id}, which is not in the model's vocabulary")
         return piece.ids or ()
 
     def _follow(self) -> None:
         """Fresh eyes on the tokens that have come."""
         self._watch = None if self._request.watch is None else self._request.watch(self._index)
         self._mask: Mask | None = None if self._request.mask is None else self._request.mask()
+        self._held = self._request.thought is None or self._begins != "thought"
         self._pushed.clear()
 
     def _take(self, tokens: Sequence[int]) -> None:
@@ -132,7 +193,9 @@ class WrittenSample:
 
     def _look(self, token: int) -> Finish | None:
         """Shows a token to mask and watch."""
-        mask = self._mask
+        if self._bytes and token in (THOUGHT, ANSWER):
+            self._held = token == ANSWER
+        mask = self._mask if self._held and not (self._bytes and token >= BYTES) else None
         if mask is not None and mask.admits((token,)) != 1:
             raise EngineError(self._broken())
         self._pushed.append(token)
@@ -154,7 +217,7 @@ class WrittenSample:
         self._finish = "eos"
 
     def _may_end(self) -> None:
-        if self._mask is None or not self._request.eos:
+        if self._mask is None or not self._request.eos or not self._held:
             return
         bits = np.zeros((1, -(-self._model.width // 32)), dtype=np.int32)
         self._mask.fill([self._mask], bits)
@@ -162,7 +225,7 @@ class WrittenSample:
             raise EngineError(self._broken())
 
     def _broken(self) -> str:
-        return f"the server was asked to hold its answer to {CONSTRAINT_NAMES[self._request.held_to]}, and did not"
+        return f"the server did not enforce {CONSTRAINT_NAMES[self._request.held_to]}"
 
     def _counted(self, answer: CompletionChunk, whole: bool) -> tuple[tuple[float, ...], int]:
         """The log-probabilities of the tokens that the sample has, and how many the server drew for it.
@@ -184,31 +247,35 @@ class WrittenSample:
         return logprobs, size
 
 
-def record_of(answer: CompletionChunk) -> list[object]:
-    """An answer as JSON, to be kept."""
-    return [
-        answer.text,
-        None if answer.ids is None else list(answer.ids),
-        list(answer.logprobs),
-        list(answer.sizes),
-        answer.finish,
-        answer.named,
-        answer.prompt_tokens,
-        answer.cached_tokens,
-        answer.sampled_tokens,
-    ]
+def _has_token(piece: CompletionChunk) -> bool:
+    return bool(piece.text or piece.ids or piece.thought)
 
 
 def answer_of(record: Any) -> CompletionChunk | None:
-    """An answer that was kept; None for what is none."""
+    """An answer that was kept as its fields in their order; None for what is none."""
+    if isinstance(record, list) and len(record) == _WITHOUT_THOUGHTS:
+        record = [*record, "", None]
     match record:
-        case [str(), None | list(), list(), list(), None | "stop" | "length", None | str(), prompt, cached, sampled]:
+        case [
+            str(),
+            None | list(),
+            list(),
+            list(),
+            None | "stop" | "length",
+            None | str(),
+            prompt,
+            cached,
+            sampled,
+            str(thought),
+            thought_tokens,
+        ]:
             text, ids, logprobs, sizes, finish, named = record[:6]
             own = None if ids is None else tuple(ids)
-            counts = [count for count in (prompt, cached, sampled) if count is not None]
+            counts = [count for count in (prompt, cached, sampled, thought_tokens) if count is not None]
             if not all(isinstance(number, int) for number in (*(ids or ()), *sizes, *counts)):
                 return None
             if not all(isinstance(logprob, int | float) for logprob in logprobs):
                 return None
-            return CompletionChunk(text, own, tuple(logprobs), tuple(sizes), finish, named, prompt, cached, sampled)
+            told = (prompt, cached, sampled, thought, thought_tokens)
+            return CompletionChunk(text, own, tuple(logprobs), tuple(sizes), finish, named, *told)
     return None

@@ -6,6 +6,8 @@ All requests say the same of themselves, so that an engine need not ask for thei
     length        how many positions these take
     positions     where among them something is read: the next token, logits or log-probabilities
     samples       how many samples are drawn; 0 for a request that only reads
+    generation    the request itself where it draws samples, else None; `reading` likewise where it only reads
+    tree          the tokens at its end that make a tree and the parents of each by number, None where none do
     exit          when the model may be left early, None for never
     features      what the engine must be able to do
 """
@@ -14,22 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
-from typing import Literal as OneOf
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
-import numpy as np
-
-from qpdsl.executor.requests.confidence import Confidence
-from qpdsl.executor.requests.drafting import Drafting
-from qpdsl.executor.requests.draw_figures import DrawFigures
+from qpdsl.executor.requests.drawing import Confidence, ConfidenceFloor, Drafting, DrawFigures
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.routing import Arm, Routing
 
+if TYPE_CHECKING:
+    import numpy as np
+
 # Below this temperature logits divided by it leave the range of float32, and any sampling has long become greedy.
-_LEAST_TEMPERATURE = 1e-6
+_MIN_TEMPERATURE = 1e-6
 
 # What an engine may be able to do for a model (see `Capabilities`).
-Feature = OneOf[
+Feature = Literal[
     "sampling",
     "seeds",
     "json_schema",
@@ -44,15 +44,17 @@ Feature = OneOf[
     "logits",
     "logprobs",
     "forks",
+    "thoughts",
 ]
-Finish = OneOf["eos", "stop", "length", "match", "unsure"]
-# 0: needed now. 1: run-ahead work, which only uses what would stand idle: it is admitted where nothing else waits, is
+# "until": its confidence fell under its floor. "thought": it has no room for an answer behind its thought.
+Finish = Literal["eos", "stop", "length", "match", "unsure", "until", "thought"]
+# 0: needed now. 1: spare work, which only uses what would stand idle: it is admitted where nothing else waits, is
 # the first to be preempted, and takes no cached page that was used lately.
-Priority = OneOf[0, 1]
+Priority = Literal[0, 1]
 # What a sample keeps of that of another run with the same seed: every token; every token as long as the same server
 # answers; what was kept of the first run.
-Repeats = OneOf["exact", "replayable", "recorded"]
-ConstraintKind = OneOf["json_schema", "regex", "grammar", "choice"]
+Repeats = Literal["exact", "replayable", "recorded"]
+ConstraintKind = Literal["json_schema", "regex", "grammar", "choice"]
 # Each as it is called in messages.
 CONSTRAINT_NAMES: Mapping[ConstraintKind, str] = {
     "json_schema": "a JSON Schema",
@@ -61,7 +63,7 @@ CONSTRAINT_NAMES: Mapping[ConstraintKind, str] = {
     "choice": "a choice",
 }
 # Which ids may be drawn, 32 to a word, lowest bit first: int32 [B, ⌈V/32⌉].
-Bits = np.ndarray[Any, np.dtype[np.int32]]
+Bits: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature < _LEAST_TEMPERATURE
+        return self.temperature < _MIN_TEMPERATURE
 
     @property
     def filtered(self) -> bool:
@@ -93,20 +95,23 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class Client:
     """Who asks. It changes no token, only when the request is served.
 
     `name` is the program instance, between which an engine is fair. `urgency`: a higher one goes first. `deadline`:
-    when the whole instance has to be done, on the clock of `time.monotonic`, None for whenever.
+    when the whole instance has to be done, on the clock of `time.monotonic`, None for whenever. What is computed for
+    one `owner` is found by its own requests only: how fast an answer comes says nothing of what others asked (vLLM's
+    `cache_salt`).
     """
 
     name: str = ""
     urgency: int = 0
     deadline: float | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class SampleConstraint:
     """What a mask holds a sample to, for engines that hold to it themselves.
 
     `source` is JSON Schema as JSON text, a regex, a llguidance Lark grammar, or a JSON list of options.
@@ -153,6 +158,29 @@ class Mask(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """That the samples of a request begin with a thought, or in one, which has at most `limit` tokens.
+
+    Behind one that is `bounded` and reaches the limit comes `close`, and then the answer; behind one that the model
+    closes itself `rest`, where a mask holds the answer. Thought and answer have `room` for so many tokens together.
+    The model itself writes `mark` tokens before the thought. `ended_by` is what ends a thought, as that of a request.
+    """
+
+    limit: int
+    bounded: bool
+    close: tuple[int, ...]
+    rest: tuple[int, ...]
+    room: int
+    mark: int = 0
+    ended_by: Hashable = None
+
+    @property
+    def most(self) -> int:
+        """How many tokens may be drawn up to its end."""
+        return min(self.limit + self.mark, self.room)
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """Samples continuations of one prompt; the prompt is prefilled once, then forked.
 
@@ -161,6 +189,7 @@ class GenerateRequest:
     the clock of `time.perf_counter`, None for since the request came (see `latencies.py`). `watch` and `mask` make a
     fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an `exit`, tokens may be drawn
     before the model's last layer. With a `confidence`, a sample ends before the first token that does not stand by it.
+    With a `floor`, it ends with the token that falls under it, unless the model ends it there.
     `priority`: see `Priority`. With `cached`, the request may use what the engine computed for others, and they may use
     what is computed for it. With `lead`, the first sample goes alone until it has its first token or has ended, so that
     a server's cache has the prompt when the others come; it changes no token.
@@ -170,6 +199,9 @@ class GenerateRequest:
     tokens that one forward then checks; `route` says who decides at each step how the head is computed. Without
     `logprobs` nobody reads the samples' log-probabilities: they are 0, and the head may leave out ids that cannot win.
     With `figures`, each draw is told of (see `DrawFigures`), which takes the logits of all ids.
+
+    With a `thought`, `mask`, `stops` and `max_tokens` are those of the answers. It is for engines that part the two
+    themselves, as servers of chats do; for others it becomes two requests (`executor/runtime/generate/thought.py`).
 
     `constraint` and `stops` say again what `mask` and `watch` do, as far as a server can be told: what the mask holds
     to, and texts after which nothing is read any more. `ended_by` is what `watch` ends samples by: the watches of two
@@ -195,11 +227,13 @@ class GenerateRequest:
     route: Routing | None = None
     logprobs: bool = True
     figures: bool = False
-    constraint: Constraint | None = None
+    floor: ConfidenceFloor | None = None
+    constraint: SampleConstraint | None = None
     stops: tuple[str, ...] = ()
     lead: bool = False
+    thought: Thought | None = None
     since: float | None = field(default=None, compare=False)
-    owner: Owner = field(default=Owner(), compare=False)
+    client: Client = field(default=Client(), compare=False)
     ended_by: Hashable = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -211,6 +245,8 @@ class GenerateRequest:
             raise ValueError("a token may leave the model early or have to be sure, not both")
         if self.exit is not None and self.figures:
             raise ValueError("nothing is told of a draw that may leave the model early")
+        if self.floor is not None and not self.figures:
+            raise ValueError("a floor goes by the figures of the draws")
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -230,6 +266,18 @@ class GenerateRequest:
         return len(self.keys)
 
     @property
+    def generation(self) -> GenerateRequest:
+        return self
+
+    @property
+    def reading(self) -> None:
+        return None
+
+    @property
+    def tree(self) -> None:
+        return None
+
+    @property
     def held_to(self) -> ConstraintKind:
         """The kind of constraint that a mask stands for; any mask can be written as a grammar."""
         return "grammar" if self.constraint is None else self.constraint.kind
@@ -243,20 +291,50 @@ class GenerateRequest:
             "early_exit": self.exit is not None,
             "confidence": self.confidence is not None,
             "figures": self.figures,
+            "thoughts": self.thought is not None,
             "drafts": self.draft is not None,
             "routing": self.route is not None or (self.exit is not None and self.exit.route is not None),
         }
         return frozenset(feature for feature, is_needed in needed.items() if is_needed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _ReadOnly:
-    """A request that draws nothing."""
+    """A request that draws nothing. `priority`, `cached`: see `GenerateRequest`."""
 
-    __slots__ = ()
+    priority: Priority = 0
+    cached: bool = True
+    client: Client = field(default=Client(), compare=False)
+
+    @property
+    def length(self) -> int:
+        # A property here would be the default of a field there.
+        return len(self.tokens)  # type: ignore[attr-defined]
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        return frozenset({"logprobs"})
 
     @property
     def samples(self) -> int:
         return 0
+
+    @property
+    def generation(self) -> None:
+        return None
+
+    @property
+    def reading(self) -> Self:
+        return self
+
+    @property
+    def tree(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        return None
+
+    @property
+    def ids(self) -> tuple[int, ...] | None:
+        """The ids whose logits are read at each position, None where log-probabilities are."""
+        return None
 
     @property
     def exit(self) -> None:
@@ -270,9 +348,6 @@ class ReadRequest(_ReadOnly):
     tokens: tuple[int, ...]
     positions: tuple[int, ...]
     ids: tuple[int, ...]
-    priority: Priority = 0
-    cached: bool = True
-    owner: Owner = field(default=Owner(), compare=False)
 
     def __post_init__(self) -> None:
         ascending = all(a < b for a, b in zip(self.positions, self.positions[1:], strict=False))
@@ -280,12 +355,12 @@ class ReadRequest(_ReadOnly):
             raise ValueError("positions must be ascending and lie inside the tokens")
 
     @property
-    def length(self) -> int:
-        return len(self.tokens)
-
-    @property
     def features(self) -> frozenset[Feature]:
         return frozenset({"logits"})
+
+    def read_ids(self, place: int) -> tuple[tuple[int, ...], ...]:
+        """At any of its positions, the ids that are read, for each value."""
+        return tuple((id,) for id in self.ids)
 
     def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
         """The answer, from the logits of `ids` at each position."""
@@ -302,9 +377,6 @@ class LogProbRequest(_ReadOnly):
     prompt: tuple[int, ...]
     targets: tuple[int, ...]
     end: tuple[int, ...] = ()
-    priority: Priority = 0
-    cached: bool = True
-    owner: Owner = field(default=Owner(), compare=False)
 
     def __post_init__(self) -> None:
         if not self.prompt or not (self.targets or self.end):
@@ -325,14 +397,6 @@ class LogProbRequest(_ReadOnly):
         """At this one of its positions, the ids whose summed probability is read, for each value."""
         return ((self.targets[place],) if place < len(self.targets) else self.end,)
 
-    @property
-    def length(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def features(self) -> frozenset[Feature]:
-        return frozenset({"logprobs"})
-
     def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
         """The answer, from the one log-probability at each position."""
         return Completion(logprobs=tuple(value for (value,) in values), cached=cached)
@@ -349,9 +413,6 @@ class TreeRequest(_ReadOnly):
     prompt: tuple[int, ...]
     branches: tuple[tuple[int, ...], ...]
     end: tuple[int, ...] = ()
-    priority: Priority = 0
-    cached: bool = True
-    owner: Owner = field(default=Owner(), compare=False)
     nodes: tuple[int, ...] = field(init=False, repr=False)
     parents: tuple[int, ...] = field(init=False, repr=False)
     _reads: tuple[tuple[tuple[int, ...], ...], ...] = field(init=False, repr=False)
@@ -384,6 +445,10 @@ class TreeRequest(_ReadOnly):
         return self.prompt + self.nodes
 
     @property
+    def tree(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return self.nodes, self.parents
+
+    @property
     def length(self) -> int:
         return len(self.prompt) + max(len(branch) - (not self.end) for branch in self.branches)
 
@@ -396,15 +461,12 @@ class TreeRequest(_ReadOnly):
         """At this one of its positions, the ids whose summed probability is read, for each value."""
         return self._reads[place]
 
-    @property
-    def features(self) -> frozenset[Feature]:
-        return frozenset({"logprobs"})
-
     def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
         """The answer, from the values at each position."""
         return Completion(logprobs=tuple(values[row][place] for row, place in self._places), cached=cached)
 
 
+ReadingRequest = ReadRequest | LogProbRequest | TreeRequest
 Request = GenerateRequest | ReadRequest | LogProbRequest | TreeRequest
 
 
@@ -450,7 +512,8 @@ class Sample:
     are the tokens' own, empty where they were not read one by one; `steps` says how they came about. With the finish
     "unsure" the sample ended before a token of too little confidence, which is none of its tokens but counts among the
     draws and near ties; `confidence` is what the next draw would be held to. `figures` are those of each token, where
-    the request asks for them. `billed`: how many tokens the engine counted, where its tokens are not these.
+    the request asks for them. `billed`: how many tokens the engine counted, where its tokens are not these, and
+    `thought` how many of them were the thought's, where its watch cannot tell.
     """
 
     tokens: tuple[int, ...]
@@ -463,6 +526,7 @@ class Sample:
     confidence: Confidence | None = field(default=None, compare=False)
     figures: tuple[DrawFigures, ...] = field(default=(), compare=False)
     billed: int | None = field(default=None, compare=False)
+    thought: int | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int:

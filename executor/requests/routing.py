@@ -7,19 +7,18 @@ decided by what a router knew when the run began and by the sample's own past.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal as OneOf
-from typing import get_args
+from typing import Literal, get_args
 
 # "dense": every draw over all ids. "rows": each draw that may be sparse over the ids that its own mask allows, the
 # others over all. "union": those that may be sparse over one list, of the ids that any of their masks allows.
-Arm = OneOf["dense", "rows", "union"]
+Arm = Literal["dense", "rows", "union"]
 ARMS: tuple[Arm, ...] = get_args(Arm)
 # Contextual bandits that learn from the seconds of earlier steps, exponential weights over thresholds of the allowed
 # share, or one arm for all steps.
-RouterPolicy = OneOf["lin_ucb", "thompson", "exponential", "fixed"]
+RouterPolicy = Literal["lin_ucb", "thompson", "exponential", "fixed"]
 ROUTER_POLICIES: tuple[RouterPolicy, ...] = get_args(RouterPolicy)
 # What a draw with an early exit does: "exit" tries it, "full" has all layers draw and leaves the exit's head out.
-ExitArm = OneOf["exit", "full"]
+ExitArm = Literal["exit", "full"]
 EXIT_ARMS: tuple[ExitArm, ...] = get_args(ExitArm)
 # What says that nothing is routed.
 NO_ROUTER = "none"
@@ -73,7 +72,7 @@ class ExitRouting:
     probability that its token is not the full model's.
     """
 
-    policy: OneOf["lin_ucb", "thompson", "fixed"] = "lin_ucb"
+    policy: Literal["lin_ucb", "thompson", "fixed"] = "lin_ucb"
     fixed: ExitArm | None = None
     latency: float = 0.5
 

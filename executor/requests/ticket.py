@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Calls, Completion, GenerateRequest, Request, Sample
+from qpdsl.executor.requests.request import Calls, Completion, Request, Sample
 
 
 class ForwardSeconds(Protocol):
@@ -35,11 +35,11 @@ class EngineSeconds:
 class Ticket:
     """Resolves to a `Completion`, or raises `EngineError`. Cancelling a task that awaits it gives the request up.
 
-    `cancel` and `promote` are the engine's: called where the request is given up, and where run-ahead work is needed
+    `cancel` and `promote` are the engine's: called where the request is given up, and where spare work is needed
     now. `on_sample`, where set, is called with the number of each sample and the sample, as soon as it has ended, and
     `on_failure` with why the request cannot be served. `charged` is the engine's to count up: those of the step in
     which the request ends are there before anyone who awaits it goes on. `cached`: how many of its prompt's tokens were
-    not computed for the sample that ended last.
+    not computed for it, or for the sample that ended last, as far as is known by now.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Ticket:
             self._cancel(self)
 
     def promote(self) -> None:
-        """Moves run-ahead work to priority 0: it is needed now."""
+        """Moves spare work to priority 0: it is needed now."""
         if not self.done:
             self._promote(self)
 
@@ -122,11 +122,14 @@ class Ticket:
 
     def finish_read(self, values: Sequence[tuple[float, ...]], cached: int) -> None:
         """Engine side: a request that reads has `values` at each of its positions."""
-        assert not isinstance(self.request, GenerateRequest)
-        self._resolve(self.request.completion(values, cached))
+        request = self.request.reading
+        assert request is not None
+        self.cached = cached
+        self._resolve(request.completion(values, cached))
 
     def finish(self, completion: Completion) -> None:
         """Engine side: a request that reads is answered as a whole."""
+        self.cached = completion.cached
         self._resolve(completion)
 
     def fail(self, error: EngineError) -> None:

@@ -1,4 +1,4 @@
-"""What a policy is."""
+"""What a policy is, and the one that never learns."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-"""float64; a context is [d] with a length of at most 1, losses are [A], recorded ones [T, A]."""
+"""float64; a context is [d] with a length of at most 1, losses are [A]."""
 
 
 class Policy(Protocol):
     """Chooses one of `arms` arms for each step, and learns from what the step cost. Losses are to be small.
 
-    For each step `choose`, then at most one of `learn` and `learn_all`. A context is float64 [features].
+    For each step `choose`, then at most one `learn`. A context is float64 [features].
     """
 
     arms: int
@@ -26,10 +26,6 @@ class Policy(Protocol):
 
     def learn(self, context: Floats, arm: int, loss: float) -> None:
         """What the arm that was taken cost. ValueError for a loss that is not finite; nothing is learned then."""
-        ...
-
-    def learn_all(self, context: Floats, losses: Floats) -> None:
-        """What every arm [A] costs in this step, where that is known: full information."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -75,3 +71,27 @@ def numbers(state: dict[str, Any], name: str, *shape: int) -> Floats:
     if array.shape != shape or not np.isfinite(array).all():
         raise ValueError(f"{name} of the state are not finite numbers of the shape {shape}")
     return array
+
+
+class Fixed:
+    """Always takes `arm`, as a plan without a router does, and learns nothing. ValueError for an unknown arm."""
+
+    def __init__(self, arms: int, features: int, *, arm: int = 0) -> None:
+        if not 0 <= arm < arms:
+            raise ValueError(f"there is no arm {arm} of {arms}")
+        self.arms, self.features, self._arm = arms, features, arm
+
+    def choose(self, context: Floats) -> int:
+        return self._arm
+
+    def learn(self, context: Floats, arm: int, loss: float) -> None:
+        pass
+
+    def state(self) -> dict[str, Any]:
+        return {"kind": "fixed", "arms": self.arms, "features": self.features}
+
+    def restore(self, state: dict[str, Any], keep: float = 1.0) -> None:
+        checked(state, "fixed", self.arms, self.features, keep)
+
+    def reset(self) -> None:
+        pass

@@ -1,9 +1,9 @@
 """Exponential weights over a grid of thresholds of one feature (LLM-QP, section 4 and appendix A).
 
 An expert is a threshold τ: it suggests one arm where the feature reaches τ, another below. A step takes the suggestion
-of an expert that is drawn by weight, and the weights fall by exp(−η ℓ̂), where ℓ̂ estimates each expert's loss. Bandit
-feedback (Exp4: Auer et al., 2002): ℓ̂ = ℓ·1[suggested a] / Pr(a), regret O(√(T A log N)). Full information, where the
-losses of all arms are known: ℓ̂ = ℓ (Hedge: Freund and Schapire, 1997), regret O(√(T log N)).
+of an expert that is drawn by weight, and the weights fall by exp(−η ℓ̂), where ℓ̂ estimates each expert's loss: the
+loss of the arm that was taken over its probability, ℓ·1[suggested a] / Pr(a) (Exp4: Auer et al., 2002), with regret
+O(√(T A log N)).
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ class Exponential:
     """Weighs `thresholds`, ascending, of the feature at the index `feature`.
 
     `reached`: the arm that an expert suggests where the feature is at least its threshold; `below`: the arm elsewhere.
-    `rate`: η for losses in 0..1; without it η = √(log N / (A t)) at step t, which needs no horizon. `greedy`: the
-    suggestion of the expert with the largest weight, nothing drawn, and its loss as it is: it explores nothing, so it
-    is sound with full information alone. ValueError for options that make no sense.
+    `rate`: η for losses in 0..1; without it η = √(log N / (A t)) at step t, which needs no horizon.
+    ValueError for options that make no sense.
     """
 
     def __init__(
@@ -40,7 +39,6 @@ class Exponential:
         reached: int = 0,
         below: int = 1,
         rate: float | None = None,
-        greedy: bool = False,
         seed: int = 0,
     ) -> None:
         if not thresholds or list(thresholds) != sorted(thresholds):
@@ -52,7 +50,7 @@ class Exponential:
         self.arms, self.features = arms, features
         self._thresholds, self._feature = list(thresholds), feature
         self._reached, self._below = reached, below
-        self._rate, self._greedy = rate, greedy
+        self._rate = rate
         self._random = np.random.Generator(np.random.PCG64(seed))
         self._steps = 0
         self.reset()
@@ -64,29 +62,17 @@ class Exponential:
         return weights
 
     def choose(self, context: Floats) -> int:
-        if self._greedy:
-            suggests = bool(context[self._feature] >= self._thresholds[int(self._losses.argmin())])
-        else:
-            drawn = self._random.random() * self._cumulated[-1]
-            suggests = bool(drawn < self._mass(context))
-        return self._reached if suggests else self._below
+        drawn = self._random.random() * self._cumulated[-1]
+        return self._reached if drawn < self._mass(context) else self._below
 
     def learn(self, context: Floats, arm: int, loss: float) -> None:
         finite(loss)
         if arm not in (self._reached, self._below):
             return
-        if not self._greedy:
-            share = self._mass(context) / self._cumulated[-1]
-            loss /= max(share if arm == self._reached else 1.0 - share, 1e-12)
+        share = self._mass(context) / self._cumulated[-1]
+        loss /= max(share if arm == self._reached else 1.0 - share, 1e-12)
         experts = self._experts(context)
         self._losses[slice(None, experts) if arm == self._reached else slice(experts, None)] += loss
-        self._weigh()
-
-    def learn_all(self, context: Floats, losses: Floats) -> None:
-        reached, below = finite(float(losses[self._reached])), finite(float(losses[self._below]))
-        experts = self._experts(context)
-        self._losses[:experts] += reached
-        self._losses[experts:] += below
         self._weigh()
 
     def _experts(self, context: Floats) -> int:

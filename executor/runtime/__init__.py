@@ -5,12 +5,13 @@ that needs a model submits requests to the engine and awaits their tickets. The 
 instances, so many problems share a forward without anything being done for it here. The arms of a `branch` run side by
 side in one instance: each operator counts its own tokens, and a scorer is held by one arm at a time, so that equal
 content is scored once. `instance/` is what operators share, `operators/` has the operators, `scoring/` those that
-score, `generate/` the ways to sample, `tree_search/` the trees of a `search`.
+score, `sandbox/` the process in which code of a model is run, `generate/` the ways to sample, `tree_search.py` the
+trees of a `search`.
 
 The runtime does what a plan's strategies say and decides nothing. Without `share` every sample is an uncached request
-of its own, without `cache` a new text is scored whole. `GenerateStrategy` is carried out in `generate/` (with the
-plan's `floor` in `run_ahead.py`, and with `VoteStrategy` in `decided_vote.py`), `ScoreStrategy` in `scoring/score.py`
-and `scoring/judge.py`, `BranchStrategy` in `run.py`. `requirements.py` says what a plan needs of the engine.
+of its own, without `cache` a new text is scored whole. `GenerateStrategy` is carried out in `generate/`,
+`ScoreStrategy` in `scoring/score.py` and `scoring/judge.py`, `BranchStrategy` in `run.py`. `requirements.py` says what
+a plan needs of the engine.
 
 Nothing here may import an engine: the runtime knows the `Engine` protocol, requests and tickets alone. (Options that
 are drawn here, `as choice` and `via filter`, use the engine's `step/sampler.py`.)

@@ -1,25 +1,26 @@
 """The candidates of a program: the rows among which its last choice is made, and what each would have come to.
 
 Metrics at every number of samples are made of them: what a vote, or the best by a verifier, would have given among the
-first k (see `measures/sample_metrics.py`).
+first k (see `qpdsl/runs/answer_metrics.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.runtime.instance.candidates import Candidates, JsonValue, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Usage
 from qpdsl.executor.runtime.operators.relational import return_value
+from qpdsl.executor.runtime.operators.vote import all_answers_of
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp
 from qpdsl.planner.values.library import TooLarge
 
 Operate = Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]
 # What chooses among rows, and what only reads out what was chosen.
-_CHOICES = (ops.Vote, ops.TopK, ops.Tournament)
+_CHOICES = (ops.Vote, ops.Keep, ops.Tournament)
 _READ_OUT = (ops.Extract, ops.PythonExtract, ops.Let, ops.Return)
 
 
@@ -29,12 +30,14 @@ class FinalCandidate:
 
     `answer` is what the program would have given back had there been no other, None where that is nothing; `score` its
     value in the program's score column; `tokens` how many it has; `text` what was generated since the last context.
+    Where the choice is a `vote`, candidates with equal `ballot`s vote for the same answer, and one without has no vote.
     """
 
     answer: JsonValue
     score: float | None
     tokens: int | None
     text: str
+    ballot: int | None = None
 
 
 def last_choice(chain: Sequence[PhysicalOp]) -> int | None:
@@ -55,7 +58,14 @@ async def candidates_of(
     chain: Sequence[PhysicalOp], rows: Candidates, instance: Instance, score_column: str | None, operate: Operate
 ) -> tuple[FinalCandidate, ...]:
     """The candidates, from the rows that come to a choice; `chain` begins with it. Nothing of this is counted."""
-    return tuple([await _candidate(chain, row, instance, score_column, operate) for row in rows])
+    made = [await _candidate(chain, row, instance, score_column, operate) for row in rows]
+    choice = chain[0].op
+    if isinstance(choice, ops.Vote):
+        answers = await all_answers_of(choice, [row.columns.get(choice.column.id) for row in rows], instance)
+        numbers: dict[Hashable, int] = {}
+        ballots = [None if answer is None else numbers.setdefault(answer, len(numbers)) for answer in answers]
+        made = [replace(one, ballot=ballot) for one, ballot in zip(made, ballots, strict=True)]
+    return tuple(made)
 
 
 async def _candidate(

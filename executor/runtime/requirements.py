@@ -27,17 +27,17 @@ def features_of(node: PhysicalOp) -> Iterator[tuple[str, frozenset[Feature]]]:
     """The same of one operator, without those inside it: names of models, and what each must have."""
     match node.op, node.strategy:
         case ops.Generate() as op, GenerateStrategy() as strategy:
-            yield op.model, _generate_features(op, strategy)
+            yield op.model.name, _generate_features(op, strategy)
             if isinstance(op.via, ops.Filter):
-                yield op.via.model, _generate_features(op, strategy) - {"logprobs"} | {"confidence"}
+                yield op.via.model.name, _generate_features(op, strategy) - {"logprobs"} | {"confidence"}
             if strategy.decode.draft == "model" and op.draft is not None and op.draft.model is not None:
                 yield op.draft.model, frozenset({"sampling"})
         case ops.Judge(reduce="expected") | ops.Prob() | ops.Tournament() as op, _:
-            yield op.model, frozenset({"logprobs"})
+            yield op.model.name, frozenset({"logprobs"})
         case ops.Judge() as op, _:
-            yield op.model, frozenset({"sampling", "regex"})
-        case ops.Score() as op, _:
-            yield op.verifier, frozenset({"logits"})
+            yield op.model.name, frozenset({"sampling", "regex"})
+        case ops.StepScore() as op, _:
+            yield op.verifier.name, frozenset({"logits"})
 
 
 def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozenset[Feature]:
@@ -49,8 +49,6 @@ def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozense
     needed: dict[Feature, bool] = {
         "sampling": True,
         "seeds": op.temperature is not None and (temperature is None or evaluate(temperature, {}) != 0),
-        "early_exit": decode.exits_early or decode.draft == "early_exit",
-        "drafts": decode.drafts,
         "routing": decode.routed,
         "figures": strategy.figures,
         # The large model tells the log-probabilities of what the small one has drawn.
@@ -58,4 +56,4 @@ def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozense
     }
     if decode.masked and op.constraint is not None:
         needed[op.constraint.kind] = True
-    return frozenset(feature for feature, is_needed in needed.items() if is_needed)
+    return decode.features | {feature for feature, is_needed in needed.items() if is_needed}

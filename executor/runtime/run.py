@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,30 +16,37 @@ from qpdsl.executor.events.events import InstanceDone, InstanceStarted, Path
 from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
 from qpdsl.executor.runtime.generate.decided_vote import run_decided_vote
 from qpdsl.executor.runtime.generate.generate import generate
-from qpdsl.executor.runtime.generate.run_ahead import Expansion
+from qpdsl.executor.runtime.generate.speculative_expansion import SpeculativeExpansion
 from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, JsonValue, Row
-from qpdsl.executor.runtime.instance.instance import Instance, RowError, Services, Usage
+from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError, Services, Usage
+from qpdsl.executor.runtime.instance.internal_error import internal_error
 from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_copies, emit_done, emit_started
-from qpdsl.executor.runtime.instance.row_clock import RowClock
-from qpdsl.executor.runtime.instance.tasks import together
+from qpdsl.executor.runtime.instance.row_tasks import RowClock, together
 from qpdsl.executor.runtime.last_choice import FinalCandidate, candidates_of, last_choice
 from qpdsl.executor.runtime.operators.context import say, set_context
 from qpdsl.executor.runtime.operators.extract import extract
 from qpdsl.executor.runtime.operators.json_documents import spelt_in
 from qpdsl.executor.runtime.operators.lists import each_element, join
-from qpdsl.executor.runtime.operators.relational import distinct, let, order, return_value, top_k, where, why_none
+from qpdsl.executor.runtime.operators.relational import (
+    distinct,
+    first,
+    let,
+    order,
+    return_value,
+    top_k,
+    where,
+    why_none,
+)
 from qpdsl.executor.runtime.operators.split import split
 from qpdsl.executor.runtime.operators.vote import vote
 from qpdsl.executor.runtime.scoring.checks import equal, passes, valid_json
-from qpdsl.executor.runtime.scoring.draw_scores import draw_score
-from qpdsl.executor.runtime.scoring.judge import judge
-from qpdsl.executor.runtime.scoring.prob import prob
+from qpdsl.executor.runtime.scoring.judge import judge, prob, tournament
 from qpdsl.executor.runtime.scoring.python_functions import python_extract, python_score
-from qpdsl.executor.runtime.scoring.score import log_prob, score
-from qpdsl.executor.runtime.scoring.tournament import tournament
+from qpdsl.executor.runtime.scoring.score import draw_score, log_prob, score
 from qpdsl.executor.runtime.support import support_of
-from qpdsl.executor.runtime.tree_search.growth import search
+from qpdsl.executor.runtime.tree_search import search
 from qpdsl.executor.runtime.ways import ProgramEnd, try_ways
+from qpdsl.grammar.ast.walk import made_column
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate_rows
 from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan
@@ -54,8 +61,10 @@ Operate = Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]
 class InstanceResult:
     """The result of one instance: the program's value, its score (None without a `score` stage), its rows, its costs.
 
-    `error` says why there is no value. Tokens are counted as `Usage` counts them; seconds are wall time. `timed_out`:
-    it took longer than it was given. `unscored`: rows without a score, as they were too long for a verifier or a judge.
+    `error` says why there is no value; where it is `unanswered` nothing broke, and the model wrote none. `fault` is
+    what was raised where that is a fault of qpdsl or of the machine, and not of the program or its arguments. Tokens
+    are counted as `Usage` counts them; seconds are wall time. `timed_out`: it took longer than it was given.
+    `unscored`: rows without a score, as they were too long for a verifier or a judge.
     `counts`: those of its `Usage`. `cached_tokens` of the prompts' were found in a cache, how many may depend on what
     else runs. `engine_seconds` are the engine's for this instance, those of each forward divided by tokens; what was
     drawn before, and remembered, counts as it did then. `support` is how sure the program is of its value, None where
@@ -79,6 +88,8 @@ class InstanceResult:
     candidates: tuple[FinalCandidate, ...] | None = field(default=None, compare=False)
     engine_seconds: float = field(default=0.0, compare=False)
     tried: tuple[str, ...] = ()
+    unanswered: bool = False
+    fault: Exception | None = field(default=None, compare=False)
 
 
 async def run(
@@ -91,7 +102,7 @@ async def run(
     baseline: bool = False,
     timeout: float | None = None,
 ) -> InstanceResult:
-    """Runs one instance. A failure of this instance alone is reported in the result, not raised.
+    """Runs one instance. Its failure is reported in the result, not raised; raises BudgetReached and ServerGone.
 
     `baseline` marks it, in the events, as greedy decoding to compare with. After `timeout` seconds it fails, and its
     requests are given up; None lets it take as long as it takes.
@@ -100,23 +111,27 @@ async def run(
     instance = Instance(name, services, arguments, seed, baseline, floor=plan.floor, clock=clock)
     services.events.emit(InstanceStarted(instance=name, baseline=baseline))
     start = time.monotonic()
-    end, error, timed_out = ProgramEnd(()), None, False
+    end, error, timed_out, unanswered = ProgramEnd(()), None, False, False
+    fault: Exception | None = None
     try:
         async with clock:
             end = await _run_program(plan, instance)
+        _show_rest(end.rows, instance)
         if end.failure is not None:
             raise end.failure
     except (BudgetReached, ServerGone):
         # Nothing is wrong with the instance, and another time there is more to spend, or the server is back.
         raise
     except (RowError, EngineError) as failure:
-        error = str(failure)
+        error, unanswered = str(failure), isinstance(failure, NoAnswerError)
     except TimeoutError:
         timed_out, error = True, f"timed out: it took more than {timeout:g} s"
     except TooLarge as failure:
         error = str(failure)
     except OverflowError:
         error = "a number is too large to compute with"
+    except Exception as failure:  # whatever goes wrong in one instance, the others go on
+        fault, error = failure, internal_error(failure)
     usage, seconds = instance.usage, time.monotonic() - start
     services.events.emit(
         InstanceDone(
@@ -148,7 +163,19 @@ async def run(
         end.candidates,
         usage.engine_seconds,
         end.tried,
+        unanswered,
+        fault,
     )
+
+
+def _show_rest(rows: Candidates, instance: Instance) -> None:
+    """Gives `on_token` what stands at the end of rows for a letter that is only begun, as nothing completes it now."""
+    for row in rows:
+        # A copy of a row has a longer path.
+        written = (row.path[:length] for length in range(len(row.path), -1, -1))
+        stage, rest, thought = next((instance.unshown[at] for at in written if at in instance.unshown), (0, "", False))
+        if rest and instance.services.on_token is not None:
+            instance.services.on_token(row.path, stage, rest, thought)
 
 
 def _as_text(value: JsonValue) -> str:
@@ -180,7 +207,7 @@ async def _run_operators(chain: tuple[PhysicalOp, ...], score_column: str | None
         if choice is not None:
             rows = await _run_chain(chain[:choice], rows, instance)
             candidates = await candidates_of(chain[choice:], rows, instance, score_column, _operate)
-        rows = await _run_chain(chain[choice or 0 :], rows, instance)
+        rows = _in_order(await _run_chain(chain[choice or 0 :], rows, instance), chain[-1].columns)
     except (RowError, TooLarge, OverflowError) as failure:
         return ProgramEnd((), failure=failure)
     column = rows[0].columns.get(score_column) if rows and score_column else None
@@ -190,6 +217,13 @@ async def _run_operators(chain: tuple[PhysicalOp, ...], score_column: str | None
     except (RowError, TooLarge, OverflowError) as failure:
         return ProgramEnd(rows, failure=failure, score=score, candidates=candidates)
     return ProgramEnd(rows, value, None, score, support_of(chain, instance.supports, score), candidates)
+
+
+def _in_order(rows: Candidates, columns: Iterable[str]) -> Candidates:
+    """The rows with their columns in the order in which the program first makes them, whatever the plan left out."""
+    return tuple(
+        replace(row, columns={name: row.columns[name] for name in columns if name in row.columns}) for row in rows
+    )
 
 
 async def _run_chain(chain: tuple[PhysicalOp, ...], rows: Candidates, instance: Instance) -> Candidates:
@@ -237,7 +271,7 @@ async def _repeat(node: PhysicalOp, rows: Candidates, instance: Instance) -> Can
     op = node.op
     assert isinstance(op, ops.Repeat)
     limit = instance.whole("repeat", op.limit)
-    ahead = Expansion(limit) if any(_runs_ahead(inner) for inner in node.body) else None
+    ahead = SpeculativeExpansion(limit) if any(_runs_ahead(inner) for inner in node.body) else None
     try:
         for index in range(limit):
             scopes = [instance.scope(row) for row in rows]
@@ -253,7 +287,7 @@ async def _repeat(node: PhysicalOp, rows: Candidates, instance: Instance) -> Can
 
 
 def _runs_ahead(node: PhysicalOp) -> bool:
-    return isinstance(node.strategy, GenerateStrategy) and node.strategy.run_ahead > 0
+    return isinstance(node.strategy, GenerateStrategy) and node.strategy.speculates
 
 
 async def _peek(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
@@ -285,8 +319,9 @@ async def _ask(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candid
 async def _call(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     """The rows as they were, each with what the called program gives back for it, which runs on a row of its own."""
     op = node.op
-    assert isinstance(op, ops.Call)
-    given = {column.name: instance.values(column.value, rows) for column in op.given}
+    assert isinstance(op, ops.Call) and op.value is not None
+    value = op.value
+    given = {column.name: instance.values(column.value, rows) for column in op.columns}
     made = await together(
         # Scores that another operator reads again are kept for one chain of rows.
         _run_chain(
@@ -297,12 +332,12 @@ async def _call(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
         for number, row in enumerate(rows)
     )
     values = [
-        evaluate_rows(op.value, [instance.scope(row) for row in last], instance.arguments) if last else None
+        evaluate_rows(value, [instance.scope(row) for row in last], instance.arguments) if last else None
         for last in made
     ]
     if op.type is not None:
         values = [spelt_in(value, op.type) if isinstance(value, str) else value for value in values]
-    return tuple(row.with_column(op.into, value) for row, value in zip(rows, values, strict=True))
+    return tuple(row.with_column(made_column(op) or "", value) for row, value in zip(rows, values, strict=True))
 
 
 async def _branch(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
@@ -388,11 +423,11 @@ def _with_strategy(operator: Callable[[Any, Candidates, Instance, Any], Awaitabl
 
 
 _OPERATORS: Mapping[type[ops.Operator], Operate] = {
-    ops.Start: _unchanged,
-    ops.SetContext: _plain(set_context),
+    ops.Prompt: _plain(set_context),
+    ops.Chat: _plain(set_context),
     ops.Say: _plain(say),
     ops.Generate: _with_strategy(generate),
-    ops.Score: _with_strategy(score),
+    ops.StepScore: _with_strategy(score),
     ops.Judge: _with_strategy(judge),
     ops.Prob: _with_strategy(prob),
     ops.Tournament: _with_strategy(tournament),
@@ -406,10 +441,11 @@ _OPERATORS: Mapping[type[ops.Operator], Operate] = {
     ops.PythonExtract: _plain(python_extract),
     ops.Let: _plain(let),
     ops.Where: _plain(where),
+    ops.First: _plain(first),
     ops.Distinct: _plain(distinct),
     ops.Order: _plain(order),
     ops.Join: _plain(join),
-    ops.TopK: _plain(top_k),
+    ops.Keep: _plain(top_k),
     ops.Vote: _plain(vote),
     ops.Split: _plain(split),
     ops.Repeat: _repeat,

@@ -17,7 +17,7 @@ from qpdsl.executor.sample_memory.sample_memory import SampleMemory
 from qpdsl.executor.sample_memory.sharing_engine import SharingEngine
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import BudgetStrategy, PhysicalOp
-from qpdsl.planner.plan.rewrite import Chain
+from qpdsl.planner.plan.rule import Chain
 from qpdsl.planner.values.library import TooLarge
 
 
@@ -47,7 +47,7 @@ async def try_ways(node: PhysicalOp, instance: Instance, run: RunWay) -> Program
     A way that gives no value counts as unsure of it. `run` runs the operators of a way, whose score is in a column.
     """
     op, strategy = node.op, node.strategy
-    assert isinstance(op, ops.Strategy) and isinstance(strategy, BudgetStrategy)
+    assert isinstance(op, ops.BudgetedArms) and isinstance(strategy, BudgetStrategy)
     policy, memory = strategy.policy, SampleMemory(charges_again=False)
     services = replace(instance.services, engine=SharingEngine(instance.services.engine, memory))
     names: list[str] = []

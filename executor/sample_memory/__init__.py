@@ -1,9 +1,9 @@
 """Samples that were drawn once and serve every later request for them: the memory of a session, or of one instance.
 
 Open `sharing_engine.py` first: an `Engine` that stands before another one and asks it only for what nobody has drawn.
-`sample_memory.py` is what it looks in, `sample_source.py` says what a sample depends on and when that is known,
-`kept_sample.py` is a sample in little memory, `shared_draw.py` a request to the engine behind that others may join, and
-`shared_ticket.py` the handle that a caller gets.
+A caller's ticket gathers samples that were drawn, that are being drawn for others, or that are drawn for it.
+`sample_memory.py` is what the engine looks in, with the requests to the engine behind that others may join;
+`kept_sample.py` is a sample in little memory, what it depends on and when that is known.
 
 What must hold: a shared sample is the one that the engine would draw, to the last bit, with the same accounts of how it
 came about. So the noise keys, which say which samples of which programs share their random numbers, decide what is

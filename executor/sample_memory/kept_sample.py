@@ -1,15 +1,72 @@
-"""A sample that has ended, in little memory, and what it cost to draw."""
+"""A sample that has ended, in little memory: what it was drawn from, and what it cost to draw.
+
+Its source is everything that its tokens, and the accounts of how they came about, depend on.
+"""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qpdsl.executor.requests.request import GenerateRequest, Sample, StepCounts, Watch
 from qpdsl.executor.requests.ticket import ForwardSeconds
 
+# Of a token in a tuple: the reference, and mostly an object of its own.
+_TOKEN_BYTES = 36
 # Of the objects that a sample consists of, without what grows with its tokens; of a draw's figures; of a count.
 _OBJECT_BYTES, _FIGURES_BYTES, _COUNT_BYTES = 600, 160, 36
+# What of a request a sample does not depend on, or what stands for it elsewhere in its source.
+_LEFT_OUT: dict[str, Any] = {"keys": (0,), "max_tokens": 1, "watch": None, "mask": None, "stops": (), "priority": 0}
+_LEFT_OUT |= {"sparse": False, "logprobs": True, "lead": False}
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSource:
+    """All that a sample depends on but its noise key and its `max_tokens`.
+
+    `request` is alike for all that have the same: `ended_by` and its `constraint` stand for the watch and the mask.
+    `jump`, `draft` and `route` change no token, but the counts of the steps. What is left out of it changes neither:
+    how sparse the head is, what is told of the draws, who asks, how urgently.
+    """
+
+    model: str
+    request: GenerateRequest
+    ended_by: Hashable
+
+    @classmethod
+    def of(cls, model: str, request: GenerateRequest) -> SampleSource | None:
+        """None where it cannot be told what the samples depend on, or the request wants no part in what others drew.
+
+        It cannot be told of a watch or a mask that does not say what it stands for, nor of early exits that a router
+        decides, which learns.
+        """
+        unknown = (
+            (request.watch is not None and request.ended_by is None)
+            or (request.mask is not None and request.constraint is None)
+            or (request.exit is not None and request.exit.route is not None)
+        )
+        if unknown or not request.cached:
+            return None
+        constraint = None if request.mask is None else request.constraint
+        alike = replace(request, constraint=constraint, figures=request.floor is not None, **_LEFT_OUT)
+        return cls(model, alike, () if request.watch is None else request.ended_by)
+
+    @property
+    def unwatched(self) -> SampleSource:
+        """The source of samples that no watch ends: those from here are their beginnings."""
+        return self if self.ended_by == () else replace(self, ended_by=())
+
+    def key(self, noise: int) -> int:
+        """A noise key as far as it has a part in the sample: 0 for each where greedy decoding uses no noise."""
+        # Which draws of an early exit are shadowed goes by the key.
+        return 0 if self.request.sampling.greedy and self.request.exit is None else noise
+
+    @property
+    def bytes(self) -> int:
+        """About so much memory it takes."""
+        return _TOKEN_BYTES * len(self.request.prompt)
 
 
 @dataclass(slots=True)
@@ -66,7 +123,7 @@ class KeptSample:
     def begins_for(self, request: GenerateRequest) -> bool:
         """Whether its beginning is what a request gets whose source differs in its watch alone."""
         told = self.logprobs >= request.logprobs and self.figures >= request.figures
-        long = self._sample.finish == "eos" or len(self._tokens) >= request.max_tokens
+        long = self._sample.finish in ("eos", "until") or len(self._tokens) >= request.max_tokens
         return told and long and can_be_cut(self.sample())
 
     @property
@@ -95,6 +152,8 @@ def cut_by(sample: Sample, watch: Watch | None, most: int) -> Sample:
         if length == whole and sample.finish == "eos":
             break
         stopped = watch is not None and watch.push(token)
+        if length == whole and sample.finish == "until":
+            break
         if stopped or length == most:
             logprob = 0.0
             # One after the other, as the engine adds them.

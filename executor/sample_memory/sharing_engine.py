@@ -1,19 +1,18 @@
-"""An engine that draws no sample twice."""
+"""An engine that draws no sample twice, and its tickets, whose samples may come from several places."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from qpdsl.executor.requests.engine import Capabilities, Engine
-from qpdsl.executor.requests.request import GenerateRequest, Request
-from qpdsl.executor.requests.ticket import Ticket
-from qpdsl.executor.sample_memory.kept_sample import KeptSample
-from qpdsl.executor.sample_memory.sample_memory import SampleMemory
-from qpdsl.executor.sample_memory.sample_source import SampleSource
-from qpdsl.executor.sample_memory.shared_draw import SampleUnderWay, SharedDraw, Waiter
-from qpdsl.executor.sample_memory.shared_ticket import SharedTicket
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import GenerateRequest, Request, Sample
+from qpdsl.executor.requests.ticket import ForwardSeconds, Ticket
+from qpdsl.executor.sample_memory.kept_sample import DrawCost, KeptSample, SampleSource, as_asked, can_be_cut, cut_by
+from qpdsl.executor.sample_memory.sample_memory import SampleMemory, SampleUnderWay, SharedDraw, Waiter
 
 
 class SharingEngine:
@@ -21,7 +20,7 @@ class SharingEngine:
 
     Samples that are remembered come in the next turn of the loop, those that are being drawn once they have ended, and
     one request to the engine behind draws the others. A sample that waits with another's request has that request's
-    owner, and is given up once nobody waits for it. `shares` says of a model whether its samples are the same whatever
+    client, and is given up once nobody waits for it. `shares` says of a model whether its samples are the same whatever
     is computed beside them; by default they are where the engine gives every token again.
     """
 
@@ -34,13 +33,12 @@ class SharingEngine:
         return self._engine.capabilities(model)
 
     def submit(self, model: str, request: Request) -> Ticket:
-        if not isinstance(request, GenerateRequest) or not self._shares(model):
+        drawn = request.generation if self._shares(model) else None
+        source = None if drawn is None else SampleSource.of(model, drawn)
+        if drawn is None or source is None:
             return self._engine.submit(model, request)
-        source = SampleSource.of(model, request)
-        if source is None:
-            return self._engine.submit(model, request)
-        ticket = SharedTicket(request, self._memory, partial(self._collect, source))
-        self._collect(source, ticket, range(len(request.keys)), again=False)
+        ticket = SharedTicket(drawn, self._memory, partial(self._collect, source))
+        self._collect(source, ticket, range(len(drawn.keys)), again=False)
         return ticket
 
     def busy(self, model: str) -> int:
@@ -96,3 +94,156 @@ class SharingEngine:
             return None
         told = sample.draw.request
         return sample if told.logprobs >= request.logprobs and told.figures >= request.figures else None
+
+
+@dataclass(slots=True)
+class SharedSeconds:
+    """The `ForwardSeconds` of a ticket: those of the requests that draw for it, and what its shared samples took.
+
+    `shared` are the costs of these, each with the sample's tokens.
+    """
+
+    own: list[ForwardSeconds] = field(default_factory=list)
+    shared: list[tuple[DrawCost, int]] = field(default_factory=list)
+
+    @property
+    def prompt(self) -> float:
+        # By itself the request would have computed its prompt once.
+        prompts = [*(forwards.prompt for forwards in self.own), *(cost.forwards.prompt for cost, _ in self.shared)]
+        return max(prompts, default=0.0)
+
+    @property
+    def drawn(self) -> float:
+        return sum(forwards.drawn for forwards in self.own) + sum(cost.of(tokens) for cost, tokens in self.shared)
+
+
+class SharedTicket(Ticket):
+    """Its samples come one by one. `draw` draws those of these numbers for it, where nobody else does."""
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        memory: SampleMemory,
+        draw: Callable[[SharedTicket, Sequence[int]], None],
+    ) -> None:
+        super().__init__(request, lambda _: self._leave_all(), lambda _: self._promote_all())
+        self.generation = request
+        self._own: list[SharedDraw] = []
+        self._memory = memory
+        self._draw = draw
+        self._waits: dict[int, SampleUnderWay] = {}
+        self._given_up = False
+        self._urgent = request.priority == 0
+        self._again: list[int] = []
+        self._forwards = SharedSeconds()
+        self._shared = 0
+        self._saved_tokens = 0
+
+    @property
+    def forwards(self) -> ForwardSeconds:
+        return self._forwards
+
+    @property
+    def shared(self) -> int:
+        # The engine behind may share too.
+        return self._shared + sum(draw.ticket.shared for draw in self._own)
+
+    @property
+    def saved_tokens(self) -> int:
+        return self._saved_tokens + sum(draw.ticket.saved_tokens for draw in self._own)
+
+    def draws(self, draw: SharedDraw) -> None:
+        """Notes a request that draws samples for it."""
+        self._own.append(draw)
+        self._forwards.own.append(draw.ticket.forwards)
+
+    def wait(self, sample: SampleUnderWay, waiter: Waiter) -> None:
+        """Waits for a sample that is being drawn."""
+        self._waits[waiter.index] = sample
+        sample.add(waiter)
+        if self._urgent:
+            sample.draw.promote()
+
+    def take(self, waiter: Waiter, drawn: Sample, draw: SharedDraw) -> None:
+        """Takes a sample that it waited for."""
+        if waiter.cuts and not can_be_cut(drawn):
+            self.draw_again(waiter.index)
+            return
+        del self._waits[waiter.index]
+        if waiter.cuts:
+            drawn = self._cut(waiter, drawn)
+        elif waiter.watch is None:
+            # An engine need not make the watch of a sample before it has all of it.
+            waiter.begin()
+            self._push(waiter, drawn)
+        self._got(waiter.index, as_asked(drawn, self.generation, waiter.watch), draw.cost, shared=not waiter.first)
+
+    def take_kept(self, kept: Sequence[tuple[Waiter, KeptSample]]) -> None:
+        """Takes samples that are remembered, unless it was given up or has failed by now."""
+        for waiter, one in kept:
+            if self._given_up or self.done:
+                return
+            sample = one.sample()
+            if waiter.cuts:
+                sample = self._cut(waiter, sample)
+            else:
+                waiter.begin()
+                self._push(waiter, sample)
+            self._got(waiter.index, as_asked(sample, self.generation, waiter.watch), one.cost, shared=True)
+
+    def draw_again(self, index: int) -> None:
+        """Has a sample drawn for it that somebody else's request was to draw, once the engine's step is over."""
+        del self._waits[index]
+        if not self._again:
+            asyncio.get_running_loop().call_soon(self._draw_those_again)
+        self._again.append(index)
+
+    def fail(self, error: EngineError) -> None:
+        if not self.done:
+            super().fail(error)
+            self._leave_all()
+
+    def _draw_those_again(self) -> None:
+        indices, self._again = self._again, []
+        if self._given_up or self.done:
+            return
+        try:
+            self._draw(self, indices)
+        except EngineError as error:
+            self.fail(error)
+
+    def _cut(self, waiter: Waiter, sample: Sample) -> Sample:
+        waiter.begin()
+        return cut_by(sample, waiter.watch, self.generation.max_tokens)
+
+    def _push(self, waiter: Waiter, sample: Sample) -> None:
+        """Has a watch see a whole sample, as it would have seen it token by token."""
+        if waiter.watch is not None:
+            for token in sample.tokens[: len(sample.tokens) - (sample.finish == "eos")]:
+                waiter.watch.push(token)
+
+    def _got(self, index: int, sample: Sample, cost: DrawCost, *, shared: bool) -> None:
+        totals, tokens = self._memory.totals, sample.size
+        totals.samples += 1
+        totals.tokens += tokens
+        if shared:
+            totals.shared_samples += 1
+            totals.saved_tokens += tokens
+        if shared and self._memory.charges_again:
+            self._forwards.shared.append((cost, len(sample.tokens)))
+            self._shared += 1
+            self._saved_tokens += tokens
+        cached = [draw.ticket.cached for draw in self._own]
+        self.finish_sample(index, sample, min(cached, default=len(self.generation.prompt)))
+
+    def _leave_all(self) -> None:
+        self._given_up = True
+        waits, self._waits = self._waits, {}
+        for sample in waits.values():
+            sample.leave(self)
+            sample.draw.left(sample)
+
+    def _promote_all(self) -> None:
+        self._urgent = True
+        for sample in self._waits.values():
+            sample.draw.promote()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import operator
 import os
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llguidance.hf
 import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import (
     fill_next_token_bitmask,
     fill_next_token_bitmask_par,
@@ -46,11 +49,24 @@ _GRAMMARS: dict[str, Callable[[str], str]] = {
     "regex": LLMatcher.grammar_from_regex,
     "grammar": LLMatcher.grammar_from_lark,
 }
-_MOST_COMPILED = 256
+# Of constraints that are kept, all together. What one takes was measured over schemas of several sizes.
+_MAX_BYTES = 256 << 20
+_BYTES_A_CHARACTER, _LEAST_BYTES = 80, 1 << 16
 # More threads than this wait for each other.
-_MOST_THREADS = 16
-# For fewer bits one thread is done before others wake.
-_LEAST_BITS = 1 << 19
+_MAX_THREADS = 16
+# For fewer bits one thread is done before others wake, unless it takes so many seconds.
+_MIN_BITS, _LONG = 1 << 19, 0.005
+# How many Earley items one step of a stranger's constraint may make: some 2 ms, for each sample of a batch. Ambiguous
+# grammars take more, up to a second of a step under the library's own bound; no schema of MaskBench takes half of it.
+_BOUNDED_ITEMS = 5_000
+
+
+class _Key(NamedTuple):
+    """A compiled constraint by what it was asked for."""
+
+    kind: str
+    source: str
+    bounded: bool
 
 
 class ConstraintError(Exception):
@@ -58,14 +74,20 @@ class ConstraintError(Exception):
 
 
 class Constrainer:
-    """Compiles constraints against one tokenizer, and keeps the latest.
+    """Compiles constraints against one tokenizer, in any thread, and keeps those used last, in `most_bytes` or so.
 
     `vocabulary` is the width of the model's logits; `eos` are the ids that end its output. `any_spacing`: see
     `json_grammar`.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, vocabulary: int, eos: Collection[int], *, any_spacing: bool = False
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        vocabulary: int,
+        eos: Collection[int],
+        *,
+        any_spacing: bool = False,
+        most_bytes: int = _MAX_BYTES,
     ) -> None:
         try:
             self._tokens: LLTokenizer = llguidance.hf.from_tokenizer(
@@ -73,27 +95,54 @@ class Constrainer:
             )
         except Exception as error:  # llguidance may raise anything for a tokenizer that it does not know
             raise ConstraintError(f"its tokenizer cannot be held to a constraint: {error}") from error
-        self._threads = LLExecutor(min(os.cpu_count() or 1, _MOST_THREADS))
-        self._compiled: dict[tuple[str, str], LLMatcher] = {}
+        self._threads = LLExecutor(min(os.cpu_count() or 1, _MAX_THREADS))
+        self._vocabulary = vocabulary
+        self._compiled: OrderedDict[_Key, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+        self._most_bytes = most_bytes
+        self.kept_bytes = 0
         own = partial(json_grammar, any_spacing=any_spacing)
         self._grammars: dict[str, Callable[[str], str]] = {**_GRAMMARS, "json_schema": own}
 
-    def masks(self, kind: str, source: str) -> Callable[[], TokenMask]:
-        """Makes a fresh mask for each sample. `kind` is `json_schema`, `regex` or `grammar`. Raises ConstraintError."""
-        matcher = self._compiled.get((kind, source))
+    def masks(self, kind: str, source: str, *, bounded: bool = False) -> Callable[[], TokenMask]:
+        """Makes a fresh mask for each sample. `kind` is `json_schema`, `regex` or `grammar`. Raises ConstraintError.
+
+        The masks of a `bounded` one fail where a step takes them more than a few milliseconds.
+        """
+        key = _Key(kind, source, bounded)
+        with self._lock:
+            matcher = self._compiled.get(key)
+            if matcher is not None:
+                self._compiled.move_to_end(key)
         if matcher is None:
-            try:
-                matcher = LLMatcher(self._tokens, self._grammars[kind](source), log_level=0)
-            except ValueError as error:
-                raise ConstraintError(_first_line(str(error))) from error
-            if matcher.is_error():
-                raise ConstraintError(_first_line(matcher.get_error()))
-            # Clients of a server may each write schemas of their own.
-            while len(self._compiled) >= _MOST_COMPILED:
-                del self._compiled[next(iter(self._compiled))]
-            self._compiled[kind, source] = matcher
+            matcher = self._compile(key)
+            self._keep(key, matcher)
         prototype = matcher
         return lambda: TokenMask(prototype.deep_copy(), self._threads)
+
+    def _compile(self, key: _Key) -> LLMatcher:
+        limits = LLParserLimits(step_max_items=_BOUNDED_ITEMS) if key.bounded else None
+        try:
+            matcher = LLMatcher(self._tokens, self._grammars[key.kind](key.source), log_level=0, limits=limits)
+        except ValueError as error:
+            raise ConstraintError(_first_line(str(error))) from error
+        if not matcher.is_error():
+            # The first mask is the dearest, and copies have it from here.
+            fill_next_token_bitmask(matcher, np.zeros((1, -(-self._vocabulary // 32)), dtype=np.int32), 0)
+        if matcher.is_error():
+            raise ConstraintError(_first_line(matcher.get_error()))
+        return matcher
+
+    def _keep(self, key: _Key, matcher: LLMatcher) -> None:
+        # Clients of a server may each write schemas of their own.
+        with self._lock:
+            if key in self._compiled:
+                return
+            self._compiled[key] = matcher
+            self.kept_bytes += _bytes_of(key.source)
+            while self.kept_bytes > self._most_bytes:
+                oldest, _ = self._compiled.popitem(last=False)
+                self.kept_bytes -= _bytes_of(oldest.source)
 
 
 class TokenMask:
@@ -123,12 +172,14 @@ class TokenMask:
         return self._matcher.validate_tokens(list(tokens))
 
     def fill(self, masks: Sequence[TokenMask], bits: Bits) -> None:
-        if bits.size * 32 < _LEAST_BITS:
-            for row, mask in enumerate(masks):
-                fill_next_token_bitmask(mask._matcher, bits, row)
-        else:
-            pairs = [(mask._matcher, row) for row, mask in enumerate(masks)]
-            fill_next_token_bitmask_par(self._threads, pairs, bits)
+        rest = [(mask._matcher, row) for row, mask in enumerate(masks)]
+        if bits.size * 32 < _MIN_BITS:
+            end = time.perf_counter() + _LONG
+            while rest and time.perf_counter() < end:
+                matcher, row = rest.pop()
+                fill_next_token_bitmask(matcher, bits, row)
+        if rest:
+            fill_next_token_bitmask_par(self._threads, rest, bits)
 
     def fill_ahead(self, masks: Sequence[TokenMask], paths: Sequence[Sequence[Sequence[int]]], bits: Bits) -> None:
         alone: list[tuple[LLMatcher, int]] = []
@@ -160,6 +211,11 @@ class TokenMask:
             if len(taken) == len(path):
                 fill_next_token_bitmask(matcher, bits, row)
         matcher.rollback(len(taken))
+
+
+def _bytes_of(source: str) -> int:
+    """What a compiled constraint takes, by its length."""
+    return _LEAST_BYTES + _BYTES_A_CHARACTER * len(source)
 
 
 def _first_line(message: str) -> str:

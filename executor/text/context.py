@@ -1,42 +1,86 @@
 """A row's context, which is all text before what a model generates, and how it is encoded for the model.
 
-A chat template is rendered with marks in the place of the messages, so it is known which characters are the template's.
-Special tokens are recognized only in those, so an input cannot forge a turn.
+A chat template is rendered with marks in the place of the messages' texts, a thought apart from its answer, so it is
+known which characters are the template's. Special tokens are recognized only in those, so an input cannot forge a turn.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from datetime import date
+from typing import Any, NamedTuple, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from qpdsl.executor.text.chat_template import ContextError, kept_with_its_tokenizer, render
+from qpdsl.executor.text.thinking import Thinking
+from qpdsl.grammar.printable import shorten
+
 # A text, and whether it is trusted: whether the tokenizer's added tokens count in it.
 Piece = tuple[str, bool]
+_MAX_ENCODINGS = 1024
+# Texts of more characters are encoded beside the event loop, which others wait for: it may take ten milliseconds.
+_LONG = 20_000
+# Stands for a text of a message, by its number.
+_MARK = re.compile(r"qpdsl(\d+)message\1x")
+# Stands for the text of a turn whose tokens stay as they are.
+_KEPT = "qpdslkept"
+# What a name, an id or a key in a tool call is of; as it stands in the template's own text, it must not forge a turn.
+_NAME = re.compile(r"[\w.:-]*")
+_NAMES = ("id", "type", "name", "tool_call_id")
+_Way = tuple[Piece, "_Way | None"]
+Result = TypeVar("Result")
 
 
-class ContextError(Exception):
-    """A context that a model's tokenizer cannot take; the message says why."""
+class Turn(NamedTuple):
+    """One turn of a conversation: who speaks, what is said, and what the assistant thought before it said it.
+
+    `calls` are the message's fields for tools (`tool_calls`, `tool_call_id`, `name`) as a JSON object, or empty.
+    """
+
+    role: str
+    text: str
+    thought: str = ""
+    calls: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTurn:
+    """A turn in the tokens that a model drew, which came behind the context `before` as `switch` rendered it.
+
+    It is the turn `number` of the conversation; its thought is `open` where it was not closed.
+    """
+
+    before: Context
+    model: str
+    tokens: tuple[int, ...]
+    said: tuple[Piece, ...]
+    number: int
+    switch: str = ""
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Chat turns (role, text), or the pieces of a plain prompt: text, and whether the program's author wrote it.
+    """Chat turns, or the pieces of a plain prompt: text, and whether the program's author wrote it.
 
     The first `opening` of the pieces are those of the prompt that the context began with; all of them where it is None.
-    `grown`: the context holds text that was generated.
+    `grown`: the context holds text that was generated. `kept`: the model's last turn, where it is to stay as it was
+    drawn; other models are shown its text.
     """
 
-    turns: tuple[tuple[str, str], ...] = ()
+    turns: tuple[Turn, ...] = ()
     prompt: tuple[Piece, ...] = ()
     opening: int | None = field(default=None, compare=False)
     grown: bool = field(default=False, compare=False)
+    kept: KeptTurn | None = None
 
     @property
     def problem(self) -> str:
@@ -45,13 +89,22 @@ class Context:
         Empty in a conversation without a user turn.
         """
         if self.turns:
-            return next((text for role, text in self.turns if role == "user"), "")
+            return self._first("user")
         return "".join(text for text, _ in self.prompt[: self.opening])
+
+    @property
+    def characters(self) -> int:
+        """How many it has, without those of a chat template."""
+        turns = (len(turn.text) + len(turn.thought) for turn in self.turns)
+        return sum(turns) + sum(len(text) for text, _ in self.prompt)
 
     @property
     def system(self) -> str:
         """The system turn; empty without one."""
-        return next((text for role, text in self.turns if role == "system"), "")
+        return self._first("system")
+
+    def _first(self, role: str) -> str:
+        return next((turn[1] for turn in self.turns if turn[0] == role), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +122,50 @@ class Encoded:
         return index
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, context: Context) -> tuple[int, ...]:
+def encode(
+    tokenizer: PreTrainedTokenizerFast,
+    context: Context,
+    thinking: Thinking | None = None,
+    switch: str = "",
+    *,
+    within_last: bool = False,
+) -> tuple[int, ...]:
     """Token ids of a context, up to where the model's own text begins. Raises ContextError.
 
     Text that the program's author did not write never becomes a guarded token, so an input cannot forge a turn: those
     are the special tokens, and the added ones that the chat template writes. Where there is nothing to forge, the ids
     are those of `apply_chat_template`, or of the tokenizer's bos and the prompt.
+
+    `thinking` says how the model thinks: each thought is put where its template has it, and text of an assistant with
+    the marks of a thought is parted first. `switch` is one of `thinking.switches`, or "" for what the template does by
+    itself. With `within_last` the last turn, the assistant's, goes on: as `continue_final_message` has it.
     """
     if context.turns:
-        return encode_pieces(tokenizer, _chat_pieces(tokenizer, context.turns))
+        turns = [Turn(*turn) for turn in context.turns]
+        arguments = {} if thinking is None else thinking.arguments(switch)
+        return encode_pieces(tokenizer, _chat_pieces(tokenizer, turns, thinking, arguments, within_last))
     return automatic_prefix(tokenizer) + encode_pieces(tokenizer, list(context.prompt))
+
+
+def encode_after(
+    tokenizer: PreTrainedTokenizerFast, context: Context, number: int, thinking: Thinking | None, switch: str
+) -> tuple[int, ...]:
+    """The ids of a conversation behind the text of its turn of that number, the assistant's. Raises ContextError."""
+    kept = _KEPT
+    while any(kept == turn.text or kept == turn.thought for turn in context.turns):
+        kept += "t"
+    turns = [*context.turns[:number], Turn("assistant", kept), *context.turns[number + 1 :]]
+    arguments = {} if thinking is None else thinking.arguments(switch)
+    pieces = _chat_pieces(tokenizer, turns, thinking, arguments, within_last=False)
+    place = next((place for place, piece in enumerate(pieces) if piece == (kept, False)), None)
+    if place is None:
+        raise ContextError("its chat template leaves out a turn whose tokens are to stay")
+    return encode_pieces(tokenizer, pieces[place + 1 :])
+
+
+async def read_beside(characters: int, function: Callable[[], Result]) -> Result:
+    """What a function makes of a text of so many characters: beside the event loop, where that takes long."""
+    return function() if characters <= _LONG else await asyncio.to_thread(function)
 
 
 def encode_pieces(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> tuple[int, ...]:
@@ -112,7 +199,7 @@ def _only_trusted(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], whole
     return [id for id in whole if id in guarded] == trusted_ids
 
 
-@lru_cache(maxsize=8)
+@kept_with_its_tokenizer
 def _guarded(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
     """The added tokens that make up the frame of a conversation, by id: special ones, and those of the template.
 
@@ -127,9 +214,9 @@ def _guarded(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
     }
 
 
-@lru_cache(maxsize=4096)
+@kept_with_its_tokenizer
 def _guarded_in(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[int, ...]:
-    """The guarded tokens in a piece of a template or prompt. It is cached, as a run has the same few pieces."""
+    """The guarded tokens in a piece of a template or prompt. A run has the same few pieces."""
     guarded = _guarded(tokenizer)
     return tuple(id for id in tokenizer.encode(text, add_special_tokens=False) if id in guarded)
 
@@ -185,7 +272,7 @@ def _encode_separately(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) 
     return Encoded(tuple(ids), tuple(spans))
 
 
-@lru_cache(maxsize=8)
+@kept_with_its_tokenizer
 def _without_guarded_tokens(tokenizer: PreTrainedTokenizerFast) -> tuple[Tokenizer, dict[int, int]]:
     """The tokenizer that reads guarded tokens as text, and the ids of its other added tokens by those that it gives."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -217,50 +304,172 @@ def chat_frame(
 
     Where a turn's text is None, the result has the turn's number in its place. Raises ContextError.
     """
-    # Marks replace the messages, so that their places are found whatever a message says.
-    marks = {f"qpdsl{index}message{index}x": index for index in range(len(turns))}
-    filled = [(role, mark if text is None else text) for (role, text), mark in zip(turns, marks, strict=True)]
-    parts = re.split("(" + "|".join(marks) + ")", _render(tokenizer, filled, to_go_on=to_go_on))
-    return [marks.get(part, part) for part in parts if part]
+    messages = [
+        {"role": role, "content": _mark(index) if text is None else text} for index, (role, text) in enumerate(turns)
+    ]
+    return _parts(render(tokenizer, messages, to_go_on=to_go_on), len(turns))
 
 
-def _chat_pieces(tokenizer: PreTrainedTokenizerFast, turns: tuple[tuple[str, str], ...]) -> list[Piece]:
-    """The rendered chat template as pieces, of which the message texts are not trusted."""
-    frame = _frame(tokenizer, tuple(role for role, _ in turns))
-    rendered = _render(tokenizer, list(turns))
-    pieces: list[Piece] = []
+def _mark(index: int) -> str:
+    """What replaces a text, so that its place is found whatever it says."""
+    return f"qpdsl{index}message{index}x"
+
+
+def _parts(rendered: str, marks: int) -> list[str | int]:
+    """The template's own text, and between it the numbers of the marks."""
+    parts: list[str | int] = []
     end = 0
-    for part in frame:
-        # Some templates strip the messages, of some roles or of all.
-        choices = [part] if isinstance(part, str) else [turns[part][1], turns[part][1].strip()]
-        for text in choices:
-            if rendered.startswith(text, end):
-                pieces.append((text, isinstance(part, str)))
-                end += len(text)
-                break
-        else:
-            break
-    if end != len(rendered) or len(pieces) != len(frame):
+    for mark in _MARK.finditer(rendered):
+        if (index := int(mark[1])) < marks:
+            parts += [rendered[end : mark.start()], index]
+            end = mark.end()
+    return [part for part in (*parts, rendered[end:]) if part != ""]
+
+
+def _chat_pieces(
+    tokenizer: PreTrainedTokenizerFast,
+    turns: Sequence[Turn],
+    thinking: Thinking | None,
+    arguments: Mapping[str, Any],
+    within_last: bool,
+) -> list[Piece]:
+    """The rendered chat template as pieces, of which the texts of messages are not trusted."""
+    texts: list[str] = []
+
+    def marked(text: str) -> str:
+        texts.append(text)
+        return _mark(len(texts) - 1) if text else ""
+
+    said = [_message(turn, thinking, str) for turn in turns]
+    shape = json.dumps([_message(turn, thinking, marked) for turn in turns])
+    # Some templates write the day.
+    frame = _frame(tokenizer, shape, json.dumps(arguments), within_last, len(texts), date.today())
+    pieces = _matched(render(tokenizer, said, within_last=within_last, arguments=arguments), frame, texts)
+    if pieces is None:
         raise ContextError("its chat template rewrites the messages, so their text cannot be told from its own")
     return pieces
 
 
-@lru_cache(maxsize=256)
-def _frame(tokenizer: PreTrainedTokenizerFast, roles: tuple[str, ...]) -> list[str | int]:
-    return chat_frame(tokenizer, [(role, None) for role in roles])
+@kept_with_its_tokenizer
+def _frame(
+    tokenizer: PreTrainedTokenizerFast, shape: str, arguments: str, within_last: bool, marks: int, day: date
+) -> list[str | int]:
+    return _parts(render(tokenizer, json.loads(shape), within_last=within_last, arguments=json.loads(arguments)), marks)
 
 
-@lru_cache(maxsize=64)
+def _message(turn: Turn, thinking: Thinking | None, text_of: Callable[[str], str]) -> dict[str, Any]:
+    """A turn as a template takes it, each of its texts as `text_of` has it."""
+    if thinking is None or turn.role != "assistant":
+        message: dict[str, Any] = {"role": turn.role, "content": text_of(turn.text)}
+    else:
+        begin, thought, end, text = thinking.parted(turn.thought, turn.text)
+        shown, answer = text_of(thought), text_of(text)
+        if thinking.field is None:
+            message = {"role": turn.role, "content": begin + shown + end + answer}
+        else:
+            message = {"role": turn.role, "content": answer} | ({thinking.field: shown} if thought else {})
+    return message | _calls(json.loads(turn.calls), text_of) if turn.calls else message
+
+
+def _calls(fields: Mapping[str, Any], text_of: Callable[[str], str]) -> dict[str, Any]:
+    """The fields of a message for tools: names and ids as they are, the values of arguments as `text_of` has them."""
+
+    def of(name: str, value: Any) -> Any:
+        if isinstance(value, str) and name not in _NAMES:
+            return text_of(value)
+        if isinstance(value, str) and not _NAME.fullmatch(value):
+            raise ContextError(f"{shorten(value, 40)} is no {name} of a tool")
+        if isinstance(value, list):
+            return [of(name, item) for item in value]
+        if isinstance(value, dict):
+            if (odd := next((key for key in value if not _NAME.fullmatch(key)), None)) is not None:
+                raise ContextError(f"{shorten(odd, 40)} is no name in the call of a tool")
+            # What a tool is called with may have names of any sort.
+            return {key: of("" if name in ("", "arguments") else key, item) for key, item in value.items()}
+        return value
+
+    return {name: of(name, value) for name, value in fields.items()}
+
+
+def _matched(rendered: str, frame: Sequence[str | int], texts: Sequence[str]) -> list[Piece] | None:
+    """A rendered conversation in pieces, by its frame; None where its texts are not those of the messages."""
+    # By where each ends, the ways to get there: the last piece, and the way before it.
+    ways: dict[int, _Way | None] = {0: None}
+    for part in frame:
+        trusted = isinstance(part, str)
+        choices = [part] if isinstance(part, str) else _written(texts[part])
+        longer: dict[int, _Way | None] = {}
+        for end, way in ways.items():
+            for text in choices:
+                if rendered.startswith(text, end):
+                    longer.setdefault(end + len(text), ((text, trusted), way))
+        ways = longer
+    if len(rendered) not in ways:
+        return None
+    pieces: list[Piece] = []
+    at = ways[len(rendered)]
+    while at is not None:
+        pieces.append(at[0])
+        at = at[1]
+    return pieces[::-1]
+
+
+def _written(text: str) -> list[str]:
+    """How a template may write a text: as it is, without white space around, or within a string of JSON."""
+    bare = [strip(text, what) for what in (None, "\n") for strip in (str.strip, str.lstrip, str.rstrip)]
+    return list(dict.fromkeys([text, *bare, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1]]))
+
+
+@kept_with_its_tokenizer
 def template_strips(tokenizer: PreTrainedTokenizerFast) -> bool:
     """Whether the chat template strips a user's text. Raises ContextError."""
-    return " x " not in _render(tokenizer, [("user", " x ")])
+    return " x " not in render(tokenizer, [{"role": "user", "content": " x "}])
 
 
-def _render(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str]], *, to_go_on: bool = True) -> str:
-    if not tokenizer.chat_template:
-        raise ContextError("its tokenizer has no chat template; use `prompt` instead of `chat`")
-    messages: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in turns]
-    try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=to_go_on))
-    except Exception as error:  # a template may raise anything of jinja's
-        raise ContextError(f"its chat template does not take these turns: {error}") from error
+class ResumedEncoder:
+    """Encodes a text from the last cut that it shares with a text encoded before.
+
+    A cut is the place before an added token that is matched as it stands (not normalized, and without taking the space
+    around it) and is no part of another one. Tokenizers split the text at such tokens before anything else, so what
+    lies before and after a cut is encoded by itself.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._backend: Tokenizer = tokenizer.backend_tokenizer
+        added = tokenizer.added_tokens_decoder
+        names = [token.content for token in added.values()]
+        self._cuts = {
+            id: token.content
+            for id, token in added.items()
+            if not (token.normalized or token.lstrip or token.rstrip or token.single_word)
+            if not any(token.content in name for name in names if name != token.content)
+        }
+        self._pattern = re.compile("|".join(map(re.escape, self._cuts.values())) or "(?!)")
+        # By the text up to the end of an added token: the encoding of what lies before that token.
+        self._prefixes: OrderedDict[str, Encoded] = OrderedDict()
+
+    def encode(self, text: str) -> Encoded:
+        """The tokens of the whole text, with their spans."""
+        encoded = self._encoded(text)
+        for index in range(len(encoded.tokens) - 1, 0, -1):
+            start, end = encoded.spans[index]
+            if self._cuts.get(encoded.tokens[index]) == text[start:end]:
+                self._keep(text[:end], Encoded(encoded.tokens[:index], encoded.spans[:index]))
+                break
+        return encoded
+
+    def _encoded(self, text: str) -> Encoded:
+        for match in reversed(list(self._pattern.finditer(text))):
+            before = self._prefixes.get(text[: match.end()])
+            if before is not None:
+                cut = match.start()
+                rest = located(self._backend, text[cut:])
+                spans = tuple((start + cut, end + cut) for start, end in rest.spans)
+                return Encoded(before.tokens + rest.tokens, before.spans + spans)
+        return located(self._backend, text)
+
+    def _keep(self, text: str, encoded: Encoded) -> None:
+        self._prefixes[text] = encoded
+        self._prefixes.move_to_end(text)
+        if len(self._prefixes) > _MAX_ENCODINGS:
+            self._prefixes.popitem(last=False)

@@ -1,41 +1,196 @@
-"""The text of tokens that come one by one: incremental detokenization, as vLLM does it."""
+"""The text of tokens so far. Bytes that only begin a letter are kept apart, as the next tokens may complete it.
+
+A letter may be spread over several tokens, of one call or of two. So no text is cut by the length of another: the text
+of a row is that of all its tokens, and what a token adds is told once it can no longer change.
+"""
 
 from __future__ import annotations
 
+import re
+from codecs import getincrementaldecoder
+from functools import cache
+
 from tokenizers import Tokenizer
 
-# A character has at most four bytes. Tokens that are still undecodable after this many are no character to wait for.
-_LONGEST_CHARACTER = 4
-_UNDECODABLE = "\ufffd"
-_MOST_KEPT = 65_536
-
+# What stands for bytes that are no letter, or none yet.
+UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
+# The most bytes that are not a whole letter yet.
+_MAX_BEGUN = 3
+_MAX_KEPT = 65_536
+_FALLBACK = re.compile("<0x([0-9A-F]{2})>")
+_Decoder = getincrementaldecoder("utf-8")
 Tokens = tuple[int, ...]
 
 
 class Detokenizer:
-    """Decodes tokens together with the tokens before them, since a token's text can depend on those.
+    """Decodes the tokens of one model, without special ones, or with them where they are `marked`.
+
+    The text is that of the tokenizer, but for bytes of a byte-fallback vocabulary that are no letter: as in
+    SentencePiece each of them becomes U+FFFD, where the tokenizers library gives up the whole letters beside them too.
 
     What has been decoded is kept: the samples of one model share the object, and repeat one another's text.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, marked: bool = False) -> None:
         self._tokenizer = tokenizer
-        self._pieces: dict[tuple[Tokens, Tokens], str] = {}
+        self._marked = marked
+        added = tokenizer.get_added_tokens_decoder().items()
+        self._hidden = {id for id, token in added if token.special and not marked}
+        self._pieces: dict[tuple[Tokens, Tokens], tuple[str, bool]] = {}
+        self._bytes: dict[int, bytes] = {}
 
-    def piece(self, before: Tokens, pending: Tokens) -> str:
-        """The text that the last of the `pending` tokens completes; none while it ends inside a character."""
+    def text(self, tokens: Tokens) -> str:
+        """The text of all tokens; of a letter that the last ones only begin, U+FFFD."""
+        text = self._tokenizer.decode(list(tokens), skip_special_tokens=not self._marked) if tokens else ""
+        if UNDECODABLE in text and any(map(self._falls_back, tokens)):
+            return self._sound_text(tokens)
+        return text
+
+    def tail(self, tokens: Tokens) -> str:
+        """What stands at the end of their text for a letter that they only begin; empty where there is none."""
+        begun, _ = self._begun(tokens)
+        # The tokenizers write one for each such byte, and one for all of them in a byte-level vocabulary.
+        return UNDECODABLE * (begun if begun and self._falls_back(self._last(tokens)) else min(begun, 1))
+
+    def added(self, earlier: Tokens, tokens: Tokens) -> str:
+        """The text of `tokens` behind that of `earlier`, with which they begin.
+
+        A letter that `earlier` only begin is a part of it.
+        """
+        return self.text(tokens)[len(self.text(earlier)) - len(self.tail(earlier)) :]
+
+    def piece(self, before: Tokens, pending: Tokens) -> tuple[str, bool]:
+        """What `pending` add to the text of `before` that cannot change, and whether that is all of them."""
         piece = self._pieces.get((before, pending))
         if piece is None:
-            if len(self._pieces) >= _MOST_KEPT:
+            if len(self._pieces) >= _MAX_KEPT:
                 self._pieces.clear()
-            piece = self._pieces[before, pending] = self._decoded(before, pending)
+            tokens = before + pending
+            tail = self.tail(tokens)
+            text = self.text(tokens)[len(self.text(before)) :].removesuffix(tail)
+            piece = self._pieces[before, pending] = text, not tail
         return piece
 
-    def _decoded(self, before: Tokens, pending: Tokens) -> str:
-        text = self._text(before + pending)
-        if text.endswith(_UNDECODABLE) and len(pending) < _LONGEST_CHARACTER:
-            return ""
-        return text[len(self._text(before)) :]
+    def shows(self, token: int) -> bool:
+        """Whether a token has a part in the text."""
+        return bool(self.bytes_of(token))
 
-    def _text(self, tokens: Tokens) -> str:
-        return self._tokenizer.decode(list(tokens), skip_special_tokens=True) if tokens else ""
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of one token by itself; none of one that is not shown."""
+        data = self._bytes.get(token)
+        if data is None:
+            text = self._tokenizer.decode([token], skip_special_tokens=not self._marked)
+            alone = text and UNDECODABLE not in text
+            data = self._bytes[token] = text.encode() if alone else self._spelt(token)
+        return data
+
+    def begin(self, earlier: Tokens = ()) -> GrowingText:
+        """The text that comes behind that of `earlier`."""
+        return GrowingText(self, earlier)
+
+    def unfinished(self, tokens: Tokens) -> int:
+        """How many of the last tokens hold a letter that they only begin."""
+        return self._begun(tokens)[1]
+
+    def _begun(self, tokens: Tokens) -> tuple[int, int]:
+        """How many bytes at the end only begin a letter, and how many of the tokens hold these."""
+        data, sizes = b"", list[int]()
+        for token in reversed(tokens):
+            own = self.bytes_of(token)
+            sizes.append(len(own))
+            data = own + data
+            if len(data) >= _MAX_BEGUN:
+                break
+        decoder = _Decoder("replace")
+        decoder.decode(data[-_MAX_BEGUN:])
+        begun, held = len(decoder.getstate()[0]), 0
+        left = begun
+        while left > 0:
+            left -= sizes[held]
+            held += 1
+        return begun, held
+
+    def _last(self, tokens: Tokens) -> int:
+        """The last token with text."""
+        return next(token for token in reversed(tokens) if self.bytes_of(token))
+
+    def _spelt(self, token: int) -> bytes:
+        """The bytes of a token that is no text by itself, by its name in the vocabulary: such as a lone space."""
+        name = self._name(token)
+        if (byte := _FALLBACK.fullmatch(name)) is not None:
+            return bytes([int(byte[1], 16)])
+        known = byte_characters()
+        return bytes(known[sign] for sign in name) if known.keys() >= set(name) else name.replace("▁", " ").encode()
+
+    def _falls_back(self, token: int) -> bool:
+        """Whether a token is one byte of a byte-fallback vocabulary."""
+        return len(self.bytes_of(token)) == 1 and _FALLBACK.fullmatch(self._name(token)) is not None
+
+    def _name(self, token: int) -> str:
+        """The token in the vocabulary; empty for one that is not shown."""
+        return "" if token in self._hidden else self._tokenizer.id_to_token(token) or ""
+
+    def _sound_text(self, tokens: Tokens) -> str:
+        """The text where a run of byte tokens is not UTF-8: such a run comes to nothing but U+FFFD as it is."""
+        names: list[str] = []
+        run: list[int] = []
+
+        def end_run() -> None:
+            # Each byte that is no letter's is decoded to one surrogate.
+            for sign in bytes(run).decode("utf-8", "surrogateescape"):
+                lone = "\udc80" <= sign <= "\udcff"
+                names.extend([UNDECODABLE] if lone else [f"<0x{byte:02X}>" for byte in sign.encode()])
+            run.clear()
+
+        for token in tokens:
+            if self._falls_back(token):
+                run += self.bytes_of(token)
+            elif self.shows(token):
+                end_run()
+                names.append(self._name(token))
+        end_run()
+        return str(self._tokenizer.decoder.decode(names))
+
+
+class GrowingText:
+    """The text of tokens as they come behind those of `earlier`, as far as it cannot change.
+
+    `text` is that of the last tokens, which are those from the number `start` on: below 0 for those of `earlier` that
+    began a letter. `whole`: they end with a letter.
+    """
+
+    __slots__ = ("_before", "_detokenizer", "_pending", "start", "text", "whole")
+
+    def __init__(self, detokenizer: Detokenizer, earlier: Tokens = ()) -> None:
+        self._detokenizer = detokenizer
+        unfinished = detokenizer.unfinished(earlier)
+        done = len(earlier) - unfinished
+        # Some tokenizers drop a space before the first token: it is enough to know one with text before the next.
+        shown = next((at for at in range(done - 1, -1, -1) if detokenizer.shows(earlier[at])), done)
+        self._before, self._pending = earlier[shown:done], earlier[done:]
+        self.start = -unfinished
+        self.text, self.whole = detokenizer.piece(self._before, self._pending) if unfinished else ("", True)
+
+    @property
+    def tail(self) -> str:
+        """What stands behind the text for a letter that is only begun."""
+        return self._detokenizer.tail(self._before + self._pending)
+
+    def push(self, token: int) -> str:
+        """Takes the next token; the text that is now sure."""
+        if self.whole:
+            self._before = self._pending if any(map(self._detokenizer.shows, self._pending)) else self._before
+            self.start += len(self._pending)
+            self.text, self._pending = "", ()
+        known = len(self.text)
+        self._pending = (*self._pending, token)
+        self.text, self.whole = self._detokenizer.piece(self._before, self._pending)
+        return self.text[known:]
+
+
+@cache
+def byte_characters() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary (GPT-2) stands for."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte) if byte in shown else chr(256 + others.index(byte)): byte for byte in range(256)}

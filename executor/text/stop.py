@@ -14,7 +14,8 @@ from qpdsl.grammar.literals.matcher import matcher
 class Cut:
     """Where a sample stops: after its first `tokens` tokens and then `tail`, the kept text of the tokens cut in two.
 
-    `tail` is empty where the stop ends with a token.
+    `tail` is empty where the stop ends with a token. `tokens` is below 0 where the first of those that are cut is one
+    of an earlier sample's, which ended inside a letter.
     """
 
     tokens: int
@@ -81,12 +82,13 @@ class StopSearch:
 class StopWatch:
     """An engine `Watch` that ends a sample at the first of its stops; `cut` says where.
 
-    With `stops` None nothing does. `emit` is called with each piece of the sample's text as soon as it is complete.
-    With `until`, the sample ends as well where that search's match can no longer change, and nothing is cut. `pushed`
-    counts tokens.
+    With `stops` None nothing does. `emit` is called with each piece of the sample's text as soon as it cannot change.
+    With `until`, the sample ends as well where that search's match can no longer change, and nothing is cut. `earlier`
+    are tokens before the sample whose text goes on in it. With `leading` white space before its first letter is no part
+    of the text. `pushed` counts tokens.
     """
 
-    __slots__ = ("_before", "_decoded", "_emit", "_pending", "_piece", "_stops", "_until", "cut", "pushed")
+    __slots__ = ("_emit", "_leading", "_stops", "_text", "_until", "cut", "pushed")
 
     def __init__(
         self,
@@ -94,36 +96,43 @@ class StopWatch:
         stops: Stops | None,
         emit: Callable[[str], None] | None = None,
         until: TextSearch | None = None,
+        earlier: Tokens = (),
+        *,
+        leading: bool = False,
     ) -> None:
-        self._piece = detokenizer.piece
+        self._leading = leading
+        self._text = detokenizer.begin(earlier)
         self._stops = None if stops is None else stops.search()
         self._emit = emit
         self._until = until
-        self._decoded = 0
-        self._before: Tokens = ()
-        self._pending: Tokens = ()
         self.cut: Cut | None = None
         self.pushed = 0
 
     def push(self, token: int) -> bool:
         self.pushed += 1
-        pending = self._pending = (*self._pending, token)
-        piece = self._piece(self._before, pending)
+        piece = self._text.push(token)
+        if self._leading:
+            piece = piece.lstrip()
         if not piece:
             return False
+        self._leading = False
         after = None if self._stops is None else self._stops.push(piece)
         if after is not None:
             self._cut_at(piece, after)
             return True
         if self._emit is not None:
             self._emit(piece)
-        self._decoded += len(pending)
-        self._before, self._pending = pending, ()
         return self._until is not None and self._until.push(piece)
+
+    def end(self) -> None:
+        """Nothing follows: what stands for a letter that is only begun is emitted."""
+        if self._emit is not None and self._text.tail:
+            self._emit(self._text.tail)
 
     def _cut_at(self, piece: str, after: int) -> None:
         """Cuts where the stop ends, `after` characters before the end of the last piece."""
-        kept = piece[: len(piece) - after]
-        self.cut = Cut(self._decoded, kept) if after else Cut(self._decoded + len(self._pending), "")
+        text = self._text
+        within = after or not text.whole
+        self.cut = Cut(text.start, text.text[: len(text.text) - after]) if within else Cut(self.pushed, "")
         if self._emit is not None:
-            self._emit(kept)
+            self._emit(piece[: len(piece) - after])

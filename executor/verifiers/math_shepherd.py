@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.text.context import ContextError, Piece, automatic_prefix, encode_located
+from qpdsl.executor.text.chat_template import ContextError
+from qpdsl.executor.text.context import Piece, automatic_prefix, encode_located
 from qpdsl.executor.verifiers.verifier import (
     STEP_SEPARATOR,
     Solution,

@@ -13,14 +13,8 @@ from functools import cached_property
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.text.context import (
-    ContextError,
-    Piece,
-    automatic_prefix,
-    chat_frame,
-    encode_pieces,
-    template_strips,
-)
+from qpdsl.executor.text.chat_template import ContextError
+from qpdsl.executor.text.context import Piece, automatic_prefix, chat_frame, encode_pieces, template_strips
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, ModelFiles, Solution, StepReads, Verifier, two_way
 
 

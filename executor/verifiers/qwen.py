@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.text.context import ContextError, Piece, chat_frame, encode_pieces
+from qpdsl.executor.text.chat_template import ContextError
+from qpdsl.executor.text.context import Piece, chat_frame, encode_pieces
 from qpdsl.executor.verifiers.verifier import ModelFiles, Solution, StepReads, Verifier, two_way
 
 MARK = "<extra_0>"

@@ -2,20 +2,19 @@
 
 To add a kind, write its subclass of `Verifier` in a file of its own here, and put the class into `VERIFIERS`. Its name
 goes into `VerifierKind` (`grammar/words.py`), which the checker, editors and type checkers read; a test compares the
-two. `docs/verifiers.md` has a table of the kinds.
+two. `docs/use/models.md` has a table of the kinds.
 """
 
 from __future__ import annotations
 
 from qpdsl.executor.engine.model.heads import ValueHead
-from qpdsl.executor.text.context import ContextError
-from qpdsl.executor.verifiers.checkpoint import CheckpointTensors
+from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.verifiers.math_shepherd import MathShepherdVerifier
 from qpdsl.executor.verifiers.outcome import OutcomeVerifier
 from qpdsl.executor.verifiers.qwen import QwenVerifier
 from qpdsl.executor.verifiers.rlhflow import RlhflowVerifier
 from qpdsl.executor.verifiers.skywork import SkyworkVerifier
-from qpdsl.executor.verifiers.verifier import ModelFiles, Verifier
+from qpdsl.executor.verifiers.verifier import CheckpointTensors, ModelFiles, Verifier
 
 # In the order in which a model's files are asked: a Qwen verifier has an outcome model's weights as well.
 VERIFIERS: tuple[type[Verifier], ...] = (

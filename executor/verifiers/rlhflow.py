@@ -11,8 +11,7 @@ from functools import cached_property
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.text.context import Encoded, Piece, chat_frame, encode_located, template_strips
-from qpdsl.executor.text.resumed_encoding import ResumedEncoder
+from qpdsl.executor.text.context import Encoded, Piece, ResumedEncoder, chat_frame, encode_located, template_strips
 from qpdsl.executor.verifiers.verifier import Solution, StepReads, Verifier, sign_token, two_way
 
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.text.context import ContextError, encode_pieces
+from qpdsl.executor.text.chat_template import ContextError
+from qpdsl.executor.text.context import encode_pieces
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, ModelFiles, Solution, StepReads, Verifier
 
 

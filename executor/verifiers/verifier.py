@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+import torch
+from safetensors import safe_open
 from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-from qpdsl.executor.text.context import ContextError
-from qpdsl.executor.verifiers.checkpoint import CheckpointTensors
+from qpdsl.executor.checkpoint.model_folder import ModelFolder
+from qpdsl.executor.engine.model.heads import Layer, ValueHead
+from qpdsl.executor.text.chat_template import ContextError
 
 # Scores are rounded before anything compares them, so that a batch's rounding errors decide nothing.
 SCORE_DIGITS = 5
 STEP_SEPARATOR = "\n\n"
-_MOST_KEPT = 20_000
+_MAX_KEPT = 20_000
+_MOST = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class Verifier(ABC):
         """
         self._tokenizer = tokenizer
         # Finished rows and equal rows are asked for again in every round.
-        self._kept: dict[Solution, StepReads | None] = {}
+        self._kept: OrderedDict[Solution, StepReads | None] = OrderedDict()
 
     @classmethod
     def recognizes(cls, files: ModelFiles) -> bool:
@@ -95,14 +100,17 @@ class Verifier(ABC):
     def reads(self, problem: str, text: str, *, raw: bool = False, system: str = "") -> StepReads | None:
         """Where to read the score of each step of `text`; None where it has none yet. See `Solution`.
 
-        Raises ContextError where the tokenizer cannot lay it out.
+        Threads may ask side by side. Raises ContextError where the tokenizer cannot lay it out.
         """
         solution = Solution(problem, text, raw, system)
-        if solution not in self._kept:
-            if len(self._kept) >= _MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[solution] = self.lay_out(solution)
-        return self._kept[solution]
+        try:
+            return self._kept[solution]
+        except KeyError:
+            reads = self.lay_out(solution)
+        self._kept[solution] = reads
+        if len(self._kept) > _MAX_KEPT:
+            self._kept.popitem(last=False)
+        return reads
 
     @property
     def bounded(self) -> bool:
@@ -144,3 +152,73 @@ def reduce_scores(scores: Sequence[float], strategy: str) -> float:
         if strategy == "mean":
             value /= len(scores)
     return round(value, SCORE_DIGITS)
+
+
+@dataclass(frozen=True)
+class CheckpointTensors:
+    """The tensors in the files of a model folder."""
+
+    folder: ModelFolder
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Raises KeyError where there is no such tensor, OSError where its file cannot be read."""
+        with safe_open(str(self.folder.file(name)), framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(name)
+        return tensor
+
+    def has_head(self, name: str) -> bool:
+        """Whether there are weights of a head `name`."""
+        return bool(self._linear_layers(name))
+
+    def head(self, name: str, device: str) -> ValueHead | None:
+        """The head `name`, on `device`; None where there are no weights of it."""
+        layers = self._linear_layers(name)
+        return ValueHead([self._layer(layer, device) for layer in layers]) if layers else None
+
+    def _linear_layers(self, name: str) -> list[str]:
+        """The linear layers of a head, in order: one, or a sequence with activations between them."""
+        tensors = self.folder.tensors
+        if f"{name}.weight" in tensors:
+            return [name]
+        numbers = [
+            int(number)
+            for tensor in tensors
+            if tensor.startswith(f"{name}.") and tensor.endswith(".weight")
+            if (number := tensor.removeprefix(f"{name}.").removesuffix(".weight")).isdecimal()
+        ]
+        return [f"{name}.{number}" for number in sorted(numbers)]
+
+    def _layer(self, name: str, device: str) -> Layer:
+        weight, bias = self.tensor(f"{name}.weight"), f"{name}.bias"
+        return weight.to(device), self.tensor(bias).to(device) if bias in self.folder.tensors else None
+
+
+class StoredScore(NamedTuple):
+    """A score, and the engine's seconds that it took to read it."""
+
+    score: float
+    seconds: float
+
+
+class ScoreStore:
+    """The latest `most` scores that any instance of a session read, by a digest of the model and the tokens so far.
+
+    They are kept only where a model's numbers do not depend on what else is in a batch, so that it makes no difference
+    which instance came first.
+    """
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._scores: OrderedDict[bytes, StoredScore] = OrderedDict()
+        self._most = most
+
+    def get(self, content: bytes) -> StoredScore | None:
+        stored = self._scores.get(content)
+        if stored is not None:
+            self._scores.move_to_end(content)
+        return stored
+
+    def put(self, content: bytes, score: float, seconds: float = 0.0) -> None:
+        """Keeps a score; the first one of a content stays."""
+        self._scores.setdefault(content, StoredScore(score, seconds))
+        if len(self._scores) > self._most:
+            self._scores.popitem(last=False)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass, field
-from typing import Literal as OneOf
 
-from qpdsl.grammar.ast.clauses import Draft
+from qpdsl.grammar.ast.clauses import DraftClause
 from qpdsl.grammar.ast.expressions import Expr
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.ast.schemas import Schema, TypeExpr
-from qpdsl.grammar.ast.stages import Stage
+from qpdsl.grammar.ast.stage import Stage
 from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.model_id import with_adapter, with_think
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import BudgetUnit, WithinLevel
 
@@ -39,16 +40,23 @@ class Param(Node):
 
 @dataclass(frozen=True, slots=True)
 class Model(Node):
-    """`model NAME = "id" kind=KIND adapter="place"`.
+    """`model NAME = "id" kind=KIND adapter="place" think="<think>|</think>"`.
 
-    `kind` says how a verifier scores, None where its own files are to tell. `adapter` is a folder or a hub id.
+    `kind` says how a verifier scores, None where its own files are to tell. `adapter` is a folder or a hub id. `think`
+    is what opens and closes the model's thoughts or `none`, None where its own files are to tell.
     """
 
     name: str
     id: str
     kind: str | None = None
     adapter: str | None = None
+    think: str | None = None
     name_span: Span = field(compare=False, repr=False, kw_only=True)
+
+    @property
+    def whole_id(self) -> str:
+        """The id with the adapter and with what is said of thoughts."""
+        return with_think(with_adapter(self.id, self.adapter), self.think)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,7 @@ class Prefer(Node):
 class Like(Node):
     """`like search_and_learn`: the conventions of another system's search in the place of our own."""
 
-    system: OneOf["search_and_learn"]
+    system: typing.Literal["search_and_learn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class Program(Node):
     body: tuple[Stage, ...]
     within: Within | None = None
     prefer: Prefer | None = None
-    draft: Draft | None = None
+    draft: DraftClause | None = None
     like: Like | None = None
     budget: Budget | None = None
     name_span: Span = field(compare=False, repr=False, kw_only=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass, field
-from typing import Literal as OneOf
 
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.source import Span
@@ -71,13 +71,13 @@ class JsonPath(Node):
 
 @dataclass(frozen=True, slots=True)
 class Unary(Node):
-    op: OneOf["-", "not"]
+    op: typing.Literal["-", "not"]
     operand: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Binary(Node):
-    op: OneOf["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "and", "or"]
+    op: typing.Literal["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "and", "or"]
     left: Expr
     right: Expr
 

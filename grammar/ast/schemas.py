@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass, field
-from typing import Literal as OneOf
 
 from qpdsl.grammar.ast.expressions import Regex
 from qpdsl.grammar.ast.node import Node
@@ -21,7 +21,7 @@ class TypeRef(Node):
 class RangeType(Node):
     """`int(0..150)`, `float(..1)`: a number between bounds, both inclusive; None where one is left open."""
 
-    name: OneOf["int", "float"]
+    name: typing.Literal["int", "float"]
     low: int | float | None
     high: int | float | None
 

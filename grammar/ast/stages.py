@@ -1,210 +1,435 @@
-"""The stages of a program."""
+"""The stages of a program, each declared once: its form, its fields with their roles, and what it means.
+
+Those that ask models are in `model_stages.py`, which comes first: messages list stages in the order of their classes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal as OneOf
+from typing import ClassVar
 
-from qpdsl.grammar.ast.clauses import Draft, ModelRef, Target, Via
-from qpdsl.grammar.ast.expressions import Expr, JsonPath, Name, Regex, Template
+from qpdsl.grammar.ast.clauses import GivenColumn, ModelRef
+from qpdsl.grammar.ast.expressions import Expr, JsonPath, Literal, Name, Regex, Template
+from qpdsl.grammar.ast.model_stages import MAX_ROWS, Arguments
 from qpdsl.grammar.ast.node import Node
-from qpdsl.grammar.ast.verifiers import Compare, Verifier
+from qpdsl.grammar.ast.stage import (
+    BLOCK,
+    INTO,
+    PER,
+    Range,
+    Stage,
+    is_a,
+    is_condition,
+    is_equality,
+    is_key,
+    is_number,
+    is_text,
+    require,
+)
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import Equality, JudgeReduce, Reduce, SearchMethod, Which
+from qpdsl.grammar.words import (
+    BOXED,
+    COMPARED,
+    ROW_NUMBER,
+    SEARCH_METHODS,
+    WHICH,
+    Equality,
+    SearchMethod,
+    Which,
+)
+
+_EMPTY_EACH = "`each` has no stages to run in its block; without a block it only copies rows"
+_ORDERED = frozenset({"int", "float", "bool", "text"})
+Block = tuple[Stage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt(Node):
-    """`prompt "…"`: starts the context with plain text."""
-
-    text: Template
-
-
-@dataclass(frozen=True, slots=True)
-class Turn(Node):
-    """One `role=expr` of a `chat` stage; `messages=` stands for the turns of a conversation."""
-
-    role: OneOf["system", "user", "assistant", "messages"]
-    content: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Chat(Node):
-    """`chat system=… user=… assistant=…`: starts the context with turns, in the order written."""
-
-    turns: tuple[Turn, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Say(Node):
-    """`say "Wait, "`: goes on with the open assistant turn by a text that is given."""
-
-    text: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Generate(Node):
-    """`generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens= as … via … draft … into …`.
-
-    Absent options and clauses are None. `draft` says what proposes tokens; `into` names a column for this call's text.
-    """
-
-    model: ModelRef
-    n: Expr | None = None
-    temperature: Expr | None = None
-    top_p: Expr | None = None
-    top_k: Expr | None = None
-    min_p: Expr | None = None
-    stop: Expr | None = None
-    max_tokens: Expr | None = None
-    target: Target | None = None
-    via: Via | None = None
-    draft: Draft | None = None
-    into: Name | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Score(Node):
-    """`score VERIFIER reduce=… of TEXT given PROBLEM into NAME`.
-
-    A bare name is a declared model, `logprob`, `json`, or a Python scorer that the caller registered: the checker tells
-    which. `of` is the text that is scored; None for that of the row. `given` is the problem that the verifier is shown
-    with the text; None for the first turn of the conversation. `reduce` is None where it is left out.
-    """
-
-    verifier: Verifier
-    reduce: Reduce | JudgeReduce | None = None
-    of: Expr | None = None
-    given: Expr | None = None
-    into: Name | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Extract(Node):
+class Extract(Stage):
     """`extract last NAME = /regex/`, `.json.path`, `boxed`, or the name of a Python extractor that is registered.
 
-    `which` of the matches the column holds; `all` makes a list of them. It is "first" where the program does not say.
+    Adds a column: a match in the row's text, or the value at a JSON path; else none. The match is the first one or, by
+    `which`, the last, or the list of all: matches that do not overlap, from the left. "boxed" matches what stands in
+    the braces of a `\\boxed{…}`, of LaTeX, inner braces and all. `type` is the column's: text, a list of texts, or what
+    the schema says of the path where the text was held to one.
     """
 
-    column: Name
-    pattern: Regex | JsonPath | Name
-    which: Which = "first"
+    word, usage = (
+        "extract",
+        "extract NAME = /regex/, .json.path, boxed or EXTRACTOR; extract last NAME, extract all NAME",
+    )
+    first = "the name of a column"
+    rows = "same"
+    written: ClassVar[tuple[str, ...]] = ("which", "column", "pattern")
+
+    column: Name = field(metadata=is_a("made"))
+    pattern: Regex | JsonPath | Name = field(metadata=is_a("plain", "="))
+    which: Which = field(default="first", metadata=is_a("word", words=WHICH, code="QP250"))
+    type: str = "text"
+
+    @property
+    def is_boxed(self) -> bool:
+        return isinstance(self.pattern, Name) and self.pattern.id == BOXED
+
+    def _check(self) -> None:
+        require(not isinstance(self.pattern, JsonPath) or self.which == "first", "a path leads to one value")
 
 
 @dataclass(frozen=True, slots=True)
-class Let(Node):
-    """`let NAME = EXPR`: a column that is worked out."""
+class PythonExtract(Stage):
+    """`extract NAME = EXTRACTOR`: what the registered Python extractor `function` gives for the row's text.
 
-    column: Name
-    value: Expr
+    An `Extract` whose pattern is the name of such a function is this, once it is checked. `asks`, `arguments`, `row`:
+    see `PythonScore`.
+    """
+
+    word = "extract"
+    rows = "same"
+
+    column: Name = field(metadata=is_a("made"))
+    function: str = field(metadata=is_a("plain", "="))
+    asks: tuple[str, ...] = ()
+    arguments: Arguments = ()
+    row: bool = True
+
+
+# Rows
 
 
 @dataclass(frozen=True, slots=True)
-class Where(Node):
+class Let(Stage):
+    """`let NAME = EXPR`: adds a column, the value of an expression, which may look at all rows of the stage."""
+
+    word, usage, first = "let", "let NAME = EXPR", "the name of a column"
+    rows = "same"
+
+    column: Name = field(metadata=is_a("made"))
+    value: Expr = field(metadata=is_a("value", "=", reads="row", chooses=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Where(Stage):
     """`where EXPR`: the rows for which it holds."""
 
-    condition: Expr
+    word, usage, first = "where", "where EXPR", "a condition"
+    also = ("filter",)
+    rows = "fewer"
+
+    condition: Expr = field(metadata=is_condition(chooses=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Keep(Node):
-    """`keep K by EXPR per COLUMN`: the K best rows, of each value of the column where one is given."""
+class Keep(Stage):
+    """`keep K by EXPR per COLUMN`: the K rows with the greatest value, greatest first; ties go to the earlier row.
 
-    count: Expr
-    by: Expr
-    per: Name | None = None
+    A row whose value is none sorts last. With `per`, the K rows of each value of that column, the values in the order
+    in which they are first seen. As in search-and-learn (`like`), the kept rows stay in the order in which they stood,
+    and a group whose best row is finished, or holds a boxed answer, is closed: all its rows stay as they are, and count
+    as finished.
+    """
+
+    word, usage, first = "keep", "keep K by EXPR per COLUMN", "how many rows to keep"
+    also = ("take", "top", "limit")
+    rows = "count"
+    needs = "rows"
+    operator = "TopK"
+
+    count: Expr = field(metadata=is_number("", Range("int", 1), "keep", place="the number of rows to keep", auto=True))
+    by: Expr = field(metadata=is_key())
+    per: Name | None = field(default=None, metadata=PER)
+    like: str | None = None
+
+    def _check(self) -> None:
+        require(self.like in (None, "search_and_learn"), f"there are no conventions of `{self.like}`")
 
 
 @dataclass(frozen=True, slots=True)
-class Best(Node):
-    """`best by EXPR per COLUMN`, or `best by compare(…)`: the best row, of each value of the column if one is given."""
+class First(Stage):
+    """`first K per COLUMN`: the first K rows as they stand, of each value of the column if one is given.
 
-    by: Expr | Compare
-    per: Name | None = None
+    Without K it is one.
+    """
+
+    word, usage, first = "first", "first K per COLUMN", "how many rows to keep, or `per`"
+    rows = "count"
+    needs = "rows"
+
+    count: Expr = field(
+        default=Literal(1, span=Span(0, 0)),
+        metadata=is_number("", Range("int", 1), "first", place="the number of rows to keep"),
+    )
+    per: Name | None = field(default=None, metadata=PER)
 
 
 @dataclass(frozen=True, slots=True)
-class Distinct(Node):
+class Best(Stage):
+    """`best by EXPR per COLUMN`: the best row, of each value of the column if one is given. As an operator: a
+    `Keep`."""
+
+    word, usage, first = "best", "best by EXPR per COLUMN", "`by`"
+    rows = "one"
+    needs = "rows"
+
+    by: Expr = field(metadata=is_key())
+    per: Name | None = field(default=None, metadata=PER)
+
+
+@dataclass(frozen=True, slots=True)
+class Tournament(Stage):
+    """`best by compare(MODEL, "…{a.text}…{b.text}…", both=true)`: the row that wins a knockout tournament of the rows.
+
+    The rows stand in their order; with `per` one wins for each value of the column. In a match `model` is asked, in a
+    chat of its own, which of two rows is better: `question` reads their columns as fields of `a` and `b`, and the
+    parameters. The answer is held to "A" and "B". With `both` it is asked again with the rows the other way round, and
+    the probabilities are averaged. A tie goes to the earlier row, and in a round of an odd number of rows the first
+    goes on without a match.
+    """
+
+    word, form = "best", "by compare"
+    rows = "one"
+
+    model: ModelRef = field(metadata=is_a("model"))
+    question: Template = field(metadata=is_a("value", reads="row", own=COMPARED, template=True, what="a question"))
+    both: bool = field(default=True, metadata=is_a("plain", "both="))
+    per: Name | None = field(default=None, metadata=PER)
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Stage):
     """`distinct by EXPR per COLUMN`: the first row of each value, within each value of the column if one is given."""
 
-    by: Expr
-    per: Name | None = None
+    word, usage, first = "distinct", "distinct by EXPR per COLUMN", "`by`"
+    also = ("unique", "dedup")
+    rows = "fewer"
+    needs = "rows"
+
+    by: Expr = field(metadata=is_a("value", "by", reads="row", place="`by`", chooses=True))
+    per: Name | None = field(default=None, metadata=PER)
 
 
 @dataclass(frozen=True, slots=True)
-class Order(Node):
-    """`order by EXPR`: the rows, greatest value first; texts in the order of the alphabet."""
+class Order(Stage):
+    """`order by EXPR`: the rows, greatest value first, texts in the order of the alphabet.
 
-    by: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Join(Node):
-    """`join NAME = EXPR sep="…" per COLUMN`: one row of many, with the values of EXPR put together in a column.
-
-    In EXPR the name `i` is the row's number, from 1. `sep` is None where it is left out: a newline.
+    Ties stay in their order, and rows whose value is none come last.
     """
 
-    column: Name
-    value: Expr
-    sep: Expr | None = None
-    per: Name | None = None
+    word, usage, first = "order", "order by EXPR", "`by`"
+    also = ("sort",)
+    rows = "same"
+    needs = "rows"
+
+    by: Expr = field(metadata=is_key(accepts=_ORDERED, what="a number, a bool or a text", tells_apart=False))
 
 
 @dataclass(frozen=True, slots=True)
-class Vote(Node):
-    """`vote COLUMN weight=EXPR equal=text|number|math decided=P`."""
+class Join(Stage):
+    """`join NAME = EXPR sep="…" per COLUMN`: one row of all, with the values of EXPR put together in a column.
 
-    column: Name
-    weight: Expr | None = None
-    equal: Equality = "text"
-    decided: Expr | None = None
-    per: Name | None = None
+    It is the first row. A value that is none is left out. In EXPR the name `i` is the row's number, from 1; the
+    separator reads parameters, and is a newline where it is left out. With `per`, one row of each value of that column,
+    in the order in which they are first seen.
+    """
 
+    word, usage, first = "join", 'join NAME = EXPR sep="…" per COLUMN', "the name of a column"
+    also = ("concat", "gather")
+    rows = "one"
+    needs = "rows"
 
-@dataclass(frozen=True, slots=True)
-class Split(Node):
-    """`split G`: each row G times, in groups; `split N by EXPR temperature=T per COLUMN`: N copies by a softmax."""
-
-    count: Expr
-    by: Expr | None = None
-    temperature: Expr | None = None
-    per: Name | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Branch(Node):
-    """`branch { {…} {…} }`: sub-pipelines on the same rows, their rows one after another."""
-
-    arms: tuple[tuple[Stage, ...], ...]
+    column: Name = field(metadata=is_a("made"))
+    value: Expr = field(metadata=is_a("value", "=", reads="row", place="`join`", own=(ROW_NUMBER,)))
+    sep: Expr | None = field(default=None, metadata=is_text("sep=", "parameters"))
+    per: Name | None = field(default=None, metadata=PER)
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy(Node):
+class Vote(Stage):
+    """`vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN`: the best row of the value that wins.
+
+    That is the one with the most votes, or the most weight; its best row has the greatest weight, then comes earliest.
+    `equal` says when two values are the same answer: as texts, as numbers, or as mathematics. With `decided` the rows
+    count in their order, and those behind the first ones at which the winner is that sure do not count: adaptive
+    consistency, by the Beta posterior (Aggarwal et al., "Let's Sample Step by Step", 2023, section 3). With `per`, one
+    row of each value of that column, the values in the order in which they are first seen.
+    """
+
+    word, usage = "vote", "vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN"
+    first = "a column"
+    rows = "one"
+    needs = "rows"
+
+    column: Name = field(metadata=is_a("column", place="`vote`"))
+    weight: Expr | None = field(default=None, metadata=is_key("weight="))
+    equal: Equality = field(default="text", metadata=is_equality("equal="))
+    decided: Expr | None = field(
+        default=None,
+        metadata=is_number("decided=", Range("float", 0.5, 1, open_low=True, open_high=True), "decided"),
+    )
+    per: Name | None = field(default=None, metadata=PER)
+
+    def _check(self) -> None:
+        require(self.weight is None or self.decided is None, "weights say nothing of how sure a vote is")
+
+
+@dataclass(frozen=True, slots=True)
+class Split(Stage):
+    """`split G`: each row G times, in groups; `split N by EXPR temperature=T per COLUMN`: N copies by a softmax.
+
+    A copy's index is appended to its path, and `group` numbers the copies of all rows. With `by`, `count` rows in all,
+    shared out among those that are not finished by the softmax of `by` over `temperature` (1 where None; there is none
+    without `by`); a finished row passes as one of them. First copies come first, then second ones. With `per`, which
+    there is beside `by` only, `count` rows of each value of that column, the values in the order in which they are
+    first seen; `group` stays as it is.
+    """
+
+    word, usage = "split", "split G or split N by EXPR temperature= per COLUMN"
+    first = "how many groups to make"
+    needs = "context"
+
+    count: Expr = field(
+        metadata=is_number("", Range("int", 1, MAX_ROWS), "split", place="the number of groups", auto=True)
+    )
+    by: Expr | None = field(default=None, metadata=is_key())
+    temperature: Expr | None = field(
+        default=None, metadata=is_number("temperature=", Range("float", 0), "split temperature")
+    )
+    per: Name | None = field(default=None, metadata=PER)
+
+    def _check(self) -> None:
+        shares = self.temperature is not None or self.per is not None
+        require(self.by is not None or not shares, "rows are shared out by a value")
+
+
+# Stages that hold stages
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat(Stage):
+    """`repeat N until EXPR { … }`: runs the block on the rows until the condition holds, or N times.
+
+    The condition is tested before each round.
+    """
+
+    word, usage, first = "repeat", "repeat N until EXPR { … }", "the most rounds to run"
+    also = ("while", "loop")
+
+    limit: Expr = field(metadata=is_number("", Range("int", 1, 1_000_000), "repeat", place="the number of rounds"))
+    until: Expr | None = field(metadata=is_condition("until", "aggregates"))
+    body: Block = field(metadata=BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class Search(Stage):
+    """`search puct by EXPR simulations=N c=C per_round=K { … }`: a tree of rows; the block makes a row's children.
+
+    `by` is the value of each, and it grows `simulations` times. "puct" expands the leaf that a descent by PUCT leads
+    to, with all its siblings as likely and weight `c` (Silver et al., "Mastering the game of Go without human
+    knowledge", 2017). "ab_mcts" goes down by Thompson sampling and makes a new child anywhere, wider or deeper:
+    AB-MCTS-A with Gaussian posteriors (Inoue et al., "Wider or Deeper?", 2025). `per_round` rows are expanded side by
+    side (1 where None). A row with no value is not expanded, nor, unless the body begins `turns` anew, one that is
+    finished.
+
+    What comes out are the leaves, or all rows that were made where each begins a turn; finished ones first. `visits`
+    and `value` are how many values of a row and those below it there are, and their mean.
+    """
+
+    word, first = "search", "`puct` or `ab_mcts`"
+    usage = (
+        "search puct by EXPR simulations= c= per_round= { … } or search ab_mcts by EXPR simulations= per_round= { … }"
+    )
+    also = ("mcts", "tree")
+    needs = "context"
+
+    method: SearchMethod = field(metadata=is_a("word", words=SEARCH_METHODS, code="QP150"))
+    by: Expr = field(metadata=is_key())
+    simulations: Expr = field(metadata=is_number("simulations=", Range("int", 1, 1_000_000), "simulations", auto=True))
+    c: Expr | None = field(metadata=is_number("c=", Range("float", 0), "c"))
+    per_round: Expr | None = field(metadata=is_number("per_round=", Range("int", 1, MAX_ROWS), "per_round"))
+    body: Block = field(metadata=is_a("block", empty="`search` has no stages to make children with"))
+    turns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Branch(Stage):
+    """`branch { {…} {…} }`: each arm on the rows, its index appended to their paths; their rows one after another.
+
+    A column that an arm does not make is none in its rows.
+    """
+
+    word, usage, first = "branch", "branch { { … } { … } }", "`{`"
+    also = ("parallel", "union")
+
+    arms: tuple[Block, ...] = field(metadata=is_a("arms"))
+
+    def _check(self) -> None:
+        require(bool(self.arms), "a branch has arms")
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy(Stage):
     """`strategy { {…} or {…} }`: blocks that aim at the same, of which a budget has one run for a problem."""
 
-    arms: tuple[tuple[Stage, ...], ...]
+    word, usage, first = "strategy", "strategy { { … } or { … } }", "`{`"
+
+    arms: tuple[Block, ...] = field(metadata=is_a("arms", "or"))
 
 
 @dataclass(frozen=True, slots=True)
-class If(Node):
+class If(Stage):
     """`if COND { … } else { … }`: the rows for which it holds through one block, the others through another.
 
-    Without `else` the others pass: `otherwise` is empty. `else if` is a single `If` in it.
+    Without `else` the others pass: `otherwise` is empty. `else if` is a single `If` in it. No index is appended to
+    paths. The rows come out in the order of those that they were made of. A column that a block does not make is none
+    in its rows.
     """
 
-    condition: Expr
-    then: tuple[Stage, ...]
-    otherwise: tuple[Stage, ...] = ()
+    word, usage, first = "if", "if COND { … } else { … }", "a condition"
+    also = ("when",)
+
+    condition: Expr = field(metadata=is_condition(chooses=True))
+    then: Block = field(metadata=is_a("block", empty="this `if` has no stages to run"))
+    otherwise: Block = field(default=(), metadata=is_a("block", "else"))
 
 
 @dataclass(frozen=True, slots=True)
-class Each(Node):
-    """`each NAME in EXPR { … }`: a copy of the row for every element of a list; `.path` is a list in the row's text."""
+class Each(Stage):
+    """`each NAME in EXPR { … }`: runs the block on copies of the row, one for every element of a list.
 
-    column: Name
-    source: Expr | JsonPath
-    body: tuple[Stage, ...]
+    The element stands in the column. The list is the value of an expression, or `.path` stands for the one at a JSON
+    path in the row's text. The element's index is appended to the path. A row without elements makes no row. `type` is
+    the elements'.
+    """
+
+    word, usage = "each", "each NAME in LIST { … } or each NAME in .json.path { … }, with no block too"
+    first, also = "the name of a column", ("for", "foreach", "map")
+
+    column: Name = field(metadata=is_a("made"))
+    source: Expr | JsonPath = field(metadata=is_a("value", "in", reads="row", type="[text]"))
+    body: Block = field(metadata=is_a("block", empty=_EMPTY_EACH))
+    type: str = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Peek(Stage):
+    """`peek { … }`: runs stages that make one row of each; gives the rows back, with the columns that were made."""
+
+    word, usage, first = "peek", "peek { … }", "`{`"
+    rows = "same"
+    needs = "context"
+
+    body: Block = field(metadata=BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Stage):
+    """`ask { … }`: runs stages for each row on a row of its own: no context, but its columns and its path.
+
+    Gives the rows back as they were, with the columns that the block made of its first row; none where it left no row.
+    """
+
+    word, usage, first = "ask", "ask { … }", "`{`"
+    rows = "same"
+
+    body: Block = field(metadata=BLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,91 +437,42 @@ class Argument(Node):
     """One argument of `call`: `name` is None where it stands by its place."""
 
     name: str | None
-    value: Expr
+    value: Expr = field(metadata=is_a("value", auto=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Node):
-    """`call PROGRAM(args) into NAME`: another program's stages in this place; its result in a column, if asked for."""
+class Call(Stage):
+    """`call PROGRAM(args) into NAME`: another program's result in a column; without `into` its stages in this place.
 
-    program: str
-    arguments: tuple[Argument, ...] = ()
-    into: Name | None = None
+    Only one with `into` is an operator. For each row its operators run on one new row: no context, the path of the row
+    it is run for, and no columns but those of `columns`, which are arguments that differ from row to row. `value` is an
+    expression over the rows that they make, as that of `Return`; where they make none the column is none. `type` is
+    that of the column where a JSON text spells the value; None where it stands as it is.
+    """
+
+    word, usage, first = "call", "call PROGRAM(ARGUMENT, …) into NAME", "a program"
+    rows = "same"
+
+    program: str = field(metadata=is_a("plain"))
+    arguments: tuple[Argument, ...] = field(default=(), metadata=is_a("part"))
+    into: Name | None = field(default=None, metadata=INTO)
     name_span: Span = field(compare=False, repr=False, kw_only=True)
+    columns: tuple[GivenColumn, ...] = ()
+    value: Expr | None = None
+    type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat(Node):
-    """`repeat N until EXPR { … }`."""
+class Return(Stage):
+    """`return EXPR`: the program's value: an expression over the first row, with aggregates over all rows.
 
-    limit: Expr
-    until: Expr | None
-    body: tuple[Stage, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Search(Node):
-    """`search puct by EXPR simulations=N c=C per_round=K { … }`: a tree of rows; the block makes a row's children.
-
-    Absent options are None.
+    With `parse`, that value is a JSON text held to a schema, and what is given back is what the JSON spells. `schema`
+    is the JSON Schema of the declared result, as text, where it is for the run to see that the value satisfies it.
     """
 
-    method: SearchMethod
-    by: Expr
-    simulations: Expr
-    c: Expr | None
-    per_round: Expr | None
-    body: tuple[Stage, ...]
+    word, usage, first = "return", "return EXPR", "an expression"
+    rows = "one"
 
-
-@dataclass(frozen=True, slots=True)
-class Peek(Node):
-    """`peek { … }`: runs stages on the rows, and gives those back as they were, with the columns that were made."""
-
-    body: tuple[Stage, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ask(Node):
-    """`ask { … }`: runs stages for each row on a row of its own, which has its columns and no conversation.
-
-    The row is given back as it was, with the columns that were made.
-    """
-
-    body: tuple[Stage, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Return(Node):
-    """`return EXPR`."""
-
-    value: Expr
-
-
-Stage = (
-    Prompt
-    | Chat
-    | Say
-    | Generate
-    | Score
-    | Extract
-    | Let
-    | Where
-    | Keep
-    | Best
-    | Distinct
-    | Order
-    | Join
-    | Vote
-    | Split
-    | Repeat
-    | Search
-    | Branch
-    | Strategy
-    | If
-    | Each
-    | Peek
-    | Ask
-    | Call
-    | Return
-)
+    value: Expr = field(metadata=is_a("value", reads="first row", chooses=True))
+    parse: bool = False
+    schema: str | None = None

@@ -7,16 +7,18 @@ otherwise (a printer, a data-flow analysis), it goes through them by itself, wit
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.stage import fields_in_order
 
 MAX_DEPTH = 64
 
 
 def children(node: ast.Node) -> Iterator[ast.Node]:
     """The nodes directly below a node, in reading order."""
-    for name in type(node).__dataclass_fields__:
+    for name in fields_in_order(type(node)):
         yield from _nodes(getattr(node, name))
 
 
@@ -24,22 +26,27 @@ def walk(value: Any) -> Iterator[ast.Node]:
     """All nodes in a node, or in nested tuples of them, itself first, in reading order."""
     for node in _nodes(value):
         yield node
-        for name in type(node).__dataclass_fields__:
+        for name in fields_in_order(type(node)):
             yield from walk(getattr(node, name))
 
 
 def blocks(stage: ast.Stage) -> tuple[tuple[ast.Stage, ...], ...]:
-    """The blocks of stages directly inside a stage."""
-    match stage:
-        case ast.Repeat(body=body) | ast.Search(body=body) | ast.Peek(body=body) | ast.Ask(body=body):
-            return (body,)
-        case ast.Branch(arms=arms) | ast.Strategy(arms=arms):
-            return arms
-        case ast.If(then=then, otherwise=otherwise):
-            return (then, otherwise) if otherwise else (then,)
-        case ast.Each(body=body):
-            return (body,)
-    return ()
+    """The blocks of stages directly inside a stage, but for an `else` that is not there."""
+    found: list[tuple[ast.Stage, ...]] = []
+    for name, part in ast.parts(type(stage)):
+        if part.kind == "arms":
+            found += getattr(stage, name)
+        elif part.kind == "block" and (getattr(stage, name) or not part.lead):
+            found.append(getattr(stage, name))
+    return tuple(found)
+
+
+def with_block(stage: ast.Stage, block: tuple[ast.Stage, ...]) -> ast.Stage:
+    """The stage with this as its (first) block."""
+    changes: dict[str, Any] = {
+        name: block for name, part in ast.parts(type(stage)) if part.kind == "block" and not part.lead
+    }
+    return replace(stage, **changes)
 
 
 def walk_stages(stages: tuple[ast.Stage, ...]) -> Iterator[ast.Stage]:
@@ -52,20 +59,15 @@ def walk_stages(stages: tuple[ast.Stage, ...]) -> Iterator[ast.Stage]:
 
 def column_name(stage: ast.Stage) -> ast.Name | None:
     """The name, as written, of the column that a stage makes; None where it makes none or does not name it."""
-    match stage:
-        case ast.Extract(column=column) | ast.Let(column=column) | ast.Join(column=column) | ast.Each(column=column):
-            return column
-        case ast.Score(into=into) | ast.Generate(into=into) | ast.Call(into=into):
-            return into
-    return None
+    return next((getattr(stage, name) for name, part in ast.parts(type(stage)) if part.kind == "made"), None)
 
 
 def made_column(stage: ast.Stage) -> str | None:
     """The column that a stage makes, None where it makes none. A `score` without `into` makes `score`."""
+    if isinstance(stage, ast.Score):
+        return stage.made
     name = column_name(stage)
-    if name is not None:
-        return name.id
-    return "score" if isinstance(stage, ast.Score) else None
+    return None if name is None else name.id
 
 
 def column_makers(stages: tuple[ast.Stage, ...]) -> Iterator[tuple[str, ast.Stage]]:

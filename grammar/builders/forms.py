@@ -1,37 +1,81 @@
-"""Forms: the targets, ways to decode and levels that are a name with arguments, as `filter(slm, 0.9)`."""
+"""Forms: the targets, ways to decode and levels that are a name with arguments, as `filter(slm, 0.9)`.
+
+Options, `key=value`: which ones a stage or model takes, each at most once, and the words that some of them take.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from typing import Any
 
 from lark import Token
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.builders.faults import Faults
-from qpdsl.grammar.builders.leaves import LeafBuilder, at, span_of
+from qpdsl.grammar.ast.stage import STAGES, options
+from qpdsl.grammar.builders.expressions import LeafBuilder, at, span_of
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import (
-    AMORTIZED_OPTIONS,
     BOUNDED_LEVELS,
     BUDGET_FORM,
     BUDGET_UNITS,
     CLAUSE_FORMS,
-    CONFIDENCES,
+    DECLARATIONS,
     DRAFT_OPTIONS,
     DRAFTS,
-    FILTER_OPTIONS,
     LEVELS,
-    MOST_DRAFTED,
+    MAX_DRAFTED,
+    MODEL_OPTIONS,
     TARGETS,
     VIAS,
-    Confidence,
+    DraftMethod,
 )
 
-_FILTER = "filter(MODEL, THRESHOLD, by=probability|margin|entropy, rows=N, wait=SECONDS) or filter(MODEL, share=S, …)"
-_AMORTIZED = 'amortized(MARGIN, layer=L, rerank=K, head="folder", certify=E)'
+Option = tuple[Token, ast.Expr]
+
+
+class OptionBuilder(LeafBuilder):
+    """Reports unknown and repeated options, and leaves them out."""
+
+    def option(self, meta: Any, children: list[Any]) -> Option:
+        key, value = children
+        return key, value
+
+    def stop(self, meta: Any, children: list[Any]) -> Option:
+        """The one option whose value may be a regex."""
+        key, value = children
+        return key, self.pattern(value) if isinstance(value, Token) else value
+
+    def option_values(self, owner: str, given: list[Option]) -> dict[str, ast.Expr]:
+        """The values of the options of a stage, by its word, or of a `model`, by name."""
+        keys: dict[str, Token] = {}
+        values: dict[str, ast.Expr] = {}
+        for key, value in given:
+            if key.value in keys:
+                self.report_repeated(f"option `{key}`", at(key), at(keys[key.value]))
+            elif self.is_known(owner, key):
+                keys[key.value] = key
+                values[key.value] = value
+        return values
+
+    def is_known(self, owner: str, key: Token) -> bool:
+        """Whether a stage or a `model` has an option; one that it does not have is reported."""
+        stage = STAGES.get(owner)
+        known, usage = (options(stage), stage.usage) if stage else (MODEL_OPTIONS, DECLARATIONS[owner])
+        if key.value not in known:
+            self.report_unknown_option(owner, at(key), key.value, known, usage, "role" if owner == "chat" else "option")
+        return key.value in known
+
+    def word(self, option: str, value: ast.Expr, known: tuple[str, ...], code: str, label: str) -> Any:
+        """One of the words that an option takes; the first of them where it is faulty, which is reported."""
+        word = value.id if isinstance(value, ast.Name) else ""
+        if word in known:
+            return word
+        if isinstance(value, ast.Template) and len(value.parts) == 1 and isinstance(value.parts[0], str):
+            word = value.parts[0]
+        self.report_unknown(code, f"`{option}` is one of {listed(known)}", value.span, word, known, label)
+        return known[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +96,13 @@ class Form:
     span: Span
 
 
-class FormBuilder:
-    """What forms mean. A faulty one is reported and gives None."""
+def key_of(argument: ast.Argument) -> Span:
+    """Where the name of an argument that has one stands."""
+    return Span(argument.span.start, argument.span.start + len(argument.name or ""))
 
-    def __init__(self, faults: Faults, leaves: LeafBuilder) -> None:
-        self.faults = faults
-        self.leaves = leaves
+
+class FormBuilder(OptionBuilder):
+    """What forms mean. A faulty one is reported and gives None."""
 
     def form(self, meta: Any, children: list[Any]) -> Form:
         name, arguments = children
@@ -92,80 +137,61 @@ class FormBuilder:
             options = self.choices_of(form)
             return None if options is None else ast.ChoiceTarget(options, span=form.span)
         if form.name == "grammar":
-            values = self.values(form, 'grammar("file.lark")', 1)
-            path = self.leaves.text_of(values[0], "a path") if values else None
+            values = self.form_values(form, 'grammar("file.lark")', 1)
+            path = self.text_of(values[0], "a path") if values else None
             return None if path is None else ast.GrammarTarget(path, span=form.span)
-        self.report_unknown(form.name, "way to hold the output", TARGETS, CLAUSE_FORMS["as"])
+        self.report_unknown_form(form.name, "way to hold the output", TARGETS, CLAUSE_FORMS["as"])
         return None
 
     def via_of(self, form: Form) -> ast.Via | None:
-        """`filter(MODEL, THRESHOLD, …)` or `amortized(MARGIN, …)`."""
-        if form.name == "filter":
+        """`filter(MODEL, THRESHOLD, …)`, or an early exit."""
+        if form.name == ast.Filter.word:
             return self._filter(form)
-        if form.name == "amortized":
-            return self._amortized(form)
-        self.report_unknown(form.name, "way to decode", VIAS, CLAUSE_FORMS["via"])
+        if form.name == ast.Amortized.word:
+            return self._early_exit(form)
+        self.report_unknown_form(form.name, "way to decode", tuple(VIAS), CLAUSE_FORMS["via"])
         return None
 
     def _filter(self, form: Form) -> ast.Filter | None:
-        found = self.mixed(form, _FILTER, 1, 2, FILTER_OPTIONS)
-        if found is None:
+        usage = VIAS[ast.Filter.word].usage
+        found = self.form_fields(form, ast.Filter, usage)
+        if found is not None and ("threshold" in found) == ("share" in found):
+            message = "`filter` takes a threshold or a `share`" + (", not both" if "share" in found else "")
+            self.report("QP125", message, form.span, notes=(f"form: {usage}",))
             return None
-        (place, *thresholds), named = found
-        model = self.leaves.model_of(place)
-        threshold, share = thresholds[0] if thresholds else None, named.get("share")
-        if (threshold is None) == (share is None):
-            message = "`filter` takes a threshold or a `share`" + (", not both" if share is not None else "")
-            self.faults.report("QP125", message, form.span, notes=(f"form: {_FILTER}",))
-            return None
-        by: Confidence = "probability"
-        confidence = named.pop("by", None)
-        if confidence is not None:
-            word = confidence.id if isinstance(confidence, ast.Name) else ""
-            known = next((name for name in CONFIDENCES if name == word), None)
-            if known is None:
-                message, span = f"`by` is one of {listed(CONFIDENCES)}", confidence.span
-                self.faults.report_unknown("QP125", message, span, word, CONFIDENCES, "no confidence")
-                return None
-            by = known
-        return None if model is None else ast.Filter(model, threshold, by, **named, span=form.span)
+        return None if found is None else ast.Filter(**found, span=form.span)
 
-    def _amortized(self, form: Form) -> ast.Amortized | None:
-        found = self.mixed(form, _AMORTIZED, 0, 1, AMORTIZED_OPTIONS)
-        if found is None:
+    def _early_exit(self, form: Form) -> ast.Amortized | None:
+        usage = VIAS[ast.Amortized.word].usage
+        found = self.form_fields(form, ast.Amortized, usage)
+        if found is not None and not {"margin", "certify"} & found.keys():
+            message = f"`{form.name}` takes a margin, or `certify` in its place"
+            self.report("QP125", message, form.span, notes=(f"form: {usage}",))
             return None
-        margins, named = found
-        if not margins and "certify" not in named:
-            message = "`amortized` takes a margin, or `certify` in its place"
-            self.faults.report("QP125", message, form.span, notes=(f"form: {_AMORTIZED}",))
-            return None
-        head = named.pop("head", None)
-        place = None if head is None else self.leaves.text_of(head, "the folder of an exit head")
-        if head is not None and not place:
-            return None
-        return ast.Amortized(margins[0] if margins else None, head=place, **named, span=form.span)
+        return None if found is None else ast.Amortized(**found, span=form.span)
 
-    def draft_of(self, value: ast.ModelRef | Form | Token) -> ast.Draft | None:
-        """A model, `ngram("texts.txt")`, `early_exit("folder")`, `eagle("folder")` or `none`, options in brackets."""
+    def draft_of(self, value: ast.ModelRef | Form | Token) -> ast.DraftClause | None:
+        """A model, one of `DRAFTS` or `none`, with options in brackets."""
         if isinstance(value, Token):
-            return ast.Draft("none", span=at(value))
+            return ast.DraftClause("none", span=at(value))
         span = value.span
         arguments: tuple[ast.Argument | RangeArgument, ...] = ()
         if isinstance(value, ast.ModelRef):
             name, model = "" if value.quoted else value.name, value
         else:
             name, arguments = value.name.value if value.name.type == "NAME" else "", value.arguments
-            model = self.leaves.model_ref_at(value.name)
-        place, options = self._draft_arguments(name, arguments, span)
-        if name == "eagle" and place is None:
-            self._misfit("`eagle` needs the folder of its head", span)
+            model = self.model_ref_at(value.name)
+        method = next((method for method in DRAFTS if method == name), None)
+        place, options = self._draft_arguments(method, arguments)
+        if method is None:
+            return ast.DraftClause("model", model, None, **options, span=span)
+        if DRAFTS[method].named and place is None:
+            self._misfit(f"`{method}` needs {DRAFTS[method].place}", span)
             return None
-        if name in DRAFTS:
-            return ast.Draft(name, None, place, **options, span=span)  # type: ignore[arg-type]
-        return ast.Draft("model", model, None, **options, span=span)
+        return ast.DraftClause(method, None, place, **options, span=span)
 
     def _draft_arguments(
-        self, name: str, arguments: tuple[ast.Argument | RangeArgument, ...], span: Span
+        self, method: DraftMethod | None, arguments: tuple[ast.Argument | RangeArgument, ...]
     ) -> tuple[str | None, dict[str, int]]:
         """The file or folder, and the options; faulty ones are reported and left out."""
         place: str | None = None
@@ -174,22 +200,17 @@ class FormBuilder:
             if isinstance(argument, RangeArgument):
                 self._misfit("`draft` takes no range", argument.span)
             elif argument.name is None:
-                if name not in DRAFTS or place is not None:
+                if method is None or place is not None:
                     self._misfit("`draft` takes no such argument here", argument.span)
                 else:
-                    what = "a file of texts" if name == "ngram" else "the folder of a head"
-                    place = self.leaves.text_of(argument.value, what)
+                    place = self.text_of(argument.value, DRAFTS[method].place)
             elif argument.name not in DRAFT_OPTIONS:
-                notes = (f"form: {CLAUSE_FORMS['draft']}",)
-                message = f"`draft` has no option `{argument.name}`"
-                place_of_name = Span(argument.span.start, argument.span.start + len(argument.name))
-                self.faults.report_unknown(
-                    "QP116", message, place_of_name, argument.name, DRAFT_OPTIONS, "unknown option", notes=notes
-                )
+                key, form = key_of(argument), CLAUSE_FORMS["draft"]
+                self.report_unknown_option("draft", key, argument.name, DRAFT_OPTIONS, form)
             elif argument.name in options:
                 self._misfit(f"`{argument.name}` is given twice", argument.span)
             else:
-                number = self.leaves.number_between(argument.value, f"`{argument.name}` of `draft`", 1, MOST_DRAFTED)
+                number = self.number_between(argument.value, f"`{argument.name}` of `draft`", 1, MAX_DRAFTED)
                 if isinstance(number, float):
                     self._misfit(f"`{argument.name}` of `draft` is a whole number", argument.value.span)
                 elif number is not None:
@@ -197,7 +218,7 @@ class FormBuilder:
         return place, options
 
     def _misfit(self, message: str, span: Span) -> None:
-        self.faults.report("QP125", message, span, notes=(f"form: {CLAUSE_FORMS['draft']}",))
+        self.report("QP125", message, span, notes=(f"form: {CLAUSE_FORMS['draft']}",))
 
     def budget_of(self, form: Form | Token) -> ast.Budget | None:
         """`budget(tokens=2000)`: one amount, of a unit that is named, over 0."""
@@ -205,111 +226,147 @@ class FormBuilder:
         arguments = form.arguments if isinstance(form, Form) else ()
         if len(arguments) != 1 or not isinstance(arguments[0], ast.Argument) or arguments[0].name is None:
             message = "a budget is one amount, with the name of what it counts"
-            self.faults.report("QP142", message, span, "expected one amount", notes=notes)
+            self.report("QP142", message, span, "expected one amount", notes=notes)
             return None
         unit = next((unit for unit in BUDGET_UNITS if unit == arguments[0].name), None)
         if unit is None:
-            key = Span(arguments[0].span.start, arguments[0].span.start + len(arguments[0].name))
+            key = key_of(arguments[0])
             message = f"a budget counts no `{arguments[0].name}`"
-            self.faults.report_unknown("QP142", message, key, arguments[0].name, BUDGET_UNITS, notes=notes)
+            self.report_unknown("QP142", message, key, arguments[0].name, BUDGET_UNITS, notes=notes)
             return None
-        amount = self.leaves.number_between(arguments[0].value, f"the budget in {unit}", 0, None)
+        amount = self.number_between(arguments[0].value, f"the budget in {unit}", 0, None)
         if amount == 0:
-            self.faults.report("QP301", "a budget is over 0", arguments[0].value.span, "nothing can be run with this")
+            self.report("QP301", "a budget is over 0", arguments[0].value.span, "nothing can be run with this")
         return ast.Budget(unit, float(amount), span=span) if amount else None
 
     def within_of(self, form: Form | Token) -> ast.Within | None:
         """`exact`, `replayable`, `recorded`, `epsilon(1e-3)` or `loss(0.02)`."""
         name, span = (form.name, form.span) if isinstance(form, Form) else (form, at(form))
         if name not in LEVELS:
-            self.report_unknown(name, "level", LEVELS, CLAUSE_FORMS["within"])
+            self.report_unknown_form(name, "level", LEVELS, CLAUSE_FORMS["within"])
             return None
         level = next(level for level in LEVELS if level == name)
         if level not in BOUNDED_LEVELS:
             if isinstance(form, Form):
                 notes = (f"form: {CLAUSE_FORMS['within']}",)
-                self.faults.report("QP125", f"`{name}` takes no arguments", span, notes=notes)
+                self.report("QP125", f"`{name}` takes no arguments", span, notes=notes)
             return ast.Within(level, span=span)
         usage = "epsilon(1e-3)" if name == "epsilon" else "loss(0.02)"
         if not isinstance(form, Form):
             notes = (f"form: within {usage}",)
-            self.faults.report("QP125", f"`{name}` needs a bound", span, "without a bound", notes=notes)
+            self.report("QP125", f"`{name}` needs a bound", span, "without a bound", notes=notes)
             return None
-        values = self.values(form, usage, 1)
+        values = self.form_values(form, usage, 1)
         if values is None:
             return None
         greatest = 1 if name == "loss" else None
-        bound = self.leaves.number_between(values[0], f"the bound of `{name}`", 0, greatest)
+        bound = self.number_between(values[0], f"the bound of `{name}`", 0, greatest)
         return None if bound is None else ast.Within(level, float(bound), span=span)
 
     def choices_of(self, form: Form) -> tuple[str, ...] | None:
         """The texts of `choice("a", "b")`: one at least, each once."""
-        values = self.values(form, 'choice("a", "b")', None)
+        values = self.form_values(form, 'choice("a", "b")', None)
         if values is None:
             return None
-        texts = [self.leaves.text_of(value, "a choice", empty=True) for value in values]
+        texts = [self.text_of(value, "a choice", empty=True) for value in values]
         for index, text in enumerate(texts):
             if text is not None and text in texts[:index]:
-                self.faults.report("QP125", f'"{text}" is given twice', values[index].span, "again here")
+                self.report("QP125", f'"{text}" is given twice', values[index].span, "again here")
                 return None
         return None if None in texts else tuple(text for text in texts if text is not None)
 
-    def report_unknown(self, name: Token, kind: str, known: tuple[str, ...], usage: str) -> None:
+    def report_unknown_form(self, name: Token, kind: str, known: tuple[str, ...], usage: str) -> None:
         """A name that is none of the `known` ones of its `kind`."""
         notes = (f"form: {usage}",)
-        self.faults.report_unknown("QP124", f"`{name}` is no {kind}", at(name), name.value, known, notes=notes)
+        self.report_unknown("QP124", f"`{name}` is no {kind}", at(name), name.value, known, notes=notes)
 
-    def mixed(
-        self, form: Form, usage: str, least: int, most: int, options: tuple[str, ...]
-    ) -> tuple[tuple[ast.Expr, ...], dict[str, ast.Expr]] | None:
-        """The arguments that stand by their places, `least` to `most` of them, and the options by their names.
+    def form_fields(self, form: Form, cls: type[ast.Node], usage: str) -> dict[str, Any] | None:
+        """The fields of a class that stand in the brackets of a form: by their places or by name, as declared.
 
         None where something about them is wrong, which is reported.
         """
+        own = [(name, part) for name, part in ast.parts(cls) if part.is_inside]
+        places = [(name, part) for name, part in own if not part.lead]
+        options = {part.lead[:-1]: (name, part) for name, part in own if part.lead}
+        least = sum(ast.usual(cls, name) is MISSING for name, _ in places)
+        found = self._mixed(form, usage, least, len(places), tuple(options))
+        if found is None:
+            return None
+        given = [*zip(places, found[0], strict=False), *((options[key], value) for key, value in found[1].items())]
+        fields = {name: self._field(part, value, ast.usual(cls, name)) for (name, part), value in given}
+        return None if None in fields.values() else fields
+
+    def _field(self, part: ast.Role, value: ast.Expr, usual: Any) -> Any:
+        """What an argument is as such a part, with this usual value; None where it is faulty."""
+        if part.kind == "model":
+            return self.model_of(value)
+        if part.kind == "word":
+            return self.word(part.lead[:-1], value, part.words, part.code, part.what)
+        if part.template:
+            return self.template_of(value, part.what)
+        if part.kind != "plain":
+            return value
+        if not isinstance(usual, bool):
+            return self.text_of(value, part.what) or None
+        if isinstance(value, ast.Literal) and isinstance(value.value, bool):
+            return value.value
+        self.report("QP125", f"`{part.lead[:-1]}` is `true` or `false`", value.span, "expected true or false")
+        return None
+
+    def template_of(self, value: ast.Expr, what: str) -> ast.Template | None:
+        """A string, into which values may be put; None where it is none, which is reported."""
+        if isinstance(value, ast.Template):
+            return value
+        self.report("QP125", f"{what} is a string", value.span, "expected a string")
+        return None
+
+    def _mixed(
+        self, form: Form, usage: str, least: int, most: int, options: tuple[str, ...]
+    ) -> tuple[tuple[ast.Expr, ...], dict[str, ast.Expr]] | None:
+        """The arguments that stand by their places, `least` to `most` of them, and the options by their names."""
         notes = (f"form: {usage}",)
         named: dict[str, ast.Argument] = {}
         for argument in form.arguments:
             if isinstance(argument, RangeArgument) or argument.name is None:
                 continue
-            name, span = argument.name, Span(argument.span.start, argument.span.start + len(argument.name))
+            name = argument.name
             if name in named:
                 first = named[name].span
-                self.faults.report_repeated(f"`{name}`", argument.span, first)
+                self.report_repeated(f"`{name}`", argument.span, first)
                 return None
             if name not in options:
-                message = f"`{form.name}` has no option `{name}`"
-                self.faults.report_unknown("QP116", message, span, name, options, "unknown option", notes=notes)
+                self.report_unknown_option(str(form.name), key_of(argument), name, options, usage)
                 return None
             named[name] = argument
         plain = tuple(argument for argument in form.arguments if argument not in named.values())
-        values = self.values(replace(form, arguments=plain), usage, None if plain else 0)
+        values = self.form_values(replace(form, arguments=plain), usage, None if plain else 0)
         if values is None:
             return None
         if not least <= len(values) <= most:
             counts = f"{least}" if least == most else f"{least} or {most}"
             expected = f"{counts} argument{'' if most == 1 else 's'} by {'its place' if most == 1 else 'their places'}"
             message = f"`{form.name}` takes {expected}, found {len(values)}"
-            self.faults.report("QP125", message, form.span, notes=notes)
+            self.report("QP125", message, form.span, notes=notes)
             return None
         return values, {name: argument.value for name, argument in named.items()}
 
-    def values(self, form: Form, usage: str, count: int | None) -> tuple[ast.Expr, ...] | None:
+    def form_values(self, form: Form, usage: str, count: int | None) -> tuple[ast.Expr, ...] | None:
         """The arguments, which stand by their places: `count` of them, or one at least."""
         notes = (f"form: {usage}",)
         range_ = next((argument for argument in form.arguments if isinstance(argument, RangeArgument)), None)
         if range_ is not None:
-            self.faults.report("QP125", f"`{form.name}` takes no range here", range_.span, notes=notes)
+            self.report("QP125", f"`{form.name}` takes no range here", range_.span, notes=notes)
             return None
         plain = [argument for argument in form.arguments if isinstance(argument, ast.Argument)]
         named = next((argument for argument in plain if argument.name), None)
         if named:
             message = f"`{form.name}` takes its arguments by their places, without names"
             edit = Edit(Span(named.span.start, named.value.span.start), "")
-            self.faults.report("QP125", message, named.span, notes=notes, help=f"leave `{named.name}=` out", edit=edit)
+            self.report("QP125", message, named.span, notes=notes, help=f"leave `{named.name}=` out", edit=edit)
             return None
         actual = len(plain)
         if actual != count if count is not None else not actual:
             expected = "arguments" if count is None else f"{count} argument{'' if count == 1 else 's'}"
-            self.faults.report("QP125", f"`{form.name}` takes {expected}, found {actual}", form.span, notes=notes)
+            self.report("QP125", f"`{form.name}` takes {expected}, found {actual}", form.span, notes=notes)
             return None
         return tuple(argument.value for argument in plain)

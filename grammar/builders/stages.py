@@ -1,174 +1,211 @@
-"""Stages of the parse tree to stages of the syntax tree."""
+"""Stages of the parse tree to stages of the syntax tree.
+
+Blocks: the stages between two braces, and the parts of a program that are left out of its tree.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import MISSING, dataclass, replace
 from typing import Any
 
 from lark import Token
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import MAX_DEPTH
-from qpdsl.grammar.builders.blocks import BlockBuilder, StageBlock
-from qpdsl.grammar.builders.clauses import ClauseBuilder
-from qpdsl.grammar.builders.faults import Faults
-from qpdsl.grammar.builders.forms import Form
-from qpdsl.grammar.builders.leaves import LeafBuilder, at, name_of, path_of, span_of
-from qpdsl.grammar.builders.options import Option, OptionBuilder
+from qpdsl.grammar.ast.stage import STAGES, Role, parts, usual
+from qpdsl.grammar.ast.walk import MAX_DEPTH, is_shallow
+from qpdsl.grammar.builders.expressions import Faults, at, name_of, path_of, span_of
+from qpdsl.grammar.builders.forms import Form, Option
+from qpdsl.grammar.builders.types import Clause, ClauseBuilder
 from qpdsl.grammar.builders.verifier_forms import VerifierFormBuilder
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
-from qpdsl.grammar.words import EQUALITIES, JUDGE_REDUCES, REDUCES, SEARCH_METHODS, STAGES
+from qpdsl.grammar.words import SEARCH_METHODS, SWITCH, UNTIL_FORM
 
 
-class StageBuilder:
-    def __init__(
-        self,
-        faults: Faults,
-        leaves: LeafBuilder,
-        options: OptionBuilder,
-        verifiers: VerifierFormBuilder,
-        clauses: ClauseBuilder,
-        blocks: BlockBuilder,
-    ) -> None:
-        self.faults = faults
-        self.leaves = leaves
-        self.options = options
-        self.verifiers = verifiers
-        self.clauses = clauses
-        self.blocks = blocks
+@dataclass(slots=True)
+class StageBlock:
+    """What stands between two braces: stages, and blocks without a head."""
 
-    # Contexts
+    items: list[Any]
+    span: Span
 
-    def prompt(self, meta: Any, children: list[Any]) -> ast.Prompt:
-        return ast.Prompt(self.leaves.string(children[0]), span=span_of(meta))
+
+class BlockBuilder(Faults):
+    """`headless` holds the offsets of braces whose head was faulty and is blanked: their blocks need no second error.
+
+    `gaps` holds the parts that are left out, and is added to.
+    """
+
+    def __init__(self, headless: AbstractSet[int], gaps: Iterable[Span]) -> None:
+        super().__init__()
+        self.headless = headless
+        self.gaps = list(gaps)
+
+    def block(self, meta: Any, children: list[Any]) -> StageBlock:
+        return StageBlock(children, span_of(meta))
+
+    def body(self, block: StageBlock, empty: str, span: Span) -> tuple[ast.Stage, ...]:
+        """The stages of a block. One without stages is reported: `empty` is the message, `span` its place."""
+        stages = tuple(self.stages(block.items))
+        if not stages and not self.in_gap(block.span):
+            self.report("QP121", empty, span)
+        return stages
+
+    def stages(self, items: list[Any]) -> Iterator[ast.Stage]:
+        """The stages of a block; those of a block without a head stand in its place."""
+        for item in items:
+            if isinstance(item, StageBlock):
+                message = "a block belongs to a stage such as `repeat`, `branch` or `if`"
+                self.report_headless(item, message, STAGES["repeat"].usage)
+                yield from self.stages(item.items)
+            elif self.is_shallow(item):
+                yield item
+
+    def report_headless(self, block: StageBlock, message: str, usage: str) -> None:
+        """A block that no stage or declaration stands before."""
+        self.gaps.append(block.span)
+        if block.span.start not in self.headless:
+            span, notes = Span(block.span.start, block.span.start + 1), (f"form: {usage}",)
+            self.report("QP122", message, span, "nothing says what this block is for", notes=notes)
+
+    def in_gap(self, span: Span) -> bool:
+        """Whether something was left out within a span."""
+        return any(span.start <= gap.start < span.end for gap in self.gaps)
+
+    def is_shallow(self, node: ast.Node) -> bool:
+        """Whether a node can be walked; one that nests too deep is reported, and its place is a gap.
+
+        Long chains of operators nest to the left.
+        """
+        if is_shallow(node):
+            return True
+        start = Span(node.span.start, node.span.start + 1)
+        self.report("QP103", f"this nests over {MAX_DEPTH} deep", start, "from here")
+        self.gaps.append(node.span)
+        return False
+
+
+class StageBuilder(VerifierFormBuilder, ClauseBuilder, BlockBuilder):
+    def stage(self, cls: type[ast.Stage], meta: Any, children: list[Any]) -> ast.Stage:
+        """A stage of this class."""
+        return cls(**self._parts(cls, meta, children), span=span_of(meta))
+
+    def _parts(self, cls: type[ast.Stage], meta: Any, children: list[Any]) -> dict[str, Any]:
+        """The fields of a stage: what stands by its place, in the order of the form, then options and clauses."""
+        options = self.option_values(cls.word, [child for child in children if isinstance(child, tuple)])
+        clauses = self.clause_values(children)
+        placed = iter([child for child in children if not isinstance(child, tuple | Clause)])
+        found: dict[str, Any] = {}
+        for name, part in parts(cls):
+            if part.is_option:
+                value = options.get(part.lead[:-1])
+            else:
+                value = clauses.get(name, clauses.get(part.lead)) or next(placed, None)
+            if value is not None:
+                found[name] = self._part(cls, name, part, value, meta)
+            elif usual(cls, name) is MISSING:
+                found[name] = None if part.kind != "block" else ()
+        return found
+
+    def _part(self, cls: type[ast.Stage], name: str, part: Role, value: Any, meta: Any) -> Any:
+        """What a child of a stage is there."""
+        if isinstance(value, StageBlock):
+            return self.body(value, part.empty.format(cls.word), _word_span(meta, cls.word))
+        if isinstance(value, Token):
+            match value.type:
+                case "STRING":
+                    return self.string(value)
+                case "REGEX":
+                    return self.pattern(value)
+                case "PATH":
+                    return path_of(value)
+            return value.value if part.kind == "word" else name_of(value)
+        if part.kind == "word":
+            return self.word(name, value, part.words, part.code, part.what)
+        if part.switch and isinstance(value, ast.Name) and value.id in SWITCH:
+            return ast.Literal(SWITCH[value.id], span=value.span)
+        return self.width(value) if part.auto else value
+
+    # Stages that are more than their parts
 
     def chat(self, meta: Any, children: list[Option]) -> ast.Chat:
-        turns = []
+        turns, others = list[ast.Turn](), list[Option]()
         for key, value in children:
-            if self.options.is_known("chat", key):
-                span = Span(key.start_pos or 0, value.span.end)
-                turns.append(ast.Turn(key.value, value, span=span))
-        return ast.Chat(tuple(turns), span=span_of(meta))
+            if key == "history":
+                others.append((key, value))
+            elif self.is_known("chat", key):
+                turns.append(ast.Turn(key.value, value, span=Span(key.start_pos or 0, value.span.end)))
+        return ast.Chat(**{**self._parts(ast.Chat, meta, others), "turns": tuple(turns)}, span=span_of(meta))
 
-    def say(self, meta: Any, children: list[ast.Expr]) -> ast.Say:
-        return ast.Say(children[0], span=span_of(meta))
-
-    # Calls of models
-
-    def generate(self, meta: Any, children: list[Any]) -> ast.Generate:
-        options = self.options.values("generate", _options_in(children))
-        if "n" in options:
-            options["n"] = self.leaves.width(options["n"])
-        return ast.Generate(children[0], **options, **self.clauses.values(children), span=span_of(meta))  # type: ignore[arg-type]
-
-    def score(self, meta: Any, children: list[Any]) -> ast.Score:
-        verifier, clauses = children[0], self.clauses.values(children)
+    def score(self, meta: Any, children: list[Any]) -> ast.Stage:
+        verifier, *rest = children
+        scale = next((child.value for child in rest if isinstance(child, Clause) and child.word == "scale"), None)
+        shared = self._parts(ast.Score, meta, rest)
         if isinstance(verifier, Form):
-            verifier = self.verifiers.verifier_of(verifier, clauses.pop("scale", None))
-            verifier = verifier or ast.ModelRef("logprob", False, span=children[0].span)
-        elif scale := clauses.pop("scale", None):
-            message = "`as` holds a judge's answer to a scale, and this is no judge"
-            self.faults.report("QP140", message, scale.span, "leave this out")
-        options = self.options.values("score", _options_in(children))
-        given, known = options.get("reduce"), (*REDUCES, *JUDGE_REDUCES)
-        reduce = None if given is None else self.options.word("reduce", given, known, "not a way to reduce")
-        return ast.Score(verifier, reduce, **clauses, span=span_of(meta))
-
-    def extract(self, meta: Any, children: list[Any]) -> ast.Extract:
-        which, column, source = children
-        pattern: ast.Regex | ast.JsonPath | ast.Name
-        if source.type == "NAME":
-            pattern = name_of(source)
+            form, own = self.verifier_of(verifier, scale)
         else:
-            pattern = self.leaves.pattern(source) if source.type == "REGEX" else path_of(source)
-        return ast.Extract(name_of(column), pattern, "first" if which is None else which.value, span=span_of(meta))
+            form, own = ast.StepScore, {"verifier": verifier}
+            if scale is not None:
+                message = "`as` holds a judge's answer to a scale, and this is no judge"
+                self.report("QP140", message, scale.span, "leave this out")
+        return form(**own, **shared, span=span_of(meta), at=verifier.span)
 
-    # Rows
+    def until(self, meta: Any, children: list[Any]) -> Clause:
+        """`confidence(window=TOKENS) < BAR`; None where it is faulty."""
+        figure, sign, bar = children
+        form = figure if isinstance(figure, Form) else None
+        name, notes = figure if form is None else form.name, (f"form: {UNTIL_FORM}",)
+        value: ast.Until | None = None
+        if name != ast.DrawScore.form:
+            self.report_unknown_form(name, "figure that ends a row", (ast.DrawScore.form,), UNTIL_FORM)
+        elif sign != "<":
+            message = f"a row ends where its confidence falls under the bar, not where it is `{sign}` it"
+            self.report("QP125", message, at(sign), "expected `<`", notes=notes, edit=Edit(at(sign), "<"))
+        elif (fields := {} if form is None else self.confidence(form)) is not None:
+            value = ast.Until(bar, **fields, span=Span(at(name).start, bar.span.end))
+        return Clause("until", value, span_of(meta))
 
-    def let(self, meta: Any, children: list[Any]) -> ast.Let:
-        column, value = children
-        return ast.Let(name_of(column), value, span=span_of(meta))
-
-    def where(self, meta: Any, children: list[ast.Expr]) -> ast.Where:
-        return ast.Where(children[0], span=span_of(meta))
-
-    def keep(self, meta: Any, children: list[Any]) -> ast.Keep:
-        count, by, per = children
-        return ast.Keep(self.leaves.width(count), by, None if per is None else name_of(per), span=span_of(meta))
-
-    def best(self, meta: Any, children: list[Any]) -> ast.Best:
+    def best(self, meta: Any, children: list[Any]) -> ast.Stage:
         by, per = children
-        return ast.Best(by, None if per is None else name_of(per), span=span_of(meta))
-
-    def distinct(self, meta: Any, children: list[Any]) -> ast.Distinct:
-        by, per = children
-        return ast.Distinct(by, None if per is None else name_of(per), span=span_of(meta))
-
-    def order(self, meta: Any, children: list[ast.Expr]) -> ast.Order:
-        return ast.Order(children[0], span=span_of(meta))
-
-    def join(self, meta: Any, children: list[Any]) -> ast.Join:
-        column, value, *rest = children
-        options, clauses = self.options.values("join", _options_in(rest)), self.clauses.values(rest)
-        return ast.Join(name_of(column), value, options.get("sep"), clauses.get("per"), span=span_of(meta))
-
-    def vote(self, meta: Any, children: list[Any]) -> ast.Vote:
-        column, *rest = children
-        options, clauses = self.options.values("vote", _options_in(rest)), self.clauses.values(rest)
-        equal = self.options.word("equal", options.get("equal"), EQUALITIES, "not a way to compare")
-        weight, decided = options.get("weight"), options.get("decided")
-        return ast.Vote(name_of(column), weight, equal, decided, clauses.get("per"), span=span_of(meta))
-
-    def split(self, meta: Any, children: list[Any]) -> ast.Split:
-        count, by, *rest = children
-        options, clauses = self.options.values("split", _options_in(rest)), self.clauses.values(rest)
-        groups, soft = self.leaves.width(count), options.get("temperature")
-        return ast.Split(groups, by, soft, clauses.get("per"), span=span_of(meta))
-
-    # Stages that hold stages
-
-    def repeat(self, meta: Any, children: list[Any]) -> ast.Repeat:
-        limit, until, block = children
-        body = self.blocks.body(block, "`repeat` has no stages to run", _word_span(meta, "repeat"))
-        return ast.Repeat(limit, until, body, span=span_of(meta))
+        if not isinstance(by, ast.Tournament):
+            return self.stage(ast.Best, meta, children)
+        return replace(by, per=None if per is None else name_of(per), span=span_of(meta))
 
     def search(self, meta: Any, children: list[Any]) -> ast.Search:
-        method, by, *pairs, block = children
-        span = _word_span(meta, "search")
-        body = self.blocks.body(block, "`search` has no stages to make children with", span)
-        options = self.options.values("search", pairs)
+        found, span = self._parts(ast.Search, meta, children), _word_span(meta, "search")
+        method = children[0]
         if method not in SEARCH_METHODS:
             message = f"`search` goes by {listed(SEARCH_METHODS)}"
-            self.faults.report_unknown("QP150", message, at(method), str(method), SEARCH_METHODS, "unknown method")
-            method = SEARCH_METHODS[0]
-        elif method != "puct" and "c" in options:
+            self.report_unknown("QP150", message, at(method), str(method), SEARCH_METHODS, "unknown method")
+            found["method"] = SEARCH_METHODS[0]
+        elif method != "puct" and found["c"] is not None:
             message = f"`c` weighs how much is explored, which `{method}` finds out by itself"
-            self.faults.report("QP150", message, options["c"].span, "of `puct` alone", help="leave `c` out")
-        if "simulations" not in options:
+            self.report("QP150", message, found["c"].span, "of `puct` alone", help="leave `c` out")
+        if found["simulations"] is None:
             message, notes = "`search` says how often it may expand a row", (f"form: {STAGES['search'].usage}",)
-            self.faults.report("QP150", message, span, "no `simulations=`", notes=notes)
-        simulations = self.leaves.width(options.get("simulations") or ast.Literal(1, span=span))
-        c, most = options.get("c"), options.get("per_round")
-        return ast.Search(str(method), by, simulations, c, most, body, span=span_of(meta))  # type: ignore[arg-type]
+            self.report("QP150", message, span, "no `simulations=`", notes=notes)
+            found["simulations"] = ast.Literal(1, span=span)
+        return ast.Search(**found, span=span_of(meta))
 
     def branch(self, meta: Any, children: list[StageBlock]) -> ast.Branch:
         span = span_of(meta)
-        if not children and not self.blocks.in_gap(span):
-            self.faults.report("QP121", "`branch` has no arms", _word_span(meta, "branch"))
+        if not children and not self.in_gap(span):
+            self.report("QP121", "`branch` has no arms", _word_span(meta, "branch"))
         arms = []
         for block in children:
             brace = Span(block.span.start, block.span.start + 1)
-            arms.append(self.blocks.body(block, "this arm of `branch` has no stages", brace))
+            arms.append(self.body(block, "this arm of `branch` has no stages", brace))
         return ast.Branch(tuple(arms), span=span)
 
     def strategy(self, meta: Any, children: list[Any]) -> ast.Strategy:
         span, blocks = span_of(meta), [child for child in children if isinstance(child, StageBlock)]
-        if len(blocks) < 2 and not self.blocks.in_gap(span):
+        if len(blocks) < 2 and not self.in_gap(span):
             help = "a `strategy` with one arm is that arm: leave the braces out" if blocks else None
             message, notes = "`strategy` chooses among two arms at least", (f"form: {STAGES['strategy'].usage}",)
-            self.faults.report("QP121", message, _word_span(meta, "strategy"), notes=notes, help=help)
+            self.report("QP121", message, _word_span(meta, "strategy"), notes=notes, help=help)
         arms: list[tuple[ast.Stage, ...]] = []
         for before, block in zip([None, *children], children, strict=False):
             if not isinstance(block, StageBlock):
@@ -180,53 +217,31 @@ class StageBuilder:
                 if arms:
                     before_it = Span(brace.start, brace.start)
                     more = {"help": "write `or` between them", "edit": Edit(before_it, "or ")}
-                self.faults.report("QP109", message, brace, "expected `or`" if arms else "", **more)
-            arms.append(self.blocks.body(block, "this arm of `strategy` has no stages", brace))
+                self.report("QP109", message, brace, "expected `or`" if arms else "", **more)
+            arms.append(self.body(block, "this arm of `strategy` has no stages", brace))
         return ast.Strategy(tuple(arms), span=span)
 
     def if_(self, meta: Any, children: list[Any]) -> ast.If:
         condition, block, otherwise = children
-        then = self.blocks.body(block, "this `if` has no stages to run", _word_span(meta, "if"))
+        then = self.body(block, "this `if` has no stages to run", _word_span(meta, "if"))
         if isinstance(otherwise, StageBlock):
             brace = Span(otherwise.span.start, otherwise.span.start + 1)
-            others = self.blocks.body(otherwise, "this `else` has no stages to run", brace)
+            others = self.body(otherwise, "this `else` has no stages to run", brace)
         elif otherwise is not None and not _is_short(otherwise):
             word = Span(otherwise.span.start, otherwise.span.start + 2)
-            self.faults.report("QP103", f"`else if` goes on over {MAX_DEPTH} times", word, "one too many")
+            self.report("QP103", f"`else if` goes on over {MAX_DEPTH} times", word, "one too many")
             others = ()
         else:
             others = () if otherwise is None else (otherwise,)
         return ast.If(condition, then, others, span=span_of(meta))
 
-    def each(self, meta: Any, children: list[Any]) -> ast.Each:
-        column, source, block = children
-        empty = "`each` has no stages to run in its block; without a block it only copies rows"
-        body = () if block is None else self.blocks.body(block, empty, _word_span(meta, "each"))
-        path = path_of(source) if isinstance(source, Token) else source
-        return ast.Each(name_of(column), path, body, span=span_of(meta))
-
-    def peek(self, meta: Any, children: list[StageBlock]) -> ast.Peek:
-        body = self.blocks.body(children[0], "`peek` has no stages to run", _word_span(meta, "peek"))
-        return ast.Peek(body, span=span_of(meta))
-
-    def ask(self, meta: Any, children: list[StageBlock]) -> ast.Ask:
-        body = self.blocks.body(children[0], "`ask` has no stages to run", _word_span(meta, "ask"))
-        return ast.Ask(body, span=span_of(meta))
-
     # Calls and results of programs
 
     def call(self, meta: Any, children: list[Any]) -> ast.Call:
         name, arguments, *intos = children
-        clauses = self.clauses.values(intos)
-        given = tuple(replace(argument, value=self.leaves.width(argument.value)) for argument in arguments or ())
+        clauses = self.clause_values(intos)
+        given = tuple(replace(argument, value=self.width(argument.value)) for argument in arguments or ())
         return ast.Call(str(name), given, **clauses, span=span_of(meta), name_span=at(name))
-
-    def return_(self, meta: Any, children: list[ast.Expr]) -> ast.Return:
-        return ast.Return(children[0], span=span_of(meta))
-
-
-def _options_in(children: list[Any]) -> list[Option]:
-    return [child for child in children if isinstance(child, tuple)]
 
 
 def _is_short(stage: ast.If) -> bool:

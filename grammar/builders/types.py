@@ -1,4 +1,7 @@
-"""Types of schema fields, and what the arguments of a type mean."""
+"""Types of schema fields, and what the arguments of a type mean.
+
+Clauses: what follows the options of a stage, or the parameters of a program, and begins with a word of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,11 @@ from typing import Any
 from lark import Token
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.builders.faults import Faults
-from qpdsl.grammar.builders.forms import Form, FormBuilder, RangeArgument
-from qpdsl.grammar.builders.leaves import LeafBuilder, at, constant, span_of
-from qpdsl.grammar.diagnostic import Label
+from qpdsl.grammar.builders.expressions import at, constant, name_of, span_of
+from qpdsl.grammar.builders.forms import Form, FormBuilder, Option, RangeArgument, key_of
+from qpdsl.grammar.diagnostic import Edit, Label
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import CLAUSE_FORMS, TARGETS, TEXT_OPTIONS, TYPE_FORMS
+from qpdsl.grammar.words import CLAUSE_FORMS, SYSTEMS, TARGETS, TEXT_OPTIONS, TYPE_FORMS, TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,8 @@ class RegexArgument:
 TypeArgument = RangeArgument | RegexArgument | ast.Argument
 
 
-class TypeBuilder:
+class TypeBuilder(FormBuilder):
     """A faulty type with arguments is reported, and gives the plain type of its name, or `text`."""
-
-    def __init__(self, faults: Faults, leaves: LeafBuilder, forms: FormBuilder) -> None:
-        self.faults = faults
-        self.leaves = leaves
-        self.forms = forms
 
     def record(self, meta: Any, children: list[ast.Field]) -> ast.RecordType:
         fields: dict[str, ast.Field] = {}
@@ -41,7 +38,7 @@ class TypeBuilder:
             first = fields.setdefault(field.name, field)
             if first is not field:
                 message, secondary = f"field `{field.name}` is declared twice", (Label(first.name_span, "the first"),)
-                self.faults.report("QP208", message, field.name_span, "again", secondary=secondary)
+                self.report("QP208", message, field.name_span, "again", secondary=secondary)
         return ast.RecordType(tuple(fields.values()), span=span_of(meta))
 
     def field(self, meta: Any, children: list[Any]) -> ast.Field:
@@ -70,11 +67,11 @@ class TypeBuilder:
                 type_ = self._text_type(arguments, span)
             case "choice":
                 plain = self._plain_arguments(name, arguments)
-                options = None if plain is None else self.forms.choices_of(Form(name, plain, span))
+                options = None if plain is None else self.choices_of(Form(name, plain, span))
                 type_ = None if options is None else ast.ChoiceType(options, span=span)
             case _:
                 forms = ", ".join(TYPE_FORMS.values())
-                self.forms.report_unknown(name, "type with arguments", tuple(TYPE_FORMS), forms)
+                self.report_unknown_form(name, "type with arguments", tuple(TYPE_FORMS), forms)
         plain_name = name.value if name.value in ("int", "float") else "text"
         return type_ or ast.TypeRef(plain_name, span=span)
 
@@ -85,90 +82,81 @@ class TypeBuilder:
         if name.value in ("int", "float", "text"):
             return ast.TypeTarget(self.type_call(meta, children), span=span)
         if name.value not in TARGETS:
-            self.forms.report_unknown(name, "way to hold the output", TARGETS, CLAUSE_FORMS["as"])
+            self.report_unknown_form(name, "way to hold the output", TARGETS, CLAUSE_FORMS["as"])
             return None
         only = arguments[0] if len(arguments) == 1 else None
         if name.value == "choice" and isinstance(only, ast.Argument) and isinstance(only.value, ast.Name):
             return ast.OptionsTarget(only.value, span=span)
         plain = self._plain_arguments(name, arguments)
-        return None if plain is None else self.forms.target_of(Form(name, plain, span))
+        return None if plain is None else self.target_of(Form(name, plain, span))
 
     def type_args(self, meta: Any, children: list[TypeArgument]) -> tuple[TypeArgument, ...]:
         return tuple(children)
 
     def regex_argument(self, meta: Any, children: list[Token]) -> RegexArgument:
         name, pattern = children
-        return RegexArgument(name, self.leaves.pattern(pattern))
+        return RegexArgument(name, self.pattern(pattern))
 
     def _counts(self, range_: RangeArgument) -> tuple[int | None, int | None]:
         """The bounds of a list's length."""
-        if range_.low is None and range_.high is None:
-            message, notes = "a range has a bound at one end at least", ("form: [TYPE](LOW..HIGH)",)
-            self.faults.report("QP125", message, range_.span, notes=notes)
-        counts: list[int | None] = []
-        for bound in (range_.low, range_.high):
-            number = None if bound is None else constant(bound)
-            if bound is not None and type(number) is not int:
-                self.faults.report("QP125", "the length of a list is a whole number", bound.span, "expected a number")
-                number = None
-            elif number is not None and number < 0:
-                self.faults.report("QP301", "the length of a list is at least 0", bound.span)  # type: ignore[union-attr]
-                number = None
-            counts.append(None if number is None else int(number))
-        low, high = counts
-        if low is not None and high is not None and low > high:
-            self.faults.report("QP301", f"no list is this long: {low} is over {high}", range_.span)
-            return None, None
+        what, notes = "the length of a list is a whole number", ("form: [TYPE](LOW..HIGH)",)
+        ends = self._ends(range_, what, "list is this long", notes, whole=True) or (None, None)
+        for bound, number in zip((range_.low, range_.high), ends, strict=True):
+            if bound is not None and number is not None and number < 0:
+                self.report("QP301", "the length of a list is at least 0", bound.span)
+        low, high = (None if number is None or number < 0 else int(number) for number in ends)
         return low, high
 
     def _range_type(self, name: Token, arguments: tuple[TypeArgument, ...], span: Span) -> ast.RangeType | None:
         notes = (f"form: {name}(LOW..HIGH), where one bound may be left out",)
         range_ = arguments[0] if len(arguments) == 1 else None
         if not isinstance(range_, RangeArgument):
-            self.faults.report("QP125", f"`{name}` takes a range, as in `{name}(0..150)`", span, notes=notes)
+            self.report("QP125", f"`{name}` takes a range, as in `{name}(0..150)`", span, notes=notes)
             return None
+        what = f"a bound is {'a whole number' if name == 'int' else 'a number'} that is written out"
+        ends = self._ends(range_, what, "number is in this range", notes, whole=name == "int")
+        return None if ends is None else ast.RangeType("int" if name == "int" else "float", *ends, span=span)
+
+    def _ends(
+        self, range_: RangeArgument, what: str, none: str, notes: tuple[str, ...], *, whole: bool
+    ) -> tuple[int | float | None, int | float | None] | None:
+        """The numbers at both ends of a range, one at least; `what` an end is, and that `none` is where they cross."""
+        low, high = (None if bound is None else constant(bound) for bound in (range_.low, range_.high))
         if range_.low is None and range_.high is None:
-            self.faults.report("QP125", "a range has a bound at one end at least", range_.span, notes=notes)
+            self.report("QP125", "a range has a bound at one end at least", range_.span, notes=notes)
             return None
-        bounds: list[int | float | None] = []
-        for bound in (range_.low, range_.high):
-            number = None if bound is None else constant(bound)
-            if bound is not None and (number is None or (name == "int" and not isinstance(number, int))):
-                expected = "a whole number" if name == "int" else "a number"
-                message = f"a bound is {expected} that is written out"
-                self.faults.report("QP125", message, bound.span, f"expected {expected}")
+        for bound, number in ((range_.low, low), (range_.high, high)):
+            if bound is not None and (number is None or (whole and not isinstance(number, int))):
+                self.report("QP125", what, bound.span, f"expected {'a whole number' if whole else 'a number'}")
                 return None
-            bounds.append(number)
-        low, high = bounds
         if low is not None and high is not None and low > high:
-            self.faults.report("QP301", f"no number is in this range: {low} is over {high}", range_.span)
+            self.report("QP301", f"no {none}: {low} is over {high}", range_.span)
             return None
-        return ast.RangeType("int" if name == "int" else "float", low, high, span=span)
+        return low, high
 
     def _text_type(self, arguments: tuple[TypeArgument, ...], span: Span) -> ast.TextType | None:
-        notes, fault_count = (f"form: {TYPE_FORMS['text']}",), len(self.faults.diagnostics)
+        notes, fault_count = (f"form: {TYPE_FORMS['text']}",), len(self.diagnostics)
         keys: dict[str, Span] = {}
         values: dict[str, Any] = {}
         for argument in arguments:
             if isinstance(argument, RangeArgument) or argument.name is None:
-                self.faults.report("QP125", "`text` takes options by name", argument.span, notes=notes)
+                self.report("QP125", "`text` takes options by name", argument.span, notes=notes)
                 continue
             key, value, key_span = _text_option(argument)
             if key in keys:
-                self.faults.report_repeated(f"option `{key}`", key_span, keys[key])
+                self.report_repeated(f"option `{key}`", key_span, keys[key])
             elif key not in TEXT_OPTIONS:
-                message = f"`text` has no option `{key}`"
-                self.faults.report_unknown("QP116", message, key_span, key, TEXT_OPTIONS, "unknown option", notes=notes)
+                self.report_unknown_option("text", key_span, key, TEXT_OPTIONS, TYPE_FORMS["text"])
             else:
                 values[key] = self._text_option_value(key, value)
             keys.setdefault(key, key_span)
         if not arguments:
-            self.faults.report("QP125", "`text(…)` takes an option; plain text is `text`", span, notes=notes)
-        if len(self.faults.diagnostics) > fault_count:
+            self.report("QP125", "`text(…)` takes an option; plain text is `text`", span, notes=notes)
+        if len(self.diagnostics) > fault_count:
             return None
         shortest, longest = values.get("min_length"), values.get("max_length")
         if shortest is not None and longest is not None and shortest > longest:
-            self.faults.report("QP301", f"no text is this long: {shortest} is over {longest}", span)
+            self.report("QP301", f"no text is this long: {shortest} is over {longest}", span)
             return None
         return ast.TextType(**values, span=span)
 
@@ -177,15 +165,15 @@ class TypeBuilder:
             if isinstance(value, ast.Regex) and key == "pattern":
                 return value
             expected = "a `/regex/`" if key == "pattern" else "a string" if key == "format" else "a number"
-            self.faults.report("QP125", f"`{key}` takes {expected}", value.span, f"expected {expected}")
+            self.report("QP125", f"`{key}` takes {expected}", value.span, f"expected {expected}")
             return None
         if key == "format":
-            return self.leaves.text_of(value, "a format")
+            return self.text_of(value, "a format")
         number = constant(value)
         if type(number) is not int:
-            self.faults.report("QP125", f"`{key}` takes a whole number", value.span, "expected a whole number")
+            self.report("QP125", f"`{key}` takes a whole number", value.span, "expected a whole number")
         elif number < 0:
-            self.faults.report("QP301", f"`{key}` is at least 0", value.span)
+            self.report("QP301", f"`{key}` is at least 0", value.span)
         return number
 
     def _plain_arguments(self, name: Token, arguments: tuple[TypeArgument, ...]) -> tuple[ast.Argument, ...] | None:
@@ -196,7 +184,7 @@ class TypeBuilder:
             return plain
         span = odd.span if isinstance(odd, RangeArgument) else odd.regex.span
         notes = (f"form: {TYPE_FORMS.get(str(name), CLAUSE_FORMS['as'])}",)
-        self.faults.report("QP125", f"`{name}` takes strings", span, "expected a string", notes=notes)
+        self.report("QP125", f"`{name}` takes strings", span, "expected a string", notes=notes)
         return None
 
 
@@ -204,5 +192,106 @@ def _text_option(argument: RegexArgument | ast.Argument) -> tuple[str, ast.Expr 
     """An option of `text(…)`: its key, its value, and where the key stands."""
     if isinstance(argument, RegexArgument):
         return str(argument.name), argument.regex, at(argument.name)
-    key, start = str(argument.name), argument.span.start
-    return key, argument.value, Span(start, start + len(key))
+    return str(argument.name), argument.value, key_of(argument)
+
+
+# What clauses begin with, where that is not the field that takes their value.
+_WORDS = {"target": "as", "scale": "as", "budget": "within budget"}
+
+
+@dataclass(slots=True)
+class Clause:
+    """A clause of `generate`, `score`, `call` or `program`; `value` is None where it was faulty.
+
+    `word` is the field of the stage or program that takes the value.
+    """
+
+    word: str
+    value: Any
+    span: Span
+
+
+class ClauseBuilder(FormBuilder):
+    # Of stages
+
+    def target(self, meta: Any, children: list[Any]) -> Clause:
+        target = children[0]
+        value: ast.Target | None
+        if isinstance(target, ast.ListType | ast.RecordType):
+            value = ast.TypeTarget(target, span=target.span)
+        elif not isinstance(target, Token):
+            value = target
+        elif target.type == "REGEX":
+            value = self.pattern(target)
+        elif target.value in TYPES:
+            value = ast.TypeTarget(ast.TypeRef(target.value, span=at(target)), span=at(target))
+        else:
+            value = ast.SchemaTarget(str(target), span=at(target))
+        if isinstance(value, ast.TypeTarget) and self._is_text(value.type):
+            message = "every output is a text, which `as text` would write as JSON"
+            help = "leave `as` out; what the text may be is a regex: `as /.{1,40}/`"
+            self.report("QP360", message, value.span, help=help)
+            value = None
+        return Clause("target", value, span_of(meta))
+
+    @staticmethod
+    def _is_text(type_: ast.TypeExpr) -> bool:
+        return isinstance(type_, ast.TextType) or (isinstance(type_, ast.TypeRef) and type_.name == "text")
+
+    def via(self, meta: Any, children: list[Form]) -> Clause:
+        return Clause("via", self.via_of(children[0]), span_of(meta))
+
+    def draft(self, meta: Any, children: list[ast.ModelRef | Form | Token]) -> Clause:
+        return Clause("draft", self.draft_of(children[0]), span_of(meta))
+
+    def scale(self, meta: Any, children: list[Form]) -> Clause:
+        return Clause("scale", children[0], span_of(meta))
+
+    def of(self, meta: Any, children: list[ast.Expr]) -> Clause:
+        return Clause("of", children[0], span_of(meta))
+
+    def given(self, meta: Any, children: list[ast.Expr]) -> Clause:
+        return Clause("given", children[0], span_of(meta))
+
+    def into(self, meta: Any, children: list[Token]) -> Clause:
+        return Clause("into", name_of(children[0]), span_of(meta))
+
+    def per(self, meta: Any, children: list[Token]) -> Clause:
+        return Clause("per", name_of(children[0]), span_of(meta))
+
+    # Of programs
+
+    def within(self, meta: Any, children: list[Form | Token]) -> Clause:
+        form = children[0]
+        if (form.name if isinstance(form, Form) else form) == "budget":
+            return Clause("budget", self.budget_of(form), span_of(meta))
+        return Clause("within", self.within_of(form), span_of(meta))
+
+    def like(self, meta: Any, children: list[Token]) -> Clause:
+        name, span = children[0], span_of(meta)
+        if name in SYSTEMS:
+            return Clause("like", ast.Like("search_and_learn", span=span), span)
+        self.report_unknown_form(name, "system", SYSTEMS, CLAUSE_FORMS["like"])
+        return Clause("like", None, span)
+
+    def prefer(self, meta: Any, children: list[Option]) -> Clause:
+        (key, value), span = children[0], span_of(meta)
+        if key != "latency":
+            message, notes = f"`prefer` has no option `{key}`", (f"form: {CLAUSE_FORMS['prefer']}",)
+            edit = Edit(at(key), "latency")
+            self.report("QP116", message, at(key), "unknown option", notes=notes, help="write `latency`", edit=edit)
+            return Clause("prefer", None, span)
+        number = self.number_between(value, "`latency`", 0, 1)
+        return Clause("prefer", None if number is None else ast.Prefer(float(number), span=span), span)
+
+    def clause_values(self, clauses: list[Any]) -> dict[str, Any]:
+        """The values of the clauses in a list, by word, each once; a repeated clause is reported and left out."""
+        firsts: dict[str, Clause] = {}
+        for clause in clauses:
+            if not isinstance(clause, Clause):
+                continue
+            first = firsts.setdefault(clause.word, clause)
+            if first is not clause:
+                word = _WORDS.get(clause.word, clause.word)
+                self.report_repeated(f"`{word}`", clause.span, first.span)
+        return {word: clause.value for word, clause in firsts.items()}

@@ -119,9 +119,7 @@ def _opening_comments(lines: LineWriter, comments: list[str | None], indent: int
     lines.comment(texts[0] if texts else None)
     lines.end()
     for comment in texts[1:]:
-        lines.begin(indent)
-        lines.put(comment)
-        lines.end()
+        lines.line(indent, comment)
 
 
 def _block(lines: LineWriter, block: BracketGroup, indent: int, *, word: str) -> None:
@@ -160,9 +158,7 @@ def _comments_between(lines: LineWriter, nodes: list[PieceNode], indent: int) ->
     """The comments between an `or` and the brace of the arm behind it, above both."""
     if len(nodes) == 2:
         if after := first(nodes[0]).after:
-            lines.begin(indent)
-            lines.put(after)
-            lines.end()
+            lines.line(indent, after)
         lines.above(first(nodes[1]), indent)
 
 

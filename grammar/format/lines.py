@@ -5,7 +5,7 @@ from __future__ import annotations
 from qpdsl.grammar.format.pieces import BracketGroup, Piece, PieceNode, first, has_comments, last
 from qpdsl.grammar.format.spacing import flat, flat_group, is_call, needs_space
 from qpdsl.grammar.literals.strings import reindented
-from qpdsl.grammar.width import cells
+from qpdsl.grammar.printable import cells
 
 # In columns: the width of a line, the indent of a block, and that of a line that goes on with the one above it.
 WIDTH = 100
@@ -42,6 +42,12 @@ class LineWriter:
         self.end()
         self.current = " " * indent
 
+    def line(self, indent: int, text: str) -> None:
+        """A text on a line of its own."""
+        self.begin(indent)
+        self.put(text)
+        self.end()
+
     def end(self) -> None:
         """Ends the line, if anything is on it."""
         if self.current.strip():
@@ -65,9 +71,7 @@ class LineWriter:
         for index, comment in enumerate(piece.above):
             if blanks and comment.blank and (index or not opens):
                 self.blank()
-            self.begin(indent)
-            self.put(comment.text)
-            self.end()
+            self.line(indent, comment.text)
         if blanks and piece.blank and (piece.above or not opens):
             self.blank()
 

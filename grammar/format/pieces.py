@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from qpdsl.grammar.parse.layout_builder import lay_out
+from qpdsl.grammar.parse.layout import lay_out
 from qpdsl.grammar.parse.tokens import Kind, Token
 from qpdsl.grammar.source import Source
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
+from typing import Any
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals.strings import INSERTED
-from qpdsl.grammar.words import AMORTIZED_OPTIONS, AUTO, DRAFT_OPTIONS, FILTER_OPTIONS, STAGES, TEXT_OPTIONS
+from qpdsl.grammar.words import AUTO, DRAFT_OPTIONS, SWITCH, TEXT_OPTIONS
+
+Values = Mapping[str, ast.Expr]
+_ARGUMENT = ast.Role("part")
 
 # How tightly operators bind: an operand that binds looser than its operator stands in parentheses.
 _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _NEGATION = range(1, 8)
@@ -123,7 +127,8 @@ def format_model(model: ast.Model) -> str:
     """The declaration of a model."""
     kind = "" if model.kind is None else f" kind={model.kind}"
     adapter = "" if model.adapter is None else f" adapter={format_text(model.adapter)}"
-    return f"model {model.name} = {format_text(model.id)}{kind}{adapter}"
+    think = "" if model.think is None else f" think={format_text(model.think)}"
+    return f"model {model.name} = {format_text(model.id)}{kind}{adapter}{think}"
 
 
 def _schema(schema: ast.Schema) -> str:
@@ -161,10 +166,14 @@ def _option(value: object) -> str:
     return format_text(value) if isinstance(value, str) else repr(value)
 
 
+def format_head(program: ast.Program) -> str:
+    """What a program is called, takes and gives."""
+    returns = f" -> {format_type(program.returns)}" if program.returns else ""
+    return f"program {program.name}({', '.join(map(_param, program.params))}){returns}"
+
+
 def _program(program: ast.Program) -> str:
-    head = f"program {program.name}({', '.join(map(_param, program.params))})"
-    if program.returns:
-        head += f" -> {format_type(program.returns)}"
+    head = format_head(program)
     if program.within:
         bound = "" if program.within.bound is None else f"({program.within.bound!r})"
         head += f" within {program.within.level}{bound}"
@@ -196,134 +205,134 @@ def format_param_type(param: ast.Param) -> str:
 
 
 def _block(stages: tuple[ast.Stage, ...]) -> str:
-    return "{\n" + "\n".join(map(_stage, stages)) + "\n}"
+    return "{\n" + "\n".join(map(format_stage, stages)) + "\n}"
 
 
-def _stage(stage: ast.Stage) -> str:
-    match stage:
-        case ast.Prompt(text=text):
-            return f"prompt {format_expr(text)}"
-        case ast.Chat(turns=turns):
-            return " ".join(["chat", *(f"{turn.role}={format_expr(turn.content)}" for turn in turns)])
-        case ast.Generate():
-            return " ".join(["generate", *_generate(stage)])
-        case ast.Score(verifier=verifier, reduce=reduce, of=of, given=given, into=into):
-            reduced = "" if reduce is None else f" reduce={reduce}"
-            scored = "" if of is None else f" of {format_expr(of)}"
-            shown = "" if given is None else f" given {format_expr(given)}"
-            return f"score {_verifier(verifier)}{reduced}{scored}{shown}{_into(into)}"
-        case ast.Extract(column=column, pattern=pattern, which=which):
-            word = "" if which == "first" else f"{which} "
-            source = pattern.id if isinstance(pattern, ast.Name) else format_pattern(pattern)
-            return f"extract {word}{column.id} = {source}"
-        case ast.Let(column=column, value=value):
-            return f"let {column.id} = {format_expr(value)}"
-        case ast.Where(condition=condition):
-            return f"where {format_expr(condition)}"
-        case ast.Keep(count=count, by=by, per=per):
-            return f"keep {format_expr(count)} by {format_expr(by)}{_per(per)}"
-        case ast.Best(by=by, per=per):
-            return f"best by {format_compare(by) if isinstance(by, ast.Compare) else format_expr(by)}{_per(per)}"
-        case ast.Distinct(by=by, per=per):
-            return f"distinct by {format_expr(by)}{_per(per)}"
-        case ast.Order(by=by):
-            return f"order by {format_expr(by)}"
-        case ast.Join(column=column, value=value, sep=sep, per=per):
-            between = "" if sep is None else f" sep={format_expr(sep)}"
-            return f"join {column.id} = {format_expr(value)}{between}{_per(per)}"
-        case ast.Vote(column=column, weight=weight, equal=equal, decided=decided, per=per):
-            weighed = "" if weight is None else f" weight={format_expr(weight)}"
-            alike = "" if equal == "text" else f" equal={equal}"
-            sure = "" if decided is None else f" decided={format_expr(decided)}"
-            return f"vote {column.id}{weighed}{alike}{sure}{_per(per)}"
-        case ast.Split(count=count, by=by, temperature=temperature, per=per):
-            soft = "" if temperature is None else f" temperature={format_expr(temperature)}"
-            return f"split {format_expr(count)}" + ("" if by is None else f" by {format_expr(by)}{soft}{_per(per)}")
-        case ast.Repeat(limit=limit, until=until, body=body):
-            ends = "" if until is None else f" until {format_expr(until)}"
-            return f"repeat {format_expr(limit)}{ends} {_block(body)}"
-        case ast.Search(method=method, by=by, body=body):
-            options = ((name, getattr(stage, name)) for name in STAGES["search"].options)
-            written = "".join(f" {name}={format_expr(value)}" for name, value in options if value is not None)
-            return f"search {method} by {format_expr(by)}{written} {_block(body)}"
-        case ast.Branch(arms=arms):
-            return "branch {\n" + "\n".join(map(_block, arms)) + "\n}"
-        case ast.Strategy(arms=arms):
-            return "strategy {\n" + "\nor ".join(map(_block, arms)) + "\n}"
-        case ast.If(condition=condition, then=then, otherwise=otherwise):
-            return f"if {format_expr(condition)} {_block(then)}{_else(otherwise)}"
-        case ast.Each(column=column, source=source, body=body):
-            listed = format_pattern(source) if isinstance(source, ast.JsonPath) else format_expr(source)
-            return f"each {column.id} in {listed}" + (f" {_block(body)}" if body else "")
-        case ast.Peek(body=body):
-            return f"peek {_block(body)}"
-        case ast.Ask(body=body):
-            return f"ask {_block(body)}"
-        case ast.Say(text=text):
-            return f"say {format_expr(text)}"
-        case ast.Call(program=program, arguments=arguments, into=into):
-            return f"call {program}({', '.join(map(_argument, arguments))}){_into(into)}"
-        case ast.Return(value=value):
-            return f"return {format_expr(value)}"
+def format_stage(stage: ast.Stage, values: Values | None = None) -> str:
+    """A stage as source; names in `values` are shown as their values, but for those of texts.
+
+    Of an operator what it does in any case is left out, and its blocks, which are the plan's.
+    """
+    parts = [(part, text) for part, text in _parts(stage, values or {})]
+    if not stage.form:
+        return " ".join([stage.word, *(text for _, text in parts)])
+    form = stage.kind if isinstance(stage, ast.DrawScore) else stage.form
+    inside = [text for part, text in parts if part.is_inside]
+    scale = f"{stage.low}..{stage.high}" if isinstance(stage, ast.Judge) else ""
+    after = ""
+    if isinstance(stage, ast.Judge) and stage.whole:
+        after = f" as int({scale})"
+    elif scale:
+        inside.append(scale)
+    head = f"{form}({', '.join(inside)})" if inside else form
+    return " ".join([stage.word, head + after, *(text for part, text in parts if not part.is_inside)])
 
 
-def _else(stages: tuple[ast.Stage, ...]) -> str:
-    """What follows the block of an `if`."""
-    match stages:
-        case ():
-            return ""
-        case (ast.If() as other,):
-            return f" else {_stage(other)}"
-    return f" else {_block(stages)}"
-
-
-def _per(per: ast.Name | None) -> str:
-    return "" if per is None else f" per {per.id}"
-
-
-def _generate(stage: ast.Generate) -> Iterator[str]:
-    yield _model(stage.model)
-    for option in STAGES["generate"].options:
-        value = getattr(stage, option)
-        if value is not None:
-            yield f"{option}={format_expr(value)}"
-    if stage.target:
-        yield f"as {_target(stage.target)}"
-    if stage.via:
-        yield f"via {format_via(stage.via)}"
-    if stage.draft:
-        yield f"draft {format_draft(stage.draft)}"
-    if stage.into:
-        yield f"into {stage.into.id}"
-
-
-def format_via(via: ast.Via, values: Mapping[str, ast.Expr] | None = None) -> str:
-    """What follows `via`; names in `values` are shown as their values."""
-    options: tuple[str, ...] = AMORTIZED_OPTIONS
-    word, parts, usual = "amortized", list[str](), {"by": "probability"}
-    if isinstance(via, ast.Filter):
-        word, options, first = "filter", FILTER_OPTIONS, via.threshold
-        parts.append(_model(via.model))
-    else:
-        first = via.margin
-    parts += [] if first is None else [format_expr(first, values)]
-    for option in options:
-        value = getattr(via, option)
-        if value is None or value == usual.get(option):
+def _parts(node: ast.Node, values: Values) -> Iterator[tuple[ast.Role, str]]:
+    """The parts of a node that are there, as they are written."""
+    for name, part in ast.parts(type(node)):
+        value = _left_out(node, name)
+        if value is None or value == ast.usual(type(node), name):
             continue
-        shown = value if option == "by" else format_text(value) if option == "head" else format_expr(value, values)
-        parts.append(f"{option}={shown}")
-    return f"{word}({', '.join(parts)})"
+        shown = _part(part, value, {} if part.reads == "row" and part.type_of(node) == "text" else values)
+        if shown:
+            lead = "" if part.kind == "arms" else part.lead
+            yield part, f"{lead}{'' if part.is_option or not lead else ' '}{shown}"
 
 
-def format_draft(draft: ast.Draft) -> str:
-    """What follows `draft`."""
+def _left_out(node: ast.Node, name: str) -> Any:
+    """The value of a field, None where an operator does what it says in any case."""
+    value = getattr(node, name)
+    if isinstance(node, ast.Generate) and name == "drafts":
+        return value or node.draft
+    if isinstance(node, ast.Call) and name != "into" and node.stage < 0:
+        arguments = ", ".join(_part(_ARGUMENT, argument, {}) for argument in node.arguments)
+        return f"{value}({arguments})" if name == "program" else None
+    if not isinstance(node, ast.Stage) or node.stage < 0:
+        return value
+    match node:
+        case ast.Score() if value == node.usual_reduce or (name == "into" and node.made == "score"):
+            return None
+        case ast.Extract(is_boxed=True) if value == "last":
+            return None
+        case ast.Join() if name == "sep" and value == ast.Template(("\n",), span=node.span):
+            return None
+    return value
+
+
+def _part(part: ast.Role, value: Any, values: Values) -> str:
+    match part.kind, value:
+        case "arms", _:
+            between = f"\n{part.lead} " if part.lead else "\n"
+            return "{\n" + between.join(map(_block, value)) + "\n}"
+        case "block", (ast.If() as other,) if part.lead:
+            return format_stage(other, values)
+        case "block", _:
+            return _block(value) if value else ""
+        case _, tuple():
+            shown = [_part(part, one, values) for one in value]
+            return (" " if part.kind == "part" else ", ").join(shown)
+        case _, ast.ModelRef():
+            return _model(value)
+        case _, ast.Name(id=name) if part.kind != "value":
+            return name
+        case _, ast.Regex() | ast.JsonPath():
+            return format_pattern(value)
+        case _, ast.Turn(role=role, content=content):
+            return f"{role}={format_expr(content)}"
+        case _, ast.Argument(name=key, value=given):
+            return format_expr(given) if key is None else f"{key}={format_expr(given)}"
+        case _, ast.Filter() | ast.Amortized():
+            return format_via(value, values)
+        case _, ast.DraftClause() | ast.Draft():
+            return format_draft(value)
+        case _, ast.Until():
+            return _until(value, values)
+        case "part", _:
+            return _target(value)
+        case _, bool():
+            return repr(value).lower()
+        case _, str():
+            return format_text(value) if part.lead == "head=" else value
+    if part.switch and isinstance(value, ast.Literal) and isinstance(value.value, bool):
+        return next(word for word, meant in SWITCH.items() if meant is value.value)
+    return format_expr(value, values)
+
+
+def format_via(via: ast.Via, values: Values | None = None) -> str:
+    """What follows `via`; names in `values` are shown as their values."""
+    return f"{via.word}({', '.join(text for _, text in _parts(via, values or {}))})"
+
+
+def _until(until: ast.Until, values: Values) -> str:
+    *window, bar = (text for _, text in _parts(until, values))
+    return f"confidence{''.join(f'({text})' for text in window)} {bar}"
+
+
+def format_draft(draft: ast.DraftClause | ast.Draft) -> str:
+    """What follows `draft`; of what a clause came to, sizes that are the usual ones are left out."""
+    if isinstance(draft, ast.Draft):
+        return _format_drafting(draft)
     name = draft.method if draft.model is None else _model(draft.model)
     parts = [] if draft.place is None else [format_text(draft.place)]
     for option in DRAFT_OPTIONS:
         value = getattr(draft, option)
         parts += [] if value is None else [f"{option}={value}"]
     return f"{name}({', '.join(parts)})" if parts else name
+
+
+def _format_drafting(draft: ast.Draft) -> str:
+    named = draft.method == "model" and draft.model is not None
+    name = _quoted(draft.model or "") if named else draft.method
+    parts = [] if named or draft.model is None else [f'"{draft.model}"']
+    parts += [f"tokens={draft.tokens}"] if draft.tokens != ast.usual_length(draft.branches) else []
+    parts += [f"branches={draft.branches}"] if draft.branches > 1 else []
+    return f"{name}({', '.join(parts)})" if parts else name
+
+
+def _quoted(name: str) -> str:
+    """A declared name as it stands, a model id in quotes."""
+    return name if name.isidentifier() else f'"{name}"'
 
 
 def _target(target: ast.Target) -> str:
@@ -342,41 +351,5 @@ def _target(target: ast.Target) -> str:
             return format_pattern(target)
 
 
-def _verifier(verifier: ast.Verifier) -> str:
-    match verifier:
-        case ast.ModelRef():
-            return _model(verifier)
-        case ast.Judge(model=model, rubric=rubric, low=low, high=high, whole=whole):
-            asked = f"{_model(model)}, {format_expr(rubric)}"
-            return f"judge({asked}) as int({low}..{high})" if whole else f"judge({asked}, {low}..{high})"
-        case ast.Prob(model=model, question=question, answers=answers):
-            return f"prob({', '.join([_model(model), *map(format_expr, (question, *answers))])})"
-        case ast.Equal(answer=answer, reference=reference, by=by):
-            compared = "" if by == "text" else f", by={by}"
-            return f"equal({format_expr(answer)}, {format_expr(reference)}{compared})"
-        case ast.ValidJson(schema=schema):
-            return f"json({schema.id})"
-        case ast.WindowConfidence(window=window):
-            return f"confidence(window={format_expr(window)})"
-        case ast.Passes(tests=tests, timeout=timeout):
-            limit = "" if timeout is None else f", timeout={format_expr(timeout)}"
-            return f"passes({format_expr(tests)}{limit})"
-
-
-def format_compare(compare: ast.Compare) -> str:
-    """What follows `best by`, where a model compares the rows."""
-    orders = "" if compare.both else ", both=false"
-    return f"compare({_model(compare.model)}, {format_expr(compare.question)}{orders})"
-
-
-def _argument(argument: ast.Argument) -> str:
-    value = format_expr(argument.value)
-    return value if argument.name is None else f"{argument.name}={value}"
-
-
 def _model(model: ast.ModelRef) -> str:
     return format_text(model.name) if model.quoted else model.name
-
-
-def _into(into: ast.Name | None) -> str:
-    return "" if into is None else f" into {into.id}"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qpdsl.grammar.literals.characters import Ranges, spelled, without
-from qpdsl.grammar.literals.regex_tree import (
+from qpdsl.grammar.literals.regex import (
     ANYTHING,
     Alternation,
     Begin,
@@ -17,9 +16,12 @@ from qpdsl.grammar.literals.regex_tree import (
     Concatenation,
     End,
     Group,
-    Repeat,
+    Ranges,
+    Repetition,
     Tree,
     parse,
+    spelled,
+    without,
 )
 
 # A class that holds no character.
@@ -63,7 +65,7 @@ def _spelled(tree: Tree, adapted: Callable[[Ranges], Ranges] = lambda ranges: ra
             return "".join(_spelled(item, adapted) for item in items)
         case Alternation(arms=arms):
             return f"(?:{'|'.join(_spelled(arm, adapted) for arm in arms)})"
-        case Repeat(item=item, least=least, most=most):
+        case Repetition(item=item, least=least, most=most):
             return f"(?:{_spelled(item, adapted)}){{{least},{'' if most is None else most}}}"
         case Group(item=item):
             return f"(?:{_spelled(item, adapted)})"

@@ -5,17 +5,295 @@ A pattern means what Python means by it, and `constraint_regex.py` writes it so 
 No look-around, no back-references, no atomic or possessive groups, no word boundaries; a brace that is no repetition
 count is escaped. `^` stands only where nothing can come before it, and `$` only where nothing can come behind it: a
 regex that constrains a model must match its whole output, so an anchor elsewhere could never match.
+
+Sets of characters, as sorted ranges of code points, and which characters a part of a regex takes.
+
+What `\\d`, `\\w`, `\\s` and case mean is Python's decision: its own engine is asked, once for each part. Half
+characters (surrogates) are in no set, since no text holds them.
+
+A regex of the dialect as a tree: the one reading that the matcher and llguidance are both given.
+
+Python's own parser reads the pattern, and the sets below say which characters each part of it takes. What is left has
+no flags, no escapes and no names: sets of characters, repeats, alternatives, the two anchors and group 1.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from re import _constants as sre
+from re import _parser
+from typing import Any
 
 from qpdsl.grammar.diagnostic import Diagnostic, Edit
-from qpdsl.grammar.literals.regex_tree import MOST_CHARACTERS, TooLarge, parse
 from qpdsl.grammar.source import Span
+
+# First and last code points, in order, with a gap between each range and the next.
+Ranges = tuple[tuple[int, int], ...]
+LAST = 0x10FFFF
+_SURROGATES = (0xD800, 0xDFFF)
+ANY: Ranges = ((0, _SURROGATES[0] - 1), (_SURROGATES[1] + 1, LAST))
+# Flags that change which characters a part of a pattern takes.
+FLAGS = re.IGNORECASE | re.DOTALL
+_CATEGORIES = {
+    sre.CATEGORY_DIGIT: r"\d",
+    sre.CATEGORY_NOT_DIGIT: r"\D",
+    sre.CATEGORY_SPACE: r"\s",
+    sre.CATEGORY_NOT_SPACE: r"\S",
+    sre.CATEGORY_WORD: r"\w",
+    sre.CATEGORY_NOT_WORD: r"\W",
+}
+
+
+def takes(op: Any, argument: Any, flags: int) -> Ranges:
+    """The characters that an item of Python's parsed regex takes: a literal, a class, or `.`."""
+    if op is sre.ANY:
+        return ANY if flags & re.DOTALL else without(ANY, ((10, 10),))
+    if op is sre.LITERAL:
+        items, negated = [(sre.LITERAL, argument)], False
+    elif op is sre.NOT_LITERAL:
+        items, negated = [(sre.LITERAL, argument)], True
+    else:
+        negated = argument[0][0] is sre.NEGATE
+        items = argument[1:] if negated else argument
+    taken = union(chars for kind, value in items for chars in _plain(kind, value))
+    if flags & re.IGNORECASE:
+        taken = _either_case(tuple(_spelled(kind, value) for kind, value in items), taken)
+    return without(ANY, taken) if negated else without(taken, (_SURROGATES,))
+
+
+def union(sets: Iterable[tuple[int, int]]) -> Ranges:
+    """Ranges in any order, that may overlap, as one set."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(sets):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def without(ranges: Ranges, others: Ranges) -> Ranges:
+    """The characters of one set that are not in the other."""
+    left: list[tuple[int, int]] = []
+    for first, last in ranges:
+        for cut_first, cut_last in others:
+            if cut_last < first or cut_first > last:
+                continue
+            if cut_first > first:
+                left.append((first, cut_first - 1))
+            first = cut_last + 1
+            if first > last:
+                break
+        if first <= last:
+            left.append((first, last))
+    return tuple(left)
+
+
+def spelled(ranges: Ranges) -> str:
+    """The set as a class that Python's `re` and Rust's `regex` read alike; `ranges` is not empty."""
+    return "[" + "".join(_code(a) if a == b else f"{_code(a)}-{_code(b)}" for a, b in ranges) + "]"
+
+
+def _code(point: int) -> str:
+    char = chr(point)
+    return char if char.isascii() and char.isalnum() else f"\\U{point:08x}"
+
+
+def _spelled(kind: Any, value: Any) -> str:
+    if kind is sre.CATEGORY:
+        return _CATEGORIES[value]
+    return _code(value) if kind is sre.LITERAL else f"{_code(value[0])}-{_code(value[1])}"
+
+
+def _plain(kind: Any, value: Any) -> Ranges:
+    if kind is sre.CATEGORY:
+        return _category(_CATEGORIES[value])
+    return ((value, value),) if kind is sre.LITERAL else ((value[0], value[1]),)
+
+
+@cache
+def _category(escape: str) -> Ranges:
+    return without(ANY, _category(escape.lower())) if escape[1].isupper() else _scanned(escape)
+
+
+@lru_cache(maxsize=256)
+def _either_case(parts: tuple[str, ...], plain: Ranges) -> Ranges:
+    """Case concerns cased characters alone; of the others those are taken that are `plain`ly in the class."""
+    folded = re.compile(f"[{''.join(parts)}]", re.IGNORECASE)
+    cased = _cased()
+    taken = [(point, point) for point in cased if folded.match(chr(point))]
+    return union([*without(plain, union((point, point) for point in cased)), *taken])
+
+
+@cache
+def _cased() -> tuple[int, ...]:
+    text, block = _all_characters(), 256
+    cased: list[int] = []
+    for start in range(0, LAST + 1, block):
+        piece = text[start : start + block]
+        if piece.lower() != piece or piece.upper() != piece:
+            cased += [ord(char) for char in piece if char.lower() != char or char.upper() != char]
+    return tuple(cased)
+
+
+def _scanned(escape: str) -> Ranges:
+    """The characters that an escape takes."""
+    return tuple((match.start(), match.end() - 1) for match in re.finditer(f"{escape}+", _all_characters()))
+
+
+@cache
+def _all_characters() -> str:
+    """Every code point at its own index, surrogates too."""
+    return array("I", range(LAST + 1)).tobytes().decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
+
+
+# More characters than this in a pattern whose repeats are written out make it too large.
+MAX_CHARACTERS = 5000
+
+
+class RegexTooLarge(Exception):
+    """The pattern, its repeats written out, takes more than `MAX_CHARACTERS` characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class CharacterSet:
+    """One character of a set."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenation:
+    """One after another; nothing at all where it is empty."""
+
+    items: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternation:
+    """One of several; the earlier ranks first."""
+
+    arms: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """At least `least` and at most `most` times, any number where that is None; more ranks first if `greedy`."""
+
+    item: Tree
+    least: int
+    most: int | None
+    greedy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Group 1 of the pattern."""
+
+    item: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Holds at the beginning of the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Holds at the end of the text, and before a newline that ends it."""
+
+
+Tree = CharacterSet | Concatenation | Alternation | Repetition | Group | Begin | End
+ANYTHING = Repetition(CharacterSet(ANY), 0, None, True)
+
+
+@lru_cache(maxsize=256)
+def parse(pattern: str) -> Tree:
+    """The tree of a pattern of the dialect. Raises RegexTooLarge, and ValueError for what is outside the dialect."""
+    try:
+        parsed = _parser.parse(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"the regex does not compile: {error}") from error
+    tree = _sequence(parsed, parsed.state.flags)
+    if _size(tree) > MAX_CHARACTERS:
+        raise RegexTooLarge
+    return tree
+
+
+def whole_text(pattern: str) -> str:
+    """A pattern that matches where this checked one matches the whole text: itself, where its anchors say so."""
+    match parse(pattern):
+        case Concatenation(items=(Begin(), *_, End())):
+            return pattern
+    return f"^(?:{pattern})$"
+
+
+def nullable(tree: Tree) -> bool:
+    """Whether the tree matches without taking a character."""
+    match tree:
+        case CharacterSet():
+            return False
+        case Concatenation(items=items):
+            return all(map(nullable, items))
+        case Alternation(arms=arms):
+            return any(map(nullable, arms))
+        case Repetition(item=item, least=least):
+            return least == 0 or nullable(item)
+        case Group(item=item):
+            return nullable(item)
+    return True
+
+
+def has_group(tree: Tree) -> bool:
+    """Whether group 1 stands in the tree, be it where it can never take part."""
+    match tree:
+        case Concatenation(items=parts) | Alternation(arms=parts):
+            return any(map(has_group, parts))
+        case Repetition(item=item):
+            return has_group(item)
+    return isinstance(tree, Group)
+
+
+def _size(tree: Tree) -> int:
+    match tree:
+        case Concatenation(items=parts) | Alternation(arms=parts):
+            return sum(map(_size, parts)) + 1
+        case Repetition(item=item, least=least, most=most):
+            return _size(item) * max(1, least, most or 0)
+        case Group(item=item):
+            return _size(item)
+    return 1
+
+
+def _sequence(items: Any, flags: int) -> Tree:
+    trees = tuple(_item(op, argument, flags) for op, argument in items)
+    return trees[0] if len(trees) == 1 else Concatenation(trees)
+
+
+def _item(op: Any, argument: Any, flags: int) -> Tree:
+    if op in (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN):
+        return CharacterSet(takes(op, argument, flags & FLAGS))
+    if op is sre.SUBPATTERN:
+        group, added, removed, inner = argument
+        tree = _sequence(inner, (flags | added) & ~removed)
+        return Group(tree) if group == 1 else tree
+    if op is sre.BRANCH:
+        return Alternation(tuple(_sequence(arm, flags) for arm in argument[1]))
+    if op in (sre.MAX_REPEAT, sre.MIN_REPEAT):
+        least, most, inner = argument
+        bound = None if most == sre.MAXREPEAT else most
+        return Repetition(_sequence(inner, flags), least, bound, op is sre.MAX_REPEAT)
+    if op is sre.AT and argument in (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING):
+        return Begin()
+    if op is sre.AT and argument is sre.AT_END:
+        return End()
+    raise ValueError("the regex is outside the dialect")
+
 
 MAX_NESTING = 64
 _FLAGS = re.compile(r"\(\?[imsx]*(?:-[imsx]+)?[:)]")
@@ -101,12 +379,12 @@ def check(pattern: str, start: int) -> Diagnostic | None:
     except re.error as error:
         at = min(error.pos or 0, len(pattern) - 1)
         return Diagnostic("QP118", f"the regex does not compile: {error.msg}", Span(start + at, start + at + 1))
-    except (TooLarge, OverflowError, RecursionError):
+    except (RegexTooLarge, OverflowError, RecursionError):
         return Diagnostic(
             "QP118",
             "the regex is too large",
             Span(start, start + len(pattern)),
-            notes=(f"with its repeats written out, a regex takes at most {MOST_CHARACTERS:,} characters",),
+            notes=(f"with its repeats written out, a regex takes at most {MAX_CHARACTERS:,} characters",),
             help="write a large count as `*` or `+`",
         )
     return None

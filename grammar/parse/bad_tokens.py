@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from qpdsl.grammar.diagnostic import Diagnostic, Edit
+from qpdsl.grammar.printable import shorten
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.width import shorten
 
 _LOOKALIKES = dict.fromkeys("“”„«»", '"') | dict.fromkeys("‘’", '"') | {"–": "-", "—": "-", "−": "-", "\u00a0": " "}
 _ADVICE = {

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator
 
 from lark.exceptions import UnexpectedInput
 
+from qpdsl.grammar.ast.stage import STAGES, synonyms
 from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.parse.failure import ParseFailure, failure_of
 from qpdsl.grammar.parse.layout import Layout
 from qpdsl.grammar.parse.mistakes import known_mistake
 from qpdsl.grammar.parse.tokens import Token
 from qpdsl.grammar.suggest import closest, did_you_mean, enumerated
-from qpdsl.grammar.words import DECLARATIONS, RESERVED, STAGE_SYNONYMS, STAGES
+from qpdsl.grammar.words import DECLARATIONS, RESERVED
 
 # The grammar's tokens that begin an expression, and those that go on with one.
 _EXPRESSION = frozenset({"NUMBER", "STRING", "NAME", "LPAR", "LSQB", "MINUS", "NOT", "TRUE", "FALSE", "NONE"})
@@ -120,12 +121,12 @@ def _wrong_first_word(failure: ParseFailure) -> Diagnostic | None:
 
 def _unknown_word(token: Token, kind: str, code: str, known: Iterable[str]) -> Diagnostic:
     word = token.text
-    synonym = STAGE_SYNONYMS.get(word) if kind == "stage" else None
+    synonym = synonyms().get(word) if kind == "stage" else None
     notes: tuple[str, ...] = (f"{kind}s: {', '.join(known)}",)
-    help, edit = did_you_mean(word, known, token.span)
+    fix = did_you_mean(word, known, token.span)
     if synonym:
-        notes, help, edit = (f"form: {STAGES[synonym].usage}",), f"here that is `{synonym}`", None
-    return Diagnostic(code, f"unknown {kind} `{word}`", token.span, f"not a {kind}", notes=notes, help=help, edit=edit)
+        notes, fix = (f"form: {STAGES[synonym].usage}",), {"help": f"here that is `{synonym}`"}
+    return Diagnostic(code, f"unknown {kind} `{word}`", token.span, f"not a {kind}", notes=notes, **fix)
 
 
 def _reserved_word(failure: ParseFailure) -> Diagnostic | None:

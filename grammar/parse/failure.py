@@ -7,10 +7,11 @@ from typing import Any
 
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
+from qpdsl.grammar.ast.stage import STAGES
 from qpdsl.grammar.parse.layout import Layout, Statement
 from qpdsl.grammar.parse.tokens import Token
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import CLAUSE_FORMS, DECLARATIONS, FIELD_FORM, STAGES
+from qpdsl.grammar.words import CLAUSE_FORMS, DECLARATIONS, FIELD_FORM
 
 
 @dataclass(slots=True)

@@ -1,20 +1,30 @@
-"""The layout of a text: where each stage, field and declaration begins and ends, and how one is blanked."""
+"""The layout of a text: where each stage, field and declaration begins and ends, and how one is blanked.
+
+Which newlines end a stage, how brackets pair, and where each stage begins and ends.
+
+A stage ends at a newline or at `|`. It continues while `(` or `[` is open, where the next line starts with `key=`, a
+clause word, `->` or `{`, and behind its block where that starts with `else` or `or`. `lay_out` blanks every comment and
+every newline that ends nothing, so that the grammar can treat each newline that is left as a separator. Offsets stay
+those of the source.
+"""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Literal as OneOf
+from typing import Literal
 
-from qpdsl.grammar.diagnostic import Diagnostic
-from qpdsl.grammar.parse.tokens import Token
-from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import DECLARATIONS
+from qpdsl.grammar.ast.stage import STAGES
+from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
+from qpdsl.grammar.parse.tokens import MAX_FAULTS, Token, next_significant, scan
+from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.words import CLAUSES, DECLARATIONS
 
 # What stands between two braces: stages, the fields of a schema, or the arms of a `branch`; `file` is outside all.
-Inside = OneOf["file", "stages", "fields", "arms"]
+Inside = Literal["file", "stages", "fields", "arms"]
 _VISIBLE = re.compile(r"[^\n]")
 
 
@@ -132,3 +142,249 @@ def blank(text: str, spans: Iterable[Span], *, newlines: bool = True) -> str:
             pieces[-1] = pieces[-1].replace("\n", " ")
         end = span.end
     return "".join([*pieces, text[end:]])
+
+
+MAX_NESTING = 64
+_PAIRS = {")": "(", "]": "[", "}": "{"}
+
+
+def lay_out(source: Source, text: str, *, pipeline: bool, headless: AbstractSet[int] = frozenset()) -> Layout:
+    """Lays out `text`, the source with perhaps some parts blanked. Raises `QpError` where it nests too deep.
+
+    `headless` holds the offsets of braces whose heads are among the blanked parts.
+    """
+    scanned, faults = scan(source, text)
+    spaces = [token.span for token in scanned if token.kind == "comment"]
+    tokens = [token for token in scanned if token.kind != "comment"]
+    layout = Layout(text, scanned, tokens, faults=faults)
+    layout.broken = any(fault.code == "QP105" and fault.span.end - fault.span.start == 3 for fault in faults)
+    builder = _LayoutBuilder(source, layout, "stages" if pipeline else "file", headless)
+    joined = builder.run()
+    layout.text = blank(text, [*spaces, *joined], newlines=False).replace("\ufeff", " ")
+    return layout
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """An open bracket or brace. A brace within brackets is `embedded`: it belongs to the statement around it."""
+
+    token: Token
+    holds: Inside | None = None
+    embedded: bool = False
+
+
+class _LayoutBuilder:
+    """Fills in a layout's statements and faults, token by token.
+
+    `stack` holds the open brackets, `current` the tokens of the statement that is being read. `suspect` is the first
+    brace whose closing brace is indented less than it is: if a brace is not closed, it is likely that one.
+    """
+
+    def __init__(self, source: Source, layout: Layout, outermost: Inside, headless: AbstractSet[int]) -> None:
+        self.source = source
+        self.layout = layout
+        self.tokens = layout.tokens
+        self.outermost: Inside = outermost
+        self.headless = headless
+        self.stack: list[_Opener] = []
+        self.current: list[Token] = []
+        self.suspect: Token | None = None
+        self.previous: Token | None = None
+        self.significant = next_significant(self.tokens)
+
+    def run(self) -> list[Span]:
+        """Builds the statements; returns the newlines that end nothing."""
+        joined: list[Span] = []
+        for index, token in enumerate(self.tokens):
+            if token.kind == "newline":
+                if self._in_brackets() and self._starts_stage(index + 1):
+                    self._report_unclosed_brackets()
+                if self._in_brackets() or self._continues(index) or self._goes_on_with_block(index):
+                    joined.append(token.span)
+                elif not self._embedded():
+                    self._end_statement()
+                continue
+            if token.kind != "sign":
+                self.current.append(token)
+            elif token.text == "|" and not self._in_brackets():
+                self._end_statement()
+                self._check_pipe(index)
+            elif token.text == "{":
+                self._open_brace(token)
+            elif token.text == "}":
+                self._report_unclosed_brackets()
+                if self._embedded():
+                    self.current.append(token)
+                else:
+                    self._end_statement()
+                self._close_bracket(token)
+            else:
+                self.current.append(token)
+                if token.text in "([":
+                    self._push(_Opener(token))
+                elif token.text in ")]":
+                    self._close_bracket(token)
+            self.previous = token
+        self._report_unclosed_brackets()
+        self._end_statement()
+        if self.stack and not self.layout.broken:
+            opener = self.suspect or self.stack[-1].token
+            self._fault("QP107", "this `{` is never closed", opener, "opened here", fatal=True)
+        return joined
+
+    @property
+    def inside(self) -> Inside:
+        """What the innermost open brace holds."""
+        return next((opener.holds for opener in reversed(self.stack) if opener.holds), self.outermost)
+
+    def _in_brackets(self) -> bool:
+        return bool(self.stack) and self.stack[-1].holds is None
+
+    def _embedded(self) -> bool:
+        return bool(self.stack) and self.stack[-1].embedded
+
+    def _end_statement(self) -> None:
+        if self.current:
+            braces = sum(opener.holds is not None for opener in self.stack)
+            depth = braces + (self.outermost == "stages")
+            self.layout.statements.append(Statement(self.current, depth, self.inside))
+            self.current = []
+
+    def _open_brace(self, token: Token) -> None:
+        """A brace ends its head, but for one within the brackets of a field's type."""
+        inside = self.inside
+        if (inside == "fields" and (self._in_brackets() or self._embedded())) or self._begins_type():
+            self.current.append(token)
+            self._push(_Opener(token, "fields", embedded=True))
+            return
+        if inside == "stages" and self._begins_record():
+            self.current.append(token)
+            self._push(_Opener(token, "fields", embedded=True))
+            return
+        self._report_unclosed_brackets()
+        head = self.current[0].text if self.current else ""
+        self._end_statement()
+        fields = inside == "fields" or (inside == "file" and head == "schema")
+        arms = inside in ("stages", "arms") and head in ("branch", "strategy")
+        self._push(_Opener(token, "fields" if fields else "arms" if arms else "stages"))
+
+    def _begins_type(self) -> bool:
+        """Whether a record is to come that is a type: of a result, of a parameter, or of an output."""
+        before = self.previous.text if self.previous is not None and self.current else ""
+        if self.inside == "file" and self.current and self.current[0].text == "program":
+            return before == "->" or (before in (":", "[") and self._in_brackets())
+        return self.inside == "stages" and (before == "as" or (before == "[" and self._after_as()))
+
+    def _after_as(self) -> bool:
+        """Whether the brackets that are open now follow `as`."""
+        words = [token.text for token in self.current]
+        while words and words[-1] == "[":
+            words.pop()
+        return bool(words) and words[-1] == "as"
+
+    def _begins_record(self) -> bool:
+        """Whether a brace here begins a record: behind `return`, `let NAME =`, or in a list of theirs."""
+        words = [token.text for token in self.current]
+        if not words or words[0] not in ("return", "let"):
+            return False
+        return words == ["return"] or (len(words) == 3 and words[2] == "=") or words[-1] in ("[", ",")
+
+    def _push(self, opener: _Opener) -> None:
+        self.stack.append(opener)
+        if len(self.stack) > MAX_NESTING:
+            message = f"brackets nest over {MAX_NESTING} deep here"
+            raise QpError([Diagnostic("QP103", message, opener.token.span, "one too many")], self.source)
+
+    def _close_bracket(self, token: Token) -> None:
+        opener = _PAIRS[token.text]
+        if self.stack and self.stack[-1].token.text == opener:
+            start = self.stack.pop().token
+            if opener == "{" and self._begins_line(token) and self._indent(token) < self._indent(start):
+                self.suspect = self.suspect or start
+            return
+        message = f"this `{token.text}` closes nothing"
+        secondary: tuple[Label, ...] = ()
+        if self._in_brackets():
+            inner = self.stack.pop().token
+            message = f"expected the bracket that closes `{inner.text}`, found `{token.text}`"
+            secondary = (Label(inner.span, "opened here"),)
+        self._fault("QP107", message, token, secondary=secondary, fatal=opener == "{")
+
+    def _report_unclosed_brackets(self) -> None:
+        while self._in_brackets():
+            token = self.stack.pop().token
+            self._fault("QP107", f"this `{token.text}` is never closed", token, "opened here")
+
+    def _check_pipe(self, index: int) -> None:
+        """Reports a `|` that has no stage on one side, or stands where there are no stages."""
+        token = self.tokens[index]
+        if self.inside != "stages":
+            items = {"file": "declarations", "fields": "fields", "arms": "arms"}[self.inside]
+            self._fault("QP113", f"`|` parts stages, not {items}", token, help="put each on its own line")
+            return
+        after = self.significant[index + 1]
+        if self.previous is None or self.previous.text in ("|", "{"):
+            doubled = self.previous is not None and self.previous.text == "|" and self.previous.end == token.start
+            help = "alternatives are joined by `or`" if doubled else None
+            self._fault("QP113", "expected a stage before this `|`", token, help=help)
+        elif after == len(self.tokens) or self.tokens[after].text == "}":
+            self._fault("QP113", "expected a stage after this `|`", token)
+
+    def _continues(self, index: int) -> bool:
+        """Whether the statement goes on behind the newline at `index`."""
+        if not self.current:
+            return False
+        index = self.significant[index]
+        if index == len(self.tokens):
+            return False
+        token = self.tokens[index]
+        if token.kind == "word" and self.inside != "fields":
+            after = self.tokens[index + 1] if index + 1 < len(self.tokens) else token
+            named = after.kind in ("word", "string") and after is not token
+            is_like = token.text == "like" and after.kind == "word" and after is not token
+            return token.text in CLAUSES or (token.text in ("draft", "of") and named) or is_like or after.text == "="
+        return token.text in ("->", "{") and token.start not in self.headless
+
+    def _goes_on_with_block(self, index: int) -> bool:
+        """Whether an `else` or `or` on the next line goes on with the `if` or `strategy` whose block ends here."""
+        index = self.significant[index]
+        ended = self.previous is not None and self.previous.text == "}"
+        return ended and index < len(self.tokens) and self.tokens[index].text in ("else", "or")
+
+    def _starts_stage(self, index: int) -> bool:
+        """Whether the line here is surely a stage or declaration, so that an open bracket above it was forgotten."""
+        index = self.significant[index]
+        if index + 1 >= len(self.tokens):
+            return False
+        word, after = self.tokens[index], self.tokens[index + 1]
+        if word.text not in STAGES and word.text not in DECLARATIONS:
+            return False
+        return after.kind in ("number", "string") or (
+            after.kind == "word" and after.text not in ("and", "or", "matches")
+        )
+
+    def _begins_line(self, token: Token) -> bool:
+        """Whether nothing stands before the token on its line."""
+        line, column = self.source.position(token.start)
+        return not self.source.line(line)[: column - 1].strip()
+
+    def _indent(self, token: Token) -> int:
+        """The indent of the token's line."""
+        text = self.source.line(self.source.position(token.start)[0])
+        return len(text) - len(text.lstrip())
+
+    def _fault(
+        self,
+        code: str,
+        message: str,
+        token: Token,
+        label: str = "",
+        *,
+        secondary: tuple[Label, ...] = (),
+        help: str | None = None,
+        fatal: bool = False,
+    ) -> None:
+        """Reports a fault at a token; after a `fatal` one the structure of the text cannot be trusted."""
+        if len(self.layout.faults) < MAX_FAULTS:
+            self.layout.faults.append(Diagnostic(code, message, token.span, label, secondary, help=help))
+        self.layout.broken |= fatal

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from qpdsl.grammar.ast.stage import STAGES
 from qpdsl.grammar.diagnostic import Diagnostic, Edit
 from qpdsl.grammar.literals import regex
 from qpdsl.grammar.parse.failure import ParseFailure
 from qpdsl.grammar.parse.tokens import Token
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import STAGES
 
 _COMPARISON_SIGNS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 # What begins a comment elsewhere.

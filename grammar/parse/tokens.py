@@ -1,21 +1,20 @@
 """The tokens of a source text, scanned before parsing: where strings, regexes and comments begin and end.
 
 The parser has its own lexer. This scan finds the faults that a parser cannot explain well (a string that never closes,
-a character that starts nothing), and gives `layout_builder.py` what it needs to tell which newlines end a stage.
+a character that starts nothing), and gives `layout.py` what it needs to tell which newlines end a stage.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Literal as OneOf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.parse import bad_tokens
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import RESERVED
 
-Kind = OneOf["word", "number", "string", "regex", "sign", "newline", "comment"]
+Kind = Literal["word", "number", "string", "regex", "sign", "newline", "comment"]
 
 
 class Token(NamedTuple):

@@ -1,11 +1,19 @@
-"""The numbers of a model on which its memory and its operations depend."""
+"""The numbers of a model on which its memory and its operations depend, and the configurations of a few published
+models.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 # Bytes of a number in each type that weights, keys and values may have. What scales take beside them does not count.
 NUMBER_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
+_FILE = Path(__file__).with_name("published_models.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +110,10 @@ def _pairs(tokens: int, window: int | None) -> float:
     """The pairs of a token and one that it attends to, itself included."""
     near = _within(tokens, window)
     return near * (near + 1) / 2 + (tokens - near) * near
+
+
+@cache
+def published_models() -> Mapping[str, Mapping[str, Any]]:
+    """What a config.json of each says, as far as its size depends on it."""
+    models: Mapping[str, Mapping[str, Any]] = json.loads(_FILE.read_text(encoding="utf-8"))
+    return models

@@ -6,26 +6,27 @@ the calls entered, and the models needed so far.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal as OneOf
+from itertools import count
+from typing import Any, Literal
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.model_id import with_adapter
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import Type
-from qpdsl.planner.names.model_roles import misused, unknown_builtin
-from qpdsl.planner.names.modules import Environment, Module
+from qpdsl.planner.names.modules import Environment, Module, misused, unknown_builtin
 from qpdsl.planner.names.schemas import CompiledSchema
-from qpdsl.planner.names.scope import BoundColumn, Scope, stage_word, word_span
+from qpdsl.planner.names.scope import BoundColumn, Scope, word_span
 from qpdsl.planner.names.types import Reads, Typer
-from qpdsl.planner.names.unknown import unknown_model
-from qpdsl.planner.plan.logical import PlanBuilder
-from qpdsl.planner.plan.options import MOST_INLINED, RANGES, default_of
-from qpdsl.planner.plan.reads import names
+from qpdsl.planner.names.unknown import unknown_model, unknown_schema
+from qpdsl.planner.plan.logical import LogicalOp
+from qpdsl.planner.plan.options import MAX_INLINED, RANGES, default_of
+from qpdsl.planner.plan.reads import names, reads_all_rows, varies
 
-ContextKind = OneOf["chat", "prompt", "either"]
+ContextKind = Literal["chat", "prompt", "either"]
 ModuleProgram = tuple[Module, ast.Program]
 # The stages after which rows may have generated text.
 _BRING_TEXT = ("generate", "repeat", "branch", "if", "each", "call")
@@ -35,7 +36,7 @@ _BRING_TEXT = ("generate", "repeat", "branch", "if", "each", "call")
 class InlineBudget:
     """How many stages the calls of one file may still add."""
 
-    stages: int = MOST_INLINED
+    stages: int = MAX_INLINED
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Flow:
 
     `fresh` says that nothing was generated since the last `chat` or `prompt`. `spent` is the `generate` that finished
     all rows, so that no other can continue them. `aside` is a `peek` or `call` that generated what is not in the rows.
-    `filtered` says that there may be no row left.
+    `filtered` says that there may be no row left, `thinking` that a row may stand in a thought that is open.
     """
 
     context: ast.Stage | None = None
@@ -68,6 +69,7 @@ class Flow:
     spent: ast.Stage | None = None
     aside: ast.Stage | None = None
     filtered: bool = False
+    thinking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,9 @@ class Binder:
 
     `calls` are the program and, inside a `call`, the called programs, the current one last. `failed` says whether a
     called program has an error of its own. `add_stage` checks a stage and appends its operators; it is a field so that
-    blocks and calls, which hold stages, can use it. `models` maps the names in the plan to model ids. `stage` is the
-    number of the last stage, `ordinal` that of the last `generate`, `rounds` how many `repeat`s are around the current
-    one. `spent_reported` are the stages that finish rows which a later one would continue, as far as that was
+    blocks and calls, which hold stages, can use it. `models` maps the names in the plan to model ids. `stages` are the
+    numbers of the next stages, `ordinals` those of the next `generate`s, `rounds` how many `repeat`s are around the
+    current one. `spent_reported` are the stages that finish rows which a later one would continue, as far as that was
     reported. `model_values` says what the parameters of the current program that are models stand for, `values` what
     those of a called program do.
     """
@@ -110,14 +112,14 @@ class Binder:
     environment: Environment
     failed: Callable[[Module, ast.Program], bool]
     budget: InlineBudget
-    add_stage: Callable[[Binder, PlanBuilder, ast.Stage], None]
+    add_stage: Callable[[Binder, list[LogicalOp], ast.Stage], None]
     flow: Flow = Flow()
     model_values: Mapping[str, BoundModel] = field(default_factory=dict)
     values: Mapping[str, ast.Expr] = field(default_factory=dict)
     models: dict[str, str] = field(default_factory=dict)
     score_column: str | None = None
-    stage: int = -1
-    ordinal: int = -1
+    stages: Iterator[int] = field(default_factory=count)
+    ordinals: Iterator[int] = field(default_factory=count)
     rounds: int = 0
     spent_reported: list[ast.Stage] = field(default_factory=list)
 
@@ -131,17 +133,9 @@ class Binder:
         """The program of the current stages: the called one inside a `call`."""
         return self.calls[-1][1]
 
-    def add(self, plan: PlanBuilder, stage: ast.Stage) -> None:
+    def add(self, plan: list[LogicalOp], stage: ast.Stage) -> None:
         """Checks a stage and appends its operators to the plan."""
         self.add_stage(self, plan, stage)
-
-    def next_stage(self) -> int:
-        self.stage += 1
-        return self.stage
-
-    def next_ordinal(self) -> int:
-        self.ordinal += 1
-        return self.ordinal
 
     def change(self, **changes: object) -> None:
         self.flow = replace(self.flow, **changes)  # type: ignore[arg-type]
@@ -156,7 +150,7 @@ class Binder:
         if self.flow.context is not None:
             return True
         if not self.scope.gap_before(stage.span.start, "chat", "prompt"):
-            message = f"`{stage_word(stage)}` needs a context, but no stage before it starts one"
+            message = f"`{stage.word}` needs a context, but no stage before it starts one"
             help = 'write `chat user=…` or `prompt "…"` before it'
             self.scope.error("QP215", message, word_span(stage), "nothing to go on from", help=help)
         self.change(context=stage)
@@ -172,10 +166,10 @@ class Binder:
         grouped = any(name.id == "group" for expr in read if expr is not None for name in names(expr))
         if not self.needs_context(stage) or self.flow.generated or gap or grouped:
             return
-        message, label = f"`{stage_word(stage)}` comes before anything is generated", "no `generate` before this stage"
+        message, label = f"`{stage.word}` comes before anything is generated", "no `generate` before this stage"
         why: tuple[Label, ...] = ()
         if self.flow.aside is not None:
-            message, label = f"`{stage_word(stage)}` works on generated text, and these rows have none", "no text here"
+            message, label = f"`{stage.word}` works on generated text, and these rows have none", "no text here"
             why = (Label(word_span(self.flow.aside), "what this generates is not in the rows after it"),)
         self.scope.error("QP218", message, word_span(stage), label, secondary=why)
         self.change(generated=True)
@@ -187,23 +181,11 @@ class Binder:
         gap = self.scope.gap_before(stage.span.start, *_BRING_TEXT)
         if not empty or gap:
             return
-        message = f"`{stage_word(stage)}` works on the text of this turn, in which nothing was generated yet"
+        message = f"`{stage.word}` works on the text of this turn, in which nothing was generated yet"
         help = "move it before the last `chat` or `prompt`, or `generate` first"
         self.warn(Diagnostic("QP270", message, word_span(stage), "an empty text", help=help))
 
     # What stages hold
-
-    def expect(
-        self,
-        stage: ast.Stage,
-        place: str,
-        value: ast.Expr,
-        type_: frozenset[str] | str,
-        what: str,
-        reads: Reads = "parameters",
-    ) -> Type:
-        """The type of an option; "unknown" where it is not `type_` (`what` in words)."""
-        return Typer(self.scope, stage, reads, place).expect(value, type_, what)
 
     def number(
         self,
@@ -215,8 +197,88 @@ class Binder:
         reads: Reads = "parameters",
     ) -> None:
         """Checks an option that takes a number in the range of `name`."""
-        self.expect(stage, place, value, type_, "an int" if type_ == "int" else "a number", reads)
+        what = "an int" if type_ == "int" else "a number"
+        Typer(self.scope, stage, reads, place).expect(value, type_, what)
         _check_range(name, value, place, self.scope)
+
+    def check_parts(self, stage: ast.Stage) -> None:
+        """Checks the parts of a stage as they are declared, and that it has the rows that it needs."""
+        parts = ast.parts(type(stage))
+        if stage.needs == "rows":
+            told = [getattr(stage, name) for name, part in parts if part.kind == "column" or part.reads == "row"]
+            self.needs_rows(stage, *told)
+        elif stage.needs == "context":
+            self.needs_context(stage)
+        for name, _ in parts:
+            self.check_part(stage, name)
+
+    def check_part(self, stage: ast.Stage, name: str, *, place: str = "") -> None:
+        """Checks an expression of a stage, or a column that it reads, as it is declared; `place`: see `Role`."""
+        self.check_value(stage, dict(ast.parts(type(stage)))[name], getattr(stage, name), name, place=place)
+
+    def check_value(self, stage: ast.Stage, part: ast.Role, value: Any, name: str = "", *, place: str = "") -> None:
+        """The same of what stands in a part of a stage."""
+        place = place or part.place or (f"`{name}`" if part.lead.strip("=") else "")
+        if value is None:
+            return
+        if part.kind == "column":
+            self._column(stage, value, place)
+        elif part.range is not None:
+            self.number(stage, part.limit, value, place, part.range.type, part.reads_of(stage))
+        elif part.kind == "value":
+            typer = Typer(self.scope, stage, part.reads_of(stage), place)
+            if part.accepts is None:
+                typer.type(value)
+            else:
+                typer.expect(value, part.accepts, part.what)
+            if part.tells_apart:
+                warn_same_key(self.scope, value, place)
+
+    def needs_draws(self, stage: ast.Generate, message: str, span: Span, help: str) -> bool:
+        """Whether each token of a text is drawn from one distribution; where it is not, that is reported."""
+        clause: ast.Node | None = stage.via
+        what = "its tokens come from more than one distribution"
+        if isinstance(stage.target, ast.ChoiceTarget | ast.OptionsTarget):
+            clause, what = stage.target, "an option is chosen as a whole"
+        if clause is not None:
+            why = (Label(clause.span, what),)
+            self.scope.error("QP253", message, span, "no figures", secondary=why, help=help)
+        return clause is None
+
+    def _column(self, stage: ast.Stage, name: ast.Name, place: str) -> None:
+        """Checks a column that a stage reads by its name."""
+        scope = self.scope
+        if name.id in scope.params and name.id not in scope.columns:
+            scope.error("QP203", f"{place} takes a column, but `{name.id}` is a parameter", name.span)
+        else:
+            scope.column(name, stage, role="answer" if isinstance(stage, ast.Vote) and name is stage.column else None)
+        if name is getattr(stage, "per", None):
+            self._warn_per(name)
+
+    def _warn_per(self, per: ast.Name) -> None:
+        """Warns of `per group` in a program that makes no groups."""
+        column, body = self.scope.columns.get(per.id), self.calls[0][1].body
+        if per.id != "group" or column is None or column.maker is not None:
+            return
+        splits = any(
+            isinstance(stage, ast.Split) or (isinstance(stage, ast.Call) and stage.into is None)
+            for stage in walk_stages(body)
+        )
+        if not splits and not self.scope.gaps:
+            help = "make them with `split` after the first `chat` or `prompt`"
+            message = "all rows are in one group, as no `split` makes more"
+            self.warn(Diagnostic("QP305", message, per.span, "the same in every row", help=help))
+
+    def schema(self, name: str, span: Span, forms: str | None = None) -> CompiledSchema | None:
+        """A schema by its name; None where it has an error, or is not known, which is reported; `forms`: see there."""
+        schemas = self.module.schemas
+        if name not in schemas and "schema" not in self.module.missing:
+            self.scope.report(unknown_schema(name, span, schemas.names(), forms))
+        return schemas.get(name)
+
+    def asks(self, ref: ast.ModelRef, *, scores: bool = False) -> ast.ModelRef:
+        """A model as operators name it: see `model`."""
+        return ast.model_named(self.model(ref, scores=scores), ref.span)
 
     def model(self, ref: ast.ModelRef, *, scores: bool = False, module: Module | None = None, used: bool = True) -> str:
         """The plan's name of a model: the one that the program gives it, else its id.
@@ -309,6 +371,15 @@ def return_value(binder: Binder, stages: tuple[ast.Stage, ...], whole: Span) -> 
         type_ = voted.type if voted else "unknown"
     column = binder.scope.columns.get(value.id) if isinstance(value, ast.Name) else None
     return ReturnValue(value, type_, column.schema if column else None, span)
+
+
+def warn_same_key(scope: Scope, key: ast.Expr, place: str) -> None:
+    """Warns of an aggregate by which rows are to be told apart, though it is the same for all of them."""
+    if reads_all_rows(key) and not varies(key, scope.columns):
+        message = f"{place} is to tell rows apart, and this looks at all of them"
+        help = "name the column alone, or say `per COLUMN` inside the parentheses"
+        fault = Diagnostic("QP305", message, key.span, "the same for every row", help=help, severity="warning")
+        scope.report(fault)
 
 
 def _check_range(name: str, expr: ast.Expr, place: str, scope: Scope) -> None:

@@ -1,34 +1,45 @@
-"""`repeat`, `search`, `branch`, `if`, `each`, `peek` and `ask`: stages that hold stages."""
+"""`repeat`, `search`, `branch`, `if`, `each`, `peek` and `ask`: stages that hold stages.
+
+Stages to operators: each stage is checked and its operators are appended to the plan.
+
+A stage whose class has no function of its own here is checked as its fields declare.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import blocks, column_name, walk, walk_stages
 from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import COLUMNS, NUMBERS, SEARCHED_COLUMNS, Type
+from qpdsl.grammar.words import COLUMNS, NUMBERS, ROW_NUMBER, SEARCHED_COLUMNS, Type
 from qpdsl.planner.check.binder import Binder, Flow, Problem
-from qpdsl.planner.check.conditions import warn_until, warn_where
-from qpdsl.planner.check.context import problem_in_rounds
-from qpdsl.planner.check.generate import warn_spent_rounds
-from qpdsl.planner.check.score import item_type
+from qpdsl.planner.check.call import add_call
+from qpdsl.planner.check.conditions import check_weight, warn_until, warn_where
+from qpdsl.planner.check.context import prefill, problem_in_rounds, say, set_context
+from qpdsl.planner.check.generate import generate, warn_spent_rounds
+from qpdsl.planner.check.score import extract, item_type, score, tournament
 from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.schemas import CompiledSchema
-from qpdsl.planner.names.scope import BoundColumn, stage_word, word_span
+from qpdsl.planner.names.scope import BoundColumn, word_span
 from qpdsl.planner.names.types import Reads, Typer
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.logical import PlanBuilder
-from qpdsl.planner.plan.ops import LogicalPlan
-from qpdsl.planner.plan.options import MOST_ARMS, constant
-from qpdsl.planner.values.value_types import common_type, fits, is_list, item_of
+from qpdsl.planner.plan.logical import LogicalOp, LogicalPlan
+from qpdsl.planner.plan.options import MAX_ARMS, constant
+from qpdsl.planner.plan.reads import names
+from qpdsl.planner.values.value import common_type, fits, is_list, item_of
+
+# An operator, and the plans of its blocks.
+Blocks = tuple[ops.Operator, tuple[LogicalPlan, ...]]
 
 
-def repeat(binder: Binder, stage: ast.Repeat, number: int) -> ops.Operator:
-    binder.number(stage, "repeat", stage.limit, "the number of rounds")
+def repeat(binder: Binder, stage: ast.Repeat, number: int) -> Blocks:
+    binder.check_part(stage, "limit")
     before, flow = dict(binder.scope.columns), binder.flow
-    body = _round(binder, stage, number)
+    body = _round(binder, stage)
     _warn_outdated_in_rounds(binder, stage, before)
     first_runs = True
     if stage.until is not None:
@@ -42,15 +53,15 @@ def repeat(binder: Binder, stage: ast.Repeat, number: int) -> ops.Operator:
         binder.scope.error("QP215", message, word_span(binder.flow.context), "a conversation begins", help=help)
     spent = binder.flow.spent if first_runs or flow.spent else None
     binder.change(fresh=binder.flow.fresh and flow.fresh, spent=spent)
-    return ops.Repeat(stage.limit, stage.until, body, stage=number, span=stage.span)
+    return replace(stage, body=(), stage=number), (body,)
 
 
-def _round(binder: Binder, stage: ast.Repeat | ast.Search, number: int) -> LogicalPlan:
+def _round(binder: Binder, stage: ast.Repeat | ast.Search) -> LogicalPlan:
     """The body of a stage that runs it again on what it made."""
     before, flow = dict(binder.scope.columns), binder.flow
     binder.change(problem=problem_in_rounds(binder, stage.body))
     binder.rounds += 1
-    body = _block(binder, stage, stage.body, number)
+    body = _block(binder, stage, stage.body)
     binder.rounds -= 1
     _unite_rounds(binder, before, flow)
     return body
@@ -84,17 +95,12 @@ def _warn_outdated_in_rounds(binder: Binder, stage: ast.Repeat, before: dict[str
                         binder.scope.warn_outdated(node, inner, now)
 
 
-def search(binder: Binder, stage: ast.Search, number: int) -> ops.Operator:
+def search(binder: Binder, stage: ast.Search, number: int) -> Blocks:
     binder.needs_context(stage)
-    for name, value, type_ in (
-        ("simulations", stage.simulations, "int"),
-        ("c", stage.c, "float"),
-        ("per_round", stage.per_round, "int"),
-    ):
-        if value is not None:
-            binder.number(stage, name, value, f"`{name}`", type_)
+    for name in ("simulations", "c", "per_round"):
+        binder.check_part(stage, name)
     flow = binder.flow
-    body = _round(binder, stage, number)
+    body = _round(binder, stage)
     typer = Typer(binder.scope, stage, "row", "`by`", stage.span.end)
     typer.expect(stage.by, NUMBERS | {"bool"}, "a number or a bool")
     turns = _begins_turn(stage.body)
@@ -105,8 +111,7 @@ def search(binder: Binder, stage: ast.Search, number: int) -> ops.Operator:
     for name, column_type in SEARCHED_COLUMNS.items():
         binder.make(stage, ast.Name(name, span=word_span(stage)), column_type)
     binder.change(fresh=binder.flow.fresh and flow.fresh, spent=binder.flow.spent if turns else None)
-    options = (stage.simulations, stage.c, stage.per_round)
-    return ops.Search(stage.method, stage.by, *options, turns, body, stage=number, span=stage.span)
+    return replace(stage, body=(), turns=turns, stage=number), (body,)
 
 
 def _begins_turn(stages: tuple[ast.Stage, ...]) -> bool:
@@ -124,33 +129,33 @@ def _makes_nothing(stages: tuple[ast.Stage, ...]) -> bool:
     return bool(stages) and not any(isinstance(stage, ast.Generate | ast.Call) for stage in walk_stages(stages))
 
 
-def branch(binder: Binder, stage: ast.Branch, number: int) -> ops.Operator | None:
+def branch(binder: Binder, stage: ast.Branch, number: int) -> Blocks | None:
     """None for a `branch` of which no arm could be parsed."""
     scope = binder.scope
-    if len(stage.arms) > MOST_ARMS:
-        message = f"`branch` has at most {MOST_ARMS} arms, found {len(stage.arms)}"
+    if len(stage.arms) > MAX_ARMS:
+        message = f"`branch` has at most {MAX_ARMS} arms, found {len(stage.arms)}"
         scope.error("QP301", message, word_span(stage), "too many")
-    plans = _arms(binder, stage, number, passes=False)
-    return ops.Branch(plans, stage=number, span=stage.span) if plans else None
+    plans = _arms(binder, stage, passes=False)
+    return (replace(stage, arms=tuple(() for _ in plans), stage=number), plans) if plans else None
 
 
-def if_(binder: Binder, stage: ast.If, number: int) -> ops.Operator:
+def if_(binder: Binder, stage: ast.If, number: int) -> Blocks:
     scope = binder.scope
     reads: Reads = "row" if scope.columns else "option"
     if Typer(scope, stage, reads).expect(stage.condition, "bool", "a bool") == "bool":
         warn_where(binder, stage.condition, "its block never runs", "no other block runs")
-    plans = _arms(binder, stage, number, passes=not stage.otherwise)
-    return ops.If(stage.condition, plans, stage=number, span=stage.span)
+    plans = _arms(binder, stage, passes=not stage.otherwise)
+    return replace(stage, then=(), otherwise=(), stage=number), plans
 
 
-def _arms(binder: Binder, stage: ast.Branch | ast.If, number: int, *, passes: bool) -> tuple[LogicalPlan, ...]:
+def _arms(binder: Binder, stage: ast.Branch | ast.If, *, passes: bool) -> tuple[LogicalPlan, ...]:
     """The plans of a stage's blocks, whose rows are united after it; with `passes` some rows go through none."""
     scope = binder.scope
     before, flow = dict(scope.columns), binder.flow
     plans, columns, flows = [], [], []
     for block in blocks(stage):
         scope.columns, binder.flow = dict(before), flow
-        plans.append(_block(binder, stage, block, number))
+        plans.append(_block(binder, stage, block))
         columns.append(scope.columns)
         flows.append(binder.flow)
     if passes:
@@ -166,17 +171,17 @@ def _check_contexts(binder: Binder, stage: ast.Stage, before: Flow, arms: list[F
     """Reports a conversation that begins in some rows alone."""
     begun = [flow.context for flow in arms if flow.context is not None]
     if before.context is None and begun and len(begun) < len(arms):
-        message = f"`{stage_word(stage)}` starts a conversation in some of the rows, and leaves the others without one"
+        message = f"`{stage.word}` starts a conversation in some of the rows, and leaves the others without one"
         help = "start one in every block, or before the stage"
         binder.scope.error("QP215", message, word_span(begun[0]), "only some rows get here", help=help)
 
 
-def each(binder: Binder, stage: ast.Each, number: int) -> ops.Operator:
+def each(binder: Binder, stage: ast.Each, number: int) -> Blocks:
     type_ = _element_type(binder, stage)
     binder.make(stage, stage.column, type_)
-    body = _block(binder, stage, stage.body, number)
+    body = _block(binder, stage, stage.body)
     binder.change(filtered=True)
-    return ops.Each(stage.column.id, stage.source, body, type_, stage=number, span=stage.span)
+    return replace(stage, body=(), type=type_, stage=number), (body,)
 
 
 def _element_type(binder: Binder, stage: ast.Each) -> Type:
@@ -197,13 +202,13 @@ def _element_type(binder: Binder, stage: ast.Each) -> Type:
     return "unknown"
 
 
-def peek(binder: Binder, stage: ast.Peek, number: int) -> ops.Operator:
+def peek(binder: Binder, stage: ast.Peek, number: int) -> Blocks:
     binder.needs_context(stage)
     before, flow = dict(binder.scope.columns), binder.flow
     _check_one_to_one(binder, stage.body)
-    body = _block(binder, stage, stage.body, number)
+    body = _block(binder, stage, stage.body)
     _give_back(binder, stage, before, flow)
-    return ops.Peek(body, stage=number, span=stage.span)
+    return replace(stage, body=(), stage=number), (body,)
 
 
 def _check_one_to_one(binder: Binder, stages: tuple[ast.Stage, ...]) -> None:
@@ -221,29 +226,29 @@ def _check_one_to_one(binder: Binder, stages: tuple[ast.Stage, ...]) -> None:
             case ast.Peek() | ast.Ask():
                 pass
             case _:
-                message = f"`peek` gives each row back, so `{stage_word(stage)}` cannot stand in it"
+                message = f"`peek` gives each row back, so `{stage.word}` cannot stand in it"
                 help = "use `generate`, `say`, `score`, `extract`, `let`, `if`, `ask` and `repeat` in it"
                 binder.scope.error("QP236", message, word_span(stage), "the rows would not come back", help=help)
 
 
-def ask(binder: Binder, stage: ast.Ask, number: int) -> ops.Operator:
+def ask(binder: Binder, stage: ast.Ask, number: int) -> Blocks:
     """Its stages have a conversation of their own, and begin with the columns of the row."""
     scope = binder.scope
     before, flow, rounds = dict(scope.columns), binder.flow, binder.rounds
     binder.flow, binder.rounds = Flow(), 0
-    body = _block(binder, stage, stage.body, number)
+    body = _block(binder, stage, stage.body)
     binder.rounds = rounds
     own = _give_back(binder, stage, before, flow)
     several = _last_fan_out(binder.module, stage.body, None, frozenset())
     if several is not None:
-        message = f"`ask` gives each row back, but its stages leave several rows of it, by `{stage_word(several)}`"
+        message = f"`ask` gives each row back, but its stages leave several rows of it, by `{several.word}`"
         help = "end it with `best by …`, `vote …`, `keep 1 by …` or `join …`"
         scope.error("QP330", message, word_span(several), "several rows", help=help)
     if not own and not scope.gaps:
         message = "`ask` makes no column, so that nothing comes of it"
         help = "give what it generates a name: `generate … into NAME`"
         scope.error("QP331", message, word_span(stage), "nothing comes out of this", help=help)
-    return ops.Ask(body, stage=number, span=stage.span)
+    return replace(stage, body=(), stage=number), (body,)
 
 
 def _give_back(
@@ -274,9 +279,9 @@ def _last_fan_out(
                 several = stage
             case ast.Split() | ast.Branch() | ast.Each() | ast.Search():
                 several = stage
-            case ast.Best(per=None) | ast.Vote(per=None) | ast.Join(per=None):
+            case ast.Stage(rows="one") if getattr(stage, "per", None) is None:
                 several = None
-            case ast.Keep(count=count, per=None) if getattr(constant(count), "value", None) == 1:
+            case ast.Stage(rows="count") if getattr(stage, "per", None) is None and _is_one(stage):
                 several = None
             case ast.Repeat(body=body):
                 several = _last_fan_out(module, body, several, entered) or several
@@ -291,15 +296,20 @@ def _last_fan_out(
     return several
 
 
-def _block(binder: Binder, outer: ast.Stage, stages: tuple[ast.Stage, ...], number: int) -> LogicalPlan:
-    """The plan of a block of the stage `outer`, whose number is `number`."""
-    plan = PlanBuilder(ops.Start(stage=number, span=outer.span), binder.scope.types())
+def _is_one(stage: ast.Stage) -> bool:
+    """Whether a stage that keeps so many rows keeps one."""
+    return getattr(constant(getattr(stage, "count", None)), "value", None) == 1
+
+
+def _block(binder: Binder, outer: ast.Stage, stages: tuple[ast.Stage, ...]) -> LogicalPlan:
+    """The plan of a block of the stage `outer`."""
+    plan: list[LogicalOp] = []
     for stage in stages:
         if isinstance(stage, ast.Return):
-            message = f"`return` cannot stand inside `{stage_word(outer)}`"
+            message = f"`return` cannot stand inside `{outer.word}`"
             binder.scope.error("QP217", message, word_span(stage))
         binder.add(plan, stage)
-    return plan.done()
+    return tuple(plan)
 
 
 def _united_columns(binder: Binder, arms: list[dict[str, BoundColumn]]) -> dict[str, BoundColumn]:
@@ -350,6 +360,7 @@ def _united_flow(before: Flow, arms: list[Flow]) -> Flow:
         spent=arms[0].spent if spent else None,
         aside=next((flow.aside for flow in arms if flow.aside is not None), None),
         filtered=all(flow.filtered for flow in arms),
+        thinking=any(flow.thinking for flow in arms),
     )
 
 
@@ -357,3 +368,136 @@ def _united_problem(arms: list[Problem]) -> Problem:
     """The default problem of the rows of all arms: doubtful where it is in one of them."""
     known = [problem for problem in arms if problem != Problem()] or [Problem()]
     return next((problem for problem in known if problem.doubt is not None), known[0])
+
+
+_COMPARABLE = {"text": None, "number": NUMBERS | {"text"}, "math": NUMBERS | {"text"}}
+
+
+def add_stage(binder: Binder, plan: list[LogicalOp], stage: ast.Stage) -> None:
+    """Appends the operators of a stage to the plan, which is usable only where no error was reported."""
+    if isinstance(stage, ast.Call):
+        add_call(binder, plan, stage)
+        return
+    for part in prefill(stage):
+        if isinstance(part, ast.Return | ast.Strategy):
+            next(binder.stages)
+            continue
+        usual: Callable[[Binder, Any, int], _Checked] = score if isinstance(part, ast.Score) else _declared
+        check = _CHECKS.get(type(part), usual)
+        found = check(binder, part, next(binder.stages))
+        op, inside = found if isinstance(found, tuple) else (found, ())
+        if op is not None:
+            plan.append(LogicalOp(op, binder.scope.types(), inside))
+
+
+def _declared(binder: Binder, stage: ast.Stage, number: int) -> ops.Operator:
+    binder.check_parts(stage)
+    return replace(stage, stage=number)
+
+
+def _let(binder: Binder, stage: ast.Let, number: int) -> ops.Operator:
+    type_ = Typer(binder.scope, stage, "row", upto=stage.value.span.end).type(stage.value)
+    # What begins as none may be anything later.
+    binder.make(stage, stage.column, "unknown" if type_ == "none" else type_)
+    return replace(stage, stage=number)
+
+
+def _where(binder: Binder, stage: ast.Where, number: int) -> ops.Operator:
+    if not _reads_parameters(binder, stage.condition):
+        binder.needs_rows(stage, stage.condition)
+    if Typer(binder.scope, stage, "row").expect(stage.condition, "bool", "a bool") == "bool":
+        warn_where(binder, stage.condition)
+    binder.change(filtered=True)
+    return replace(stage, stage=number)
+
+
+def _reads_parameters(binder: Binder, condition: ast.Expr) -> bool:
+    """Whether a condition is about the program's arguments, so that it holds for all rows or for none."""
+    read = {name.id for name in names(condition)}
+    return bool(read) and read <= binder.scope.params.keys() - binder.scope.columns.keys()
+
+
+def _keep(binder: Binder, stage: ast.Keep, number: int) -> ops.Operator:
+    binder.check_parts(stage)
+    like = binder.program.like
+    return replace(stage, like=like.system if like else None, stage=number)
+
+
+def _best(binder: Binder, stage: ast.Best, number: int) -> ops.Operator:
+    binder.check_parts(stage)
+    one = ast.Literal(1, span=word_span(stage))
+    return ops.Keep(one, stage.by, stage.per, stage=number, span=stage.span)
+
+
+def _join(binder: Binder, stage: ast.Join, number: int) -> ops.Operator:
+    scope, column = binder.scope, binder.scope.columns.pop(ROW_NUMBER, None)
+    binder.needs_rows(stage, stage.value, stage.per)
+    reads = [name for name in names(stage.value) if name.id == ROW_NUMBER]
+    if reads and (column is not None or ROW_NUMBER in scope.params):
+        what = "parameter" if column is None else "column"
+        message = f"in `join` the name `{ROW_NUMBER}` is the row's number, and it is a {what} too"
+        scope.error("QP320", message, reads[0].span, "which one?", help=f"give the {what} another name")
+    scope.columns[ROW_NUMBER] = BoundColumn("int")
+    binder.check_part(stage, "value")
+    del scope.columns[ROW_NUMBER]
+    if column is not None:
+        scope.columns[ROW_NUMBER] = column
+    binder.check_part(stage, "sep")
+    binder.check_part(stage, "per")
+    binder.make(stage, stage.column, "text")
+    return replace(stage, stage=number)
+
+
+def _split(binder: Binder, stage: ast.Split, number: int) -> ops.Operator:
+    binder.needs_context(stage)
+    if stage.by is not None:
+        for name in ("count", "by", "temperature", "per"):
+            binder.check_part(stage, name, place="the number of rows" if name == "count" else "")
+        return replace(stage, stage=number)
+    binder.check_part(stage, "count")
+    if stage.temperature is not None:
+        help = "write `split N by EXPR temperature=T`"
+        message = "`temperature` shares rows out by a value, and this `split` has none"
+        binder.scope.error("QP116", message, stage.temperature.span, "without `by`", help=help)
+    return replace(stage, temperature=None, per=None, stage=number)
+
+
+def _vote(binder: Binder, stage: ast.Vote, number: int) -> ops.Operator:
+    binder.check_parts(stage)
+    column, comparable = binder.scope.columns.get(stage.column.id), _COMPARABLE[stage.equal]
+    if column is not None and comparable is not None and column.type not in comparable | {"unknown"}:
+        message = f"`equal={stage.equal}` compares numbers, but `{stage.column.id}` is {column.type}"
+        binder.scope.error("QP209", message, stage.column.span, f"this is {column.type}", help="leave `equal` out")
+    if stage.weight is not None:
+        check_weight(binder, stage.weight)
+    if stage.decided is not None and stage.weight is not None:
+        message = "`decided` counts votes, and this vote weighs them"
+        binder.scope.error("QP251", message, stage.decided.span, "not of weights", help="leave one of them out")
+        return replace(stage, decided=None, stage=number)
+    return replace(stage, stage=number)
+
+
+_Checked = ops.Operator | tuple[ops.Operator, tuple[LogicalPlan, ...]] | None
+# How stages are checked that are more than their parts. Each gives the operator, with the plans of its blocks.
+_CHECKS: Mapping[type[ast.Stage], Callable[[Binder, Any, int], _Checked]] = {
+    ast.Prompt: set_context,
+    ast.Chat: set_context,
+    ast.Say: say,
+    ast.Generate: generate,
+    ast.Tournament: tournament,
+    ast.Extract: extract,
+    ast.Let: _let,
+    ast.Where: _where,
+    ast.Keep: _keep,
+    ast.Best: _best,
+    ast.Join: _join,
+    ast.Vote: _vote,
+    ast.Split: _split,
+    ast.Repeat: repeat,
+    ast.Search: search,
+    ast.Branch: branch,
+    ast.If: if_,
+    ast.Each: each,
+    ast.Peek: peek,
+    ast.Ask: ask,
+}

@@ -15,6 +15,7 @@ from qpdsl.grammar.ast.walk import column_name, walk, walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.format.unparse import format_expr, format_param_type
 from qpdsl.grammar.source import Span
+from qpdsl.grammar.suggest import did_you_mean
 from qpdsl.grammar.words import Type
 from qpdsl.planner.check.binder import Binder, BoundModel, Flow, ModuleProgram, ReturnValue, return_value
 from qpdsl.planner.names.json_schema import value_type
@@ -22,21 +23,20 @@ from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.parameters import is_model, parameters
 from qpdsl.planner.names.scope import BoundColumn
 from qpdsl.planner.names.substitute import names_in_strings, substitute
-from qpdsl.planner.names.types import Reads
-from qpdsl.planner.names.unknown import suggestion
+from qpdsl.planner.names.types import Reads, Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
-from qpdsl.planner.plan.logical import PlanBuilder
-from qpdsl.planner.plan.options import MOST_CALLS, spelt
+from qpdsl.planner.plan.logical import LogicalOp
+from qpdsl.planner.plan.options import MAX_CALLS, spelt
 from qpdsl.planner.plan.reads import is_fixed, names, reads_all_rows
-from qpdsl.planner.ways.written_ways import is_open
+from qpdsl.planner.strategies.written_strategies import is_open
 
 Report = Callable[[Diagnostic], None]
 # Faults of the call itself, wherever in the called program they are noticed.
 _FAULTS_OF_THE_CALL = frozenset({"QP224", "QP310"})
 
 
-def add_call(binder: Binder, plan: PlanBuilder, call: ast.Call) -> None:
+def add_call(binder: Binder, plan: list[LogicalOp], call: ast.Call) -> None:
     """Adds the called program, the numbers of the stages continued."""
     callee = _find(binder, call)
     given: list[ops.GivenColumn] = []
@@ -55,18 +55,17 @@ def add_call(binder: Binder, plan: PlanBuilder, call: ast.Call) -> None:
             _add_stages(binder, plan, call, stages)
         _warn_replaced(binder, call, before)
         return
-    number = binder.next_stage()
+    number = next(binder.stages)
     with _entered(binder, call, callee, models, values), _own_rows(binder):
         binder.scope.columns.update({column.name: BoundColumn(column.type, call) for column in given})
-        body = PlanBuilder(ops.Start(stage=number, span=call.span), binder.scope.types())
+        body: list[LogicalOp] = []
         _add_stages(binder, body, call, stages)
         result = return_value(binder, stages, call.span)
     binder.change(aside=call)
     held = _spelt_type(callee[1], result)
     binder.make(call, call.into, held or result.type, result.schema)
-    given_ = tuple(given)
-    op = ops.Call(call.program, body.done(), result.value, call.into.id, given_, held, stage=number, span=call.span)
-    plan.add(op, binder.scope.types())
+    op = replace(call, arguments=(), columns=tuple(given), value=result.value, type=held, stage=number)
+    plan.append(LogicalOp(op, binder.scope.types(), (tuple(body),)))
 
 
 def _spelt_type(program: ast.Program, result: ReturnValue) -> Type | None:
@@ -78,7 +77,7 @@ def _spelt_type(program: ast.Program, result: ReturnValue) -> Type | None:
     return value_type(result.schema.document)
 
 
-def _add_stages(binder: Binder, plan: PlanBuilder, call: ast.Call, stages: tuple[ast.Stage, ...]) -> None:
+def _add_stages(binder: Binder, plan: list[LogicalOp], call: ast.Call, stages: tuple[ast.Stage, ...]) -> None:
     for stage in stages:
         if isinstance(stage, ast.Return):
             break
@@ -122,7 +121,7 @@ def _find(binder: Binder, call: ast.Call) -> ModuleProgram | None:
     callee = programs.get(call.program)
     if callee is None and "program" not in binder.module.missing:
         notes = (f"programs: {', '.join(programs)}",)
-        fix = suggestion(call.program, call.name_span, programs)
+        fix = did_you_mean(call.program, programs, call.name_span)
         fix = fix or {"help": 'declare it in this file, or bring it in: `use "file.qp"`'}
         message = f"unknown program `{call.program}`"
         binder.scope.error("QP202", message, call.name_span, "not declared", notes=notes, **fix)
@@ -138,8 +137,8 @@ def _may_enter(binder: Binder, call: ast.Call, callee: ModuleProgram) -> bool:
             message = f"a program cannot call itself: {way}"
             binder.scope.error("QP224", message, call.name_span, "comes back here", notes=notes)
         return False
-    if len(binder.calls) > MOST_CALLS:
-        message = f"programs call one another over {MOST_CALLS} deep"
+    if len(binder.calls) > MAX_CALLS:
+        message = f"programs call one another over {MAX_CALLS} deep"
         binder.scope.error("QP310", message, call.name_span, "one too many")
         return False
     return True
@@ -276,7 +275,7 @@ def _parameter_values(
             own_rows = call.into is not None
             reads: Reads = "option" if own_rows else "parameters"
             place = f"`{name}` of `{call.program}`"
-            if binder.expect(call, place, value, frozenset(accepted), shown, reads) == "unknown":
+            if Typer(binder.scope, call, reads, place).expect(value, frozenset(accepted), shown) == "unknown":
                 sound = False
                 continue
             value = _folded(value)
@@ -342,7 +341,7 @@ def _arguments(binder: Binder, call: ast.Call, program: ast.Program) -> dict[str
         span = Span(argument.span.start, argument.span.start + len(name)) if argument.name else argument.span
         if name not in params:
             notes = (f"parameters: {', '.join(params) or 'none'}",)
-            fix = suggestion(name, span, params)
+            fix = did_you_mean(name, params, span)
             message = f"`{call.program}` has no parameter `{name}`"
             binder.scope.error("QP231", message, span, "unknown", notes=notes, **fix)
             sound = False

@@ -21,18 +21,20 @@ from qpdsl.planner.check.binder import Binder, Flow
 from qpdsl.planner.names.scope import word_span
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.options import constant
-from qpdsl.planner.plan.reads import is_fixed, names, reads_all_rows, varies
+from qpdsl.planner.plan.reads import is_fixed, names
 from qpdsl.planner.values.value import Value
 
 _EITHER: frozenset[Value] = frozenset({True, False})
-_GENERATED = frozenset({"text", "step", "finish", "finished", "logprob", "tokens"})
+_GENERATED = frozenset({"text", "step", "finish", "finished", "logprob", "tokens", "thought", "thought_tokens"})
 _ENDS = frozenset({"finish", "finished"})
 _BOUNDS = {
     "finish": f"`finish` is {', '.join(f'`{word}`' for word in FINISHES)}, or none before anything is generated",
     "tokens": "`tokens` is never below 0",
+    "thought_tokens": "`thought_tokens` is never below 0",
     "group": "`group` is never below 0",
     "logprob": "`logprob` is never over 0",
 }
+_OPPOSITE = {">=": "<", "<=": ">", "!=": "=="}
 _ALL_ROUNDS = "leave `until` out, to run all rounds"
 
 
@@ -81,29 +83,6 @@ def warn_where(binder: Binder, condition: ast.Expr, none: str = "none is left", 
         _warn(binder, condition, f"this holds for every row, so that {every}", "always true", binder.flow, None)
 
 
-def warn_same_key(binder: Binder, key: ast.Expr, place: str) -> None:
-    """Warns of an aggregate by which rows are to be told apart, though it is the same for all of them."""
-    if reads_all_rows(key) and not varies(key, binder.scope.columns):
-        message = f"{place} is to tell rows apart, and this looks at all of them"
-        help = "name the column alone, or say `per COLUMN` inside the parentheses"
-        binder.warn(Diagnostic("QP305", message, key.span, "the same for every row", help=help))
-
-
-def warn_per(binder: Binder, per: ast.Name) -> None:
-    """Warns of `per group` in a program that makes no groups."""
-    column, body = binder.scope.columns.get(per.id), binder.calls[0][1].body
-    if per.id != "group" or column is None or column.maker is not None:
-        return
-    splits = any(
-        isinstance(stage, ast.Split) or (isinstance(stage, ast.Call) and stage.into is None)
-        for stage in walk_stages(body)
-    )
-    if not splits and not binder.scope.gaps:
-        help = "make them with `split` after the first `chat` or `prompt`"
-        message = "all rows are in one group, as no `split` makes more"
-        binder.warn(Diagnostic("QP305", message, per.span, "the same in every row", help=help))
-
-
 def check_weight(binder: Binder, weight: ast.Expr) -> None:
     """Reports a weight that is never above 0, by which the rarest answer would win a vote."""
     rows = _rows(_after_any_round(binder.flow), binder)
@@ -111,8 +90,7 @@ def check_weight(binder: Binder, weight: ast.Expr) -> None:
     sums = {
         name: _Interval(high=0, absent=True)
         for name, maker in makers.items()
-        if isinstance(maker, ast.Score)
-        and isinstance(maker.verifier, ast.ModelRef)
+        if isinstance(maker, ast.StepScore)
         and maker.verifier.name == "logprob"
         and "logprob" not in binder.module.models
     }
@@ -239,14 +217,17 @@ def _rows(flow: Flow, binder: Binder) -> _Rows:
         "finish": finishes,
         "finished": _EITHER,
         "tokens": _Interval(low=0),
+        "thought_tokens": _Interval(low=0),
         "group": _Interval(low=0),
         "logprob": _Interval(high=0),
     }
     if flow.fresh:
         known |= {"text": frozenset({""}), "step": frozenset({""}), "finish": frozenset({None})}
         known |= {"finished": frozenset({False}), "tokens": _Interval(0, 0), "logprob": _Interval(0, 0)}
+        known |= {"thought": frozenset({None}), "thought_tokens": _Interval(0, 0)}
     elif flow.spent is not None:
-        known |= {"finished": frozenset({True}), "finish": finishes & {"eos", "context"}}
+        ends = {"eos", "context", "thought"} | ({"until"} if getattr(flow.spent, "until", None) is not None else set())
+        known |= {"finished": frozenset({True}), "finish": finishes & ends}
     made = {name for name, column in binder.scope.columns.items() if column.maker is not None}
     known = {name: value for name, value in known.items() if name not in made}
     known |= {name: frozenset({*options, None}) for name in made if (options := _choices(binder, name))}
@@ -307,20 +288,10 @@ def _compared(op: str, left: _Known, right: _Known) -> _Known:
     if not (isinstance(left, _Interval) and isinstance(right, _Interval)):
         return None if op in ("+", "-", "*", "/", "%") else _EITHER
     absent: frozenset[Value] = frozenset({op == "!="}) if left.absent or right.absent else frozenset()
-    match op:
-        case "<":
-            return absent | _below(left, right)
-        case ">=":
-            return absent | _negated(_below(left, right))
-        case ">":
-            return absent | _below(right, left)
-        case "<=":
-            return absent | _negated(_below(right, left))
-        case "==":
-            return absent | _equal(left, right)
-        case "!=":
-            return absent | _negated(_equal(left, right))
-    return None
+    told = {"<": _below(left, right), ">": _below(right, left), "==": _equal(left, right)}
+    if op not in told and op not in _OPPOSITE:
+        return None
+    return absent | (told[op] if op in told else _negated(told[_OPPOSITE[op]]))
 
 
 def _negated(outcomes: frozenset[Value]) -> frozenset[Value]:

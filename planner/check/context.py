@@ -10,7 +10,7 @@ from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
 from qpdsl.planner.check.binder import Binder, Problem
 from qpdsl.planner.check.score import reads_text
-from qpdsl.planner.names.scope import BoundColumn, stage_word, word_span
+from qpdsl.planner.names.scope import BoundColumn, word_span
 from qpdsl.planner.names.types import Reads, Typer
 from qpdsl.planner.plan import ops
 
@@ -19,25 +19,25 @@ def set_context(binder: Binder, stage: ast.Prompt | ast.Chat, number: int) -> op
     """None for a `chat` without turns."""
     flow = binder.flow
     _check_content(binder, stage)
-    if flow.kind not in (None, stage_word(stage)):
+    if isinstance(stage, ast.Chat) and stage.history == "tokens" and flow.context is None:
+        message = "`history=tokens` keeps what a model has written, and nothing comes before this `chat`"
+        binder.scope.error("QP271", message, word_span(stage), "no history here", help="leave it out")
+    if flow.kind not in (None, stage.word):
         _report_other_kind(binder, stage)
     context = stage if flow.kind is None else flow.context
     problem = _problem(flow.problem, stage)
-    kind = flow.kind or stage_word(stage)
-    binder.change(context=context, kind=kind, problem=problem, fresh=True, spent=None)
+    kind = flow.kind or stage.word
+    binder.change(context=context, kind=kind, problem=problem, fresh=True, spent=None, thinking=False)
     binder.scope.start_context()
-    if isinstance(stage, ast.Prompt):
-        return ops.SetContext(prompt=stage.text, stage=number, span=stage.span)
-    return ops.SetContext(stage.turns, stage=number, span=stage.span) if stage.turns else None
+    return None if isinstance(stage, ast.Chat) and not stage.turns else replace(stage, stage=number)
 
 
 def say(binder: Binder, stage: ast.Say, number: int) -> ops.Operator:
-    binder.needs_context(stage)
-    Typer(binder.scope, stage, "row", "`say`").expect(stage.text, "text", "a text")
+    binder.check_parts(stage)
     binder.scope.columns["text"] = BoundColumn("text")
     outdate_scores(binder, stage)
     binder.change(fresh=False, spent=None)
-    return ops.Say(stage.text, stage=number, span=stage.span)
+    return replace(stage, stage=number)
 
 
 def prefill(stage: ast.Stage) -> tuple[ast.Stage, ...]:
@@ -133,7 +133,7 @@ def _user_turn(binder: Binder, stages: tuple[ast.Stage, ...], entered: frozenset
 
 def _report_other_kind(binder: Binder, stage: ast.Prompt | ast.Chat) -> None:
     """Reports that a context of one kind cannot be continued by the other."""
-    kind, started, word = binder.flow.kind, binder.flow.context, stage_word(stage)
+    kind, started, word = binder.flow.kind, binder.flow.context, stage.word
     if kind == "either":
         message = f"`{word}` cannot go on with a context that is chat turns in some rows and plain text in others"
         help = "let all blocks start the same kind"

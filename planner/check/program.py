@@ -1,29 +1,37 @@
-"""One program checked and lowered: its head, its stages, and its result."""
+"""A file lowered to logical plans, and one program of it checked: its head, its stages, and its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import PurePath
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import column_makers
-from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label, in_order
+from qpdsl.grammar.ast.walk import column_makers, walk_stages
+from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label, QpError, in_order
 from qpdsl.grammar.format.unparse import format_type
+from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import TYPES
 from qpdsl.planner.check.binder import Binder, InlineBudget, ReturnValue, bind_default_models, return_value
-from qpdsl.planner.check.draft_clause import check_program_draft
-from qpdsl.planner.check.stages import add_stage
+from qpdsl.planner.check.blocks import add_stage
+from qpdsl.planner.check.generate import check_program_draft
+from qpdsl.planner.check.unused import read_by_callers, unused_declarations, unused_in
 from qpdsl.planner.names.json_schema import value_type
-from qpdsl.planner.names.modules import Environment, Module
+from qpdsl.planner.names.modules import Environment, Module, Modules, out_of_its_depth
 from qpdsl.planner.names.parameters import parameters
 from qpdsl.planner.names.scope import Scope, word_span
-from qpdsl.planner.names.unknown import is_alias, unknown_type
-from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.logical import LogicalProgram, OpenWay, PlanBuilder
-from qpdsl.planner.values.value_types import common_type, fits
-from qpdsl.planner.ways.open_faults import faults_of_ways, open_faults
-from qpdsl.planner.ways.written_ways import MOST_WAYS, is_open, written_ways
+from qpdsl.planner.plan.logical import LogicalOp, LogicalProgram, OpenStrategy
+from qpdsl.planner.plan.options import MAX_STAGES
+from qpdsl.planner.plan.verify import verify_logical
+from qpdsl.planner.strategies.written_strategies import (
+    MAX_STRATEGIES,
+    faults_of_strategies,
+    is_open,
+    open_faults,
+    written_strategies,
+)
+from qpdsl.planner.values.value import common_type, fits
 
 Report = Callable[[Diagnostic], None]
 # How deep calls of programs that are not checked yet may nest while one is checked.
@@ -82,13 +90,14 @@ class Checker:
         """A program that leaves something open: each of its ways is checked as a program of its own."""
         faults = tuple(open_faults(program))
         called = {name: callee for name, (_, callee) in module.programs.items()}
-        ways = list(islice(written_ways(program, called.get), MOST_WAYS))
+        ways = list(islice(written_strategies(program, called.get), MAX_STRATEGIES))
         checked = [(way.arm, self._lowered_way(module, way.program)) for way in ways]
         first = checked[0][1].program
         opened = tuple(
-            OpenWay(way.arm, way.head, way.widths, own.program) for way, (_, own) in zip(ways, checked, strict=True)
+            OpenStrategy(way.arm, way.head, way.widths, own.program)
+            for way, (_, own) in zip(ways, checked, strict=True)
         )
-        found = (*faults, *faults_of_ways(program, [(arm, own.diagnostics) for arm, own in checked]))
+        found = (*faults, *faults_of_strategies(program, [(arm, own.diagnostics) for arm, own in checked]))
         models = {name: id for _, own in checked for name, id in own.program.models.items()}
         lowered = replace(first, models=models, syntax=program, ways=opened, warnings=in_order(found))
         return CheckedProgram(lowered, found)
@@ -123,7 +132,7 @@ class _Lowering:
         binder = self._binder()
         bind_default_models(binder, self.params.models)
         self._check_clauses()
-        plan = PlanBuilder(ops.Start(stage=-1, span=program.span), {})
+        plan: list[LogicalOp] = []
         for index, stage in enumerate(program.body):
             if isinstance(stage, ast.Return):
                 self._check_last(index)
@@ -131,15 +140,15 @@ class _Lowering:
             binder.add(plan, stage)
         result = return_value(binder, program.body, program.span)
         returns, parse, schema = self._returns(result, known=not binder.scope.gaps)
-        op = ops.Return(result.value, parse, schema, stage=binder.next_stage(), span=result.span)
-        plan.add(op, binder.scope.types())
+        op = ast.Return(result.value, parse, schema, stage=next(binder.stages), span=result.span)
+        plan.append(LogicalOp(op, binder.scope.types()))
         check_program_draft(binder, program)
         lowered = LogicalProgram(
             name=program.name,
-            source_name=file.source.name,
+            source=file.source,
             params=self.params.all,
             models=binder.models,
-            plan=plan.done(),
+            plan=tuple(plan),
             returns=returns,
             model_params=tuple(self.params.models),
             score_column=binder.score_column,
@@ -193,7 +202,7 @@ class _Lowering:
 
     def _returns(self, result: ReturnValue, *, known: bool) -> tuple[str, bool, str | None]:
         """The type of the program's result, whether a JSON text spells it, and the schema that the run checks it by."""
-        declared, schemas = self.syntax.returns, self.module.schemas
+        declared = self.syntax.returns
         if declared is None:
             return result.type, False, None
         form = format_type(declared)
@@ -204,12 +213,8 @@ class _Lowering:
             if result.type != "none" and not fits(result.type, form) and known:
                 self._misfit(declared, result, result.type)
             return form, False, None
-        if isinstance(declared, ast.TypeRef) and declared.name not in schemas:
-            if "schema" not in self.module.missing or is_alias(declared.name):
-                self._report(unknown_type(declared, (*TYPES, *schemas.names())))
-            return form, False, None
         named = isinstance(declared, ast.TypeRef)
-        schema = schemas.get(form) if named else schemas.compile_type(declared)
+        schema = self.module.compiled(declared, TYPES, self._report)
         parse = result.type == "text" and result.schema is not None
         if schema is None or result.schema == schema:
             return form, parse, None
@@ -233,3 +238,120 @@ class _Lowering:
         message = f"program `{name}` is declared to give {form}, but it gives {shown}"
         why = (Label(result.span, f"this gives {shown}"),)
         self._report(Diagnostic("QP214", message, declared.span, f"declared {form}", why, help=help, edit=edit))
+
+
+_BARE = Environment()
+# Warnings that may be caused by an error elsewhere.
+_CAUSED_BY_ERRORS = frozenset({"QP229", "QP265", "QP270", "QP302", "QP305"})
+# Refusals by llguidance. They are dropped where the parser has already reported an error in the constraint.
+_REFUSALS = frozenset({"QP306", "QP307"})
+
+
+def lower(file: ast.File, program: str | None = None, environment: Environment = _BARE) -> LogicalProgram:
+    """The plan of one program of the file: the one named, or the only one, or the one with the file's name.
+
+    The whole file is checked, and each file that it uses. Raises `QpError` with all errors, those of the parser
+    included.
+    """
+    lowered, diagnostics = lower_all(file, environment)
+    chosen = _choose(file, program, diagnostics)
+    _raise_errors(file, diagnostics)
+    assert chosen is not None
+    return lowered[file.programs.index(chosen)]
+
+
+def check(file: ast.File, environment: Environment = _BARE) -> tuple[Diagnostic, ...]:
+    """Checks every program of the file: returns the warnings, raises `QpError` if there is an error."""
+    _, diagnostics = lower_all(file, environment)
+    _raise_errors(file, diagnostics)
+    return in_order(diagnostics)
+
+
+def lower_all(file: ast.File, environment: Environment) -> tuple[list[LogicalProgram], list[Diagnostic]]:
+    """Every program of the file, and all diagnostics. If one is an error, the plans are of use to editors only."""
+    diagnostics: list[Diagnostic] = []
+    modules = Modules(file, environment, diagnostics)
+    for module in modules.all():
+        for fault in _too_long(module.file):
+            module.report(fault)
+    if any(diagnostic.code == "QP310" for diagnostic in diagnostics):
+        return [], diagnostics
+    checker = Checker(environment)
+    for module in modules.all():
+        for program in module.file.programs:
+            checker.check(module, program)
+    checked = [checker.check(modules.main, program) for program in file.programs]
+    lowered = [program.program for program in checked if program is not None]
+    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
+        return lowered, diagnostics
+    for logical in lowered:
+        for one in (logical, *(way.program for way in logical.ways)):
+            verify_logical(one.plan, {param.name for param in one.params})
+    declared = (*unused_declarations(file), *modules.main.schemas.warnings)
+    callers = read_by_callers(modules.all())
+    unused = [
+        (
+            *declared,
+            *out_of_its_depth(logical, program),
+            *unused_in(logical, program, callers.get(id(program), frozenset())),
+        )
+        for logical, program in zip(lowered, file.programs, strict=True)
+    ]
+    diagnostics += dict.fromkeys(warning for warnings in unused for warning in warnings)
+    return [
+        replace(logical, warnings=in_order((*logical.warnings, *warnings)))
+        for logical, warnings in zip(lowered, unused, strict=True)
+    ], diagnostics
+
+
+def _too_long(file: ast.File) -> Iterator[Diagnostic]:
+    for program in file.programs:
+        stages = sum(1 for _ in walk_stages(program.body))
+        if stages > MAX_STAGES:
+            message = f"`{program.name}` has {stages:,} stages; a program has at most {MAX_STAGES:,}"
+            yield Diagnostic("QP310", message, program.name_span, "too many", help="`repeat` runs stages again")
+
+
+def _raise_errors(file: ast.File, diagnostics: list[Diagnostic]) -> None:
+    """Raises `QpError` if there is an error, without the diagnostics that only follow from another one."""
+    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
+        syntax_errors = [error for error in diagnostics if error.code.startswith("QP1")]
+        independent = (
+            diagnostic
+            for diagnostic in diagnostics
+            if diagnostic.code not in _CAUSED_BY_ERRORS
+            and not (diagnostic.code in _REFUSALS and _contains_error(diagnostic, syntax_errors))
+        )
+        raise QpError(independent, file.source)
+
+
+def _contains_error(diagnostic: Diagnostic, errors: list[Diagnostic]) -> bool:
+    """Whether one of the errors lies inside the span of the diagnostic."""
+    span = diagnostic.span
+    spans = (error.span for error in errors if error.source is diagnostic.source)
+    return any(span.start <= other.start and other.end <= span.end for other in spans)
+
+
+def _choose(file: ast.File, name: str | None, diagnostics: list[Diagnostic]) -> ast.Program | None:
+    """The program to lower; reports where it cannot be told which."""
+    programs = file.programs
+    wanted = PurePath(file.source.name).stem if name is None else name
+    if name is None and len(programs) == 1:
+        return programs[0]
+    chosen = next((program for program in programs if program.name == wanted), None)
+    if chosen is not None or not programs or not file.complete:
+        return chosen
+    names = ", ".join(program.name for program in programs)
+    others = tuple(Label(program.name_span, "") for program in programs[1:])
+    first = programs[0].name_span
+    if name is None and any(diagnostic.severity == "error" for diagnostic in diagnostics):
+        return None
+    if name is None:
+        message = f"the file has {len(programs)} programs; say which one"
+        diagnostics.append(Diagnostic("QP220", message, first, "", others, notes=(f"programs: {names}",)))
+    else:
+        near = closest(name, [program.name for program in programs])
+        help = f"did you mean `{near}`?" if near else None
+        notes = (f"programs: {names}",)
+        diagnostics.append(Diagnostic("QP202", f"no program `{name}` in this file", first, "", others, notes, help))
+    return None

@@ -3,177 +3,173 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.format.unparse import format_pattern
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.suggest import closest, listed
-from qpdsl.grammar.words import BOXED, COLUMNS, COMPARED, DRAW_FIGURES, JUDGE_REDUCES, REDUCES, DrawFigure, Type, Which
+from qpdsl.grammar.suggest import closest, did_you_mean, listed
+from qpdsl.grammar.words import (
+    BOXED,
+    COLUMNS,
+    COMPARED,
+    DRAW_FIGURES,
+    DRAW_REDUCES,
+    JUDGE_REDUCES,
+    REDUCES,
+    Type,
+    Which,
+)
 from qpdsl.planner.check.binder import Binder
 from qpdsl.planner.names.json_schema import PathFault, item_type_at, type_at
 from qpdsl.planner.names.modules import Inputs
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import word_span
 from qpdsl.planner.names.types import Typer
-from qpdsl.planner.names.unknown import suggestion, unknown_schema, unknown_verifier
+from qpdsl.planner.names.unknown import unknown_verifier
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.reads import names
 
 Names = tuple[str, ...]
-# The names of parameters, with their values.
-Arguments = tuple[tuple[str, ast.Expr], ...]
+_S = TypeVar("_S", bound=ast.Score)
+Arguments = ast.Arguments
 
 
 def score(binder: Binder, stage: ast.Score, number: int) -> ops.Operator:
     column = stage.into or ast.Name("score", span=word_span(stage))
-    op = _verifier(binder, stage, column.id, number)
+    for clause in ("of", "given"):
+        binder.check_part(stage, clause)
+    op = _checked(binder, stage)
+    reduce = op.reduce or op.usual_reduce
     binder.make(stage, column, "float")
     binder.score_column = column.id
-    return op
+    return replace(op, into=column, reduce=reduce, stage=number)
 
 
 def reads_text(stage: ast.Score) -> bool:
     """Whether the score is that of the row's text, so that it is outdated once the text goes on."""
-    verifier = stage.verifier
-    if isinstance(verifier, ast.Equal) or (isinstance(verifier, ast.Judge) and verifier.whole):
+    if isinstance(stage, ast.Equal | ast.Prob) or (isinstance(stage, ast.Judge) and stage.whole):
         return False
-    return stage.of is None and not isinstance(verifier, ast.Prob)
+    return stage.of is None or isinstance(stage, ast.DrawScore)
 
 
-def _verifier(binder: Binder, stage: ast.Score, into: str, number: int) -> ops.Operator:
-    verifier, given, of, span = stage.verifier, stage.given, stage.of, stage.span
-    for clause, value in (("`of`", of), ("`given`", given)):
-        if value is not None:
-            Typer(binder.scope, stage, "row", clause).expect(value, "text", "a text")
-    match verifier:
-        case ast.WindowConfidence(window=window):
-            binder.number(stage, "window", window, "`window`")
-            return _draw_score(binder, stage, "confidence", into, number, window)
+def _checked(binder: Binder, stage: ast.Score) -> ast.Score:
+    """The verifier as the plan asks it; `reduce` is None where nothing is said of it."""
+    match stage:
+        case ast.DrawScore():
+            binder.check_part(stage, "window")
+            return _draw_score(binder, stage)
         case ast.Judge():
-            return _judge(binder, stage, verifier, into, number)
+            return _judge(binder, stage)
         case ast.Prob(question=question, answers=answers):
-            _check_no_reduce(binder, stage, "`prob` gives one number for a row")
-            _asks(binder, stage, (question, *answers))
-            return ops.Prob(binder.model(verifier.model), question, answers, into, stage=number, span=span)
-        case ast.Equal(answer=answer, reference=reference, by=by):
-            _check_no_reduce(binder, stage, "`equal` gives one number for a row")
-            _asks(binder, stage, (answer, reference))
-            return ops.Equal(answer, reference, into, by, stage=number, span=span)
+            stage = _asks(binder, stage, (question, *answers), reduce="`prob` gives one number for a row")
+            return replace(stage, model=binder.asks(stage.model))
+        case ast.Equal(answer=answer, reference=reference):
+            return _asks(binder, stage, (answer, reference), reduce="`equal` gives one number for a row")
         case ast.ValidJson(schema=schema):
-            return _json(binder, stage, into, number, _schema(binder, schema))
-        case ast.Passes(tests=tests, timeout=timeout):
-            _check_no_reduce(binder, stage, "code passes its tests or does not")
+            return _json(binder, stage, None if schema is None else binder.schema(schema.id, schema.span))
+        case ast.Passes():
             _needs_scored_text(binder, stage)
-            _refuse_given(binder, stage, "`passes` runs code, and is shown no problem")
-            Typer(binder.scope, stage, "row", "`passes`").expect(tests, "text", "a text")
-            if timeout is not None:
-                binder.number(stage, "timeout", timeout, "`timeout`", "float")
-            return ops.Passes(tests, into, timeout, of, stage=number, span=span)
-    name, scorers, models = verifier.name, binder.environment.scorers, binder.module.models
+            binder.check_part(stage, "tests")
+            binder.check_part(stage, "timeout")
+            why = "code passes its tests or does not"
+            return _without(binder, stage, reduce=why, given="`passes` runs code, and is shown no problem")
+        case ast.StepScore():
+            return _named(binder, stage)
+    raise TypeError(f"no verifier: {stage!r}")
+
+
+def _named(binder: Binder, stage: ast.StepScore) -> ast.Score:
+    """What the verifier is that a bare name stands for."""
+    verifier, name = stage.verifier, stage.verifier.name
+    scorers, models = binder.environment.scorers, binder.module.models
     if verifier.quoted or binder.names_model(name):
         kind = None if verifier.quoted else binder.kind_of(name)
-        raw = binder.program.like is not None
         _needs_scored_text(binder, stage)
         _check_problem(binder, stage, f"`{name}`")
-        model = binder.model(verifier, scores=True)
+        model = binder.asks(verifier, scores=True)
         reduce = _reduce(binder, stage, REDUCES, f"`{name}` scores steps")
-        return ops.Score(model, reduce or "last", into, kind, raw, given, of, stage=number, span=span)
+        return replace(stage, verifier=model, reduce=reduce, kind=kind, raw=binder.program.like is not None)
+    shared: dict[str, Any] = {name: getattr(stage, name) for name in ("reduce", "of", "given", "into", "at", "span")}
     if name == "logprob":
         _needs_scored_text(binder, stage)
         why = "`logprob` is a number of the generator's own, and is shown no"
-        _refuse_given(binder, stage, f"{why} problem")
-        _refuse_of(binder, stage, f"{why} other text")
+        _without(binder, stage, given=f"{why} problem", of=f"{why} other text")
         if stage.reduce not in (None, "sum", "mean", "min"):
             message = f"`logprob` has no `{stage.reduce}`: it is one number for the whole text"
             help = "write `reduce=mean` or `min`, over the tokens, or `reduce=sum`, which it is without `reduce`"
-            binder.scope.error("QP225", message, span, "cannot be reduced so", help=help)
+            binder.scope.error("QP225", message, stage.span, "cannot be reduced so", help=help)
         reduced = stage.reduce if stage.reduce in ("mean", "min") else "sum"
-        return ops.LogProb(reduced, into, stage=number, span=span)
+        return ast.LogProb(**{**shared, "reduce": reduced, "of": None, "given": None})
     figure = next((figure for figure in DRAW_FIGURES if figure == name), None)
     if figure is not None and name not in scorers:
-        return _draw_score(binder, stage, figure, into, number, None)
+        return _draw_score(binder, ast.DrawScore(figure, **shared))
     if name == "json" and name not in scorers:
-        return _json(binder, stage, into, number, None)
+        return _json(binder, ast.ValidJson(**shared), None)
     if name in scorers:
-        return _python(binder, stage, name, into, number)
+        return _python(binder, stage, ast.PythonScore(name, **shared))
     _needs_scored_text(binder, stage)
     if "model" not in binder.module.missing:
         binder.scope.report(unknown_verifier(verifier, models, scorers))
-    return ops.PythonScore(name, into, given, of, stage=number, span=span)
+    return ast.PythonScore(name, **{**shared, "reduce": None})
 
 
-def _draw_score(
-    binder: Binder, stage: ast.Score, kind: DrawFigure, into: str, number: int, window: ast.Expr | None
-) -> ops.Operator:
-    _needs_scored_text(binder, stage)
+def _draw_score(binder: Binder, stage: ast.DrawScore) -> ast.Score:
+    kind = stage.kind
+    binder.needs_text(stage)
     why = f"`{kind}` is of the generator's own draws, and is shown no"
-    _refuse_given(binder, stage, f"{why} problem")
-    _refuse_of(binder, stage, f"{why} other text")
-    reduce = _reduce(binder, stage, get_args(ops.DrawReduce), f"`{kind}` is of the tokens")
+    reduce = _reduce(binder, stage, DRAW_REDUCES, f"`{kind}` is of the tokens")
     made = [inner for inner in walk_stages(binder.program.body) if inner.span.end <= stage.span.start]
     written = next((inner for inner in reversed(made) if isinstance(inner, ast.Generate)), None)
-    chooses = written is not None and isinstance(written.target, ast.ChoiceTarget | ast.OptionsTarget)
-    if written is not None and (written.via is not None or chooses):
-        clause = written.target if chooses else written.via
-        what = "an option is chosen as a whole" if chooses else "its tokens come from more than one distribution"
-        why_not = (Label(clause.span if clause is not None else written.span, what),)
+    if written is not None:
         message = f"nothing is known of the draws of this text, so there is no `{kind}`"
-        help = "`score logprob reduce=mean` tells how probable the text was"
-        binder.scope.error("QP253", message, stage.verifier.span, "no figures", secondary=why_not, help=help)
-    return ops.DrawScore(kind, reduce or ops.usual_reduce(kind), into, window, stage=number, span=stage.span)
+        binder.needs_draws(written, message, _at(stage), "`score logprob reduce=mean` tells how probable the text was")
+    refused = {"given": f"{why} problem"}
+    if not (isinstance(stage.of, ast.Name) and stage.of.id in ("thought", "text")):
+        refused["of"] = f"{why} text but `text`, the answer, and `thought`"
+    return replace(_without(binder, stage, **refused), reduce=reduce)
 
 
-def _judge(binder: Binder, stage: ast.Score, verifier: ast.Judge, into: str, number: int) -> ops.Operator:
-    model = binder.model(verifier.model)
+def _at(stage: ast.Score) -> Span:
+    """Where the verifier is written."""
+    return stage.at or word_span(stage)
+
+
+def _judge(binder: Binder, stage: ast.Judge) -> ast.Score:
+    model = binder.asks(stage.model)
     reduce = _reduce(binder, stage, JUDGE_REDUCES, "a judge gives one number for a row")
-    if verifier.whole:
-        _asks(binder, stage, (verifier.rubric,))
-    else:
-        Typer(binder.scope, stage, "parameters", "the rubric").type(verifier.rubric)
-        _needs_scored_text(binder, stage)
-        _check_problem(binder, stage, "the judge")
-    given, of = (None, None) if verifier.whole else (stage.given, stage.of)
-    scale = (verifier.low, verifier.high)
-    return ops.Judge(
-        model, verifier.rubric, into, *scale, given, of, verifier.whole, reduce or "answer",
-        stage=number, span=stage.span,
-    )  # fmt: skip
-
-
-def _json(binder: Binder, stage: ast.Score, into: str, number: int, schema: CompiledSchema | None) -> ops.Operator:
-    _check_no_reduce(binder, stage, "a text is JSON or is not")
+    if stage.whole:
+        return replace(_asks(binder, stage, (stage.rubric,)), model=model, reduce=reduce)
+    Typer(binder.scope, stage, "parameters", "the rubric").type(stage.rubric)
     _needs_scored_text(binder, stage)
-    _refuse_given(binder, stage, "`json` is shown no problem")
-    source, name = (None, None) if schema is None else (schema.source, schema.name)
-    return ops.ValidJson(into, source, name, stage.of, stage=number, span=stage.span)
+    _check_problem(binder, stage, "the judge")
+    return replace(stage, model=model, reduce=reduce)
 
 
-def _schema(binder: Binder, name: ast.Name) -> CompiledSchema | None:
-    schemas = binder.module.schemas
-    if name.id in schemas:
-        return schemas.get(name.id)
-    if "schema" not in binder.module.missing:
-        binder.scope.report(unknown_schema(name.id, name.span, schemas.names()))
-    return None
+def _json(binder: Binder, stage: ast.ValidJson, schema: CompiledSchema | None) -> ast.Score:
+    _needs_scored_text(binder, stage)
+    stage = _without(binder, stage, reduce="a text is JSON or is not", given="`json` is shown no problem")
+    name = None if schema is None else stage.schema
+    return replace(stage, schema=name, source=schema.source if schema else None)
 
 
-def _python(binder: Binder, stage: ast.Score, name: str, into: str, number: int) -> ops.Operator:
-    _check_no_reduce(binder, stage, f"`{name}` gives one number for a row")
-    usual, asks, arguments = _asked(binder, stage, name, stage.verifier.span)
+def _python(binder: Binder, stage: ast.StepScore, op: ast.PythonScore) -> ast.Score:
+    name = op.function
+    refused = {"reduce": f"`{name}` gives one number for a row"}
+    usual, asks, arguments = _asked(binder, stage, name, _at(stage))
     if "text" in usual:
         _needs_scored_text(binder, stage)
     else:
-        _refuse_of(binder, stage, f"`{name}` asks for no text: it has no parameter `text`")
+        refused["of"] = f"`{name}` asks for no text: it has no parameter `text`"
     if "problem" in usual:
         _check_problem(binder, stage, f"`{name}`")
     else:
-        _refuse_given(binder, stage, f"`{name}` asks for no problem: it has no parameter `problem`")
-    return ops.PythonScore(
-        name, into, stage.given, stage.of, asks, arguments, "row" in usual, stage=number, span=stage.span
-    )
+        refused["given"] = f"`{name}` asks for no problem: it has no parameter `problem`"
+    _without(binder, stage, **refused)
+    return replace(op, asks=asks, arguments=arguments, row="row" in usual, reduce=None)
 
 
 def _asked(binder: Binder, stage: ast.Stage, name: str, span: Span) -> tuple[frozenset[str], Names, Arguments]:
@@ -211,15 +207,26 @@ def _needs_scored_text(binder: Binder, stage: ast.Score) -> None:
         binder.needs_text(stage)
 
 
-def _asks(binder: Binder, stage: ast.Score, shown: tuple[ast.Expr, ...]) -> None:
-    """Checks what a question shows, which is all that is shown. It may show the row's text, which has to be there."""
+def _asks(binder: Binder, stage: _S, shown: tuple[ast.Expr, ...], **refused: str) -> _S:
+    """A question with all that is shown in its brackets. It may show the row's text, which has to be there."""
     if any(name.id in ("text", "step") for expr in shown for name in names(expr)):
         binder.needs_text(stage)
     for expr in shown:
         Typer(binder.scope, stage, "row").type(expr)
     why = "nothing else is shown here than what stands between the brackets"
-    _refuse_given(binder, stage, why)
-    _refuse_of(binder, stage, why)
+    return _without(binder, stage, given=why, of=why, **refused)
+
+
+def _without(binder: Binder, stage: _S, **refused: str) -> _S:
+    """The stage without clauses that say nothing to its verifier. One that is there is reported, with why."""
+    for clause, why in refused.items():
+        value = getattr(stage, clause)
+        if value is not None and clause == "reduce":
+            binder.scope.error("QP225", f"nothing to reduce: {why}", stage.span, "leave `reduce` out")
+        elif value is not None:
+            binder.scope.error("QP277", why, value.span, "nobody is shown this", help=f"leave `{clause}` out")
+    changes: dict[str, Any] = dict.fromkeys(refused)
+    return replace(stage, **changes)
 
 
 def _reduce(binder: Binder, stage: ast.Score, known: tuple[str, ...], why: str) -> Any:
@@ -235,7 +242,7 @@ def _check_problem(binder: Binder, stage: ast.Score, who: str) -> None:
     """Warns where the problem that a verifier is shown is a guess. `who` is the verifier, in a sentence."""
     if stage.given is None:
         likely = _likely_problem(binder)
-        verifier = stage.verifier.span
+        verifier = _at(stage)
         help = f"say which it is: `given {likely}`" if likely else 'say which it is: `given NAME` or `given "…"`'
         end = verifier.end if stage.of is None else stage.of.span.end
         edit = Edit(Span(end, end), f" given {likely}") if likely else None
@@ -265,24 +272,10 @@ def _likely_problem(binder: Binder) -> str | None:
     return next((id for id in named if id in texts or id in columns), texts[0] if texts else None)
 
 
-def _refuse_given(binder: Binder, stage: ast.Score, why: str) -> None:
-    if stage.given is not None:
-        binder.scope.error("QP277", why, stage.given.span, "nobody is shown this", help="leave `given` out")
-
-
-def _refuse_of(binder: Binder, stage: ast.Score, why: str) -> None:
-    if stage.of is not None:
-        binder.scope.error("QP277", why, stage.of.span, "nobody is shown this", help="leave `of` out")
-
-
-def _check_no_reduce(binder: Binder, stage: ast.Score, why: str) -> None:
-    if stage.reduce is not None:
-        binder.scope.error("QP225", f"nothing to reduce: {why}", stage.span, "leave `reduce` out")
-
-
-def tournament(binder: Binder, stage: ast.Best, compare: ast.Compare, per: str | None, number: int) -> ops.Operator:
+def tournament(binder: Binder, stage: ast.Tournament, number: int) -> ops.Operator:
     """`best by compare(…)`, which shows columns of two rows, and parameters."""
-    scope, question = binder.scope, compare.question
+    binder.check_part(stage, "per")
+    scope, question = binder.scope, stage.question
     shown = [part for part in question.parts if not isinstance(part, str)]
     columns = [part for part in shown if isinstance(part, ast.Path) and part.base.id in COMPARED]
     binder.needs_rows(stage, *(ast.Name(str(part.steps[0]), span=part.span) for part in columns))
@@ -304,11 +297,10 @@ def tournament(binder: Binder, stage: ast.Best, compare: ast.Compare, per: str |
         message = f"the question shows no column of {listed(missing)}"
         help = "show both rows, as in `{a.text}` and `{b.text}`"
         scope.error("QP240", message, question.span, "what is to be compared?", help=help)
-    model = binder.model(compare.model)
-    return ops.Tournament(model, question, compare.both, per, stage=number, span=stage.span)
+    return replace(stage, model=binder.asks(stage.model), stage=number)
 
 
-def _compared_column(binder: Binder, stage: ast.Best, part: ast.Name | ast.Path) -> None:
+def _compared_column(binder: Binder, stage: ast.Tournament, part: ast.Name | ast.Path) -> None:
     assert isinstance(part, ast.Path)
     scope, column = binder.scope, str(part.steps[0])
     start = part.base.span.end + len(".")
@@ -325,7 +317,7 @@ def extract(binder: Binder, stage: ast.Extract, number: int) -> ops.Operator:
         which: Which = "last" if stage.which == "first" else stage.which
         type_: Type = "[text]" if which == "all" else "text"
         binder.make(stage, stage.column, type_)
-        return ops.Extract(stage.column.id, "boxed", type_, which, stage=number, span=stage.span)
+        return replace(stage, type=type_, which=which, stage=number)
     pattern, type_ = stage.pattern, _extracted_type(binder, stage)
     usual, asks, arguments = frozenset[str](), Names(), Arguments()
     if isinstance(pattern, ast.Name) and pattern.id in binder.environment.extractors:
@@ -334,10 +326,9 @@ def extract(binder: Binder, stage: ast.Extract, number: int) -> ops.Operator:
         _warn_guess(binder, pattern.span, f"`{pattern.id}`", "let it ask for `row`, and read a column", None)
     binder.make(stage, stage.column, type_)
     if isinstance(pattern, ast.Name):
-        row = "row" in usual
-        return ops.PythonExtract(stage.column.id, pattern.id, asks, arguments, row, stage=number, span=stage.span)
-    which = stage.which if isinstance(pattern, ast.Regex) else "first"
-    return ops.Extract(stage.column.id, pattern, type_, which, stage=number, span=stage.span)
+        row, column = "row" in usual, stage.column
+        return ast.PythonExtract(column, pattern.id, asks, arguments, row, stage=number, span=stage.span)
+    return replace(stage, type=type_, which=stage.which if isinstance(pattern, ast.Regex) else "first", stage=number)
 
 
 def _is_boxed(binder: Binder, pattern: ast.Regex | ast.JsonPath | ast.Name) -> bool:
@@ -407,7 +398,7 @@ def _extractor_type(binder: Binder, name: ast.Name) -> Type:
     notes = (f"extractors: {', '.join(sorted(extractors))}",) if extractors else ("no extractor is registered",)
     forms = listed(("extract NAME = /regex/", "extract NAME = .json.path", "extract NAME = boxed"))
     help = f"write {forms}, or register a Python extractor of this name (`--python FILE`, or `@qp.extractor`)"
-    fix = suggestion(name.id, name.span, extractors) or {"help": help}
+    fix = did_you_mean(name.id, extractors, name.span) or {"help": help}
     message = f"unknown extractor `{name.id}`"
     binder.scope.error("QP227", message, name.span, "not registered", notes=notes, **fix)
     return "unknown"

@@ -6,17 +6,16 @@ In a file with errors a reader may be missing because of an error.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import made_column, walk
+from qpdsl.grammar.ast.walk import column_name, made_column, walk
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import TYPES
 from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.scope import word_span
-from qpdsl.planner.plan.logical import LogicalProgram
-from qpdsl.planner.plan.ops import LogicalPlan, PythonExtract, PythonScore, inner_plans
+from qpdsl.planner.plan.logical import LogicalPlan, LogicalProgram, operators
 from qpdsl.planner.plan.reads import compared_columns
 
 Names = frozenset[str]
@@ -36,7 +35,7 @@ def unused_declarations(file: ast.File) -> Iterator[Diagnostic]:
             yield _unused_model(model, quoted)
     types = {node.name for node in walk((file.programs, file.schemas)) if isinstance(node, ast.TypeRef)}
     targets = {node.name for node in walk(file.programs) if isinstance(node, ast.SchemaTarget)}
-    targets |= {node.schema.id for node in walk(file.programs) if isinstance(node, ast.ValidJson)}
+    targets |= {node.schema.id for node in walk(file.programs) if isinstance(node, ast.ValidJson) and node.schema}
     for schema in file.schemas:
         if schema.name not in types | targets:
             yield _warning("QP235", f"schema `{schema.name}` is not used", schema.name_span)
@@ -91,13 +90,9 @@ def _last_stages(stages: tuple[ast.Stage, ...]) -> list[ast.Stage | None]:
 def _asks(plan: LogicalPlan) -> dict[str, Names]:
     """The names that each Python function of a plan asks for, of columns and of parameters."""
     asks: dict[str, Names] = {}
-    for node in plan.order():
-        op = plan.op(node)
-        if isinstance(op, PythonScore | PythonExtract):
+    for op in operators(plan):
+        if isinstance(op, ast.PythonScore | ast.PythonExtract):
             asks[op.function] = asks.get(op.function, frozenset()) | {*op.asks, *(name for name, _ in op.arguments)}
-        for inner in inner_plans(op):
-            for name, names in _asks(inner).items():
-                asks[name] = asks.get(name, frozenset()) | names
     return asks
 
 
@@ -167,29 +162,21 @@ class _Liveness:
                 return self._arms((then, otherwise), after) | _names(condition)
             case ast.Each(column=column, source=source, body=body):
                 return (self.before(body, after) - {column.id}) | _names(source)
-            case ast.Join(column=column, value=value, sep=sep, per=per):
-                read = _names(value) | _names(sep) | _names(per)
-                return self._make(stage, column.span, after, is_answer=True) | read
-            case ast.Extract(column=column, pattern=pattern):
-                return self._make(stage, column.span, after, is_answer=True) | self._asked(pattern)
-            case ast.Let(column=column, value=value):
-                return self._make(stage, column.span, after, is_answer=True) | _names(value)
-            case ast.Score(verifier=verifier, of=of, given=given, into=into):
-                shown = frozenset().union(*map(_names, (verifier, of, given))) | self._asked(verifier)
-                return self._make(stage, into.span if into else word_span(stage), after) | shown
-            case ast.Best(by=ast.Compare(question=question), per=per):
+            case ast.Tournament(question=question, per=per):
                 return after | frozenset(compared_columns(question)) | _names(question) | _names(per)
-            case ast.Generate(into=into):
-                read = _names(replace(stage, into=None))
-                return (after - {into.id} if into else after) | read
-            case ast.Call(into=into, arguments=arguments):
-                read = frozenset().union(*(_names(argument.value) for argument in arguments))
-                return (self._make(stage, into.span, after, is_answer=True) if into else after) | read
-        return after | _names(stage)
+        name, read = column_name(stage), self._asked(stage) | _read(stage)
+        if isinstance(stage, ast.Generate):
+            return (after - {name.id} if name else after) | read
+        if made_column(stage) is None:
+            return after | read
+        span = name.span if name else word_span(stage)
+        return self._make(stage, span, after, is_answer=not isinstance(stage, ast.Score)) | read
 
-    def _asked(self, function: ast.Node) -> Names:
+    def _asked(self, stage: ast.Stage) -> Names:
         """The columns that a Python function asks for by name."""
-        name = function.id if isinstance(function, ast.Name) else getattr(function, "name", "")
+        name = stage.verifier.name if isinstance(stage, ast.StepScore) else ""
+        if isinstance(stage, ast.Extract) and isinstance(stage.pattern, ast.Name):
+            name = stage.pattern.id
         return self.asks.get(name, frozenset())
 
     def _rounds(self, body: tuple[ast.Stage, ...], after: Names) -> Names:
@@ -220,3 +207,9 @@ class _Liveness:
 
 def _names(node: ast.Node | None) -> Names:
     return frozenset(name.id for name in walk(node) if isinstance(name, ast.Name))
+
+
+def _read(stage: ast.Stage) -> Names:
+    """The names that a stage reads, in expressions and as columns."""
+    columns = [getattr(stage, name) for name, part in ast.parts(type(stage)) if part.kind == "column"]
+    return frozenset().union(*map(_names, (value for value, _, _ in ast.values(stage))), *map(_names, columns))

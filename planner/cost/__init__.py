@@ -3,9 +3,8 @@
 Start with `estimate.py`. An estimate is made in three steps: `cardinality.py` (rows, rounds and lengths), `demand.py`
 (the tokens and forwards that the operators' strategies make of them), and `timing.py` (how full the forwards are, and
 their seconds on a measured `device.py`). A model on a server takes no forwards here: `server_times.py` has how long it
-is waited for, `server_calls.py` what is told of its calls. `run_figures.py` holds the sums of a run, `statistics.py`
-what is kept of earlier runs, `way_losses.py` how often their ways to decode changed a token, `router_states.py` what
-their routers learned.
+is waited for. `run_figures.py` holds the sums of a run and of its calls to servers, `statistics.py` what is kept of
+earlier runs: rows and tokens, how often their ways to decode changed a token, and what their routers learned.
 
 Cardinalities depend on the operators alone, so a search through plans computes them once, and plans that differ in
 joint knobs alone share their demands too. Statistics hold only what is the same for all plans of a program. Nothing

@@ -13,15 +13,15 @@ from qpdsl.grammar import ast
 from qpdsl.planner.cost.server_times import ServerTimes
 from qpdsl.planner.cost.statistics import (
     ALLOWED_BITS,
-    DRAFT_METHODS,
     OperatorStatistics,
     ProgramStatistics,
     Statistics,
 )
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.decode_plan import TokenCost
+from qpdsl.planner.plan.decode_plan import DRAFTS, TokenCost
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.rules import EFFECTS
 
 # Rules of thumb for programs that never ran: the rounds of a `repeat` with a condition, and the tokens of a step, of a
 # whole solution, of the text that a program starts from and of what a `say` adds.
@@ -51,8 +51,8 @@ class Cardinality:
     """Of one operator and one problem: sums over its `runs`. `entering` rows came into the first run.
 
     Of a `generate`: `going` rows were continued by `samples` of `length` tokens, from contexts of `context` tokens
-    each. Each run waited for a sample of `longest` tokens. `used_ahead` is the share of the samples that ran ahead that
-    were used, `given_up` the share of samples that were cancelled because a vote was decided. `forced` is the share of
+    each. Each run waited for a sample of `longest` tokens. `shares` are those on which the
+    effects of decisions depend, by the names of their rules. `forced` is the share of
     the tokens that a constraint forces; `drafts` says what each way to draft came to. `allowed` holds the shares of the
     draws under a mask by the bits of the number of ids that it allowed. Of the draws that could leave the model early
     the share `refined` did not; the share `large` of a filtered sample's tokens was the large model's. These are None
@@ -78,8 +78,7 @@ class Cardinality:
     first_tokens: float = 0.0
     stem_tokens: float = 0.0
     fresh_tokens: float | None = None
-    used_ahead: float = 0.5
-    given_up: float = 0.0
+    shares: Mapping[str, float] = field(default_factory=dict)
     forced: float = 0.0
     drafts: Mapping[str, DraftFigures] = field(default_factory=dict)
     allowed: Mapping[int, float] = field(default_factory=dict)
@@ -138,7 +137,7 @@ class _Prior:
         self, node: PhysicalOp, rows: float, runs: float, problem: float, text: float
     ) -> tuple[float, float, float]:
         self.nodes[node.id] = node
-        op, out = node.op, rows
+        op, out = node.op, self._left(node.op, rows)
         card = Cardinality(runs, rows * runs, rows * runs, rows)
         match op:
             case ops.SetContext():
@@ -155,7 +154,7 @@ class _Prior:
                     longest=length * (_LONGEST if samples > 1 else 1.0), context=problem + text,
                 )  # fmt: skip
                 text += length
-            case ops.Score() | ops.Judge() | ops.Prob() | ops.Tournament():
+            case ops.StepScore() | ops.Judge() | ops.Prob() | ops.Tournament():
                 whole = problem + text
                 new = min(STEP_TOKENS, text) if runs > 1 else whole
                 card = replace(
@@ -163,24 +162,11 @@ class _Prior:
                     stem_tokens=problem,
                 )  # fmt: skip
                 if isinstance(op, ops.Tournament):
-                    out = 1.0 if op.per is None else rows / 4
-                    card = replace(
-                        card, texts=max(rows - out, 0.0) * runs * (1 + op.both), text_tokens=problem + 2 * text
-                    )
-            case ops.TopK():
-                kept = self._number(op.k, 1.0)
-                out = min(rows, kept if op.per is None else max(kept, rows / 4))
-            case ops.Vote(per=per) | ops.Join(per=per):
-                out = 1.0 if per is None else max(1.0, rows / 4)
-            case ops.Return():
-                out = 1.0
+                    matches = max(rows - (1.0 if op.per is None else rows / 4), 0.0)
+                    card = replace(card, texts=matches * runs * (1 + op.both), text_tokens=problem + 2 * text)
             case ops.Split():
                 out = self._number(op.count, 1.0)
                 out *= rows if op.by is None else 1.0 if op.per is None else max(1.0, rows / 4)
-            case ops.Distinct():
-                out = rows * _GOING_ON
-            case ops.Where():
-                out = rows * _GOING_ON
             case ops.Repeat():
                 limit = self._number(op.limit, ROUNDS)
                 rounds = min(limit, ROUNDS) if op.until is not None else limit
@@ -219,15 +205,30 @@ class _Prior:
         self.cards[node.id] = replace(card, rows_out=out * runs)
         return out, problem, text
 
+    def _left(self, op: ops.Operator, rows: float) -> float:
+        """How many of the rows are left after a stage that declares it, as many for any other."""
+        if op.rows == "fewer":
+            return rows * _GOING_ON
+        if op.rows not in ("count", "one"):
+            return rows
+        kept = self._number(getattr(op, "count", None), 1.0) if op.rows == "count" else 1.0
+        grouped = getattr(op, "per", None) is not None
+        return min(rows, max(kept, rows / 4) if grouped else kept)
+
     def _enter(self, body: tuple[PhysicalOp, ...], rows: float) -> None:
         for node in body[:1]:
             self.cards[node.id] = replace(self.cards[node.id], entering=rows)
 
     def _length(self, op: ops.Generate) -> float:
         usual = STEP_TOKENS if op.stop is not None or op.constraint is not None else SOLUTION_TOKENS
-        return usual if op.max_tokens is None else min(usual, self._number(op.max_tokens, usual))
+        answer = usual if op.max_tokens is None else min(usual, self._number(op.max_tokens, usual))
+        thinks = op.think is not None and not isinstance(evaluate(op.think, self._values), bool)
+        bound = self._number(op.think, 0.0) if thinks else 0.0
+        if op.only == "thought":
+            return min(answer, bound or answer)
+        return answer + (0.0 if op.only else bound)
 
-    def _number(self, expr: ast.Expr, otherwise: float) -> float:
+    def _number(self, expr: ast.Expr | None, otherwise: float) -> float:
         value = evaluate(expr, self._values)
         return float(value) if isinstance(value, int | float) else otherwise
 
@@ -243,7 +244,6 @@ def _measured(prior: Cardinality, statistics: OperatorStatistics | None, node: P
     per_row = max(prior.samples / prior.going, 1.0) if prior.going else 0.0
     # The rows that come in grow by the same factor as those that go out, corrected by how many each row makes.
     scale_in = scale if scale == 1.0 or not (going and per_row) else scale * (samples / going) / per_row
-    ahead, given_up = statistics.count("run_ahead"), statistics.count("given_up")
     unscored = max(statistics.count("steps") - statistics.count("steps_known"), 0.0)
     step = _step_tokens(statistics)
     return Cardinality(
@@ -258,8 +258,7 @@ def _measured(prior: Cardinality, statistics: OperatorStatistics | None, node: P
         first_tokens=statistics.count("first_tokens") / texts if texts else prior.first_tokens,
         stem_tokens=max(statistics.count("first_tokens") / texts - step, 0.0) if texts else prior.stem_tokens,
         fresh_tokens=unscored * step * scale if texts else None,
-        used_ahead=statistics.count("run_ahead_used") / ahead if ahead else prior.used_ahead,
-        given_up=given_up / (given_up + samples) if given_up + samples else 0.0,
+        shares={rule: effect.share(statistics.count) for rule, effect in EFFECTS.items()},
         forced=min(statistics.count("forced") / statistics.sampled_tokens, 1.0) if statistics.sampled_tokens else 0.0,
         drafts=_drafts(statistics),
         allowed=_allowed(statistics),
@@ -281,13 +280,15 @@ def _allowed(statistics: OperatorStatistics) -> dict[int, float]:
 
 
 def _drafts(statistics: OperatorStatistics) -> dict[str, DraftFigures]:
-    """What each way to draft came to; n-grams that were not drafted as they would have."""
+    """What each way to draft came to; one that nobody asks for, as it would have."""
     figures: dict[str, DraftFigures] = {}
-    for way in DRAFT_METHODS:
-        for counted in (way, "would") if way == "ngram" else (way,):
+    for variant in DRAFTS:
+        for counted in (variant.name, "would") if variant.unasked else (variant.name,):
             rounds, draws = statistics.count(f"{counted}_rounds"), statistics.count(f"{counted}_draws")
-            if rounds and way not in figures:
-                figures[way] = DraftFigures(max(draws / rounds, 1.0), statistics.count(f"{counted}_drafted") / rounds)
+            if rounds and variant.name not in figures:
+                figures[variant.name] = DraftFigures(
+                    max(draws / rounds, 1.0), statistics.count(f"{counted}_drafted") / rounds
+                )
     return figures
 
 

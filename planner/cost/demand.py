@@ -12,17 +12,17 @@ from qpdsl.grammar.model_id import is_remote
 from qpdsl.planner.cost.cardinality import Cardinalities, Cardinality, DraftFigures
 from qpdsl.planner.cost.device import Device, ModelShape
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.decode_plan import DecodePlan, TokenCost
+from qpdsl.planner.plan.decode_plan import DecodePlan, StepFigures, TokenCost
 from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy
+from qpdsl.planner.plan.rule import Drawing
+from qpdsl.planner.rules import EFFECTS
 
 # Tokens computed of a prompt that is cached as a whole: the last one, and often the one before it.
-_LEAST_COMPUTED = 1.5
+_MIN_COMPUTED = 1.5
 _JUDGE_TOKENS = 4.0
 # The share of the tokens that is drawn where a constraint forces nearly all.
-_LEAST_DRAWN = 0.02
-# The share of draws that go on past an early exit where nobody knows.
-_REFINED = 0.5
+_MIN_DRAWN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +84,15 @@ def demands_of(
     card = cards.of[node.id]
     match node.op, node.strategy:
         case ops.Generate() as op, GenerateStrategy() as strategy:
-            shape = None if device is None else device.profile(models.get(op.model, op.model)).shape
+            shape = None if device is None else device.profile(models.get(op.model.name, op.model.name)).shape
             cost = cards.ways.get(op.via) if op.via is not None else None
             cost = cost or token_cost(op, strategy.decode, card, shape, values)
             return _generate(node, op, strategy, card, models, idle, values, cost)
-        case ops.Score() as op, ScoreStrategy() as strategy:
-            return [_score(node, models.get(op.verifier, op.verifier), strategy, card)]
+        case ops.StepScore() as op, ScoreStrategy() as strategy:
+            return [_score(node, models.get(op.verifier.name, op.verifier.name), strategy, card)]
         case ops.Judge() | ops.Prob() | ops.Tournament() as op, ScoreStrategy() as strategy:
             drawn = 0.0 if not isinstance(op, ops.Judge) or op.reduce == "expected" else _JUDGE_TOKENS
-            return [_asked(node, models.get(op.model, op.model), strategy, card, drawn)]
+            return [_asked(node, models.get(op.model.name, op.model.name), strategy, card, drawn)]
     return []
 
 
@@ -119,23 +119,20 @@ def _generate(
 ) -> list[Demand]:
     greedy = evaluate(op.temperature, values) == 0
     distinct = card.going if strategy.collapse and greedy else card.samples
-    model = models.get(op.model, op.model)
+    model = models.get(op.model.name, op.model.name)
     # A server is sent the prompt with every sample.
     requests = card.going if strategy.share and not is_remote(model) else distinct
     prompt = card.context * requests
     # Contexts grow from round to round; the rows of the first one have no text yet.
     start = max(card.context - card.length * (card.runs - 1) / 2, 1.0)
     first = min(card.going, card.entering)
-    computed = min(prompt, first * start + (requests - first) * _LEAST_COMPUTED) if strategy.share else prompt
+    computed = min(prompt, first * start + (requests - first) * _MIN_COMPUTED) if strategy.share else prompt
     sampled = distinct * card.length
     steps = max(card.longest - 1, 0.0) * card.runs
-    if strategy.run_ahead and card.runs > 1:
-        # A sample that has ended while longer ones still run draws tokens of its children; unchosen ones are lost.
-        saved = (card.longest - card.length) * card.runs * card.used_ahead * idle
-        sampled *= 1 + (1 - card.used_ahead) * idle * strategy.run_ahead
-        steps = max(steps - saved, card.length)
-    if strategy.vote is not None:
-        sampled *= 1 - card.given_up
+    drawing = Drawing(sampled, steps, card.length, card.longest, card.runs, idle)
+    for rule, effect in EFFECTS.items():
+        drawing = effect.drawing(strategy, drawing, card.shares.get(rule, effect.usual))
+    sampled, steps = drawing.sampled, drawing.steps
     kept_tokens = start + distinct * card.length if strategy.share else card.context + card.length
     runs = max(card.runs, 1e-9)
     context = card.context + card.length / 2
@@ -157,7 +154,7 @@ def _generate(
     large = replace(
         demand, prompt=read, cached=known, sampled=drawn, steps=0.0, waves=waves * cost.large, opening=drawn
     )
-    small, drawn = models.get(op.via.model, op.via.model), sampled * cost.small
+    small, drawn = models.get(op.via.model.name, op.via.model.name), sampled * cost.small
     if cost.requests:
         return [replace(demand, model=small, sampled=drawn, steps=0.0, waves=waves * cost.small, opening=drawn), large]
     return [replace(demand, model=small, sampled=drawn, steps=steps * cost.small), large]
@@ -166,33 +163,22 @@ def _generate(
 def token_cost(
     op: ops.Generate, decode: DecodePlan, card: Cardinality, shape: ModelShape | None, values: Scope
 ) -> TokenCost:
-    """What a token takes, by what earlier runs of the operator came to where they are known.
-
-    An early exit takes f + r·(1 − f) of a forward: f is the part of the weights up to the exit, its head counted, and r
-    the share of the draws that go on (LLM-QP, section 5). The plain form takes the head twice. A sparse head takes the
-    rows of the ids that the mask allows.
-    """
-    cost = decode.cost
-    head = 0.0 if shape is None else shape.head_share
-    if decode.exits_early and isinstance(op.via, ops.Amortized):
-        depth = 0.5
-        layer = None if op.via.layer is None else evaluate(op.via.layer, values)
-        if shape is not None and isinstance(layer, int | float):
-            depth = min(layer / shape.layers, 1.0)
-        refined = _REFINED if card.refined is None else card.refined
-        if decode.head == "early_exit":
-            return replace(cost, large=cost.large * (1 + head))
-        leaves, rest = (1 - head) * depth + head, (1 - head) * (1 - depth) + head
-        return replace(cost, large=cost.large * (leaves + refined * rest))
-    if isinstance(op.via, ops.Filter):
-        return cost if card.large is None else replace(cost, large=card.large)
-    if decode.head == "sparse" and shape is not None and shape.vocabulary:
-        return replace(cost, large=cost.large * (1 - head * (1 - _rows_read(card, shape.vocabulary))))
-    return cost
+    """What a token takes, by what earlier runs of the operator came to where they are known."""
+    figures = StepFigures(large=card.large)
+    if card.refined is not None:
+        figures = replace(figures, refined=card.refined)
+    if shape is not None:
+        figures = replace(figures, head=shape.head_share, rows=_rows_read(card, shape.vocabulary))
+        layer = evaluate(op.via.layer, values) if isinstance(op.via, ops.Amortized) and op.via.layer else None
+        if isinstance(layer, int | float):
+            figures = replace(figures, exit_depth=min(layer / shape.layers, 1.0))
+    return decode.measured_cost(figures)
 
 
 def _rows_read(card: Cardinality, vocabulary: int) -> float:
     """The share of the head's rows that sparse steps read, on average; all of them where nobody knows."""
+    if not vocabulary:
+        return 1.0
     # Of the numbers with so many bits the middle one.
     return sum(share * min(0.75 * 2**bits / vocabulary, 1.0) for bits, share in card.allowed.items()) or 1.0
 
@@ -215,7 +201,7 @@ def _drafted(
         figures = DraftFigures(gained, float(op.draft.tokens if op.draft is not None else ops.DRAFTED))
     if not decode.drafts:
         figures = DraftFigures(1.0, 0.0)
-    gained = figures.gained / max(drawn, _LEAST_DRAWN)
+    gained = figures.gained / max(drawn, _MIN_DRAWN)
     rows = gained + max(figures.proposed + 1 - figures.gained, 0.0)
     forwards = demand.steps / gained
     own = replace(demand, gained=gained, rows=rows, steps=forwards * (1 + decode.cost.drafting * figures.proposed))

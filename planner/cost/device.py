@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from qpdsl.grammar.model_id import base_of
-from qpdsl.planner.cost.validation import count, mapping, number, rising, text
+from qpdsl.planner.cost.validation import by_name, count, mapping, number, positive, record, rising
 
 # The version of the JSON data.
 VERSION = 3
@@ -143,6 +143,12 @@ class ModelProfile:
     read_seconds: float | None = None
     sparse_share: float | None = None
 
+    def decode_seconds(self, batch: float, rows: float, context: float, bandwidth: float) -> float:
+        """Of a step in which so many sequences draw, `rows` of each, in a context of so many tokens."""
+        read = self.shape.kv_bytes / bandwidth if self.read_seconds is None else self.read_seconds
+        seconds = self.decode.at(max(batch * rows, 1.0))
+        return max(seconds + (context - self.context) * batch * read, seconds / 2)
+
     def kept(self, kv_type: str | None) -> ModelProfile:
         """The model with its keys and values in that type; itself where that was not measured."""
         profile = self.kv_types.get(kv_type) if kv_type is not None else None
@@ -226,71 +232,34 @@ def device_from_json(data: Any) -> Device:
     try:
         if mapping(data)["version"] != VERSION:
             raise ValueError("it is of another version")
-        if not isinstance(data["measured"], bool):
-            raise ValueError("`measured` is true or false")
-        return Device(
-            text(data["name"]),
-            text(data["kind"]),
-            text(data["dtype"]),
-            count(data["threads"]),
-            number(data["bandwidth"], positive=True),
-            number(data["peak"], positive=True),
-            number(data["step_overhead"]),
-            number(data["row_seconds"]),
-            data["measured"],
-            {name: _profile(mapping(value)) for name, value in mapping(data["models"]).items()},
-        )
+        return record(Device, data, bandwidth=positive, peak=positive, models=by_name(_profile))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"it is no profile of a device: {error}") from error
 
 
-def _profile(data: Mapping[str, Any]) -> ModelProfile:
-    return ModelProfile(
-        _shape(mapping(data["shape"])),
-        number(data["overhead"]),
-        count(data["context"]),
-        _curve(mapping(data["decode"])),
-        _curve(mapping(data["prefill"])),
-        _table(data["generate"]),
-        _table(data["score"]),
-        {name: _kv(mapping(value)) for name, value in mapping(data["kv_types"]).items()},
-        None if data["read_seconds"] is None else number(data["read_seconds"]),
-        None if data["sparse_share"] is None else number(data["sparse_share"], positive=True),
-    )
+def _profile(data: Any) -> ModelProfile:
+    names = {"decode": _curve, "prefill": _curve, "generate": _table, "score": _table}
+    read: dict[str, Any] = {**names, "shape": _shape, "kv_types": by_name(_kv), "sparse_share": positive}
+    return record(ModelProfile, data, **read)
 
 
-def _shape(data: Mapping[str, Any]) -> ModelShape:
-    token_bytes = data["kv_token_bytes"]
-    sizes, of_head = ("number_bytes", "kv_token_bytes"), ("head_parameters", "vocabulary")
-    counts = {part.name: count(data[part.name]) for part in fields(ModelShape) if part.name not in (*sizes, *of_head)}
-    head = {name: count(data[name]) for name in of_head if data.get(name)}
-    return ModelShape(
-        **counts,
-        **head,
-        number_bytes=number(data["number_bytes"], positive=True),
-        kv_token_bytes=None if token_bytes is None else number(token_bytes, positive=True),
-    )
+def _shape(data: Any) -> ModelShape:
+    # Those of the head are 0 where they are not known.
+    of_head = ("head_parameters", "vocabulary")
+    return record(ModelShape, data, of_head, number_bytes=positive, kv_token_bytes=positive)
 
 
-def _kv(data: Mapping[str, Any]) -> KVProfile:
-    return KVProfile(
-        number(data["token_bytes"], positive=True),
-        number(data["epsilon"]),
-        _curve(mapping(data["decode"])),
-        _curve(mapping(data["prefill"])),
-        None if data.get("loss") is None else number(data["loss"]),
-    )
+def _kv(data: Any) -> KVProfile:
+    return record(KVProfile, data, ("loss",), token_bytes=positive, decode=_curve, prefill=_curve)
 
 
-def _curve(data: Mapping[str, Any]) -> Curve:
-    points = tuple((number(size), number(seconds, positive=True)) for size, seconds in data["points"])
+def _curve(data: Any) -> Curve:
+    points = tuple((number(size), positive(seconds)) for size, seconds in mapping(data)["points"])
     rising(tuple(size for size, _ in points))
     return Curve(points)
 
 
-def _table(data: Any) -> Table | None:
-    if data is None:
-        return None
+def _table(data: Any) -> Table:
     data = mapping(data)
     kv_tokens, batches = (tuple(count(value) for value in data[name]) for name in ("kv_tokens", "batches"))
     rising(kv_tokens)

@@ -16,10 +16,10 @@ from qpdsl.planner.cost.cardinality import Cardinalities, cardinalities
 from qpdsl.planner.cost.demand import Demand, demands_of, executed
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.statistics import Statistics, clock_key
-from qpdsl.planner.cost.timing import Load, ModelTiming, Timing, idleness, timing_of
+from qpdsl.planner.cost.timing import ModelTiming, RunLoad, Timing, idleness, timing_of
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import Cost, GenerateStrategy, PhysicalOp, PhysicalPlan, everything
-from qpdsl.planner.plan.rewrite import map_operators
+from qpdsl.planner.plan.rule import map_operators
 from qpdsl.planner.values.value import Value
 
 
@@ -42,7 +42,7 @@ class Estimate:
     source: str
     clock: float | None
     measured: bool
-    load: Load = field(default_factory=Load)
+    load: RunLoad = field(default_factory=RunLoad)
     in_flight: float = 1.0
 
     @property
@@ -50,12 +50,12 @@ class Estimate:
         return sum(model.kv_bytes for model in self.models.values())
 
 
-def estimate_cost(plan: PhysicalPlan, device: Device, statistics: Statistics, load: Load | None = None) -> Estimate:
+def estimate_cost(plan: PhysicalPlan, device: Device, statistics: Statistics, load: RunLoad | None = None) -> Estimate:
     """The cost of running a plan. Where the load does not say how many problems are in flight, the plan does."""
-    return estimate_known(plan, device, cardinalities(plan, statistics), load or Load())
+    return estimate_known(plan, device, cardinalities(plan, statistics), load or RunLoad())
 
 
-def estimate_known(plan: PhysicalPlan, device: Device, cards: Cardinalities, load: Load) -> Estimate:
+def estimate_known(plan: PhysicalPlan, device: Device, cards: Cardinalities, load: RunLoad) -> Estimate:
     """As `estimate_cost`, with known cardinalities: they depend on the operators, not on how these are run."""
     model = CostModel(device, cards, load)
     plan_timing = model.timing(plan)
@@ -70,7 +70,7 @@ def estimate_known(plan: PhysicalPlan, device: Device, cards: Cardinalities, loa
         {
             node.id: cards.of[node.body[0].id].runs
             for node in everything(plan.ops)
-            if isinstance(node.op, ops.Repeat | ops.Search)
+            if isinstance(node.op, ops.Repeat | ops.Search) and node.body
         },
         timing.models,
         cards.source,
@@ -84,15 +84,7 @@ def estimate_known(plan: PhysicalPlan, device: Device, cards: Cardinalities, loa
 def with_costs(plan: PhysicalPlan, estimate: Estimate) -> PhysicalPlan:
     """The plan with the cost of one of the problems on every operator that calls a model, and on what contains it."""
     problems = max(estimate.load.problems, 1)
-    costs = {
-        id: Cost(
-            None if cost.seconds is None else cost.seconds / problems,
-            cost.prompt_tokens / problems,
-            cost.cached_tokens / problems,
-            cost.sampled_tokens / problems,
-        )
-        for id, cost in estimate.costs.items()
-    }
+    costs = {id: Cost.of([cost], problems) for id, cost in estimate.costs.items()}
     return map_operators(plan, lambda node: _costed(node, costs))
 
 
@@ -112,7 +104,7 @@ class CostModel:
     seconds are multiplied by: `clock`, or 1.
     """
 
-    def __init__(self, device: Device, cards: Cardinalities, load: Load) -> None:
+    def __init__(self, device: Device, cards: Cardinalities, load: RunLoad) -> None:
         self._device, self._cards, self._load = device, cards, load
         clocks = cards.statistics.clock if cards.statistics is not None else {}
         self.clock = clocks.get(clock_key(device))
@@ -198,10 +190,10 @@ class _Work:
 
 
 def _runs_ahead(node: PhysicalOp) -> bool:
-    return isinstance(node.strategy, GenerateStrategy) and node.strategy.run_ahead > 0
+    return isinstance(node.strategy, GenerateStrategy) and node.strategy.speculates
 
 
-def _flight(plan: PhysicalPlan, work: _Work, load: Load) -> float:
+def _flight(plan: PhysicalPlan, work: _Work, load: RunLoad) -> float:
     """How many problems run at once: one more starts while fewer sequences than the floor are at work."""
     if load.in_flight is not None:
         return float(max(1, min(load.in_flight, load.problems)))
@@ -234,18 +226,13 @@ def _costs(
     """By operator, by the rule of EXPLAIN ANALYZE: a model's time is charged by its tokens of either kind."""
     costs: dict[str, Cost] = {}
     for demand in plan_demands:
-        before = costs.get(demand.operator, Cost(0.0, 0.0, 0.0, 0.0))
         if demand.model in models:
             added: float | None = _forward_seconds(demand, plan_demands, models[demand.model]) * factor
         else:
             wait = waits[demand.operator]
             added = None if wait is None else wait * problems
-        costs[demand.operator] = Cost(
-            None if before.seconds is None or added is None else before.seconds + added,
-            before.prompt_tokens + demand.prompt * problems,
-            before.cached_tokens + demand.cached * problems,
-            before.sampled_tokens + demand.sampled * problems,
-        )
+        own = Cost(added, demand.prompt * problems, demand.cached * problems, demand.sampled * problems)
+        costs[demand.operator] = Cost.of([costs[demand.operator], own]) if demand.operator in costs else own
     return costs
 
 
@@ -261,13 +248,4 @@ def _forward_seconds(demand: Demand, plan_demands: tuple[Demand, ...], timing: M
 def _costed(node: PhysicalOp, costs: Mapping[str, Cost]) -> PhysicalOp:
     """The operator with its cost; one that contains others, whose costs stand on them, costs the sum of theirs."""
     inner_costs = [inner.cost for chain in node.inside for inner in chain if inner.cost is not None]
-    cost = costs.get(node.id)
-    if inner_costs:
-        seconds = [inner.seconds for inner in inner_costs if inner.seconds is not None]
-        cost = Cost(
-            sum(seconds) if len(seconds) == len(inner_costs) else None,
-            sum(inner.prompt_tokens for inner in inner_costs),
-            sum(inner.cached_tokens for inner in inner_costs),
-            sum(inner.sampled_tokens for inner in inner_costs),
-        )
-    return replace(node, cost=cost)
+    return replace(node, cost=Cost.of(inner_costs) if inner_costs else costs.get(node.id))

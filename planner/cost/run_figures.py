@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from qpdsl.planner.cost.server_calls import CALL_COUNTS
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything, models_of
 
 ACCOUNTING_RULE = (
     "time: that of forwards; one forward serves many operators, and is charged by token share, prompt and drawn "
     "tokens apart"
 )
+# The count of the sampled tokens that are thoughts.
+THOUGHT_TOKENS = "thought_tokens"
+# The counts that tell of calls, as `Usage` has them; the second ones of those that were asked to go on past their stop.
+SAVED_COUNTS = ("saved_calls", "beyond_tokens", "beyond_used")
+CALL_COUNTS = ("requests", "retries", "replayed", "server_cached", "cost_millionths", *SAVED_COUNTS)
+
+# Those that a whole plan has too.
+_TOTALED = ("near_ties", THOUGHT_TOKENS)
+
+# What is summed up of each operator, besides its seconds and what it counts.
+FIGURES = ("runs", "rows_in", "rows_out", "prompt_tokens", "cached_tokens", "sampled_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,35 +103,16 @@ class ModelFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class RouterRegret:
-    """What other choices would have come to, where every arm was tried at every step. All but the arm is in seconds.
-
-    A step took `paid` on average, the router's own time with it. It would have taken `fixed` by always `best_fixed`,
-    the best of the arms, and `oracle` by the best arm of every step. `static` and `dynamic` are the sums of what was
-    paid over these two. `variation`: V_T, the sum of how far the seconds of an arm moved from step to step.
-    """
-
-    best_fixed: str
-    paid: float
-    fixed: float
-    oracle: float
-    static: float
-    dynamic: float
-    variation: float
-
-
-@dataclass(frozen=True, slots=True)
 class RouterFigures:
     """What the router of one model did: of `steps`, how many each arm computed, in how many `seconds`.
 
-    `spent` are the seconds that the router itself took. `regret` is None where no other arm was tried.
+    `spent` are the seconds that the router itself took.
     """
 
     policy: str
     steps: Mapping[str, int]
     seconds: float
     spent: float
-    regret: RouterRegret | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,5 +196,32 @@ def total(chain: tuple[PhysicalOp, ...], figures: RunFigures) -> OperatorFigures
         prompt_tokens=sum(operator.prompt_tokens for operator in operators),
         cached_tokens=sum(operator.cached_tokens for operator in operators),
         sampled_tokens=sum(operator.sampled_tokens for operator in operators),
-        counts={name: sum(operator.count(name) for operator in operators) for name in ("near_ties", *CALL_COUNTS)},
+        counts={name: sum(operator.count(name) for operator in operators) for name in (*_TOTALED, *CALL_COUNTS)},
     )
+
+
+def thought_json(counts: Mapping[str, int]) -> dict[str, int]:
+    """How many of the sampled tokens are thoughts, as data with a stable key; empty where none are."""
+    return {THOUGHT_TOKENS: counts[THOUGHT_TOKENS]} if counts.get(THOUGHT_TOKENS) else {}
+
+
+def has_calls(counts: Mapping[str, int]) -> bool:
+    """Whether a server was asked, or would have been."""
+    return any(counts.get(name) for name in ("requests", "replayed", "saved_calls"))
+
+
+def calls_json(counts: Mapping[str, int]) -> dict[str, int | float] | None:
+    """As data with stable keys; None where no server was asked. `cost` is in the currency of the price table."""
+    if not has_calls(counts):
+        return None
+    names = ("requests", "retries", "replayed", "server_cached", "saved_calls")
+    return {
+        **{name: counts.get(name, 0) for name in names},
+        "wasted_tokens": wasted_tokens(counts),
+        "cost": counts.get("cost_millionths", 0) / 1e6,
+    }
+
+
+def wasted_tokens(counts: Mapping[str, int]) -> int:
+    """Tokens that calls wrote past their stop and no later call took."""
+    return counts.get("beyond_tokens", 0) - counts.get("beyond_used", 0)

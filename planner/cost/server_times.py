@@ -12,11 +12,11 @@ from typing import Any
 
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.planner.cost.run_figures import RunFigures
-from qpdsl.planner.cost.validation import mapping, number
+from qpdsl.planner.cost.validation import mapping, record
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything, models_of
 
 # Sums of more waiting operators than this count half when new ones come, so that a change shows.
-_MOST_RUNS = 4096.0
+_MAX_RUNS = 4096.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ServerWaits:
 
     def plus(self, other: ServerWaits) -> ServerWaits:
         """Both together, the other's whole and these faded where there are many."""
-        weight = 0.5 if self.runs + self.reads > _MOST_RUNS else 1.0
+        weight = 0.5 if self.runs + self.reads > _MAX_RUNS else 1.0
         return ServerWaits(
             **{part.name: getattr(self, part.name) * weight + getattr(other, part.name) for part in fields(self)}
         )
@@ -48,6 +48,11 @@ class ServerWaits:
         if tokens:
             return self.drawing / self.tokens * tokens if self.tokens else None
         return self.reading / self.reads if self.reads else None
+
+    @property
+    def each(self) -> float:
+        """Seconds that an operator waited, on average."""
+        return (self.drawing + self.reading) / max(self.runs + self.reads, 1e-9)
 
     @property
     def rate(self) -> float | None:
@@ -102,14 +107,10 @@ def server_of(node: PhysicalOp, plan: PhysicalPlan) -> str | None:
 
 def server_times_from(data: Any) -> ServerTimes:
     """Raises ValueError for damaged data."""
-    levels = {int(level): ServerWaits(**_sums(mapping(waits))) for level, waits in mapping(data)["levels"].items()}
+    levels = {int(level): record(ServerWaits, waits) for level, waits in mapping(data)["levels"].items()}
     if any(level < 1 for level in levels):
         raise ValueError("a number of problems is expected")
     return ServerTimes(levels)
-
-
-def _sums(data: Mapping[str, Any]) -> dict[str, float]:
-    return {part.name: number(data[part.name]) for part in fields(ServerWaits)}
 
 
 def _level(in_flight: int) -> int:

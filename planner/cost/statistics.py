@@ -2,50 +2,87 @@
 
 They are keyed by the program's fingerprint and the values of its numeric parameters, and kept in one file that is never
 required. The file is bounded: the least recently used programs are dropped first.
+
+What routers learned is kept apart: a state for each program, model, device and router, as plain data.
+
+How often ways to decode that lose something changed a token, as runs saw it by shadows (`--shadow`).
+
+A run knows of some early draws what the full model would have drawn. Its figures belong to the operator as it would be
+without that way, so that a later plan that may take it finds them, whoever wrote it: a program or a planner.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b
-from typing import Any, get_args
+from typing import Any
 
-from qpdsl.grammar.words import DraftMethod
+from qpdsl.grammar import ast
 from qpdsl.planner.cost.device import Device
-from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
+from qpdsl.planner.cost.run_figures import FIGURES, THOUGHT_TOKENS, OperatorFigures, RunFigures
 from qpdsl.planner.cost.server_times import ServerTimes, server_times_from, waits_of
-from qpdsl.planner.cost.validation import count, mapping, number, peak, text
-from qpdsl.planner.cost.way_losses import WayLoss, loss_from, losses_of
+from qpdsl.planner.cost.validation import by_name, mapping, number, peak, positive, record, text
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.decode_plan import DRAFTS, VARIANTS
+from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
+from qpdsl.planner.rules import EFFECTS
 from qpdsl.planner.values.value import Value
 
+ROUTERS_VERSION = 1
+ROUTERS_FILE = "routers.json"
+MAX_STATES = 64
 VERSION = 4
 STATISTICS_FILE = "statistics.json"
-MOST_PROGRAMS = 256
+MAX_PROGRAMS = 256
 # Earlier runs count for at most this many problems, so that a change shows.
-_MOST_WEIGHT = 200.0
+_MAX_WEIGHT = 200.0
 # For how many devices a program keeps a clock.
-_MOST_CLOCKS = 8
+_MAX_CLOCKS = 8
 _FADED = 1e-9
-_MOST_LOSSES = 1024
-_MOST_SERVERS = 256
-# Parts of an operator that do not tell one program from another, or stand in the operators inside it.
-_NOT_PRINTED = ("span", "body", "arms", "draft")
-DRAFT_METHODS = tuple(method for method in get_args(DraftMethod) if method != "none")
-_MEANS = ("runs", "rows_in", "rows_out", "prompt_tokens", "cached_tokens", "sampled_tokens")
+_MAX_LOSSES = 1024
+_MAX_SERVERS = 256
 # The counts that are the same however an operator runs, or that plans of one kind alone have.
 _PLAN_INDEPENDENT = (
     "going", "samples", "longest", "context", "texts", "text_tokens", "first_tokens", "new_tokens", "steps",
-    "steps_known", "run_ahead", "run_ahead_used", "given_up", "forced", "would_draws", "would_rounds", "would_drafted",
-    *(f"{way}_{what}" for way in DRAFT_METHODS for what in ("drafted", "rounds", "draws", "accepted", "rejected")),
-    "exits", "refined", "late", "skipped", "filter_samples", "filter_alone", "filter_draws", "filter_sure",
-    "large_draws", "large_tokens",
+    "steps_known", THOUGHT_TOKENS, "would_draws", "would_rounds", "would_drafted",
+    *(count for effect in EFFECTS.values() for count in effect.counts),
+    *(f"{way.name}_{what}" for way in DRAFTS for what in ("drafted", "rounds", "draws", "accepted", "rejected")),
+    *(count for variant in VARIANTS for count in variant.counts),
 )  # fmt: skip
 # Counts of draws by the ids that a mask allowed (`allowed_37`) are kept by the bits of that number.
 _ALLOWED, ALLOWED_BITS = "allowed_", "ids_"
+
+
+@dataclass(slots=True)
+class RouterStates:
+    """The states by their keys, the latest last; whether one fits a router is for that router to say."""
+
+    states: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def put(self, key: str, state: Mapping[str, Any]) -> None:
+        """Keeps a state in the place of the one with its key; the oldest go."""
+        self.states.pop(key, None)
+        self.states[key] = state
+        for oldest in list(self.states)[:-MAX_STATES]:
+            del self.states[oldest]
+
+    def to_text(self) -> str:
+        return json.dumps({"version": ROUTERS_VERSION, "states": self.states}) + "\n"
+
+    @classmethod
+    def from_text(cls, source: str) -> RouterStates:
+        """The states in a text. Raises ValueError where it is damaged or of another version."""
+        try:
+            data = mapping(json.loads(source))
+            if data["version"] != ROUTERS_VERSION:
+                raise ValueError("states of this version are expected")
+            return cls({text(key): mapping(state) for key, state in mapping(data["states"]).items()})
+        except (KeyError, TypeError, RecursionError) as error:
+            raise ValueError("states of routers are expected") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +127,7 @@ class ProgramStatistics:
 class Statistics:
     """The statistics of all programs, by fingerprint and values; the most recently used last.
 
-    `losses` are those of ways to decode, by operator and way, the latest last; see `way_losses.py`. `servers` holds
+    `losses` are those of ways to decode, by operator and way, the latest last; see `WayLoss`. `servers` holds
     what was waited for models on servers, by their ids, the latest last.
     """
 
@@ -140,7 +177,7 @@ class Statistics:
         if before is None:
             self.programs[key] = replace(new, clock={})
         else:
-            weight = new.problems / (new.problems + min(before.problems, _MOST_WEIGHT))
+            weight = new.problems / (new.problems + min(before.problems, _MAX_WEIGHT))
             old = before.operators
             merged = {**old, **{id: _weighted(old.get(id), means, weight) for id, means in new.operators.items()}}
             self.programs[key] = replace(
@@ -150,7 +187,7 @@ class Statistics:
                 operators=merged,
                 clock=before.clock,
             )
-        for oldest in list(self.programs)[:-MOST_PROGRAMS]:
+        for oldest in list(self.programs)[:-MAX_PROGRAMS]:
             del self.programs[oldest]
 
     def loss(self, plan: PhysicalPlan, operator: str, way: str | None) -> WayLoss | None:
@@ -166,7 +203,7 @@ class Statistics:
     def _add_loss(self, key: str, loss: WayLoss) -> None:
         before = self.losses.pop(key, None)
         self.losses[key] = loss if before is None else before.plus(loss)
-        for oldest in list(self.losses)[:-_MOST_LOSSES]:
+        for oldest in list(self.losses)[:-_MAX_LOSSES]:
             del self.losses[oldest]
 
     def _add_waits(self, plan: PhysicalPlan, figures: RunFigures) -> None:
@@ -176,7 +213,7 @@ class Statistics:
     def _add_times(self, model: str, times: ServerTimes) -> None:
         self.servers.pop(model, None)
         self.servers[model] = times
-        for oldest in list(self.servers)[:-_MOST_SERVERS]:
+        for oldest in list(self.servers)[:-_MAX_SERVERS]:
             del self.servers[oldest]
 
     def add_clock(self, plan: PhysicalPlan, device: str, ratio: float) -> None:
@@ -189,7 +226,7 @@ class Statistics:
         clock = dict(entry.clock)
         before = clock.pop(device, ratio)
         clock[device] = (before * ratio) ** 0.5
-        self.programs[key] = replace(entry, clock=dict(list(clock.items())[-_MOST_CLOCKS:]))
+        self.programs[key] = replace(entry, clock=dict(list(clock.items())[-_MAX_CLOCKS:]))
 
     def forget_clock(self, device: str) -> None:
         """Drops the clocks of a device, which is being measured anew."""
@@ -223,9 +260,8 @@ class Statistics:
             data = json.loads(source)
             if data["version"] != VERSION:
                 raise ValueError("statistics of this version are expected")
-            losses = {key: loss_from(mapping(loss)) for key, loss in mapping(data["losses"]).items()}
-            servers = {model: server_times_from(times) for model, times in mapping(data["servers"]).items()}
-            return cls({key: _program(entry) for key, entry in mapping(data["programs"]).items()}, losses, servers)
+            readers = (("programs", _program), ("losses", loss_from), ("servers", server_times_from))
+            return cls(*(by_name(read)(data[name]) for name, read in readers))
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError("statistics are expected") from error
 
@@ -249,8 +285,8 @@ def _digest(plan: PhysicalPlan, without: Container[str]) -> str:
     state = blake2b(digest_size=12)
     drafters = {op.draft.model for op in _generates(plan) if op.draft is not None}
     chosen = [node.op for node in everything(plan.ops) if node.id in without]
-    drafters |= {op.via.model for op in chosen if isinstance(op, ops.Generate) and isinstance(op.via, ops.Filter)}
-    drafters -= {op.model for op in _generates(plan)}
+    drafters |= {op.via.model.name for op in chosen if isinstance(op, ops.Generate) and isinstance(op.via, ops.Filter)}
+    drafters -= {op.model.name for op in _generates(plan)}
     models = sorted((name, id) for name, id in plan.models.items() if name not in drafters)
     state.update(repr((plan.name, models, list(_operators(plan, without)))).encode("utf-8", "replace"))
     return state.hexdigest()
@@ -261,17 +297,55 @@ def clock_key(device: Device) -> str:
     return f"{device.kind} {device.dtype} {device.threads}" + ("" if device.measured else " (nominal)")
 
 
+# What the digest of a program has of an operator: its parts, by the names that they have in older statistics; of any
+# other that keeps so many rows, its parts as they are declared.
+_DIGESTED: Mapping[type[ops.Operator], tuple[tuple[str, str], ...]] = {
+    ops.Chat: (("turns", "turns"), ("prompt", "")),
+    ops.Prompt: (("turns", ""), ("prompt", "text")),
+    ops.Generate: tuple(
+        (name, name)
+        for name in (
+            *("model", "n", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens"),
+            *("constraint", "via", "into", "ordinal", "like"),
+        )
+    ),
+    ops.Keep: (("k", "count"), ("by", "by"), ("per", "per"), ("like", "like")),
+    ops.Split: tuple((name, name) for name in ("count", "by", "temperature", "per")),
+    ops.Repeat: (("limit", "limit"), ("until", "until")),
+    ops.Search: tuple((name, name) for name in ("method", "by", "simulations", "c", "per_round", "turns")),
+    ops.Where: (("condition", "condition"),),
+    ops.Vote: tuple((name, name) for name in ("column", "weight", "equal", "decided", "per")),
+}
+
+
 def _operators(plan: PhysicalPlan, without: Container[str]) -> Iterator[object]:
     for node in everything(plan.ops):
-        if isinstance(
-            node.op,
-            ops.SetContext | ops.Generate | ops.TopK | ops.Split | ops.Repeat | ops.Search | ops.Where | ops.Vote,
-        ):
-            op: ops.Operator = node.op
-            if isinstance(op, ops.Generate) and node.id in without:
-                op = replace(op, via=None)
-            arguments = [(part.name, repr(getattr(op, part.name))) for part in fields(op)]
-            yield type(op).__name__, [pair for pair in arguments if pair[0] not in _NOT_PRINTED]
+        op = node.op
+        digested = _DIGESTED.get(type(op))
+        if digested is None and op.rows != "count":
+            continue
+        digested = digested or tuple((name, name) for name, _ in ast.parts(type(op)))
+        if isinstance(op, ops.Generate) and node.id in without:
+            op = replace(op, via=None)
+        yield (
+            op.operator,
+            [("stage", repr(op.stage)), *((name, _printed(op, own)) for name, own in digested)],
+        )
+
+
+def _printed(op: ops.Operator, name: str) -> str:
+    """A part of an operator. Columns and models are plain names in it."""
+    value = getattr(op, name) if name else (() if isinstance(op, ops.Prompt) else None)
+    roles = dict(ast.parts(type(op)))
+    if isinstance(value, ast.ModelRef) or (
+        name in roles and roles[name].kind != "value" and isinstance(value, ast.Name)
+    ):
+        return repr(value.name if isinstance(value, ast.ModelRef) else value.id)
+    if isinstance(value, ast.Filter):
+        own = ((part.name, getattr(value, part.name)) for part in fields(value) if part.repr)
+        inside = (f"{key}={(one.name if isinstance(one, ast.ModelRef) else one)!r}" for key, one in own)
+        return f"Filter({', '.join(inside)})"
+    return repr(value)
 
 
 def _generates(plan: PhysicalPlan) -> list[ops.Generate]:
@@ -289,17 +363,11 @@ def _key(plan: PhysicalPlan) -> str:
 
 
 def _means(figures: OperatorFigures, problems: int, most: float | None, words: str) -> OperatorStatistics:
+    counts = {name: figures.counts[name] for name in _PLAN_INDEPENDENT if name in figures.counts}
+    counts |= _allowed(figures.counts)
+    means: dict[str, Any] = {name: getattr(figures, name) / problems for name in FIGURES}
     return OperatorStatistics(
-        figures.runs / problems,
-        figures.rows_in / problems,
-        figures.rows_out / problems,
-        figures.prompt_tokens / problems,
-        figures.cached_tokens / problems,
-        figures.sampled_tokens / problems,
-        {name: figures.counts[name] / problems for name in _PLAN_INDEPENDENT if name in figures.counts}
-        | {name: draws / problems for name, draws in _allowed(figures.counts).items()},
-        most,
-        words,
+        **means, counts={name: count / problems for name, count in counts.items()}, most=most, words=words
     )
 
 
@@ -317,7 +385,7 @@ def _weighted(old: OperatorStatistics | None, new: OperatorStatistics, weight: f
     """The means of both, the new ones with this weight (0 to 1)."""
     if old is None:
         return new
-    means: dict[str, Any] = {name: _weighted_mean(getattr(old, name), getattr(new, name), weight) for name in _MEANS}
+    means: dict[str, Any] = {name: _weighted_mean(getattr(old, name), getattr(new, name), weight) for name in FIGURES}
     names = dict.fromkeys([*old.counts, *new.counts])
     counts = {name: _weighted_mean(old.counts.get(name), new.counts.get(name), weight) for name in names}
     return replace(new, **means, counts=counts)
@@ -332,23 +400,14 @@ def _weighted_mean(old: float | None, new: float | None, weight: float) -> float
     return mean if mean > _FADED else 0.0
 
 
-def _program(data: Mapping[str, Any]) -> ProgramStatistics:
-    return ProgramStatistics(
-        text(data["name"]),
-        {text(name): text(model) for name, model in mapping(data["models"]).items()},
-        {name: _scalar(value) for name, value in mapping(data["values"]).items()},
-        count(data["problems"]),
-        peak(data["longest"]),
-        {id: _operator(mapping(means)) for id, means in mapping(data["operators"]).items()},
-        {device: number(ratio, positive=True) for device, ratio in mapping(data["clock"]).items()},
-    )
+def _program(data: Any) -> ProgramStatistics:
+    each = {"models": text, "values": _scalar, "operators": _operator, "clock": positive}
+    read: dict[str, Any] = {name: by_name(read) for name, read in each.items()}
+    return record(ProgramStatistics, data, longest=peak, **read)
 
 
-def _operator(data: Mapping[str, Any]) -> OperatorStatistics:
-    means = {name: number(data[name]) for name in _MEANS}
-    counts = {name: number(value) for name, value in mapping(data["counts"]).items()}
-    most = None if data["most"] is None else number(data["most"])
-    return OperatorStatistics(**means, counts=counts, most=most, words=text(data["words"]))
+def _operator(data: Any) -> OperatorStatistics:
+    return record(OperatorStatistics, data, counts=by_name(number))
 
 
 def _scalar(value: Any) -> Value:
@@ -357,3 +416,118 @@ def _scalar(value: Any) -> Value:
         return value
     number(abs(value))
     return value  # type: ignore[no-any-return]
+
+
+# Two-sided, 95%.
+_NORMAL = 1.959964
+
+
+def wilson(hits: float, draws: float) -> tuple[float, float]:
+    """The interval that holds a share with 95% confidence, where `hits` of `draws` were seen (Wilson, 1927)."""
+    if not draws:
+        return 0.0, 1.0
+    share, square = hits / draws, _NORMAL**2
+    middle = share + square / (2 * draws)
+    width = _NORMAL * math.sqrt(max(share * (1 - share) / draws + square / (4 * draws**2), 0.0))
+    least, most = ((middle + sign * width) / (1 + square / draws) for sign in (-1, 1))
+    return max(least, 0.0), min(most, 1.0)
+
+
+def shadow_words(shadowed: float, differed: float) -> str:
+    """How often the full model would have drawn another token, for people."""
+    least, most = wilson(differed, shadowed)
+    share = f"{differed / shadowed:.1%} ({least * 100:.1f} to {most:.1%}, 95% Wilson)"
+    draws = "draw" if shadowed == 1 else "draws"
+    return f"shadowed {shadowed:,.0f} early {draws}: {differed:,.0f} would differ, {share}"
+
+
+def seen(changed: float, draws: float) -> float:
+    """The share of draws that is counted as changed: one more than was seen."""
+    return min((changed + 1) / (draws + 1), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WayLoss:
+    """Of all `draws` of an operator `early` ones were decided in that way; of `shadowed` ones of these `differed`.
+
+    `program` is the program's name.
+    """
+
+    program: str
+    draws: float
+    early: float
+    shadowed: float
+    differed: float
+
+    @property
+    def share(self) -> float:
+        """The part of all draws that is decided in that way."""
+        return self.early / self.draws
+
+    def loss(self) -> float:
+        """The share of all draws that is counted as changed."""
+        return self.share * seen(self.differed, self.shadowed)
+
+    def bounds(self) -> tuple[float, float]:
+        """Where the share of draws that change lies, with 95% confidence."""
+        least, most = wilson(self.differed, self.shadowed)
+        return self.share * least, self.share * most
+
+    def plus(self, other: WayLoss) -> WayLoss:
+        """Both together."""
+        return WayLoss(
+            self.program,
+            self.draws + other.draws,
+            self.early + other.early,
+            self.shadowed + other.shadowed,
+            self.differed + other.differed,
+        )
+
+
+def way_key(via: ops.Filter | ops.Amortized, plan: PhysicalPlan, threshold: float | None = None) -> str | None:
+    """Names a way to decode, by what its clause comes to; None for a filter that moves its threshold.
+
+    `threshold`: that of a filter, in the place of its own. The small model is named by its id.
+    """
+    values = plan.values()
+
+    def number(expr: ast.Expr | None) -> str:
+        value = None if expr is None else evaluate(expr, values)
+        return f"{float(value):g}" if isinstance(value, int | float) else "-"
+
+    if isinstance(via, ops.Amortized):
+        numbers = (number(expr) for expr in (via.margin, via.layer, via.rerank, via.certify))
+        return f"{via.word} {' '.join(numbers)} {via.head or '-'}"
+    if via.threshold is None:
+        return None
+    kept = number(via.threshold) if threshold is None else f"{threshold:g}"
+    return f"{via.word} {plan.models.get(via.model.name, via.model.name)} {via.by} {kept}"
+
+
+def losses_of(op: ops.Generate, figures: OperatorFigures, plan: PhysicalPlan) -> Iterator[tuple[str, WayLoss]]:
+    """What a run saw of an operator's way, and with a filter of its larger thresholds, by their keys."""
+    shadowed, via = figures.count("shadowed"), op.via
+    if not shadowed or via is None or (key := way_key(via, plan)) is None:
+        return
+    if isinstance(via, ops.Amortized):
+        exits, refined = figures.count("exits"), figures.count("refined")
+        early = exits if via.rerank is None else exits + refined
+        draws = exits + refined + figures.count("full")
+    else:
+        early = figures.count("filter_sure")
+        draws = early + figures.count("large_draws")
+    yield key, WayLoss(plan.name, draws, early, shadowed, figures.count("differed"))
+    for least in ops.THRESHOLDS if isinstance(via, ops.Filter) else ():
+        above, other = figures.count(f"shadowed_{least}"), way_key(via, plan, least)
+        if above and other is not None and other != key:
+            # Of the draws that nobody looked at as many are so sure.
+            sure = early * above / shadowed
+            yield other, WayLoss(plan.name, draws, sure, above, figures.count(f"differed_{least}"))
+
+
+def loss_from(data: Any) -> WayLoss:
+    """A loss from plain data. Raises KeyError and ValueError."""
+    loss = record(WayLoss, data)
+    if not loss.differed <= loss.shadowed <= loss.early * (1 + 1e-9) <= loss.draws * (1 + 2e-9) or not loss.shadowed:
+        raise ValueError("counts of draws are expected")
+    return loss

@@ -15,7 +15,7 @@ from qpdsl.planner.cost.device import Device, ModelProfile
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class RunLoad:
     """What is to be run, and with what: problems in all and at once, the KV memory and the engine's limits.
 
     With `in_flight` None the plan decides. Models share the memory as they need it. `kv_type` is the type that keys and
@@ -58,7 +58,7 @@ class Timing:
 
 
 def timing_of(
-    demands: Sequence[Demand], flight: float, rows: float, longest: float, device: Device, load: Load
+    demands: Sequence[Demand], flight: float, rows: float, longest: float, device: Device, load: RunLoad
 ) -> Timing:
     """The timing of a run in which `flight` problems run at once and each makes `rows` in all.
 
@@ -122,7 +122,7 @@ def _model(
     flight: float,
     profile: ModelProfile,
     device: Device,
-    load: Load,
+    load: RunLoad,
     fits: float,
     held: float,
 ) -> ModelTiming:
@@ -161,9 +161,5 @@ def _decode(batch: float, demands: Sequence[Demand], profile: ModelProfile, devi
     drawing = [demand for demand in demands if demand.sampled]
     forwards = sum(demand.sampled / demand.gained for demand in drawing)
     rows = sum(demand.rows * demand.sampled / demand.gained for demand in drawing) / forwards
-    seconds = profile.decode.at(max(batch * rows, 1.0))
     context = sum(demand.context * demand.sampled for demand in drawing) / sum(demand.sampled for demand in drawing)
-    read = profile.read_seconds
-    if read is None:
-        read = profile.shape.kv_bytes / device.bandwidth
-    return max(seconds + (context - profile.context) * batch * read, seconds / 2)
+    return profile.decode_seconds(batch, rows, context, device.bandwidth)

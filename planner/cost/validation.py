@@ -1,16 +1,21 @@
-"""Validation of JSON data that may be damaged: each function returns its argument, or raises ValueError."""
+"""Reading JSON data that may be damaged: numbers, texts, and frozen records of them. What is no such thing raises
+ValueError, and what is not there KeyError.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 # Larger and smaller than any figure that is counted or measured: products and quotients of such figures stay finite,
 # and above zero.
 _LARGEST = 1e30
 SMALLEST = 1e-15
-_LEAST_PEAK = 0.999
+_MIN_PEAK = 0.999
+_T = TypeVar("_T")
+Read = Callable[[Any], Any]
 
 
 def number(value: Any, *, positive: bool = False) -> float:
@@ -22,9 +27,14 @@ def number(value: Any, *, positive: bool = False) -> float:
     return value
 
 
+def positive(value: Any) -> float:
+    """A number above zero."""
+    return number(value, positive=True)
+
+
 def peak(value: Any) -> float:
     """The ratio of the largest of some figures to their mean, which only rounding takes below one."""
-    if number(value) < _LEAST_PEAK:
+    if number(value) < _MIN_PEAK:
         raise ValueError("a number of at least one is expected")
     return float(value)
 
@@ -54,3 +64,35 @@ def rising(values: tuple[float, ...]) -> tuple[float, ...]:
     if not values or any(left >= right for left, right in pairwise(values)):
         raise ValueError("rising numbers are expected")
     return values
+
+
+def flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false is expected")
+    return value
+
+
+# How the fields of a record are read, by their types.
+_READ: Mapping[str, Read] = {"float": number, "int": count, "str": text, "bool": flag}
+
+
+def record(cls: Callable[..., _T], data: Any, absent: Collection[str] = (), **read: Read) -> _T:
+    """A dataclass from the object that `asdict` made of it: each field by its type, or as `read` says.
+
+    Those that are `absent` in data of earlier versions have their defaults then.
+    """
+    data = mapping(data)
+    given = [part for part in fields(cls) if part.name not in absent or data.get(part.name)]  # type: ignore[arg-type]
+    return cls(
+        **{
+            part.name: None
+            if data[part.name] is None and str(part.type).endswith("None")
+            else (read.get(part.name) or _READ[str(part.type).removesuffix(" | None")])(data[part.name])
+            for part in given
+        }
+    )
+
+
+def by_name(read: Read) -> Read:
+    """An object whose values are read so."""
+    return lambda data: {name: read(value) for name, value in mapping(data).items()}

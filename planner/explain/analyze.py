@@ -11,24 +11,44 @@ from qpdsl.grammar.printable import printable
 from qpdsl.planner.cost.estimate import Estimate
 from qpdsl.planner.cost.run_figures import (
     ACCOUNTING_RULE,
+    FIGURES,
+    THOUGHT_TOKENS,
     ExitRouterFigures,
     ModelFigures,
     OperatorFigures,
     RouterFigures,
     RunFigures,
+    calls_json,
     operator_seconds,
+    thought_json,
     total,
 )
-from qpdsl.planner.cost.server_calls import calls_json
 from qpdsl.planner.cost.server_times import server_of, waits_of
-from qpdsl.planner.cost.way_losses import shadow_words
-from qpdsl.planner.explain.implementation import shown_implementation
-from qpdsl.planner.explain.plan import decided, explain_json, kept, permitted, tree
-from qpdsl.planner.explain.quantities import byte_count, calls_words, count, per_cent, plural, seconds
-from qpdsl.planner.explain.router import exit_router_words, router_json, router_words
+from qpdsl.planner.cost.statistics import shadow_words
+from qpdsl.planner.explain.plan import decided, explain_json, kept, permitted, shown_implementation, tree
+from qpdsl.planner.explain.quantities import (
+    byte_count,
+    calls_words,
+    count,
+    exit_router_words,
+    per_cent,
+    plural,
+    router_words,
+    seconds,
+    waits_words,
+)
 from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import Cost, PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.rules import EFFECTS
+
+# What is told of models as it is called, and of filters, with the counts that it has.
+_OF_MODELS = (
+    *("seconds", "layer_seconds", "head_seconds", "mask_seconds", "draft_seconds"),
+    *("prefill_tokens", "decode_tokens", "preemptions", "evictions", "thrashed"),
+)
+_FILTERED = {"draws": "filter_draws", "decided": "filter_sure", "samples": "filter_samples", "alone": "filter_alone"}
+_FILTERED |= {"large_draws": "large_draws", "large_tokens": "large_tokens"}
 
 
 @dataclass(frozen=True)
@@ -74,6 +94,7 @@ class Analysis:
                 "prompt_tokens": whole.prompt_tokens,
                 "cached_tokens": whole.cached_tokens,
                 "sampled_tokens": whole.sampled_tokens,
+                **thought_json(whole.counts),
                 "near_ties": whole.count("near_ties"),
                 "servers": calls_json(whole.counts),
                 "kv_peak_bytes": figures.peak_kv,
@@ -84,17 +105,8 @@ class Analysis:
                     name: {
                         "implementation": self.implementations.get(name),
                         "forwards": model.steps,
-                        "seconds": model.seconds,
-                        "layer_seconds": model.layer_seconds,
-                        "head_seconds": model.head_seconds,
-                        "mask_seconds": model.mask_seconds,
-                        "draft_seconds": model.draft_seconds,
-                        "prefill_tokens": model.prefill_tokens,
-                        "decode_tokens": model.decode_tokens,
-                        "preemptions": model.preemptions,
-                        "evictions": model.evictions,
-                        "thrashed": model.thrashed,
-                        "router": router_json(self.routers[name]) if name in self.routers else None,
+                        **{own: getattr(model, own) for own in _OF_MODELS},
+                        "router": asdict(self.routers[name]) if name in self.routers else None,
                         "exit_routers": [asdict(router) for router in self.exit_routers.get(name, ())],
                         "first_token": _percentiles(model.first_token),
                         "between_tokens": _percentiles(model.between_tokens),
@@ -125,13 +137,15 @@ class Analysis:
     def _summary(self) -> Iterator[str]:
         plan, figures = self.plan, self.figures
         whole = total(plan.ops, figures)
-        name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
+        name = plan.source.name if plan.source.name.endswith(".qp") else plan.name
         yield name.rsplit("/", 1)[-1]
         yield f"{seconds(figures.seconds)} (est {_expected(self.estimate.seconds)})"
         if figures.problems > 1 or figures.failed:
             failed = f", {figures.failed} failed" if figures.failed else ""
             yield f"{count(figures.problems)} problems{failed}, ≤{figures.in_flight} at once"
         yield f"{count(whole.prompt_tokens + whole.sampled_tokens)} tokens"
+        if thought := whole.count(THOUGHT_TOKENS):
+            yield f"{count(thought)} of {count(whole.sampled_tokens)} sampled are thought"
         if figures.peak_kv is not None:
             budget = f" of {byte_count(figures.kv_budget)}" if figures.kv_budget else ""
             yield f"KV peak {byte_count(figures.peak_kv)}{budget}"
@@ -156,7 +170,7 @@ class Analysis:
             ]
 
     def _rounds(self, node: PhysicalOp) -> str:
-        if not isinstance(node.op, ops.Repeat | ops.Search):
+        if not isinstance(node.op, ops.Repeat | ops.Search) or not node.body:
             return ""
         problems = max(self.figures.problems, 1)
         rounds = self._figures_of(node.body[0]).runs / problems
@@ -198,20 +212,28 @@ class Analysis:
             if (known := actual.count("steps_known")) and (steps := actual.count("steps")):
                 words.append(f"{per_cent(known / steps)} of steps known")
             words += self._steps(actual)
-        if ahead := actual.count("run_ahead"):
-            used = per_cent(actual.count("run_ahead_used") / ahead)
-            words.append(f"{used} of {count(ahead)} samples run ahead used")
-        if not node.inside and (given_up := actual.count("given_up")):
-            words.append(f"{plural(given_up, 'sample')} given up")
+        for effect in EFFECTS.values():
+            part, whole = actual.count(effect.part), actual.count(effect.whole)
+            if node.inside and not effect.around:
+                continue
+            if whole:
+                words.append(f"{per_cent(part / whole)} of {count(whole)} {effect.words}")
+            elif part:
+                words.append(f"{plural(part, 'sample')} {effect.words}")
         if not node.inside:
+            words += _given_up(actual)
             words += calls_words(actual.counts, of_operator=True)
         return " · ".join(words)
 
     def _steps(self, actual: OperatorFigures) -> Iterator[str]:
         """How the tokens of a `generate` came about."""
+        if thought := actual.count(THOUGHT_TOKENS):
+            yield f"{count(thought)} of {count(actual.sampled_tokens)} sampled tokens are thought"
         median, tail = actual.allowed(0.5), actual.allowed(0.95)
         if median is not None and tail is not None:
             yield f"{count(median)} ids allowed (p95 {count(tail)})"
+        if "under_bar" in actual.counts:
+            yield f"{count(actual.count('under_bar'))} of {count(actual.count('samples'))} ended under the bar"
         if (forced := actual.count("forced")) and actual.sampled_tokens:
             yield f"{per_cent(forced / actual.sampled_tokens)} forced"
         if drafted := actual.count("drafted"):
@@ -237,9 +259,7 @@ class Analysis:
         if self.plan.has_remote():
             yield f"servers: {', '.join(calls_words(whole.counts)) or 'nothing was asked'}"
             for name, own in waits_of(self.plan, figures).items():
-                rate = "" if own.rate is None else f", {own.rate:,.1f} tokens/s"
-                each = seconds((own.drawing + own.reading) / (own.runs + own.reads))
-                yield f"{name}: operators waited {each} each{rate}"
+                yield f"{name}: {waits_words(own)}"
         yield from (f"{name}: {words}" for name, words in self.implementations.items())
         for name, model in figures.models.items():
             if parts := list(_parts(model)):
@@ -270,23 +290,14 @@ class Analysis:
     def _operator_json(self, node: PhysicalOp) -> tuple[dict[str, Any], dict[str, Any]]:
         actual, cost = self._figures_of(node), self.estimate.costs.get(node.id)
         measured: dict[str, Any] = {
-            "runs": actual.runs,
-            "rows_in": actual.rows_in,
-            "rows_out": actual.rows_out,
-            "prompt_tokens": actual.prompt_tokens,
-            "cached_tokens": actual.cached_tokens,
-            "sampled_tokens": actual.sampled_tokens,
+            **{name: getattr(actual, name) for name in FIGURES},
             "seconds": self._seconds.get(node.id),
             "waited_seconds": actual.seconds,
             "counts": {name: value for name, value in actual.counts.items() if value},
         }
         if isinstance(node.op, ops.Generate):
             measured["steps"] = {
-                "draws": actual.count("draws"),
-                "rounds": actual.count("rounds"),
-                "forced": actual.count("forced"),
-                "drafted": actual.count("drafted"),
-                "accepted": actual.count("accepted"),
+                **{name: actual.count(name) for name in ("draws", "rounds", "forced", "drafted", "accepted")},
                 "allowed_median": actual.allowed(0.5),
                 "allowed_p95": actual.allowed(0.95),
             }
@@ -294,14 +305,7 @@ class Analysis:
                 names = ("exits", "refined", "skipped", "late", "full")
                 measured["exits"] = {name: actual.count(name) for name in names}
             elif isinstance(node.op.via, ops.Filter):
-                measured["filter"] = {
-                    "draws": actual.count("filter_draws"),
-                    "decided": actual.count("filter_sure"),
-                    "samples": actual.count("filter_samples"),
-                    "alone": actual.count("filter_alone"),
-                    "large_draws": actual.count("large_draws"),
-                    "large_tokens": actual.count("large_tokens"),
-                }
+                measured["filter"] = {name: actual.count(counted) for name, counted in _FILTERED.items()}
             if actual.count("shadowed"):
                 measured["shadow"] = {name: actual.count(name) for name in ("shadowed", "differed")}
         estimated: dict[str, Any] = {"rows_out": self.estimate.rows.get(node.id)}
@@ -312,6 +316,13 @@ class Analysis:
 
 def _expected(value: float | None) -> str:
     return "not measured" if value is None else seconds(value)
+
+
+def _given_up(actual: OperatorFigures) -> Iterator[str]:
+    """The thoughts that a vote broke off; how long they would have become nobody knows."""
+    if thoughts := actual.count("thoughts_given_up"):
+        tokens = actual.count("thought_tokens_given_up")
+        yield f"{plural(thoughts, 'thought')} broken off after {plural(tokens, 'token')}"
 
 
 def _exits(actual: OperatorFigures) -> Iterator[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from qpdsl.grammar.printable import printable
-from qpdsl.grammar.width import cells
+from qpdsl.grammar.printable import cells, printable
 from qpdsl.planner.cost.device import Curve, Device, ModelProfile, Table
+from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS
 from qpdsl.planner.cost.server_times import ServerTimes
 from qpdsl.planner.cost.statistics import OperatorStatistics, ProgramStatistics
-from qpdsl.planner.explain.quantities import byte_count, count, plural, seconds
+from qpdsl.planner.explain.quantities import byte_count, count, plural, seconds, waits_words
 from qpdsl.planner.explain.tree_table import folded, laid_out
+from qpdsl.planner.rules import EFFECTS
 from qpdsl.planner.values.value import format_value
 
 
@@ -77,21 +78,22 @@ def servers_text(servers: Mapping[str, ServerTimes], width: int | None = None) -
     for model, times in servers.items():
         lines.append(model)
         for problems, waits in sorted(times.levels.items()):
-            each = seconds((waits.drawing + waits.reading) / max(waits.runs + waits.reads, 1e-9))
-            rate = "" if waits.rate is None else f", {waits.rate:,.1f} tokens/s"
-            lines.append(f"  {plural(problems, 'problem')} at once or more: operators waited {each} each{rate}")
+            lines.append(f"  {plural(problems, 'problem')} at once or more: {waits_words(waits)}")
     return "\n".join(piece for line in lines for piece in folded(printable(line), width))
 
 
 def _facts(operator: OperatorStatistics, contains: bool) -> Iterator[str]:
     """Of an operator that `contains` others, only what is not theirs: their facts stand beside them."""
-    if operator.count("run_ahead"):
-        yield f"{operator.count('run_ahead_used') / operator.count('run_ahead'):.0%} of samples run ahead used"
+    for effect in EFFECTS.values():
+        if effect.around and operator.count(effect.whole):
+            yield f"{effect.share(operator.count):.0%} of {effect.words}"
     if contains:
         return
     samples, texts, going = operator.count("samples"), operator.count("texts"), operator.count("going")
     if samples and going:
         yield f"{_number(operator.sampled_tokens / samples)} tokens a sample"
+        if thought := operator.count(THOUGHT_TOKENS):
+            yield f"{_number(thought / samples)} of them thought"
         yield f"{_number(operator.count('longest') / max(operator.runs, 1e-9))} in the longest of a run"
         yield f"context {_number(operator.count('context') / going)}"
     if texts:

@@ -3,37 +3,122 @@
 The last operator is the root, at the top. Below a `repeat` are the operators of its body, last first, and below a
 `branch` its arms, each with its operators below it. The line `from …` after them says which operator's rows they start
 with.
+
+Operators in the words of the language.
+
+What runs an operator, in a few words: the plainest implementation, then what the rules decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.format.unparse import format_expr
+from qpdsl.grammar.format.unparse import format_expr, format_stage
 from qpdsl.grammar.model_id import adapter_of, is_remote
-from qpdsl.grammar.printable import printable
-from qpdsl.grammar.width import shorten
-from qpdsl.planner.budget.policy_words import policy_lines
-from qpdsl.planner.explain.implementation import implementation, shown_implementation
-from qpdsl.planner.explain.operators import Values, describe
+from qpdsl.grammar.printable import printable, shorten
 from qpdsl.planner.explain.quantities import count, seconds
 from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.budget_policy import policy_lines
 from qpdsl.planner.plan.physical import (
     BudgetStrategy,
     GenerateStrategy,
     PhysicalOp,
     PhysicalPlan,
     everything,
+    models_of,
     repeats_of,
 )
+from qpdsl.planner.rules import RULES
+
+_TABLE_WIDTH = 60
+Values = Mapping[str, ast.Expr]
+
+
+def describe(op: ops.Operator, values: Values) -> str:
+    """One operator as a stage, parameters shown as their values where `values` has one."""
+    match op:
+        case ops.Keep(count=ast.Literal(value=1), by=by, per=None, like=None):
+            return f"best by {format_expr(by, values)}"
+        case ops.Keep(like=str()) | ops.StepScore(raw=True):
+            return f"{format_stage(op, values)} as search-and-learn"
+        case ops.BudgetedArms(ways=ways):
+            return f"strategy of {len(ways)} way{'' if len(ways) == 1 else 's'}"
+        case ops.Branch(arms=arms):
+            return f"branch of {len(arms)}"
+        case ops.Repeat():
+            return format_stage(op, values).replace("repeat ", "repeat ≤", 1)
+        case ops.Return(parse=True):
+            return f"{format_stage(op, values)} as a record"
+    return format_stage(op, values)
+
+
+def in_words(op: ops.Operator) -> str:
+    """One operator as a stage, for any values of the parameters, short enough for a table."""
+    return shorten(describe(op, {}), _TABLE_WIDTH)
+
+
+ROWS = "rows"
+_PLAINEST: dict[type[ops.Operator], str] = {
+    ops.Prompt: "template",
+    ops.Chat: "template",
+    ops.StepScore: "paged prefill",
+    ops.Judge: "judge · greedy decode",
+    ops.Prob: "probabilities of answers",
+    ops.Tournament: "matches · probabilities of answers",
+    ops.PythonScore: "python",
+    ops.Passes: "sandbox",
+    ops.PythonExtract: "python",
+    ops.Branch: "arms",
+    ops.If: "arms",
+    ops.BudgetedArms: "by the budget",
+    ops.Each: "loop",
+    ops.Repeat: "loop",
+    ops.Search: "tree search",
+}
+
+
+def implementation(node: PhysicalOp, plan: PhysicalPlan) -> str:
+    """Its parts are set apart by ` · `; where nothing is done but to look at rows, it is `rows`."""
+    served = [model for name in models_of(node.op) if (model := plan.remote_model(name)) is not None]
+    decode = node.strategy.decode.words() if isinstance(node.strategy, GenerateStrategy) else None
+    plainest = decode or _PLAINEST.get(type(node.op), ROWS)
+    if isinstance(node.op, ops.Judge) and node.op.reduce == "expected":
+        plainest = "judge · probabilities of answers"
+    if served:
+        plainest = _by_server(node, plainest)
+    # What a rule picked for the decode plan stands among the words of that plan.
+    decisions = [word for rule in RULES for word in rule.words(node) if decode is None or word not in decode]
+    words = decisions if plainest == ROWS and decisions else [plainest, *decisions]
+    if served:
+        words += [plan.repeats(node)]
+    if any(not model.probed for model in served):
+        words += ["server not probed"]
+    return " · ".join(words)
+
+
+def shown_implementation(node: PhysicalOp, plan: PhysicalPlan) -> str:
+    """The same where there is something to tell, empty where only rows are looked at."""
+    words = implementation(node, plan)
+    return "" if words == ROWS else words
+
+
+def _by_server(node: PhysicalOp, words: str) -> str:
+    """The words for what a server does by itself, in whatever way it does it."""
+    match node.strategy:
+        case GenerateStrategy(decode=decode) if decode.filter == "none" and decode.whole:
+            return "on a server" + (" · held to the constraint there" if decode.masked else "")
+    return f"on a server · {words.removeprefix('paged prefill').removeprefix(' · ')}".removesuffix(" · ")
+
 
 Line = tuple[str, PhysicalOp | None]
 Cells = tuple[str, str, str]
 _WIDEST = 100
+# From this indentation on, in characters, the stages of a chain stand under each other.
+_DEEPEST = 240
 
 
 def explain(plan: PhysicalPlan, width: int | None = None) -> str:
@@ -87,7 +172,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
     """
     return {
         "program": plan.name,
-        "source": plan.source_name,
+        "source": plan.source.name,
         "equivalence": plan.equivalence,
         "repeats": repeats_of(plan),
         "within": _within(plan),
@@ -120,27 +205,29 @@ def _heads(node: PhysicalOp) -> list[str]:
     """What the arms of an operator are called."""
     if isinstance(node.op, ops.If):
         return ["where it holds", "else"][: len(node.arms)]
-    if isinstance(node.op, ops.Strategy):
+    if isinstance(node.op, ops.BudgetedArms):
         return [way.name for way in node.op.ways]
     return [f"arm {number}" for number in range(1, len(node.arms) + 1)]
 
 
-def _tree(chain: tuple[PhysicalOp, ...], values: Values, first: str, rest: str, word: str = "") -> Iterator[Line]:
+def _tree(chain: tuple[PhysicalOp, ...], values: Values, first: str, rest: str) -> Iterator[Line]:
     """Lines with their operators, None for the head of an arm. `first` leads the first line, `rest` those below it."""
-    last, before = chain[-1], chain[:-1]
-    yield f"{first}{word}{shorten(describe(last.op, values), _WIDEST)}", last
-    below: list[tuple[str, tuple[PhysicalOp, ...]]] = [("", (op,)) for op in reversed(last.body)]
-    below += zip(_heads(last), last.arms, strict=True)
-    for index, (head, inner) in enumerate(below):
-        closes = index == len(below) - 1 and not before
-        lead, under = ("└ ", "  ") if closes else ("├ ", "│ ")
-        if head:
-            yield f"{rest}{lead}{head}{'' if inner else ': the rows as they are'}", None
-            lead, under = f"{under}└ ", f"{under}  "
-        if inner:
-            yield from _tree(inner, values, rest + lead, rest + under)
-    if before:
-        yield from _tree(before, values, f"{rest}└ ", f"{rest}  ", "from " if below else "")
+    word = ""
+    for number, node in enumerate(reversed(chain), 1):
+        yield f"{first}{word}{shorten(describe(node.op, values), _WIDEST)}", node
+        below: list[tuple[str, tuple[PhysicalOp, ...]]] = [("", (op,)) for op in reversed(node.body)]
+        below += zip(_heads(node), node.arms, strict=True)
+        for index, (head, inner) in enumerate(below):
+            closes = index == len(below) - 1 and number == len(chain)
+            lead, under = ("└ ", "  ") if closes else ("├ ", "│ ")
+            if head:
+                yield f"{rest}{lead}{head}{'' if inner else ': the rows as they are'}", None
+                lead, under = f"{under}└ ", f"{under}  "
+            if inner:
+                yield from _tree(inner, values, rest + lead, rest + under)
+        # A program of thousands of stages would be indented more than it says.
+        deeper = rest if len(rest) >= _DEEPEST else f"{rest}  "
+        first, rest, word = f"{rest}└ ", deeper, "from " if below else ""
 
 
 def summary(plan: PhysicalPlan) -> str:
@@ -150,7 +237,7 @@ def summary(plan: PhysicalPlan) -> str:
         if total != 0:
             noun = word[:-1] if total == 1 else word
             work.append(f"≤{count(total)} {noun}" if total is not None else f"{word} unknown")
-    name = plan.source_name if plan.source_name.endswith(".qp") else plan.name
+    name = plan.source.name if plan.source.name.endswith(".qp") else plan.name
     work += decided(plan)
     permits = [permitted(plan), *kept(plan)]
     permits += [f"prefer latency={plan.prefer:g}"] if plan.prefer is not None else []
@@ -158,11 +245,11 @@ def summary(plan: PhysicalPlan) -> str:
 
 
 def permitted(plan: PhysicalPlan) -> str:
-    """What the program permits its plan to change, as it says so: `within loss(0.02)`, `lossy: via amortized`."""
+    """What the program permits its plan to change, as it says so: `within loss(0.02)`, `lossy: via filter`."""
     if plan.within.level != "lossy":
         return f"within {_within(plan)}"
     vias = [op.op.via for op in everything(plan.ops) if isinstance(op.op, ops.Generate) and op.op.via is not None]
-    names = dict.fromkeys("filter" if isinstance(via, ops.Filter) else "amortized" for via in vias)
+    names = dict.fromkeys(via.word for via in vias)
     return f"lossy: {', '.join(f'via {name}' for name in names)}"
 
 
@@ -186,7 +273,7 @@ def decided(plan: PhysicalPlan) -> list[str]:
 def _totals(plan: PhysicalPlan) -> dict[str, float | None]:
     """The most samples and scores over all rounds, None where that depends on a parameter without a value."""
     totals: dict[str, float | None] = {}
-    for kind, word in ((ops.Generate, "samples"), ((ops.Score, ops.Judge, ops.Prob), "scores")):
+    for kind, word in ((ops.Generate, "samples"), ((ops.StepScore, ops.Judge, ops.Prob), "scores")):
         counts = [op.rows for op in everything(plan.ops) if isinstance(op.op, kind)]
         totals[word] = None if None in counts else sum(rows for rows in counts if rows is not None)
     return totals
@@ -210,7 +297,7 @@ def _operators_json(chain: tuple[PhysicalOp, ...], plan: PhysicalPlan, values: V
     return [
         {
             "id": op.id,
-            "operator": type(op.op).__name__,
+            "operator": op.op.operator,
             "stage": op.op.stage,
             "text": describe(op.op, values),
             "implementation": implementation(op, plan),

@@ -1,10 +1,11 @@
-"""Numbers as people read them in plans: counts, bytes, seconds, shares, and what calls to servers came to."""
+"""Numbers as people read them in plans: counts, bytes, seconds, shares; calls to servers, and what routers did."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from qpdsl.planner.cost.server_calls import has_calls, wasted_tokens
+from qpdsl.planner.cost.run_figures import ExitRouterFigures, RouterFigures, has_calls, wasted_tokens
+from qpdsl.planner.cost.server_times import ServerWaits
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -72,3 +73,25 @@ def calls_words(counts: Mapping[str, int], *, of_operator: bool = False) -> Iter
         yield f"{exact_plural(wasted, 'token')} wasted"
     if cost := counts.get("cost_millionths", 0):
         yield f"cost {cost / 1e6:,.6f}".rstrip("0")
+
+
+def waits_words(waits: ServerWaits) -> str:
+    """What operators waited for a server."""
+    rate = "" if waits.rate is None else f", {waits.rate:,.1f} tokens/s"
+    return f"operators waited {seconds(waits.each)} each{rate}"
+
+
+def router_words(figures: RouterFigures) -> str:
+    """The shares of the arms, and what the choices took."""
+    total = sum(figures.steps.values())
+    shares = ", ".join(f"{arm} {per_cent(steps / total)}" for arm, steps in figures.steps.items() if steps)
+    spent, head = (time / total * 1e6 for time in (figures.spent, figures.seconds))
+    words = f"router {figures.policy}: {shares} of {count(total)} steps, {spent:.0f} µs a step to choose"
+    return words + f" beside {head:,.0f} µs in the head"
+
+
+def exit_router_words(figures: ExitRouterFigures) -> str:
+    """How many draws tried their exit, and by what that was decided."""
+    total = sum(figures.draws.values())
+    shares = ", ".join(f"{arm} {per_cent(draws / total)}" for arm, draws in figures.draws.items() if draws)
+    return f"router {figures.policy} of {figures.where}: {shares} of {count(total)} draws, state {figures.state}"

@@ -7,13 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from qpdsl.grammar.printable import printable
-from qpdsl.grammar.width import cells
-from qpdsl.planner.capacity.memory_parts import BLOCK, STEP_TOKENS, UTILIZATION
+from qpdsl.planner.capacity.roofline import BLOCK, STEP_TOKENS, UTILIZATION
 from qpdsl.planner.capacity.roofline_report import OnHardware, RooflineReport
 from qpdsl.planner.explain.quantities import byte_count, count, seconds
-from qpdsl.planner.explain.tree_table import folded
-
-_GAP = "   "
+from qpdsl.planner.explain.tree_table import aligned, folded
 
 
 def roofline_text(report: RooflineReport, width: int | None = None) -> str:
@@ -110,7 +107,7 @@ def _memory(report: RooflineReport) -> Iterator[str]:
                 common = [on.hardware.name, *map(byte_count, sizes), kv]
             users = [f"{part.users[context]:,}" for context in report.contexts]
             table.append([*common, part.kv_type, f"{part.blocks:,}", *users])
-    yield from _aligned(table, left=(0,))
+    yield from _figures(table, words=(0,))
     yield f"  activations: of a step of {STEP_TOKENS:,} tokens; a block: {BLOCK} tokens in all layers"
     if any(window is not None for window in report.architecture.windows):
         yield "  a layer with a window holds its window; qpdsl's own pages hold every token in every layer"
@@ -122,13 +119,13 @@ def _intensities(report: RooflineReport) -> Iterator[str]:
     table = [["batch", *columns]]
     for batch, by_context in report.intensities.items():
         table.append([f"{batch:,}", *(f"{value:,.1f}" for value in by_context.values())])
-    yield from _aligned(table)
+    yield from _figures(table)
     table = [["", "turns at", *columns]]
     for on in report.on:
         turns = ["never" if turn is None else f"{turn:,}" for turn in on.crossovers.values()]
         table.append([on.hardware.name, f"{on.ridge:,.0f}", *turns])
     yield "the batch from which on arithmetic bounds a step, and not memory, by context"
-    yield from _aligned(table, left=(0,))
+    yield from _figures(table, words=(0,))
 
 
 def _bounds(report: RooflineReport) -> Iterator[str]:
@@ -137,7 +134,7 @@ def _bounds(report: RooflineReport) -> Iterator[str]:
     table = [heads]
     for on in report.on:
         table += list(_full(on))
-    yield from _aligned(table, left=(0, 8))
+    yield from _figures(table, words=(0, 8))
     yield "  alone: a step of one sequence without context; prompt: computing one of that length, by itself"
 
 
@@ -162,12 +159,6 @@ def _length(tokens: int) -> str:
     return f"{tokens // 1024}k" if tokens and tokens % 1024 == 0 else f"{tokens:,}"
 
 
-def _aligned(table: Sequence[Sequence[str]], left: Sequence[int] = ()) -> Iterator[str]:
-    """Columns that end under each other, those in `left` that begin so."""
-    widths = [max(cells(row[column]) for row in table) for column in range(len(table[0]))]
-    for row in table:
-        shown = [
-            f"{cell}{' ' * (size - cells(cell))}" if column in left else f"{' ' * (size - cells(cell))}{cell}"
-            for column, (cell, size) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield f"  {_GAP.join(shown)}".rstrip()
+def _figures(table: Sequence[Sequence[str]], words: Sequence[int] = ()) -> Iterator[str]:
+    """Columns of figures, which end under each other, those of words aside."""
+    return (f"  {line}" for line in aligned(table, [at for at in range(len(table[0])) if at not in words]))

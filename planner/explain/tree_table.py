@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from qpdsl.grammar.printable import printable
-from qpdsl.grammar.width import cells
+from qpdsl.grammar.printable import cells, printable
 
 GAP = "   "
 _STROKES = re.compile(r"[ │├└]*")
 # A tree that is deeper than the screen is wide still has this much room.
-_LEAST_ROOM = 16
+_MIN_ROOM = 16
 
 
 def laid_out(
@@ -29,7 +28,7 @@ def laid_out(
     count = max(map(len, lines), default=0)
     table = [[_shown(cell) for cell in [*line, *[""] * (count - len(line))]] for line in lines]
     for beside in dict.fromkeys((count, max(count - 1, 1), 1)):
-        rows = _table([line[:beside] for line in table], right)
+        rows = aligned([line[:beside] for line in table], right)
         if width is None or beside == 1 or max(map(cells, rows), default=0) <= width:
             break
     shown = []
@@ -45,8 +44,8 @@ def folded(text: str, width: int | None, first: str = "", rest: str = "  ") -> I
         yield f"{first}{text}".rstrip()
         return
     lead, line = first, ""
-    for word in _words(text, max(width - max(cells(first), cells(rest)), _LEAST_ROOM)):
-        room = max(width - cells(lead), _LEAST_ROOM)
+    for word in _words(text, max(width - max(cells(first), cells(rest)), _MIN_ROOM)):
+        room = max(width - cells(lead), _MIN_ROOM)
         if line and cells(line) + 1 + cells(word) > room:
             yield f"{lead}{line}".rstrip()
             lead, line = rest, word
@@ -55,11 +54,8 @@ def folded(text: str, width: int | None, first: str = "", rest: str = "  ") -> I
     yield f"{lead}{line}".rstrip()
 
 
-def _shown(cell: str) -> str:
-    return printable(cell, tabs=False).replace("\n", "⏎")
-
-
-def _table(table: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
+def aligned(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """The lines of a table; a column that is empty takes no room, and those in `right` end under each other."""
     widths = [max(map(cells, column)) for column in zip(*table, strict=True)]
     rows = []
     for line in table:
@@ -70,6 +66,10 @@ def _table(table: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
         ]
         rows.append(GAP.join(parts).rstrip())
     return rows
+
+
+def _shown(cell: str) -> str:
+    return printable(cell, tabs=False).replace("\n", "⏎")
 
 
 def _entry(row: str, text: str, below: Sequence[str], following: str, width: int | None) -> list[str]:

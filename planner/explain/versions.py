@@ -1,22 +1,25 @@
-"""Versions of a plan: two plans side by side, and how a plan came about, from the naive plan by each rule."""
+"""Versions of a plan: two plans side by side, and how a plan came about, from the naive plan by each rule
+and by the choice between candidates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from difflib import SequenceMatcher
-from typing import Any
-from typing import Literal as OneOf
+from typing import Any, Literal
 
 from qpdsl.grammar.printable import printable
 from qpdsl.planner.explain.plan import Cells, explain, explain_json, notes, summary, table
-from qpdsl.planner.explain.plan_choice import choice_json, choice_text
-from qpdsl.planner.explain.tree_table import folded, laid_out
+from qpdsl.planner.explain.quantities import per_cent, plural, seconds
+from qpdsl.planner.explain.tree_table import aligned, folded, laid_out
 from qpdsl.planner.optimize import by_cost
 from qpdsl.planner.optimize.optimizer import Optimized
+from qpdsl.planner.optimize.plan_candidate import Considered, PlanChoice
 from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.plan.rule import Knob
 from qpdsl.planner.rules import RULES
 
-Side = OneOf[" ", "-", "+"]
+Side = Literal[" ", "-", "+"]
 
 
 def compare(plan: PhysicalPlan, other: PhysicalPlan, width: int | None = None) -> str:
@@ -121,3 +124,62 @@ def trace_json(optimized: Optimized) -> dict[str, Any]:
             "disabled": list(optimized.disabled),
         },
     }
+
+
+# The choice by cost
+
+
+_LEVELS_SHOWN = 3
+
+
+def choice_text(choice: PlanChoice) -> str:
+    """A summary, a line for each candidate under its knob, and what the memory is good for."""
+    faster = 1 - choice.seconds / choice.ruled_seconds if choice.ruled_seconds else 0.0
+    gain = f", {per_cent(faster)} less than as the rules left it" if faster >= 0.005 else ""
+    lines = [
+        f"{plural(choice.tried, 'estimate')} in {seconds(choice.planning_seconds)}; "
+        f"{plural(choice.problems, 'problem')} in {seconds(choice.seconds)}{gain}"
+    ]
+    table = [["", "candidate", "time", "C", ""], *_rows(choice.considered)]
+    lines += [*aligned(table, right=(2, 3)), *_memory(choice)]
+    lines.append(
+        f"C: {choice.weight:g} × time over that of the plan as the rules left it, "
+        f"and {1 - choice.weight:g} × the share of draws that change; each line with all else as chosen"
+    )
+    return "\n".join(lines)
+
+
+def choice_json(choice: PlanChoice) -> dict[str, Any]:
+    """The same as data, with stable keys."""
+    return {
+        "problems": choice.problems,
+        "seconds": choice.seconds,
+        "ruled_seconds": choice.ruled_seconds,
+        "latency_weight": choice.weight,
+        "estimates": choice.tried,
+        "planning_seconds": choice.planning_seconds,
+        "candidates": [{**asdict(line), "knob": str(line.knob)} for line in choice.considered],
+        "memory": [{**asdict(level), "shares": dict(level.shares)} for level in choice.levels],
+    }
+
+
+def _rows(considered: tuple[Considered, ...]) -> Iterator[list[str]]:
+    before: Knob | None = None
+    for line in considered:
+        knob = str(line.knob) if line.knob != before else ""
+        said = "; ".join(part for part in (line.verdict, line.measured) if part)
+        yield [knob, line.value, seconds(line.seconds), f"{line.cost:#.4g}", said]
+        before = line.knob
+
+
+def _memory(choice: PlanChoice) -> Iterator[str]:
+    """The best parts of the memory, where there are models to part it between."""
+    if not choice.levels or len(choice.levels[0].shares) < 2:
+        return
+    yield "min-max over the models: the rate of the slowest, by parts of the KV memory at their best batch"
+    for level in choice.levels[:_LEVELS_SHOWN]:
+        parts = ", ".join(f"{model} {per_cent(share)}" for model, share in level.shares.items())
+        yield (
+            f"  {parts}: {plural(level.batch, 'sequence')} side by side, {level.rate:.3g} problems a second "
+            f"(the slowest is {level.slowest})"
+        )

@@ -7,15 +7,19 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from qpdsl.grammar.literals import regex
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import Type
-from qpdsl.planner.values.value_types import list_of, record_of
+from qpdsl.planner.names.json_pointer import pointer_of, target_of
+from qpdsl.planner.values.value import list_of, record_of
 
 Document = dict[str, Any]
 MAX_DEPTH = 64
+# The longest type of a record that is told by its fields, in characters.
+_MAX_TYPE = 4096
 # The formats of JSON Schema that llguidance supports.
 FORMATS = ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 # Up to here 64-bit floats hold every integer, and the next one too.
@@ -27,6 +31,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _ONE = {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
 _ONE |= {"unevaluatedProperties", "unevaluatedItems"}
 _LISTED = {"anyOf", "oneOf", "allOf", "prefixItems"}
+_SAME = ("anyOf", "oneOf", "allOf")
 _NAMED = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 # Keywords that llguidance supports, or refuses by itself.
 _PLAIN = {"$ref", "const", "enum", "type", "required", "minItems", "maxItems", "minProperties", "maxProperties"}
@@ -55,8 +60,13 @@ def to_text(document: Document) -> str:
     return text if text.isascii() or not _SURROGATE.search(text) else json.dumps(document, separators=(",", ":"))
 
 
-def faults(document: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+def faults(document: Any) -> Iterator[tuple[str, str]]:
     """What no output can be held to: where, as a path of JSON Schema keywords, and why."""
+    yield from _faults(document, "", 0)
+    yield from _reference_faults(document)
+
+
+def _faults(document: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
     where = path or "the schema"
     if isinstance(document, bool):
         return
@@ -78,7 +88,7 @@ def faults(document: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str,
             if (near := _slip_of(key)) is not None:
                 yield where, f"`{key}` is not supported; did you mean `{near}`?"
         elif key in _ONE:
-            yield from faults(value, f"{path}/{key}", depth + 1)
+            yield from _faults(value, f"{path}/{key}", depth + 1)
         elif key in _LISTED or key in _NAMED:
             yield from _inner_faults(key, value, f"{path}/{key}", depth + 1)
         elif key in _NUMBERS:
@@ -165,7 +175,48 @@ def _inner_faults(key: str, value: Any, path: str, depth: int) -> Iterator[tuple
     for name, inner in enumerate(value) if isinstance(value, list) else value.items():
         if key == "patternProperties":
             yield from _pattern_faults(path, name)
-        yield from faults(inner, f"{path}/{name}", depth)
+        yield from _faults(inner, f"{path}/{name}", depth)
+
+
+def _reference_faults(document: Any) -> Iterator[tuple[str, str]]:
+    """References that lead to nothing, to what is no schema and so was not looked at, or back with nothing between."""
+    schemas = dict[int, tuple[str, Document]]()
+    left: list[tuple[str, Any]] = [("", document)]
+    while left:
+        path, schema = left.pop()
+        if not isinstance(schema, dict) or id(schema) in schemas:
+            continue
+        schemas[id(schema)] = path, schema
+        for key, value in schema.items():
+            if key in _ONE:
+                left.append((f"{path}/{key}", value))
+            elif (key in _LISTED and isinstance(value, list)) or (key in _NAMED and isinstance(value, dict)):
+                named = enumerate(value) if isinstance(value, list) else value.items()
+                left += [(f"{path}/{key}/{name}", inner) for name, inner in named]
+    # The schemas that each one puts to the very same value.
+    same = {
+        number: [id(one) for key in _SAME if isinstance(schema.get(key), list) for one in schema[key]]
+        for number, (_, schema) in schemas.items()
+    }
+    for path, schema in schemas.values():
+        where, reference = path or "the schema", schema.get("$ref", "")
+        if not isinstance(reference, str):
+            yield where, "`$ref` takes a text"
+            continue
+        try:
+            target = target_of(document, reference)
+        except LookupError as error:
+            yield where, str(error.args[0])
+            continue
+        if not isinstance(target, bool) and id(target) not in schemas:
+            yield where, f"`$ref` {reference} leads to what is no schema"
+        elif "$ref" in schema:
+            same[id(schema)].append(id(target))
+    try:
+        TopologicalSorter(same).prepare()
+    except CycleError as error:
+        # The ids of true and false are in no cycle.
+        yield schemas[error.args[1][0]][0] or "the schema", "`$ref` leads back to itself with nothing between"
 
 
 def _pattern_faults(where: str, pattern: Any) -> Iterator[tuple[str, str]]:
@@ -223,8 +274,8 @@ def nested(document: Any, prefix: str) -> Any:
 
     def moved(schema: Document) -> Document:
         copy = {key: value for key, value in schema.items() if key not in ("$schema", "$id", _OPTIONS)}
-        if isinstance(copy.get("$ref"), str) and copy["$ref"].startswith("#"):
-            copy["$ref"] = prefix + copy["$ref"][1:]
+        if "$ref" in copy:
+            copy["$ref"] = prefix + pointer_of(document, copy["$ref"])
         return copy
 
     return rebuilt(document, moved)
@@ -254,7 +305,7 @@ def type_at(document: Document, steps: tuple[str | int, ...]) -> Type | PathFaul
 def item_type_at(document: Document, steps: tuple[str | int, ...]) -> Type | PathFault:
     """The type of what the list at a path holds."""
     schema = _schema_at(document, (*steps, 0))
-    return schema if isinstance(schema, PathFault) else _value_type(schema, document, 0)
+    return schema if isinstance(schema, PathFault) else _Types(document).of(schema)
 
 
 def _schema_at(document: Document, steps: tuple[str | int, ...]) -> Any:
@@ -285,22 +336,38 @@ def _schema_at(document: Document, steps: tuple[str | int, ...]) -> Any:
 
 def value_type(document: Document) -> Type:
     """The type of the values of a schema: what a column or a parameter is that holds one."""
-    return _value_type(document, document, 0)
+    return _Types(document).of(document)
 
 
-def _value_type(schema: Any, root: Document, depth: int) -> Type:
-    schema = _resolved(schema, root)
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    if not isinstance(kind, str) or depth > MAX_DEPTH:
-        return "unknown"
-    if kind == "array":
-        return list_of(_value_type(schema.get("items", True), root, depth + 1))
-    if kind == "object":
+class _Types:
+    """The types of the schemas of a document. Each is worked out once, however many references lead to it."""
+
+    def __init__(self, root: Document) -> None:
+        self._root = root
+        self._known: dict[int, Type] = {}
+
+    def of(self, schema: Any) -> Type:
+        """The type of the values of a schema. Inside of itself it is unknown."""
+        schema = _resolved(schema, self._root)
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        if not isinstance(kind, str):
+            return "unknown"
+        if kind not in ("array", "object"):
+            return _TYPES.get(kind, "none" if kind == "null" else "unknown")
+        if id(schema) not in self._known:
+            self._known[id(schema)] = "unknown"
+            self._known[id(schema)] = self._compound(schema)
+        return self._known[id(schema)]
+
+    def _compound(self, schema: Document) -> Type:
+        if schema["type"] == "array":
+            return list_of(self.of(schema.get("items", True)))
         fields = schema.get("properties", {})
         if schema.get("additionalProperties") is not False or "patternProperties" in schema or not fields:
             return "record"
-        return record_of({name: _value_type(field, root, depth + 1) for name, field in fields.items()})
-    return _TYPES.get(kind, "none" if kind == "null" else "unknown")
+        made = record_of({name: self.of(field) for name, field in fields.items()})
+        # A type is written out, and one of a few references a level would grow without end.
+        return made if len(made) <= _MAX_TYPE else "record"
 
 
 def _with_article(kind: str) -> str:
@@ -311,11 +378,7 @@ def _with_article(kind: str) -> str:
 def _resolved(schema: Any, root: Document) -> Any:
     """The schema that a reference leads to; any schema (True) where more than `MAX_DEPTH` lead to one another."""
     for _ in range(MAX_DEPTH):
-        if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
+        if not isinstance(schema, dict) or "$ref" not in schema:
             return schema
-        target: Any = root
-        for part in schema["$ref"].removeprefix("#").split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            target = target.get(name) if isinstance(target, dict) else None
-        schema = target
+        schema = target_of(root, schema["$ref"])
     return True

@@ -2,23 +2,102 @@
 
 An `Environment` is what a program is checked against besides its own text: the files that it may read, and the
 registered Python functions.
+
+It also knows what a model can be asked for before it is loaded: built-in models, and declared kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import walk
 from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
 from qpdsl.grammar.files import FileRefused, Files
-from qpdsl.grammar.model_id import with_adapter
+from qpdsl.grammar.model_id import base_of, with_adapter
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source, Span
+from qpdsl.grammar.suggest import did_you_mean, listed
 from qpdsl.grammar.words import Type
-from qpdsl.planner.names.model_roles import id_span, unknown_builtin
-from qpdsl.planner.names.schemas import Schemas
+from qpdsl.planner.names.schemas import CompiledSchema, Schemas
+from qpdsl.planner.names.unknown import is_alias, unknown_type
+from qpdsl.planner.plan.logical import LogicalProgram, operators
+from qpdsl.zoo import BUILTIN, builtin
+
+# The kinds of verifiers with a head of their own in the place of the language model's.
+_WITHOUT_TEXT = ("skywork", "qwen", "outcome")
+
+
+def unknown_builtin(id: str, span: Span) -> Diagnostic | None:
+    """A fault where an id has the form of a built-in model's and there is none; `span` is the id with its quotes."""
+    # An id that stands otherwise in the text, with braces, has a fault of its own.
+    if not id.startswith("zoo/") or builtin(id) is not None or span.end - span.start != len(id) + 2:
+        return None
+    names, base = [model.name for model in BUILTIN], base_of(id)
+    fix = did_you_mean(base, names, Span(span.start + 1, span.start + 1 + len(base)))
+    notes = (f"built-in models: {', '.join(names)}",)
+    message = f"there is no built-in model `{base}`"
+    return Diagnostic("QP260", message, span, "not one of them", notes=notes, **fix)
+
+
+def id_span(model: ast.Model, source: Source) -> Span:
+    """Where the id of a declaration stands, with its quotes; empty where the text does not show the id."""
+    start = source.text.find(f'"{model.id}"', model.name_span.end, model.span.end)
+    return Span(0, 0) if start < 0 else Span(start, start + len(model.id) + 2)
+
+
+def misused(ref: ast.ModelRef, id: str, kind: str | None, *, scores: bool) -> Iterator[Diagnostic]:
+    """What speaks against a model that is asked for scores, or else for text. `kind` is its declared kind."""
+    known = builtin(id)
+    name = f"`{ref.name}`" if ref.name == id else f"`{ref.name}`, which is `{id}`,"
+    if scores:
+        if known is not None and known.kind is None:
+            verifiers = listed((model.name for model in BUILTIN if model.kind is not None), last="and")
+            message = f"{name} is no verifier: it writes text"
+            asked = f'"{ref.name}"' if ref.quoted else ref.name
+            help = f'score with a reward model, as {verifiers}, or ask it: `score judge({asked}, "…", 1..5)`'
+            yield Diagnostic("QP262", message, ref.span, "cannot score", help=help)
+        elif known is not None and kind not in (None, known.kind):
+            message = f"{name} is declared as a verifier of kind {kind}, and it is of kind {known.kind}"
+            yield Diagnostic("QP262", message, ref.span, "another kind", help="leave `kind` out: it is known")
+    elif known is not None and known.kind is not None:
+        writers = listed((model.name for model in BUILTIN if model.kind is None), last="and")
+        message = f"{name} is a verifier: it scores text, and cannot write any"
+        yield Diagnostic("QP261", message, ref.span, "writes no text", help=f"{writers} write text")
+    elif kind in _WITHOUT_TEXT:
+        message = f"{name} is declared as a verifier of kind {kind}, which has no head to write text with"
+        yield Diagnostic("QP261", message, ref.span, "writes no text", help="generate with another model")
+    elif kind is not None:
+        message = f"{name} is declared as a verifier of kind {kind}, and writes text here"
+        help = "generate with another model; if this one does both, declare it a second time without `kind`"
+        yield Diagnostic("QP261", message, ref.span, "a verifier", help=help, severity="warning")
+
+
+def out_of_its_depth(program: LogicalProgram, syntax: ast.Program) -> Iterator[Diagnostic]:
+    """The first place where a program has a built-in verifier score the work of a model that is not built in."""
+    writers = [node.model.name for node in operators(program.plan) if isinstance(node, ast.Generate)]
+    foreign = [id for id in map(program.models.get, writers) if id and builtin(id) is None]
+    for score in walk(syntax.body):
+        if foreign and isinstance(score, ast.StepScore):
+            id = score.verifier.name if score.verifier.quoted else program.models.get(score.verifier.name, "")
+            known = builtin(id)
+            if known is not None and known.kind is not None:
+                message = f"`{known.name}` was trained on two generated tasks: its scores of other work say nothing"
+                why = f"`{foreign[0]}` is not built in"
+                help = "score with a reward model of its own (`--model NAME=…`), or choose without one: `vote`"
+                yield Diagnostic(
+                    "QP263",
+                    message,
+                    score.verifier.span,
+                    "scores another model's work",
+                    notes=(why,),
+                    help=help,
+                    severity="warning",
+                )
+                return
+
 
 MAX_FILES = 64
 _KINDS = frozenset(("model", "schema", "program"))
@@ -28,7 +107,7 @@ _KINDS = frozenset(("model", "schema", "program"))
 class UserDraft:
     """What the user wants to draft with, in the place of the program's clause; `texts` are those of its file."""
 
-    clause: ast.Draft
+    clause: ast.DraftClause
     texts: str = field(default="", repr=False)
 
 
@@ -89,6 +168,16 @@ class Module:
         in_order = {name: declared[name] for name in reversed(declared)}
         self.schemas = Schemas(in_order, self.files, self.report, self.file.gaps)
 
+    def compiled(
+        self, type_: ast.TypeExpr, known: tuple[str, ...], report: Callable[[Diagnostic], None]
+    ) -> CompiledSchema | None:
+        """The schema of a type; None where it has an error, which is reported. `known` are types beside schemas."""
+        if not isinstance(type_, ast.TypeRef):
+            return self.schemas.compile_type(type_)
+        if type_.name not in self.schemas and ("schema" not in self.missing or is_alias(type_.name)):
+            report(unknown_type(type_, (*known, *self.schemas.names())))
+        return self.schemas.get(type_.name)
+
 
 class Modules:
     """All files that a program reaches by `use`, each read once. The faults of all of them go to `diagnostics`."""
@@ -129,7 +218,7 @@ class Modules:
             no_duplicates(kind, nodes, module.report)
         for model in file.models:
             name = begin + model.name
-            id = self._replaced.get(name) or with_adapter(model.id, model.adapter)
+            id = self._replaced.get(name) or model.whole_id
             module.models.setdefault(model.name, with_adapter(id, self._adapters.get(name)))
             module.kinds.setdefault(model.name, self._kinds.get(name, model.kind))
             if name not in self._replaced:
@@ -204,51 +293,42 @@ class Modules:
         declared = {node.name: node.name_span for node in own}
         aliases: dict[str, ast.Use] = {}
         for use, used in imports:
-            if use.alias is not None:
-                self._link_named(module, use, used, aliases)
-                continue
-            if used is module:
+            begin = "" if use.alias is None else f"{use.alias}."
+            if (used is module and not begin) or (begin and not self._named(module, use, used, aliases)):
                 continue
             for model in used.file.models:
-                id = used.models[model.name]
-                if (
-                    module.models.setdefault(model.name, id) != id
-                    or module.kinds.setdefault(model.name, used.kinds[model.name]) != used.kinds[model.name]
-                ):
-                    self._clash(module, use, "model", model.name, declared)
-                declared.setdefault(model.name, use.span)
+                name, id, kind = begin + model.name, used.models[model.name], used.kinds[model.name]
+                same_id = module.models.setdefault(name, id) == id
+                if not same_id or module.kinds.setdefault(name, kind) != kind:
+                    self._clash(module, use, "model", name, declared)
+                declared.setdefault(name, use.span)
             for schema in used.file.schemas:
-                if schema.name in module.schemas:
-                    self._clash(module, use, "schema", schema.name, declared)
+                name = begin + schema.name
+                if begin:
+                    module.schemas.named[name] = used.schemas, schema.name
+                elif name in module.schemas:
+                    self._clash(module, use, "schema", name, declared)
                 else:
-                    module.schemas.used[schema.name] = used.schemas
-                declared.setdefault(schema.name, use.span)
+                    module.schemas.used[name] = used.schemas
+                declared.setdefault(name, use.span)
             for program in used.file.programs:
-                if module.programs.setdefault(program.name, (used, program))[0] is not used:
-                    self._clash(module, use, "program", program.name, declared)
-                declared.setdefault(program.name, use.span)
+                name = begin + program.name
+                if module.programs.setdefault(name, (used, program))[0] is not used:
+                    self._clash(module, use, "program", name, declared)
+                declared.setdefault(name, use.span)
             if not used.file.complete:
                 module.missing = _KINDS
 
-    def _link_named(self, module: Module, use: ast.Use, used: Module, aliases: dict[str, ast.Use]) -> None:
-        """Imports the declarations of a file under its name here."""
-        alias = use.alias or ""
-        first = aliases.setdefault(alias, use)
+    def _named(self, module: Module, use: ast.Use, used: Module, aliases: dict[str, ast.Use]) -> bool:
+        """Whether a file has its name here for itself; one that has not is reported."""
+        first = aliases.setdefault(use.alias or "", use)
         if first is not use:
             why = (Label(first.span, "the first"),)
-            message = f"two files are used as `{alias}`"
+            message = f"two files are used as `{use.alias}`"
             module.report(Diagnostic("QP208", message, use.span, "again", why, help="give one of them another name"))
-            return
-        module.names.setdefault(used, f"{alias}.")
-        for model in used.file.models:
-            module.models[f"{alias}.{model.name}"] = used.models[model.name]
-            module.kinds[f"{alias}.{model.name}"] = used.kinds[model.name]
-        for schema in used.file.schemas:
-            module.schemas.named[f"{alias}.{schema.name}"] = used.schemas, schema.name
-        for program in used.file.programs:
-            module.programs[f"{alias}.{program.name}"] = used, program
-        if not used.file.complete:
-            module.missing = _KINDS
+            return False
+        module.names.setdefault(used, f"{use.alias}.")
+        return True
 
     def _clash(self, module: Module, use: ast.Use, kind: str, name: str, declared: Mapping[str, Span]) -> None:
         why = (Label(declared[name], "the other one"),) if name in declared else ()

@@ -8,20 +8,24 @@ from dataclasses import dataclass, field
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.format.unparse import format_param_type
-from qpdsl.grammar.words import COLUMNS, PARAMETER_TYPES, ROLES, TYPES, Type
+from qpdsl.grammar.words import COLUMNS, PARAMETER_TYPES, ROLES, THOUGHT_FIELDS, TYPES, Type
 from qpdsl.planner.names.json_schema import Document, to_text, value_type
 from qpdsl.planner.names.modules import Module, no_duplicates
-from qpdsl.planner.names.unknown import is_alias, unknown_type
 from qpdsl.planner.plan.logical import Parameter
 from qpdsl.planner.plan.options import constant
-from qpdsl.planner.values.value_types import fits
+from qpdsl.planner.values.value import fits
 
-# A conversation: turns in their order.
+# A conversation: turns in their order, as chat APIs have them. What each role may have is checked where it is used.
 MESSAGES: Document = {
     "type": "array",
     "items": {
         "type": "object",
-        "properties": {"role": {"type": "string", "enum": list(ROLES)}, "content": {"type": "string"}},
+        "properties": {
+            "role": {"type": "string", "enum": [*ROLES, "tool"]},
+            "content": {"type": ["string", "null"]},
+            **{name: {"type": ["string", "null"]} for name in (*THOUGHT_FIELDS, "tool_call_id", "name")},
+            "tool_calls": {"type": ["array", "null"]},
+        },
         "required": ["role", "content"],
         "additionalProperties": False,
     },
@@ -71,19 +75,12 @@ def is_model(param: ast.Param, module: Module) -> bool:
 
 def _declared(param: ast.Param, module: Module, report: Callable[[Diagnostic], None]) -> tuple[Type, Document | None]:
     """The type of a parameter's values, and the schema that they satisfy; None where the type says all."""
-    type_, schemas = param.type, module.schemas
-    if isinstance(type_, ast.TypeRef):
-        if type_.name in TYPES:
-            return type_.name, None
-        if type_.name == "messages" and type_.name not in schemas:
-            return "messages", MESSAGES
-        if type_.name not in schemas:
-            if "schema" not in module.missing or is_alias(type_.name):
-                report(unknown_type(type_, (*PARAMETER_TYPES, *schemas.names())))
-            return "unknown", None
-        schema = schemas.get(type_.name)
-    else:
-        schema = schemas.compile_type(type_)
+    type_ = param.type
+    if isinstance(type_, ast.TypeRef) and type_.name in TYPES:
+        return type_.name, None
+    if isinstance(type_, ast.TypeRef) and type_.name == "messages" and type_.name not in module.schemas:
+        return "messages", MESSAGES
+    schema = module.compiled(type_, PARAMETER_TYPES, report)
     return ("unknown", None) if schema is None else (value_type(schema.document), schema.document)
 
 

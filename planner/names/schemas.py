@@ -12,7 +12,7 @@ from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.files import FileRefused, Files
 from qpdsl.grammar.format.unparse import format_type
 from qpdsl.grammar.literals import regex
-from qpdsl.grammar.literals.regex_tree import whole_text
+from qpdsl.grammar.literals.regex import whole_text
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Span
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import TYPES

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-from typing import Literal as OneOf
+from typing import TYPE_CHECKING, Any, Literal
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.stage import STAGES
 from qpdsl.grammar.ast.walk import column_name
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.suggest import closest
-from qpdsl.grammar.words import COLUMNS, STAGES, Type
+from qpdsl.grammar.suggest import closest, meant
+from qpdsl.grammar.words import COLUMNS, Type
 
 if TYPE_CHECKING:
     from qpdsl.planner.names.schemas import CompiledSchema
 
-Role = OneOf["score", "answer"]
+Role = Literal["score", "answer"]
 # The words of stages that may make a column, for a part that did not parse.
 _MAKER_WORDS = ("extract", "score", "let", "join", "repeat", "branch", "if", "each", "call", "into")
 _ROLE_STAGES: Mapping[Role, type[ast.Stage]] = {"score": ast.Score, "answer": ast.Extract}
@@ -90,7 +90,7 @@ class Scope:
         """Warns of a score that is read after the text has gone on."""
         if column.outdated is None or column.maker is None:
             return
-        message = f"`{stage_word(reader)}` reads `{name.id}`, which is the score of an earlier text"
+        message = f"`{reader.word}` reads `{name.id}`, which is the score of an earlier text"
         why = (
             Label(word_span(column.maker), "scored here"),
             Label(word_span(column.outdated), "here the text goes on"),
@@ -112,7 +112,7 @@ class Scope:
             message = f"{place} reads the column `{name.id}`, but there are no rows before the first context"
             self.error("QP210", message, name.span, "a column", notes=(f"parameters: {known}",))
             return "unknown"
-        fix = _fix(name, _literal(name) or closest(name.id, self.params))
+        fix = meant(_literal(name) or closest(name.id, self.params), name.span)
         if name.id in self.makers:
             fix = {"secondary": self._later_maker(name.id), "help": f"{place} reads parameters only"}
         message = f"unknown parameter `{name.id}`"
@@ -120,10 +120,10 @@ class Scope:
         return "unknown"
 
     def _unknown_column(self, name: ast.Name, reader: ast.Stage, role: Role | None) -> None:
-        message = f"`{stage_word(reader)}` reads `{name.id}`, but no stage before it makes `{name.id}`"
+        message = f"`{reader.word}` reads `{name.id}`, but no stage before it makes `{name.id}`"
         near = _literal(name) or closest(name.id, [*self.columns, *self.params])
         secondary: tuple[Label, ...] = ()
-        more = _fix(name, near)
+        more = meant(near, name.span)
         if name.id in self.makers:
             secondary, more = self._later_maker(name.id), {}
         elif near is not None:
@@ -158,13 +158,9 @@ class Scope:
         return (Label((column_name(maker) or maker).span, f"this stage makes `{id}`"),)
 
 
-def stage_word(stage: ast.Stage) -> str:
-    return type(stage).__name__.lower()
-
-
 def word_span(stage: ast.Stage) -> Span:
     """The span of the stage's first word; of a called program's stage the span of that program's name in the call."""
-    return Span(stage.span.start, min(stage.span.start + len(stage_word(stage)), stage.span.end))
+    return Span(stage.span.start, min(stage.span.start + len(stage.word), stage.span.end))
 
 
 def _literal(name: ast.Name) -> str | None:
@@ -176,7 +172,3 @@ def _may_hold(text: str, words: tuple[str, ...]) -> bool:
     """A part that begins with no word, or with a word that is no stage, may have been meant as any stage."""
     head = _WORD.match(text)
     return head is None or head[0] not in STAGES or not set(_WORD.findall(text)).isdisjoint(words)
-
-
-def _fix(name: ast.Name, near: str | None) -> dict[str, Any]:
-    return {"help": f"did you mean `{near}`?", "edit": Edit(name.span, near)} if near else {}

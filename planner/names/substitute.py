@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
-
-import networkx as nx
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import walk
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import COMPARED
 from qpdsl.planner.plan.evaluate import evaluate
-from qpdsl.planner.plan.ops import LogicalPlan
+from qpdsl.planner.plan.logical import LogicalPlan
 from qpdsl.planner.plan.options import spelt
 from qpdsl.planner.values.value import format_value, value_at
 
@@ -32,10 +30,8 @@ def substitute(stage: ast.Stage, values: Mapping[str, ast.Expr], span: Span | No
 
 def substituted_plan(plan: LogicalPlan, values: Mapping[str, ast.Expr]) -> LogicalPlan:
     """The plan with every name in `values` replaced in the expressions of its operators, under the same conditions."""
-    graph = plan.graph.copy()
-    for node in graph:
-        graph.nodes[node]["op"] = _node(plan.op(node), values, None)
-    return LogicalPlan(nx.freeze(graph), plan.root)
+    substituted: LogicalPlan = _node(plan, values, None)
+    return substituted
 
 
 def names_in_strings(stages: tuple[ast.Stage, ...]) -> set[str]:
@@ -48,9 +44,7 @@ def names_in_strings(stages: tuple[ast.Stage, ...]) -> set[str]:
 def _node(value: Any, values: Mapping[str, ast.Expr], span: Span | None) -> Any:
     if isinstance(value, tuple):
         return tuple(_node(item, values, span) for item in value)
-    if isinstance(value, LogicalPlan):
-        return substituted_plan(value, values)
-    if isinstance(value, ast.Compare):
+    if isinstance(value, ast.Tournament):
         # There these are the rows, whatever the program calls its parameters.
         values = {name: given for name, given in values.items() if name not in COMPARED}
     if isinstance(value, ast.Template):
@@ -65,7 +59,7 @@ def _node(value: Any, values: Mapping[str, ast.Expr], span: Span | None) -> Any:
 
 
 def _rebuilt(node: Any, values: Mapping[str, ast.Expr], span: Span | None) -> Any:
-    return type(node)(**{name: _node(getattr(node, name), values, span) for name in node.__dataclass_fields__})
+    return replace(node, **{part.name: _node(getattr(node, part.name), values, span) for part in fields(node)})
 
 
 def _at_path(value: ast.Expr, steps: tuple[str | int, ...], span: Span | None) -> ast.Expr:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
-from typing import Literal as OneOf
+from typing import Any, Literal
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.format.unparse import format_expr
-from qpdsl.grammar.suggest import closest, listed
+from qpdsl.grammar.suggest import closest, listed, meant
 from qpdsl.grammar.words import FINISHES, FUNCTIONS, NUMBERS, Type
-from qpdsl.planner.names.scope import Scope, stage_word
-from qpdsl.planner.values.library import AGGREGATES, OF_SEVERAL, ROW_FUNCTIONS, Aggregate, RowFunction
-from qpdsl.planner.values.value_types import (
+from qpdsl.planner.names.scope import Scope
+from qpdsl.planner.values.library import AGGREGATES, OF_SEVERAL, ROW_FUNCTIONS, SHARES, Aggregate, RowFunction
+from qpdsl.planner.values.value import (
     common_of,
     common_type,
     fields_of,
@@ -32,7 +31,7 @@ from qpdsl.planner.values.value_types import (
     type_at,
 )
 
-Reads = OneOf["parameters", "option", "row", "aggregates", "first row"]
+Reads = Literal["parameters", "option", "row", "aggregates", "first row"]
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 # What functions are called in other languages.
 _FUNCTION_ALIASES = {
@@ -47,6 +46,8 @@ _FUNCTION_ALIASES = {
     "ln": "log",
     "stdev": "std",
     "stddev": "std",
+    "percentile": "quantile",
+    "median": "quantile",
     "trim": "strip",
     "lowercase": "lower",
     "uppercase": "upper",
@@ -55,7 +56,7 @@ _FUNCTION_ALIASES = {
     "greatest": "max",
     "has": "contains",
 }
-_OF_NUMBERS = ("min", "max", "mean", "sum", "std")
+_OF_NUMBERS = ("min", "max", "mean", "sum", "std", "quantile")
 # What stands for an aggregate where it is to look at several values of one row.
 _OF_ONE_ROW = {"all": "of one row: `a and b`", "any": "of one row: `a or b`", "mean": "of one row: `(a + b) / 2`"}
 _OF_ONE_ROW |= {"sum": "of one row: `a + b`"}
@@ -84,7 +85,7 @@ class Typer:
     _around: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.place = self.place or f"`{stage_word(self.stage)}`"
+        self.place = self.place or f"`{self.stage.word}`"
 
     def expect(self, expr: ast.Expr, wanted: frozenset[str] | str, what: str) -> Type:
         """The type of `expr`; "unknown", and reported, where it is not in `wanted`, which is `what` in words."""
@@ -318,7 +319,10 @@ class Typer:
                 self._refuse_per(call, f"`{name}` of several values looks at one row")
             types = [self._operand(arg, NUMBERS, f"`{name}` takes numbers") for arg in call.args]
             return "unknown" if "unknown" in types else "int" if set(types) == {"int"} else "float"
-        if count > 1 or (not count and name != "count"):
+        if AGGREGATES[name].takes_share and count != 2:
+            self._report_count(call, "two arguments: what it is of, and a share")
+            return "unknown"
+        if count > 1 + AGGREGATES[name].takes_share or (not count and name != "count"):
             several = ", or several of one row" if name in OF_SEVERAL else ""
             self._report_count(call, f"one argument{several}", _OF_ONE_ROW.get(name))
             return "unknown"
@@ -327,11 +331,11 @@ class Typer:
     def _report_unknown(self, call: ast.Apply) -> None:
         name = call.function
         near = _FUNCTION_ALIASES.get(name.lower()) or closest(name, FUNCTIONS)
-        fix = {"help": f"did you mean `{near}`?", "edit": Edit(call.name_span, near)} if near else {}
+        fix = meant(near, call.name_span)
         if name == "decided":
             fix = {"help": "a vote ends once it is decided by `vote COLUMN decided=0.95`"}
         notes = (f"functions: {', '.join(FUNCTIONS)}",)
-        self.scope.error("QP205", f"unknown function `{name}`", call.name_span, notes=notes, **fix)  # type: ignore[arg-type]
+        self.scope.error("QP205", f"unknown function `{name}`", call.name_span, notes=notes, **fix)
         for arg in call.args:
             self.type(arg)
 
@@ -386,7 +390,17 @@ class Typer:
         else:
             actual = self._operand(argument, aggregate.takes, f"`{name}` takes {aggregate.words}")
         self._around = self._around[:-1]
+        for share in call.args[1:]:
+            self._share(share, name)
         return aggregate.gives(actual)
+
+    def _share(self, share: ast.Expr, name: str) -> None:
+        """The second argument of an aggregate that takes one: the same for all rows."""
+        place = f"the share of `{name}`"
+        Typer(self.scope, self.stage, "parameters", place).expect(share, NUMBERS, "a number")
+        if isinstance(share, ast.Literal) and isinstance(share.value, int | float) and not SHARES.holds(share.value):
+            message = f"{place} is {SHARES}, found {share.value}"
+            self.scope.error("QP301", message, share.span, "out of range")
 
     def _per(self, per: ast.Name) -> None:
         """The column of `mean(score per group)`."""

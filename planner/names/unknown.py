@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.diagnostic import Diagnostic, Edit
+from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.suggest import closest
+from qpdsl.grammar.suggest import closest, did_you_mean, meant
 from qpdsl.grammar.words import DRAW_FIGURES
 
 _TYPE_ALIASES = {"str": "text", "string": "text", "integer": "int", "number": "float", "boolean": "bool"}
-
-
-def suggestion(name: str, span: Span, known: Iterable[str]) -> dict[str, Any]:
-    """`help` and `edit` of a diagnostic, where a known name is near; else nothing."""
-    near = closest(name, known)
-    return {"help": f"did you mean `{near}`?", "edit": Edit(span, near)} if near else {}
 
 
 def is_alias(name: str) -> bool:
@@ -28,9 +21,7 @@ def is_alias(name: str) -> bool:
 def unknown_type(type_: ast.TypeRef, known: Collection[str]) -> Diagnostic:
     """`known` are the types that can stand here, schemas included."""
     alias = _TYPE_ALIASES.get(type_.name.lower())
-    fix = suggestion(type_.name, type_.span, known)
-    if alias:
-        fix = {"help": f"did you mean `{alias}`?", "edit": Edit(type_.span, alias)}
+    fix = meant(alias or closest(type_.name, known), type_.span)
     notes = (f"types: {', '.join(known)}",)
     return Diagnostic("QP206", f"unknown type `{type_.name}`", type_.span, notes=notes, **fix)
 
@@ -39,14 +30,14 @@ def unknown_schema(name: str, span: Span, declared: Sequence[str], forms: str | 
     """`forms` are other things that can stand there, in words."""
     notes: tuple[str, ...] = (f"schemas: {', '.join(declared)}",) if declared else ("the file declares no schema",)
     notes += () if forms is None else (f"other forms: {forms}",)
-    fix = suggestion(name, span, declared)
+    fix = did_you_mean(name, declared, span)
     fix = fix or {"help": f"declare it above the program: `schema {name} {{ … }}`"}
     return Diagnostic("QP222", f"unknown schema `{name}`", span, "not declared", notes=notes, **fix)
 
 
 def unknown_model(ref: ast.ModelRef, declared: Mapping[str, str]) -> Diagnostic:
     notes = (f"models: {', '.join(declared)}",) if declared else ("the file declares no model",)
-    more = suggestion(ref.name, ref.span, declared)
+    more = did_you_mean(ref.name, declared, ref.span)
     if not declared:
         more = {"help": f'declare it above the program: `model {ref.name} = "…"`'}
     return Diagnostic("QP201", f"unknown model `{ref.name}`", ref.span, "not declared", notes=notes, **more)
@@ -57,7 +48,7 @@ def unknown_verifier(ref: ast.ModelRef, declared: Mapping[str, str], scorers: Co
     notes: tuple[str, ...] = (f"models: {', '.join(declared)}",) if declared else ("the file declares no model",)
     notes += (f"Python scorers: {', '.join(sorted(scorers))}",) if scorers else ()
     notes += ('other forms: `score logprob`, `score judge(MODEL, "rubric", 1..5)`',)
-    more = suggestion(ref.name, ref.span, [*declared, *sorted(scorers), "logprob", *DRAW_FIGURES])
+    more = did_you_mean(ref.name, [*declared, *sorted(scorers), "logprob", *DRAW_FIGURES], ref.span)
     if not more:
         model = f'`model {ref.name} = "…"`'
         more = {

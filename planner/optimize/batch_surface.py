@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from qpdsl.planner.cost.demand import Demand
 from qpdsl.planner.cost.device import Device, ModelProfile
-from qpdsl.planner.cost.timing import Load
+from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.optimize.kv_shares import memory_levels
 
 SEQUENCES = (1, 4, 16, 32, 64, 128)
@@ -104,7 +104,7 @@ class Work:
 def batch_surface(
     demands: Sequence[Demand],
     device: Device,
-    load: Load,
+    load: RunLoad,
     source: str = "rules of thumb",
     sequences: Sequence[int] = SEQUENCES,
     budgets: Sequence[int] = BUDGETS,
@@ -161,9 +161,7 @@ def usual_step(
     # In the long run a step computes prompt tokens in the ratio in which a problem needs them.
     ratio = work.computed / work.decoded
     drawing = max(1.0, min(side_by_side, budget / (work.rows + ratio)))
-    seconds = profile.decode.at(max(drawing * work.rows, 1.0))
-    read = profile.shape.kv_bytes / device.bandwidth if profile.read_seconds is None else profile.read_seconds
-    seconds = max(seconds + (work.context - profile.context) * drawing * read, seconds / 2)
+    seconds = profile.decode_seconds(drawing, work.rows, work.context, device.bandwidth)
     if (prompts := drawing * ratio) > 0:
         # Few prompts come one at a time, in some of the steps.
         size = max(prompts, prompt)

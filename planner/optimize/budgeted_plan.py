@@ -1,33 +1,32 @@
-"""The plan of a program under a budget: each way that its policy can lead to, planned as a program of its own."""
+"""The plan of a program under a budget: each strategy that its policy can lead to, planned as a program of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from qpdsl.planner.budget.budget_policy import BudgetPolicy, Way
 from qpdsl.planner.optimize import by_cost
 from qpdsl.planner.optimize.optimizer import Change, Optimized
+from qpdsl.planner.plan.budget_policy import BudgetPolicy, FixedStrategy
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.plan.verify import verify_physical
 from qpdsl.planner.rules import RULES
-from qpdsl.planner.ways.open_program import fixed
-from qpdsl.planner.ways.strategy_plan import reached_ways, reads_support, strategy_plan
+from qpdsl.planner.strategies.written_strategies import fixed, reached_strategies, reads_support, strategy_plan
 
-# The plan of a way: of its program, the columns that are read of its last rows, and whether its support is read.
+# The plan of a strategy: of its program, the columns that are read of its last rows, and whether its support is read.
 PlanWay = Callable[[LogicalProgram, tuple[str, ...] | None, bool], Optimized]
 
 
 def budgeted(
     program: LogicalProgram, reads: tuple[str, ...] | None, policy: BudgetPolicy, plan_way: PlanWay
 ) -> Optimized:
-    """The plans of the ways as one plan, with the plans on the way to it. Raises ValueError where a way is not there.
+    """The plans of the strategies as one plan, with those on the way to it. Raises ValueError where one is not there.
 
     `reads`: see `PhysicalPlan`.
     """
     plans: list[_WayPlans] = []
-    for way in reached_ways(policy):
+    for way in reached_strategies(policy):
         own = fixed(program, way)
         plans.append(_WayPlans(way, plan_way(own, _reads(own, reads), reads_support(policy, way))))
 
@@ -51,9 +50,9 @@ def budgeted(
 
 @dataclass(slots=True)
 class _WayPlans:
-    """A way with the plans on the way to its own, and how far the whole plan has come through them."""
+    """A strategy with the plans on the way to its own, and how far the whole plan has come through them."""
 
-    way: Way
+    way: FixedStrategy
     optimized: Optimized
     done: int = 0
 
@@ -75,7 +74,7 @@ class _WayPlans:
 
 
 def _in_step(plans: Sequence[_WayPlans]) -> Iterator[str]:
-    """Each rule that changes a way, in the order of the rules, pass by pass; the ways are then as it left them."""
+    """Each rule that changes a strategy, in the order of the rules, pass by pass; they are then as it left them."""
     while not all(plan.ended for plan in plans):
         for rule in RULES:
             stepped = [plan for plan in plans if plan.step(rule.name)]
@@ -84,7 +83,7 @@ def _in_step(plans: Sequence[_WayPlans]) -> Iterator[str]:
 
 
 def _reads(way: LogicalProgram, reads: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """What is read of the last rows of a way, which may report another column as its score."""
+    """What is read of the last rows of a strategy, which may report another column as its score."""
     if reads is None:
         return None
     score = () if way.score_column is None else (way.score_column,)

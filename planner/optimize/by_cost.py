@@ -9,26 +9,29 @@ estimates in milliseconds. Candidates are compared by C = λ·Latency + (1−λ)
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from qpdsl.grammar.words import KV_TYPES, KVType
 from qpdsl.planner.cost.cardinality import cardinalities
 from qpdsl.planner.cost.demand import demands
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.estimate import CostModel, estimate_known, with_costs
 from qpdsl.planner.cost.statistics import Statistics
-from qpdsl.planner.cost.timing import Load
-from qpdsl.planner.optimize.alternatives import JOINT, as_computed, kv_types, of_operators
+from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.optimize.kv_shares import MemorySplit, memory_splits
 from qpdsl.planner.optimize.measured_ways import Losses, MeasuredWay, filter_ways, offered, with_shadows
 from qpdsl.planner.optimize.measured_ways import alternatives as decoding_ways
 from qpdsl.planner.optimize.plan_candidate import LAMBDA, Considered, PlanCandidate, PlanChoice, objective, refusal
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.decode_plan import Equivalence
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
-from qpdsl.planner.plan.rewrite import map_operators
-from qpdsl.planner.plan.rule import Alternative, JointAlternatives
+from qpdsl.planner.plan.rule import Alternative, JointAlternatives, Knob, map_operators
 from qpdsl.planner.rules import RULES
 
+JOINT: tuple[JointAlternatives, ...] = tuple(chain.from_iterable(rule.joint for rule in RULES))
+_KV = Knob("keys and values")
 # No rule, but what it changes is told as a rule's is.
 NAME = "choice_by_cost"
 DESCRIPTION = "set what runs at once, how far samples run ahead and what of the rules pays, by the measured device"
@@ -38,7 +41,7 @@ PROBLEMS = 128
 _WORTH = 0.03
 
 
-def choose(plan: PhysicalPlan, device: Device, statistics: Statistics, load: Load | None = None) -> PhysicalPlan:
+def choose(plan: PhysicalPlan, device: Device, statistics: Statistics, load: RunLoad | None = None) -> PhysicalPlan:
     """The plan of `choice_of`."""
     return choice_of(plan, device, statistics, load).plan
 
@@ -47,7 +50,7 @@ def choice_of(
     plan: PhysicalPlan,
     device: Device,
     statistics: Statistics,
-    load: Load | None = None,
+    load: RunLoad | None = None,
     *,
     kv_types: bool = True,
     disabled: Collection[str] = (),
@@ -60,7 +63,7 @@ def choice_of(
     `ways` are ways to decode that lose something, as measured.
     """
     start = time.perf_counter()
-    search = _Search(plan, device, statistics, load or Load(PROBLEMS), ways, kv_types=kv_types, disabled=disabled)
+    search = _Search(plan, device, statistics, load or RunLoad(PROBLEMS), ways, kv_types=kv_types, disabled=disabled)
     best = search.best()
     considered = tuple(search.considered(best))
     return PlanChoice(
@@ -84,7 +87,7 @@ class _Search:
         plan: PhysicalPlan,
         device: Device,
         statistics: Statistics,
-        load: Load,
+        load: RunLoad,
         ways: Sequence[MeasuredWay],
         *,
         kv_types: bool,
@@ -230,3 +233,57 @@ def _without_turned_back(plan: PhysicalPlan) -> PhysicalPlan:
 
 def _rules_of_operators(plan: PhysicalPlan) -> set[str]:
     return {name for node in everything(plan.ops) for name in node.rules}
+
+
+# What a plan may be chosen from: the rules offer the alternatives to their own decisions, since what is allowed need
+# not pay. No rule decides the type of keys and values: measurements of a type say whether it may be used.
+
+
+def of_operators(plan: PhysicalPlan, ruled: PhysicalPlan, disabled: Collection[str] = ()) -> Iterator[Alternative]:
+    """For every decision of the rules, as `ruled` has them, the plan with it and the one without.
+
+    They go by operators in running order, and by the order of the rules for each. Rules that are `disabled` offer
+    nothing.
+    """
+    order = {node.id: number for number, node in enumerate(everything(plan.ops))}
+    active = (rule for rule in RULES if rule.name not in disabled)
+    alternatives = chain.from_iterable(rule.alternatives(plan, ruled) for rule in active)
+    yield from sorted(alternatives, key=lambda alternative: order[alternative.knob.operator])
+
+
+def kv_types(
+    plan: PhysicalPlan, ruled: PhysicalPlan, kept: Mapping[str, tuple[float, float | None]]
+) -> Iterator[Alternative]:
+    """How keys and values are kept: as the models compute them, or in a type whose error was measured for all.
+
+    `kept` has that error by type, in logits and in draws that change (None where not known).
+    """
+    yield Alternative(_KV, "as computed", _keeping(plan, ruled, None))
+    for kv_type in KV_TYPES:
+        if kv_type in kept:
+            epsilon, loss = kept[kv_type]
+            changed = "" if loss is None else f", {loss:.2%} of draws change"
+            measured = f"logits off by {epsilon:.2g}{changed}, by `qpdsl profile`"
+            yield Alternative(_KV, kv_type, _keeping(plan, ruled, kv_type), measured)
+
+
+def as_computed(plan: PhysicalPlan) -> Alternative:
+    """The plan itself, where nothing is to be chosen about its keys and values."""
+    return Alternative(_KV, "as computed", plan)
+
+
+def _keeping(plan: PhysicalPlan, ruled: PhysicalPlan, kv_type: KVType | None) -> PhysicalPlan:
+    before = {node.id: node.equivalence for node in everything(ruled.ops)}
+
+    def looser(equivalence: Equivalence) -> Equivalence:
+        return "epsilon" if kv_type is not None and equivalence == "exact" else equivalence
+
+    def kept(node: PhysicalOp) -> PhysicalOp:
+        if node.id in plan.ways:
+            return node
+        calls = isinstance(node.op, ops.Generate | ops.StepScore | ops.Judge | ops.Prob | ops.Tournament)
+        own = looser(before[node.id]) if calls else before[node.id]
+        return node if own == node.equivalence else replace(node, equivalence=own)
+
+    own = plan.equivalence if plan.ways else ruled.equivalence
+    return replace(map_operators(plan, kept), kv_type=kv_type, equivalence=looser(own))

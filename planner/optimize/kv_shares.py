@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from qpdsl.planner.cost.demand import Demand
 from qpdsl.planner.cost.device import Device, ModelProfile
-from qpdsl.planner.cost.timing import Load
+from qpdsl.planner.cost.timing import RunLoad
 
 LEVELS = 8
 # Rates nearer than this are the same.
@@ -35,7 +35,7 @@ class MemorySplit:
     slowest: str
 
 
-def memory_splits(demands: Sequence[Demand], device: Device, load: Load) -> tuple[MemorySplit, ...]:
+def memory_splits(demands: Sequence[Demand], device: Device, load: RunLoad) -> tuple[MemorySplit, ...]:
     """Of every way to split the memory (a level) the best batch, the best level first.
 
     There is none where no model is asked for anything.

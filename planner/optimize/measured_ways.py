@@ -6,7 +6,7 @@ calibrate` fitted, with the agreement that it found on text kept apart, and filt
 with what earlier runs of them came to. A loss is a share of draws whose token changes, all tokens before it the same.
 Of n draws one more than was seen counts, so that few draws prove little.
 
-Runs that take such a way see by shadows how often it changes a token (`planner/cost/way_losses.py`). What they saw
+Runs that take such a way see by shadows how often it changes a token (`planner/cost/statistics.py`). What they saw
 joins what was measured before, where it could be the same by chance, and else takes its place.
 """
 
@@ -17,13 +17,11 @@ from dataclasses import dataclass, field, replace
 
 from qpdsl.grammar import ast
 from qpdsl.planner.cost.device import Device
-from qpdsl.planner.cost.statistics import ProgramStatistics, Statistics
-from qpdsl.planner.cost.way_losses import WayLoss, seen, way_key
+from qpdsl.planner.cost.statistics import ProgramStatistics, Statistics, WayLoss, seen, way_key
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DecodePlan, Equivalence, TokenCost
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, Tolerance, everything
-from qpdsl.planner.plan.rewrite import map_operators, operator_pairs
-from qpdsl.planner.plan.rule import Alternative, Knob
+from qpdsl.planner.plan.rule import Alternative, Knob, map_operators, operator_pairs
 
 _WAY = "way to decode"
 AS_WRITTEN = "as written"
@@ -78,12 +76,12 @@ def filter_ways(plan: PhysicalPlan, statistics: Statistics) -> tuple[MeasuredWay
         if not isinstance(op, ops.Generate) or op.via is not None:
             continue
         drafted = None if entry is None else _drafted(node.id, op, entry)
-        smaller = [name for name in plan.models if name != op.model]
+        smaller = [name for name in plan.models if name != op.model.name]
         for model, threshold in ((model, threshold) for model in smaller for threshold in (0.0, *ops.THRESHOLDS)):
-            via = ops.Filter(model, ast.Literal(threshold, span=op.span))
+            via = _filter(model, threshold, op)
             words, kind = f"filter({model}, {threshold})", f"filter {node.id}"
             way = drafted if drafted is not None and drafted.via == via else None
-            way = way or MeasuredWay(op.model, via, None, TokenCost(small=1.0), words, "", kind, operator=node.id)
+            way = way or MeasuredWay(op.model.name, via, None, TokenCost(small=1.0), words, "", kind, operator=node.id)
             loss = statistics.loss(plan, node.id, way_key(via, plan))
             if loss is not None:
                 cost = TokenCost(large=1 - loss.share if threshold else 0.0, small=1.0)
@@ -91,6 +89,10 @@ def filter_ways(plan: PhysicalPlan, statistics: Statistics) -> tuple[MeasuredWay
             elif way is drafted:
                 ways.append(way)
     return tuple(ways)
+
+
+def _filter(model: str, threshold: float, op: ops.Generate) -> ops.Filter:
+    return ops.Filter(ast.model_named(model, op.span), ast.Literal(threshold, span=op.span), span=op.span)
 
 
 def _drafted(id: str, op: ops.Generate, entry: ProgramStatistics) -> MeasuredWay | None:
@@ -101,11 +103,11 @@ def _drafted(id: str, op: ops.Generate, entry: ProgramStatistics) -> MeasuredWay
     accepted, rejected = (figures.count(f"model_{what}") * entry.problems for what in ("accepted", "rejected"))
     if not accepted + rejected:
         return None
-    via = ops.Filter(op.draft.model, ast.Literal(0.0, span=op.span))
+    via = _filter(op.draft.model, 0.0, op)
     loss, draws = seen(rejected, accepted + rejected), accepted + rejected
     measured = f"{loss:.2%} of {draws:,.0f} draws change, by earlier runs with `draft {op.draft.model}`"
     words, cost = f"filter({op.draft.model}, 0.0)", TokenCost(large=0.0, small=1.0)
-    return MeasuredWay(op.model, via, loss, cost, words, measured, f"filter {id}", operator=id, draws=draws)
+    return MeasuredWay(op.model.name, via, loss, cost, words, measured, f"filter {id}", operator=id, draws=draws)
 
 
 def with_shadows(ways: Sequence[MeasuredWay], plan: PhysicalPlan, statistics: Statistics) -> tuple[MeasuredWay, ...]:
@@ -116,7 +118,7 @@ def with_shadows(ways: Sequence[MeasuredWay], plan: PhysicalPlan, statistics: St
         own = {
             node.id: statistics.loss(plan, node.id, key)
             for node in everything(plan.ops)
-            if isinstance(node.op, ops.Generate) and way.model in ("", node.op.model)
+            if isinstance(node.op, ops.Generate) and way.model in ("", node.op.model.name)
         }
         if way.epsilon is not None or not any(own.values()):
             found.append(way)
@@ -242,10 +244,13 @@ def _in_way(node: PhysicalOp, written: PhysicalOp, way: MeasuredWay) -> Physical
     op, strategy = written.op, node.strategy
     assert isinstance(op, ops.Generate) and isinstance(strategy, GenerateStrategy)
     assert isinstance(written.strategy, GenerateStrategy)
-    if way.model not in ("", op.model) or way.operator not in ("", node.id) or not written.strategy.decode.whole:
+    # Of tokens that come from more than one distribution no figures are told.
+    if strategy.figures or written.strategy.figures:
+        return None
+    if way.model not in ("", op.model.name) or way.operator not in ("", node.id) or not written.strategy.decode.whole:
         return None
     # Only samples that one request draws whole run ahead, and go to a vote one by one.
-    if isinstance(way.via, ops.Filter) and (written.strategy.run_ahead or written.strategy.vote is not None):
+    if isinstance(way.via, ops.Filter) and (written.strategy.speculates or written.strategy.vote is not None):
         return None
     changed = replace(op, via=way.via, draft=None)
     decode = replace(DecodePlan.plainest(changed), constraint=written.strategy.decode.constraint)

@@ -23,9 +23,7 @@ from qpdsl.planner.plan.verify import verify_physical
 from qpdsl.planner.rules import RULES
 
 # Every rule comes to rest in a pass or two; one that still changes the plan after these never will.
-_MOST_PASSES = 16
-# Parts of an operator that say nothing of what it does, or stand in the physical operators, which rules may change.
-_NOT_SIGNED = ("span", "body", "arms")
+_MAX_PASSES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def optimize(naive: PhysicalPlan, disabled: Collection[str] = (), rules: Sequenc
     seconds = {rule.name: 0.0 for rule in active}
     changes: list[Change] = []
     current, met = naive, {signature(naive)}
-    for _ in range(_MOST_PASSES):
+    for _ in range(_MAX_PASSES):
         before = current
         for rule in active:
             start = time.perf_counter()
@@ -124,15 +122,27 @@ def signature(plan: PhysicalPlan) -> str:
 
 
 def _chain(chain: tuple[PhysicalOp, ...]) -> list[object]:
-    return [
-        (
-            node.id,
-            type(node.op).__name__,
-            [(part.name, getattr(node.op, part.name)) for part in fields(node.op) if part.name not in _NOT_SIGNED],
-            node.strategy,
-            node.equivalence,
-            list(node.columns.items()),
-            [_chain(inner) for inner in node.inside],
+    parts: list[object] = []
+    before: Mapping[str, str] = {}
+    for node in chain:
+        parts.append(
+            (
+                node.id,
+                type(node.op).__name__,
+                [(part.name, getattr(node.op, part.name)) for part in fields(node.op) if part.compare],
+                node.strategy,
+                node.equivalence,
+                _columns(node.columns, before),
+                [_chain(inner) for inner in node.inside],
+            )
         )
-        for node in chain
-    ]
+        before = node.columns
+    return parts
+
+
+def _columns(columns: Mapping[str, str], before: Mapping[str, str]) -> tuple[int, list[tuple[str, str]]]:
+    """How many of the columns before these begin with, and the rest: all of each would make a long plan's a square."""
+    names, kinds, count = list(columns), list(columns.values()), len(before)
+    goes_on = names[:count] == list(before) and kinds[:count] == list(before.values())
+    shared = count if goes_on else 0
+    return shared, list(zip(names[shared:], kinds[shared:], strict=True))

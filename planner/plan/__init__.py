@@ -2,26 +2,26 @@
 
 Open `ops.py` first: the logical operators. Then `physical.py`: the same operators, each with a strategy, which says how
 it is run. `naive.py` makes the first physical plan of a logical one and decides nothing. Every later decision is a
-field of a strategy (`GenerateStrategy.decode` is in `decode_plan.py`) or of the plan. Everything here is frozen:
-`rewrite.py` makes other plans of a plan. Operators and plans check themselves when they are built, and `verify.py`
+field of a strategy (`GenerateStrategy.decode` is in `decode_plan.py`) or of the plan. Everything here is frozen: a rule
+(`rule.py`) makes another plan of a plan. Operators and plans check themselves when they are built, and `verify.py`
 checks what only a whole plan shows. Both raise `InvalidPlan`, which is a fault of the planner and never of a program.
 
 `reads.py` says which columns and parameters operators read, and which other parts of a row they read and change.
 `evaluate.py` evaluates expressions (for estimates and for the runtime), `options.py` holds the ranges of what stages
-take, and `baseline.py` makes the greedy program that a search is measured against. `rule.py` is what a rule is. Nothing
+take. `naive.py` makes the greedy program too that a search is measured against. Nothing
 here may know one of the rules, a cost, a model or a tensor.
 
 | decided | carried out in `executor/runtime` |
 |---|---|
 | `GenerateStrategy.share`, `collapse`, `until` | `generate/sampling.py`, which makes the requests of one `generate` |
-| `GenerateStrategy.figures` | `generate/sampling.py`: what is told of each draw, for `scoring/draw_scores.py` |
+| `GenerateStrategy.figures` | `generate/sampling.py`: what is told of each draw, for `scoring/score.py` |
 | `GenerateStrategy.decode` | `generate/sampling.py`: what requests ask for; `SAMPLERS` where a sample takes several |
-| `GenerateStrategy.run_ahead`, with the plan's `floor` | `generate/run_ahead.py`: samples for the next round to use |
+| `GenerateStrategy.run_ahead`, with the plan's `floor` | `generate/speculative_expansion.py`: the next samples |
 | `GenerateStrategy.lead` | `generate/sampling.py`: the request says so, and the engine of a server holds to it |
 | `GenerateStrategy.beyond`, `continues` | `generate/calls_ahead.py`: samples that are taken from an earlier call |
 | `GenerateStrategy.vote`, `VoteStrategy` | `generate/decided_vote.py`: rows go to the vote as their samples end |
-| `ScoreStrategy` | `scoring/score.py`, with the session's score store; `scoring/judge.py`, `scoring/answers.py` |
+| `ScoreStrategy` | `scoring/score.py`, with the session's score store; `scoring/judge.py` |
 | `BranchStrategy.same_as` | `run.py` |
-| `in_flight`, `floor` | `qpdsl/dataset`: another problem starts while the engine has fewer sequences than the floor |
+| `in_flight`, `floor` | `qpdsl/runs`: another problem starts while the engine has fewer sequences than the floor |
 | `kv_type` | the session, which loads the models so |
 """

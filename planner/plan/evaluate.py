@@ -16,9 +16,12 @@ from qpdsl.planner.values.value import Record, Value, format_value, value_at
 Scope = Mapping[str, Value]
 
 
-def evaluate(expr: ast.Expr, scope: Scope) -> Value:
-    """The value of an expression over one row, which is the only one: `scope` maps its columns and the parameters."""
-    return _Evaluator((scope,)).value(expr, scope)
+def evaluate(expr: ast.Expr | None, scope: Scope) -> Value:
+    """The value of an expression over one row, which is the only one: `scope` maps its columns and the parameters.
+
+    One that is left out is none.
+    """
+    return None if expr is None else _Evaluator((scope,)).value(expr, scope)
 
 
 def evaluate_each(expr: ast.Expr, rows: Sequence[Scope]) -> list[Value]:
@@ -88,7 +91,7 @@ class _Evaluator:
     def _apply(self, call: ast.Apply, scope: Scope) -> Value:
         if call.function in ROW_FUNCTIONS:
             return ROW_FUNCTIONS[call.function]([self.value(arg, scope) for arg in call.args])
-        if len(call.args) > 1:
+        if call.function in OF_SEVERAL and len(call.args) > 1:
             return OF_SEVERAL[call.function](*(self.value(arg, scope) for arg in call.args))
         if id(call) not in self._aggregates:
             self._aggregates[id(call)] = self._grouped(call)
@@ -98,12 +101,13 @@ class _Evaluator:
     def _grouped(self, call: ast.Apply) -> Mapping[Value, Value]:
         """The value of an aggregate for each value of its `per`; without one it is that of none."""
         per, aggregate = call.per, AGGREGATES[call.function]
+        share = [self.value(arg, self._rows[0] if self._rows else {}) for arg in call.args[1:]]
         groups: dict[Value, list[Value]] = {} if per is not None else {None: []}
         for row in self._rows:
             # Rows are counted where nothing is said of them.
             value = self.value(call.args[0], row) if call.args else True
             groups.setdefault(None if per is None else row.get(per.id), []).append(value)
-        return {group: aggregate(values) for group, values in groups.items()}
+        return {group: aggregate(values, *share) for group, values in groups.items()}
 
 
 _ARITHMETIC: dict[str, Callable[[float, float], float]] = {

@@ -1,17 +1,39 @@
-"""A program as the planner gets it: its parameters, its models and its logical plan, and how such a plan is built."""
+"""A program as the planner gets it: its parameters, its models and its logical plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-
-import networkx as nx
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.source import Source
 from qpdsl.planner.plan.evaluate import evaluate
-from qpdsl.planner.plan.ops import LogicalPlan, Operator, Start
+from qpdsl.planner.plan.ops import Operator
 from qpdsl.planner.values.value import Value
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalOp:
+    """One operator of a plan, the columns of the rows that it makes (name → type, in order of appearance), and the
+    plans of its blocks.
+    """
+
+    op: Operator
+    columns: Mapping[str, str]
+    inside: tuple[LogicalPlan, ...] = ()
+
+
+# Operators in running order, each on the rows of the one before it; the last one's rows are the plan's.
+LogicalPlan = tuple[LogicalOp, ...]
+
+
+def operators(plan: LogicalPlan) -> Iterator[Operator]:
+    """The operators of a plan with those of the plans inside them, each before what is inside it."""
+    for node in plan:
+        yield node.op
+        for inner in node.inside:
+            yield from operators(inner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +72,7 @@ class OpenWidth:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenWay:
+class OpenStrategy:
     """One way of a program that leaves its arm or widths to a budget: an arm by its number and name, and widths.
 
     `program` is the ordinary program that it makes, in which parameters among the widths are parameters still.
@@ -66,16 +88,17 @@ class OpenWay:
 class LogicalProgram:
     """One program, lowered and checked: what `planner.plan.naive.plan` takes.
 
-    `models` maps the names used in the program to model ids, in order of first use; the id of a model that is a
-    parameter is empty until the caller gives one. `model_params` are these names. `score_column` names the column
-    that a row's score is reported from (the last `score` stage's), None without one. `within` and `prefer` (λ) say how
-    far a plan may go, and for what. `ways` are those that it leaves open, for `budget` to choose among; it is then the
-    first of them itself (see `planner/ways`). `warnings` is what the checker would have said otherwise. `text` is the
-    file that the program stands in, empty where it was not read from one.
+    `source` is what its spans point into. `models` maps the names used in the program to model ids, in order of first
+    use; the id of a model that is a parameter is empty until the caller gives one. `model_params` are these names.
+    `score_column` names the column that a row's score is reported from (the last `score` stage's), None without one.
+    `within` and `prefer` (λ) say how far a plan may go, and for what. `ways` are those that it leaves open, for
+    `budget` to choose among; it is then the first of them itself (see `planner/strategies`). `warnings` is what the
+    checker would have said otherwise. `text` is the file that the program stands in, empty where it was not read from
+    one.
     """
 
     name: str
-    source_name: str
+    source: Source = field(repr=False)
     params: tuple[Parameter, ...]
     models: Mapping[str, str]
     plan: LogicalPlan
@@ -85,30 +108,7 @@ class LogicalProgram:
     within: ast.Within | None = None
     prefer: float | None = None
     budget: ast.Budget | None = None
-    ways: tuple[OpenWay, ...] = ()
+    ways: tuple[OpenStrategy, ...] = ()
     syntax: ast.Program | None = field(default=None, repr=False, compare=False)
     warnings: tuple[Diagnostic, ...] = field(default=(), repr=False, compare=False)
     text: str = field(default="", repr=False, compare=False)
-
-
-class PlanBuilder:
-    """A plan under construction, in which each operator reads the one before it.
-
-    Operators are keyed by their stage, the start by `start`.
-    """
-
-    def __init__(self, start: Start, columns: Mapping[str, str]) -> None:
-        self._graph: nx.DiGraph[str] = nx.DiGraph()
-        self._last = "start"
-        self._graph.add_node("start", op=start, columns=dict(columns))
-
-    def add(self, op: Operator, columns: Mapping[str, str]) -> None:
-        """Appends an operator that makes a relation of these columns."""
-        node = str(op.stage)
-        self._graph.add_node(node, op=op, columns=dict(columns))
-        self._graph.add_edge(self._last, node)
-        self._last = node
-
-    def done(self) -> LogicalPlan:
-        """The plan as it stands, frozen."""
-        return LogicalPlan(nx.freeze(self._graph), self._last)

@@ -2,69 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 from qpdsl.planner.values.value import Value
 
-Number = int | float
 # The largest whole number that a parameter takes, and the largest number of an option.
 LARGEST = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A type, and the bounds of a number in words and figures; `open_low` leaves the lower bound out."""
-
-    type: str
-    low: Number
-    high: Number = float("inf")
-    open_low: bool = False
-    open_high: bool = False
-
-    def holds(self, value: Number) -> bool:
-        above = value > self.low if self.open_low else value >= self.low
-        return above and (value < self.high if self.open_high else value <= self.high)
-
-    def __str__(self) -> str:
-        low = f"{'over' if self.open_low else 'at least'} {self.low}"
-        if self.high == float("inf"):
-            return low
-        return f"{low} and {'under' if self.open_high else 'at most'} {self.high}"
+def _declared(cls: type[ast.Node]) -> Iterator[tuple[str, ast.Range]]:
+    for _, part in ast.parts(cls):
+        if part.range is not None:
+            yield part.limit, part.range
 
 
-RANGES: Mapping[str, Range] = {
-    "n": Range("int", 1, 65536),
-    "temperature": Range("float", 0),
-    "top_p": Range("float", 0, 1, open_low=True),
-    "top_k": Range("int", 1),
-    "min_p": Range("float", 0, 1, open_high=True),
-    "max_tokens": Range("int", 1),
-    "threshold": Range("float", 0, 1),
-    "share": Range("float", 0, 1),
-    "rows": Range("int", 1, 65536),
-    "wait": Range("float", 0, 3600),
-    "margin": Range("float", 0, 1),
-    "layer": Range("int", 1),
-    "rerank": Range("int", 1),
-    "certify": Range("float", 0),
-    "keep": Range("int", 1),
-    "split": Range("int", 1, 65536),
-    "split temperature": Range("float", 0),
-    "repeat": Range("int", 1, 1_000_000),
-    "timeout": Range("float", 0, 600, open_low=True),
-    "simulations": Range("int", 1, 1_000_000),
-    "c": Range("float", 0),
-    "window": Range("int", 1),
-    "per_round": Range("int", 1, 65536),
-    "decided": Range("float", 0.5, 1, open_low=True, open_high=True),
+# The ranges of all numbers that stages take, by what messages call them.
+RANGES: Mapping[str, ast.Range] = {
+    name: range
+    for cls in (*ast.STAGES.values(), ast.Passes, ast.DrawScore, ast.Filter, ast.Amortized)
+    for name, range in _declared(cls)
 }
-MOST_ARMS = 64
+MAX_ARMS = 64
+# How many stages a program may have: each knows the columns that it gets, so their number counts twice.
+MAX_STAGES = 4096
 # How deep calls may go, and how many stages those of one file may add to its programs.
-MOST_CALLS = 64
-MOST_INLINED = 10_000
+MAX_CALLS = 64
+MAX_INLINED = 10_000
 
 
 def constant(expr: ast.Expr | None) -> ast.Expr | None:

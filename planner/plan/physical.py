@@ -8,15 +8,16 @@ All of these check themselves where they are built, and raise `InvalidPlan`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal as OneOf
-from typing import get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.model_id import is_remote
-from qpdsl.planner.budget.budget_policy import BudgetPolicy
+from qpdsl.grammar.source import Source
+from qpdsl.grammar.words import KVType
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.budget_policy import BudgetPolicy
 from qpdsl.planner.plan.decode_plan import DecodePlan, Equivalence
 from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.logical import Parameter, default_values
@@ -65,6 +66,16 @@ class GenerateStrategy:
     def __post_init__(self) -> None:
         require(self.run_ahead >= 0 and self.beyond >= 0, "no sample runs back")
         require(self.flush_rows >= 1 and self.flush_seconds >= 0, "a batch has a row at least, and waits for no past")
+
+    @property
+    def speculates(self) -> bool:
+        """Whether samples may run ahead, into time that would be idle."""
+        return self.run_ahead > 0
+
+    @property
+    def alone(self) -> GenerateStrategy:
+        """The same without shared prefixes: a sample runs ahead on a prefix that is shared."""
+        return replace(self, share=False, run_ahead=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +126,20 @@ class BudgetStrategy:
 Strategy = GenerateStrategy | ScoreStrategy | VoteStrategy | BranchStrategy | BudgetStrategy
 
 
+def holds(op: ops.Operator) -> Literal["body", "arms"] | None:
+    """Whether an operator runs a chain of operators, or several in the place of one another."""
+    if isinstance(op, ops.Call):
+        return "body"
+    kinds = [part.kind for _, part in ast.parts(type(op)) if part.kind in ("block", "arms")]
+    return None if not kinds else "body" if kinds == ["block"] else "arms"
+
+
 def plainest(op: ops.Operator) -> Strategy | None:
     """The way in which the naive plan runs an operator; None where there is but one."""
     match op:
         case ops.Generate():
             return GenerateStrategy(DecodePlan.plainest(op))
-        case ops.Score() | ops.Judge() | ops.Prob() | ops.Tournament():
+        case ops.StepScore() | ops.Judge() | ops.Prob() | ops.Tournament():
             return ScoreStrategy()
         case ops.Vote():
             return VoteStrategy()
@@ -131,14 +150,9 @@ def plainest(op: ops.Operator) -> Strategy | None:
     return None
 
 
-# Keys and values in eight or four bits.
-KVType = OneOf["int8", "fp8", "int4"]
-KV_TYPES: tuple[KVType, ...] = get_args(KVType)
-
-
 # What a sample keeps of that of another run with the same seed: every token; every token as long as the same server
 # answers; what was kept of the first run.
-Repeats = OneOf["exact", "replayable", "recorded"]
+Repeats = Literal["exact", "replayable", "recorded"]
 _LESS: Mapping[Repeats, int] = {"exact": 0, "replayable": 1, "recorded": 2}
 
 
@@ -169,7 +183,7 @@ class Tolerance:
     models of this machine, and `within recorded` any.
     """
 
-    level: OneOf["exact", "epsilon", "loss", "lossy"] = "exact"
+    level: Literal["exact", "epsilon", "loss", "lossy"] = "exact"
     bound: float | None = None
     repeats: Repeats = "replayable"
 
@@ -201,6 +215,14 @@ class Cost:
     cached_tokens: float
     sampled_tokens: float
 
+    @classmethod
+    def of(cls, costs: Sequence[Cost], problems: float = 1) -> Cost:
+        """Of one of so many problems that together cost the sum of these."""
+        known = [cost.seconds for cost in costs if cost.seconds is not None]
+        tokens = (sum(getattr(cost, f"{kind}_tokens") for cost in costs) for kind in ("prompt", "cached", "sampled"))
+        seconds = sum(known) / problems if len(known) == len(costs) else None
+        return cls(seconds, *(count / problems for count in tokens))
+
 
 @dataclass(frozen=True, slots=True)
 class PhysicalOp:
@@ -210,8 +232,8 @@ class PhysicalOp:
     first operator of operator 3's body, "3.1.0" for that of its second arm). `rows` estimates the rows it makes in all,
     over the rounds of an enclosing `repeat`, None where that depends on a parameter without a default, or on the rows.
     `body` is what a `repeat`, a `search`, an `each`, a `peek`, an `ask` or a `call` runs; `arms` what a `branch`, an
-    `if` or a `strategy` does, where an arm without operators passes the rows as they are. `strategy` is what was
-    decided about it by `rules`; `cost` is an estimate.
+    `if` or a `strategy` does. A body or an arm without operators passes the rows as they are: a rule found that nothing
+    of it is needed. `strategy` is what was decided about it by `rules`; `cost` is an estimate.
     """
 
     id: str
@@ -226,12 +248,11 @@ class PhysicalOp:
     cost: Cost | None = None
 
     def __post_init__(self) -> None:
-        op, strategy, where = self.op, self.strategy, f"operator {self.id} ({type(self.op).__name__})"
-        has_body = isinstance(op, ops.Repeat | ops.Search | ops.Each | ops.Peek | ops.Ask | ops.Call)
-        may_be_empty = isinstance(op, ops.Each)
-        require(has_body == bool(self.body) or may_be_empty, f"{where} has no body, or one too many")
-        has_arms = isinstance(op, ops.Branch | ops.If | ops.Strategy)
-        require(has_arms == bool(self.arms), f"{where} has no arms, or some too many")
+        op, strategy, where = self.op, self.strategy, f"operator {self.id} ({self.op.operator})"
+        require(holds(op) == "body" or not self.body, f"{where} has a body too many")
+        require(bool(self.body) or not isinstance(op, ops.Search), f"{where} has nothing to search")
+        require((holds(op) == "arms") == bool(self.arms), f"{where} has no arms, or some too many")
+        require(not isinstance(op, ops.If) or len(self.arms) < 3, f"{where} has more arms than two")
         plain = plainest(op)
         require(type(strategy) is type(plain), f"{where} is to run in a way of another operator's")
         if isinstance(strategy, GenerateStrategy):
@@ -239,7 +260,7 @@ class PhysicalOp:
             require(strategy.decode.applies(op), f"{where} has a decode plan of another operator's")
         if isinstance(strategy, BranchStrategy):
             require(len(strategy.same_as) == len(self.arms), f"{where} does not say of each arm how it runs")
-        if isinstance(op, ops.Strategy):
+        if isinstance(op, ops.BudgetedArms):
             require(len(op.ways) == len(self.arms), f"{where} does not have a chain of operators for each way")
 
     @property
@@ -252,21 +273,22 @@ class PhysicalOp:
 class PhysicalPlan:
     """Operators in running order; the last one's rows are the program's.
 
-    A parameter's `default` is the value that the estimates go by; `declared` holds the defaults of the program's text.
-    `models` maps the program's names to model ids. `equivalence` is what the plan keeps to, `within` what the program
-    permits; `prefer` is its λ, if it has one. `reads` are the columns of the last rows that whoever runs the plan looks
-    at, besides the value that it returns; None means all. `support`: they look at how sure it was of its answer too
-    (see `executor/runtime/support.py`). `in_flight` is how many problems run at once, None where nothing was decided;
-    `floor` the fewest sequences that the engine should have to work at: below it another problem starts, and samples
-    run ahead. `rules` are the names of the rules that made the plan what it is, those that a choice by cost turned back
-    left out; `chosen` is true where such a choice changed it, and `ways` says by id of which operators the `via` is
-    its, and what was measured of that. `kv_type` is how keys and values are kept, None for the models' own type.
-    `sparse_shares`: of models by their ids, up to which share of the head a step reads the allowed ids alone, where
-    that was measured. `remote`: what is known of models on servers, by their ids.
+    `source` is what the operators' spans point into. A parameter's `default` is the value that the estimates go by;
+    `declared` holds the defaults of the program's text. `models` maps the program's names to model ids. `equivalence`
+    is what the plan keeps to, `within` what the program permits; `prefer` is its λ, if it has one. `reads` are the
+    columns of the last rows that whoever runs the plan looks at, besides the value that it returns; None means all.
+    `support`: they look at how sure it was of its answer too (see `executor/runtime/support.py`). `in_flight` is how
+    many problems run at once, None where nothing was decided; `floor` the fewest sequences that the engine should have
+    to work at: below it another problem starts, and samples run ahead. `rules` are the names of the rules that made the
+    plan what it is, those that a choice by cost turned back left out; `chosen` is true where such a choice changed it,
+    and `ways` says by id of which operators the `via` is its, and what was measured of that. `kv_type` is how keys and
+    values are kept, None for the models' own type. `sparse_shares`: of models by their ids, up to which share of the
+    head a step reads the allowed ids alone, where that was measured. `remote`: what is known of models on servers, by
+    their ids.
     """
 
     name: str
-    source_name: str
+    source: Source = field(repr=False)
     params: tuple[Parameter, ...]
     declared: Mapping[str, ast.Expr | None]
     models: Mapping[str, str]
@@ -344,16 +366,12 @@ def repeats_of(plan: PhysicalPlan) -> Repeats:
 
 def models_of(op: ops.Operator) -> tuple[str, ...]:
     """The models that an operator asks, by their names in the program; one that drafts for another is among them."""
-    match op:
-        case ops.Generate(model=model, via=ops.Filter(model=small)):
-            return model, small
-        case ops.Generate(model=model, draft=ops.Draft(method="model", model=str(small))):
-            return model, small
-        case ops.Generate(model=model) | ops.Score(verifier=model):
-            return (model,)
-        case ops.Judge(model=model) | ops.Prob(model=model) | ops.Tournament(model=model):
-            return (model,)
-    return ()
+    nodes = (op, op.via) if isinstance(op, ops.Generate) and op.via is not None else (op,)
+    fields = [(node, name) for node in nodes for name, part in ast.parts(type(node)) if part.kind == "model"]
+    asked = [getattr(node, name).name for node, name in fields]
+    if isinstance(op, ops.Generate) and op.via is None and op.draft is not None and op.draft.method == "model":
+        asked += [op.draft.model]
+    return tuple(asked)
 
 
 def _draws(op: ops.Operator, values: Scope) -> bool:
@@ -374,7 +392,7 @@ def head_folders(plan: PhysicalPlan) -> Iterator[str]:
     for node in everything(plan.ops):
         if isinstance(node.op, ops.Generate):
             draft, via = node.op.draft, node.op.via
-            if draft is not None and draft.method in ("eagle", "early_exit") and draft.model is not None:
+            if draft is not None and draft.method != "model" and draft.model is not None:
                 yield draft.model
             if isinstance(via, ops.Amortized) and via.head is not None:
                 yield via.head

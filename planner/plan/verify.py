@@ -2,26 +2,25 @@
 
 A plan is a chain of operators, each of which reads the rows of the one before it; inside a `repeat`, a `branch` and
 other stages with blocks there are chains again. One checker goes over such chains, for logical plans after lowering and
-for physical ones after each rule that changed them. What only one kind of plan can break is checked beside it: the
-shape of a logical plan's graph, and the ids that a physical plan's strategies name.
+for physical ones after each rule that changed them. What only a physical plan can break is checked beside it: the ids
+that its strategies name.
 
 A plan that fails is a fault of the planner, never of the program: it raises `InvalidPlan` with the operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-
-import networkx as nx
+from collections.abc import Collection, Iterator, Mapping
 
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.ops import LogicalPlan, inner_plans, require
+from qpdsl.planner.plan.logical import LogicalOp, LogicalPlan
+from qpdsl.planner.plan.ops import require
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy, everything
 from qpdsl.planner.plan.reads import (
     column_expressions,
     columns_inside,
     inner_expressions,
+    last_columns,
     made_columns,
     named_columns,
     names,
@@ -30,11 +29,13 @@ from qpdsl.planner.plan.reads import (
 )
 
 Columns = Mapping[str, str]
+Node = LogicalOp | PhysicalOp
+Nodes = tuple[LogicalOp, ...] | tuple[PhysicalOp, ...]
 
 
 def verify_logical(plan: LogicalPlan, params: Collection[str]) -> None:
     """Raises `InvalidPlan` unless the plan over these parameters is well formed."""
-    _verify_program(_links_of_graph(plan, {}), params)
+    _verify_program(plan, params)
 
 
 def verify_physical(plan: PhysicalPlan) -> None:
@@ -42,110 +43,67 @@ def verify_physical(plan: PhysicalPlan) -> None:
     nodes = list(everything(plan.ops))
     known = {node.id: node for node in nodes}
     require(len(known) == len(nodes), "two operators have one id")
-    _verify_program(_links_of_operators(plan.ops), {param.name for param in plan.params})
+    _verify_program(plan.ops, {param.name for param in plan.params})
     for node in nodes:
         _verify_references(node, known)
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
-    """One operator of a chain: what messages call it, the columns of the rows it makes, and the chains inside it."""
-
-    label: str
-    op: ops.Operator
-    columns: Columns
-    inside: tuple[tuple[_Link, ...], ...]
-
-    def require(self, condition: bool, message: str) -> None:
-        require(condition, f"{self.label} {message}")
-
-
-def _verify_program(chain: tuple[_Link, ...], params: Collection[str]) -> None:
+def _verify_program(chain: Nodes, params: Collection[str]) -> None:
     if len(chain) == 1 and isinstance(chain[0].op, ops.Strategy):
         for way in chain[0].inside:
             _verify_program(way, params)
         return
     require(bool(chain) and isinstance(chain[-1].op, ops.Return), "the plan does not end in a return")
     _verify_chain(chain, {}, params)
-    returns = sum(isinstance(link.op, ops.Return) for link in _everything(chain))
+    returns = sum(isinstance(node.op, ops.Return) for node in _everything(chain))
     require(returns == 1, "a return is not the end of the program")
 
 
-def _verify_chain(chain: tuple[_Link, ...], before: Columns, params: Collection[str]) -> None:
+def _verify_chain(chain: Nodes, before: Columns, params: Collection[str]) -> None:
     """Checks operators one after another, of which the first reads rows of the columns `before`."""
-    for link in chain:
-        _verify_columns(link, before)
-        _verify_expressions(link, before, params)
-        for inner in link.inside:
-            _verify_chain(inner, columns_inside(link.op, before), params)
-        before = link.columns
+    for node in chain:
+        _verify_columns(node, before)
+        _verify_expressions(node, before, params)
+        for inner in node.inside:
+            _verify_chain(inner, columns_inside(node.op, before), params)
+        before = node.columns
 
 
-def _verify_columns(link: _Link, before: Columns) -> None:
+def _verify_columns(node: Node, before: Columns) -> None:
     """An operator keeps the columns of the rows it reads, adds those that it makes, and has no others."""
-    made = made_columns(link.op, [inner[-1].columns for inner in link.inside if inner])
-    link.require(before.keys() <= link.columns.keys(), "loses columns")
-    link.require(made <= link.columns.keys(), "leaves out columns that it makes")
-    link.require(link.columns.keys() <= before.keys() | made, "has columns that nothing makes")
+    made = made_columns(node.op, [inner[-1].columns for inner in node.inside if inner])
+    _require(node, before.keys() <= node.columns.keys(), "loses columns")
+    _require(node, made <= node.columns.keys(), "leaves out columns that it makes")
+    _require(node, len(node.columns) == len(before) + len(made - before.keys()), "has columns that nothing makes")
 
 
-def _verify_expressions(link: _Link, before: Columns, params: Collection[str]) -> None:
+def _verify_expressions(node: Node, before: Columns, params: Collection[str]) -> None:
     """An operator reads what is there: parameters, and columns of the rows before it.
 
     The condition of a `repeat` and the value of a search read the columns that their bodies make.
     """
-    op, readable = link.op, link.columns if isinstance(link.op, ops.Repeat | ops.Search) else before
-    link.require(all(name in before for name in named_columns(op)), "reads a column that is not there")
+    op, readable = node.op, node.columns if isinstance(node.op, ops.Repeat | ops.Search) else before
+    _require(node, all(name in before for name in named_columns(op)), "reads a column that is not there")
     for expr in parameter_expressions(op):
-        link.require(all(name.id in params for name in names(expr)), "reads what is no parameter")
-    made_inside = link.inside[0][-1].columns if isinstance(op, ops.Call) and link.inside[0] else {}
+        _require(node, all(name.id in params for name in names(expr)), "reads what is no parameter")
+    made_inside = last_columns(next(iter(node.inside), ()), columns_inside(op, {})) if isinstance(op, ops.Call) else {}
     checked = [(column_expressions(op), readable), (inner_expressions(op), made_inside)]
     for expressions, columns in checked:
         for expr in expressions:
             known = all(name.id in columns or name.id in params or name.id in own_names(op) for name in names(expr))
-            link.require(known, "reads an unknown column")
+            _require(node, known, "reads an unknown column")
 
 
-def _everything(chain: Iterable[_Link]) -> Iterable[_Link]:
-    for link in chain:
-        yield link
-        for inner in link.inside:
+def _require(node: Node, condition: bool, message: str) -> None:
+    number = node.id if isinstance(node, PhysicalOp) else node.op.stage
+    require(condition, f"operator {number} ({node.op.operator}) {message}")
+
+
+def _everything(chain: Nodes) -> Iterator[Node]:
+    for node in chain:
+        yield node
+        for inner in node.inside:
             yield from _everything(inner)
-
-
-def _links_of_graph(plan: LogicalPlan, before: Columns) -> tuple[_Link, ...]:
-    """The operators of a logical plan in order, its start left out, which has the columns `before`."""
-    graph = plan.graph
-    require(nx.is_directed_acyclic_graph(graph), "the plan has a cycle")
-    require(plan.root in graph, "the root is no operator of the plan")
-    require([node for node in graph if not graph.out_degree(node)] == [plan.root], "an operator leads nowhere")
-    # With one producer each and one end, the operators are a chain.
-    start, *order = nx.topological_sort(graph)
-    require(isinstance(plan.op(start), ops.Start), "the plan does not begin with a start")
-    require(plan.columns(start) == before, "the plan starts with other columns than those before it")
-    links = []
-    for node in order:
-        op, label = plan.op(node), f"operator {node} ({type(plan.op(node)).__name__})"
-        producers = plan.inputs(node)
-        require(not isinstance(op, ops.Start), f"{label} is not the start of its plan")
-        require(len(producers) == 1, f"{label} has {len(producers)} producers")
-        before = plan.columns(producers[0])
-        first = columns_inside(op, before)
-        inside = tuple(_links_of_graph(inner, first) for inner in inner_plans(op))
-        links.append(_Link(label, op, plan.columns(node), inside))
-    return tuple(links)
-
-
-def _links_of_operators(chain: tuple[PhysicalOp, ...]) -> tuple[_Link, ...]:
-    return tuple(
-        _Link(
-            f"operator {node.id} ({type(node.op).__name__})",
-            node.op,
-            node.columns,
-            tuple(_links_of_operators(inner) for inner in node.inside),
-        )
-        for node in chain
-    )
 
 
 def _verify_references(node: PhysicalOp, known: Mapping[str, PhysicalOp]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import made_column
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import (
     GenerateStrategy,
@@ -22,14 +23,24 @@ from qpdsl.planner.plan.physical import (
     Strategy,
     VoteStrategy,
 )
-from qpdsl.planner.plan.reads import column_expressions, made_column, reads, reads_all_rows, reported
-from qpdsl.planner.plan.rewrite import Chain, decide, operator_pairs, with_ops, with_strategies
-from qpdsl.planner.plan.rule import Alternative, Knob, Rule
+from qpdsl.planner.plan.reads import column_expressions, reads, reads_all_rows, reported
+from qpdsl.planner.plan.rule import (
+    Alternative,
+    Chain,
+    Drawing,
+    Effect,
+    Knob,
+    Rule,
+    decide,
+    operator_pairs,
+    with_ops,
+    with_strategies,
+)
 
 NAME = "decided_vote"
 # Of scores in [0, 1] these are in [0, 1] too; a sum is not.
 _BOUNDED = ("last", "min", "mean", "prod")
-_ROW_BY_ROW = (ops.Extract, ops.Score, ops.LogProb, ops.DrawScore, ops.Let, ops.Where)
+_ROW_BY_ROW = (ops.Extract, ops.StepScore, ops.LogProb, ops.DrawScore, ops.Let, ops.Where)
 
 
 def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
@@ -79,7 +90,7 @@ def _is_bounded(node: PhysicalOp, between: Chain) -> bool:
         return False
     makers = [link.op for link in between if made_column(link.op) == weight.id]
     extracted = any(isinstance(maker, ops.Extract) for maker in makers)
-    return bool(makers) and not extracted and isinstance(makers[-1], ops.Score) and makers[-1].reduce in _BOUNDED
+    return bool(makers) and not extracted and isinstance(makers[-1], ops.StepScore) and makers[-1].reduce in _BOUNDED
 
 
 def _are_read_again(between: Chain, rest: Chain) -> bool:
@@ -103,7 +114,7 @@ def _reads_allow(plan: PhysicalPlan, index: int) -> bool:
         return False
     last = rest[-1].op
     parses = isinstance(last, ops.Return) and last.parse
-    return not parses and (reads(rest[-1]) | reported(plan)) <= {vote.column}
+    return not parses and (reads(rest[-1]) | reported(plan)) <= {vote.column.id}
 
 
 def _in_waves(node: PhysicalOp) -> bool:
@@ -137,12 +148,17 @@ def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternati
                 yield Alternative(knob, "waits for all samples", with_strategies(plan, late))
 
 
+def _drawing(strategy: GenerateStrategy, drawing: Drawing, given_up: float) -> Drawing:
+    return drawing if strategy.vote is None else drawing._replace(sampled=drawing.sampled * (1 - given_up))
+
+
 RULE = Rule(
     NAME,
-    "give up samples that can no longer change a vote",
+    "cancel samples that can no longer change a vote",
     "exact",
-    "after unread columns are gone, and after samples are as short as they can be",
+    "after unread columns are dropped and samples are as short as possible",
     decided_vote,
     _words,
     _alternatives,
+    effect=Effect("given_up", "", "given up", 0.0, _drawing),
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from qpdsl.grammar.ast.walk import made_column
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.reads import Columns, inner_reads, made_column, reads, reported, with_columns
-from qpdsl.planner.plan.rewrite import Chain, with_inner, with_ops
-from qpdsl.planner.plan.rule import Rule
+from qpdsl.planner.plan.reads import Columns, inner_reads, reads, reported, with_columns
+from qpdsl.planner.plan.rule import Chain, Rule, with_inner, with_ops
 
 # Stages that do nothing but add a column. A registered Python function may do more than it returns, so it is called.
 _ONLY_COLUMNS = (
-    ops.Score,
+    ops.StepScore,
     ops.Judge,
     ops.Prob,
     ops.LogProb,
@@ -51,8 +51,7 @@ def _needed(node: PhysicalOp, live: Columns) -> tuple[PhysicalOp, Columns]:
         while True:
             body, first = _chain(node.body, live)
             if first <= live:
-                # A body needs an operator; one whose columns nobody reads does no harm that matters.
-                return (with_inner(node, body, ()) if body else node), live
+                return with_inner(node, body, ()), live
             live |= first
     if node.arms:
         arms = [_chain(arm, live) for arm in node.arms]
@@ -65,8 +64,8 @@ def _needed(node: PhysicalOp, live: Columns) -> tuple[PhysicalOp, Columns]:
 
 RULE = Rule(
     "drop_unread",
-    "drop columns that nobody reads, and the stages that only make them",
+    "drop unread columns, and stages that only make such columns",
     "exact",
-    "first: nothing is decided about what is not run",
+    "first: nothing needs to be decided about what does not run",
     drop_unread,
 )

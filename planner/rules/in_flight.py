@@ -16,8 +16,7 @@ from dataclasses import replace
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planner.plan.rewrite import Chain
-from qpdsl.planner.plan.rule import Alternative, Knob, Rule
+from qpdsl.planner.plan.rule import Alternative, Chain, Knob, Rule
 
 # Sequences that decode side by side cost little more than one, up to about so many.
 FLOOR = 64
@@ -81,7 +80,7 @@ RULE = Rule(
     "in_flight",
     "run as many problems at once as keep the engine busy",
     "exact",
-    "last: it counts what the other rules left to be run",
+    "last: it counts what the other rules left to run",
     in_flight,
     joint=(problems, floors),
 )

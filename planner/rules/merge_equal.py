@@ -17,12 +17,11 @@ from qpdsl.planner.plan.reads import (
     reads_all_rows,
     whole_state_access,
 )
-from qpdsl.planner.plan.rewrite import Chain, decide, map_chains
-from qpdsl.planner.plan.rule import Rule
+from qpdsl.planner.plan.rule import Chain, Rule, decide, map_chains
 
 NAME = "merge_equal"
 # Parts of an operator that say nothing of what it does: the stage is a number, the ordinal matters to the noise alone.
-_NOT_MEANT = ("span", "stage", "ordinal", "body", "arms")
+_NOT_MEANT = ("stage", "ordinal")
 # Parts of a scorer that say what is made of the answers, and not what is asked; a judge is asked for what it reduces.
 _MADE_OF_ANSWERS = ("into", "reduce")
 # What a scorer is shown of a row, besides the columns that it names.
@@ -62,11 +61,11 @@ def _question(op: ops.Operator) -> Hashable:
 
     Models go by their names in the program, since others may be put in their places when the plan is made already.
     """
-    if not isinstance(op, (ops.Score, ops.Judge, ops.Prob)) or any(map(reads_all_rows, column_expressions(op))):
+    if not isinstance(op, (ops.StepScore, ops.Judge, ops.Prob)) or any(map(reads_all_rows, column_expressions(op))):
         return None
     aside = ("into",) if isinstance(op, ops.Judge) else _MADE_OF_ANSWERS
-    asked = [part.name for part in fields(op) if part.name not in (*_NOT_MEANT, *aside)]
-    return type(op).__name__, *(repr(getattr(op, name)) for name in asked)
+    asked = [part.name for part in fields(op) if part.compare and part.name not in (*_NOT_MEANT, *aside)]
+    return op.operator, *(repr(getattr(op, name)) for name in asked)
 
 
 def _columns_of_question(op: ops.Operator) -> Columns:
@@ -99,8 +98,12 @@ def _meaning(chain: Chain) -> list[object]:
     """What the operators do, but for their numbers, which at most the noise depends on."""
     return [
         (
-            type(node.op).__name__,
-            [(part.name, getattr(node.op, part.name)) for part in fields(node.op) if part.name not in _NOT_MEANT],
+            node.op.operator,
+            [
+                (part.name, getattr(node.op, part.name))
+                for part in fields(node.op)
+                if part.compare and part.name not in _NOT_MEANT
+            ],
             _meaning(node.body),
             [_meaning(arm) for arm in node.arms],
         )
@@ -120,7 +123,7 @@ RULE = Rule(
     NAME,
     "score the same rows by the same verifier once, and draw equal greedy arms once",
     "exact",
-    "before other rules decide anything, since their decisions could make equal operators differ",
+    "before any other decision, which could make equal operators differ",
     merge_equal,
     _words,
 )

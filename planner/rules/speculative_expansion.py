@@ -2,8 +2,9 @@
 
 In `repeat { generate … stop=… ; score … ; keep … }` a sample that stops goes on as the future children of its row: the
 same prompt and the same noise that the next round would give them, so the same tokens. What the rows that are kept can
-use is kept. `run_ahead` is the number of steps, the thesis's `n_stop_occurrences`; the plan's `floor` says when the
-engine has enough work without them.
+use is kept. The
+strategy has the number of steps, the thesis's `n_stop_occurrences`; the plan's `floor` is how many sequences are enough
+work without them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,18 @@ from dataclasses import replace
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.reads import Parts, is_same_for_all, state_access
-from qpdsl.planner.plan.rewrite import decide, map_operators, operator_pairs, with_inner, with_strategies
-from qpdsl.planner.plan.rule import Alternative, Knob, Rule
+from qpdsl.planner.plan.rule import (
+    Alternative,
+    Drawing,
+    Effect,
+    Knob,
+    Rule,
+    decide,
+    map_operators,
+    operator_pairs,
+    with_inner,
+    with_strategies,
+)
 
 NAME = "speculative_expansion"
 # How far the rule lets samples run ahead, and how far the choice by cost tries.
@@ -24,7 +35,7 @@ STEPS = 1
 DEPTHS = (0, 1, 2, 3)
 # What the next round's samples of a row depend on: while it stays as it is they are known now.
 _PROMPT_AND_NOISE: Parts = frozenset({"context", "path", "model", "tokens"})
-_WAITS = (ops.Score, ops.Judge, ops.Prob, ops.Passes, ops.PythonScore)
+_WAITS = (ops.StepScore, ops.Judge, ops.Prob, ops.Passes, ops.PythonScore)
 
 
 def speculative_expansion(plan: PhysicalPlan) -> PhysicalPlan:
@@ -42,15 +53,15 @@ def _expanded(plan: PhysicalPlan, node: PhysicalOp, params: AbstractSet[str]) ->
         return node
     if any(state_access(inner.op).changes & _PROMPT_AND_NOISE for inner in others):
         return node
-    if not any(isinstance(inner.op, _WAITS) for inner in others) or not _can_run_ahead(generates[0], params):
+    if not any(isinstance(inner.op, _WAITS) for inner in others) or not _can_expand(generates[0], params):
         return node
     if not _stands_idle(plan, generates[0]):
         return node
-    body = tuple(_ahead(inner) if inner is generates[0] else inner for inner in node.body)
+    body = tuple(_expanding(inner) if inner is generates[0] else inner for inner in node.body)
     return with_inner(node, body, ())
 
 
-def _can_run_ahead(node: PhysicalOp, params: AbstractSet[str]) -> bool:
+def _can_expand(node: PhysicalOp, params: AbstractSet[str]) -> bool:
     """Copies of one sample would each run ahead; without shared prefixes a run-ahead prompt is computed for nothing.
 
     Options that read columns are those of the next round, which nobody knows yet.
@@ -65,17 +76,17 @@ def _can_run_ahead(node: PhysicalOp, params: AbstractSet[str]) -> bool:
 def _stands_idle(plan: PhysicalPlan, node: PhysicalOp) -> bool:
     """Whether work that may be for nothing costs nothing: a server counts every token, unless it says otherwise."""
     assert isinstance(node.op, ops.Generate)
-    model = plan.remote_model(node.op.model)
+    model = plan.remote_model(node.op.model.name)
     return model is None or model.spare_rows is not None
 
 
-def _ahead(node: PhysicalOp) -> PhysicalOp:
+def _expanding(node: PhysicalOp) -> PhysicalOp:
     assert isinstance(node.strategy, GenerateStrategy)
     return decide(node, replace(node.strategy, run_ahead=STEPS), NAME)
 
 
 def _words(node: PhysicalOp) -> Iterator[str]:
-    if isinstance(node.strategy, GenerateStrategy) and node.strategy.run_ahead:
+    if isinstance(node.strategy, GenerateStrategy) and node.strategy.speculates:
         yield f"run-ahead {node.strategy.run_ahead}"
 
 
@@ -96,12 +107,23 @@ def depths(plan: PhysicalPlan, ruled: PhysicalPlan, batch: int = 1) -> Iterator[
             yield Alternative(Knob("steps to run ahead"), str(depth), with_strategies(plan, changed))
 
 
+def _drawing(strategy: GenerateStrategy, drawing: Drawing, used: float) -> Drawing:
+    """A sample that has ended while longer ones still run draws tokens of its children; unchosen ones are lost."""
+    if not strategy.speculates or drawing.runs <= 1:
+        return drawing
+    saved = (drawing.longest - drawing.length) * drawing.runs * used * drawing.idle
+    lost = (1 - used) * drawing.idle * strategy.run_ahead
+    steps = max(drawing.steps - saved, drawing.length)
+    return drawing._replace(sampled=drawing.sampled * (1 + lost), steps=steps)
+
+
 RULE = Rule(
     NAME,
-    "let samples run past their step, as the next round's, while the verifier scores",
+    "continue samples past their step, as the next round's, while the verifier scores",
     "exact",
-    "after sharing prefixes: without it the steps that ran ahead would be computed for nothing",
+    "after sharing prefixes: without it steps that ran ahead would be wasted",
     speculative_expansion,
     _words,
     joint=(depths,),
+    effect=Effect("run_ahead_used", "run_ahead", "samples run ahead used", 0.5, _drawing, around=True),
 )

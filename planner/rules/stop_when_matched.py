@@ -23,8 +23,7 @@ from qpdsl.planner.plan.reads import (
     reported,
     whole_state_access,
 )
-from qpdsl.planner.plan.rewrite import Chain, decide, with_inner, with_ops
-from qpdsl.planner.plan.rule import Rule
+from qpdsl.planner.plan.rule import Chain, Rule, decide, with_inner, with_ops
 
 NAME = "stop_when_matched"
 
@@ -67,14 +66,14 @@ def _only_read(node: PhysicalOp, rest: Chain, shown: Columns) -> ast.Regex | Non
     op = node.op
     if not isinstance(op, ops.Generate) or op.constraint is not None:
         return None
-    of_the_sample = GENERATED_COLUMNS | ({op.into} if op.into is not None else set())
+    of_the_sample = GENERATED_COLUMNS | ({op.into.id} if op.into is not None else set())
     pattern: ast.Regex | None = None
     for later in rest:
         first = isinstance(later.op, ops.Extract) and later.op.which == "first"
         if first and isinstance(later.op, ops.Extract) and isinstance(later.op.pattern, ast.Regex) and pattern is None:
             pattern = later.op.pattern
             # A column that the program sets itself says nothing more of the sample.
-            of_the_sample = of_the_sample - {later.op.column}
+            of_the_sample = of_the_sample - {later.op.column.id}
         elif whole_state_access(later).reads & GENERATED or all_reads(later) & of_the_sample:
             return None
     if pattern is None or of_the_sample & shown:
@@ -89,9 +88,9 @@ def _words(node: PhysicalOp) -> Iterator[str]:
 
 RULE = Rule(
     NAME,
-    "end a sample when all that is read from it has matched, and nothing can change the match",
+    "end a sample once everything read from it has matched and nothing can change the match",
     "exact",
-    "after unread columns are gone, which would have read the text",
+    "after unread columns are dropped, which would have read the text",
     stop_when_matched,
     _words,
 )

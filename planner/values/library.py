@@ -9,18 +9,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from qpdsl.grammar.ast.stage import Range
 from qpdsl.grammar.words import NUMBERS, Type
-from qpdsl.planner.values.value import NUMBER, Value, format_value
-from qpdsl.planner.values.value_types import common_of, common_type, holds, item_of, list_of
+from qpdsl.planner.values.value import NUMBER, Value, common_of, common_type, format_value, holds, item_of, list_of
 
 # A program that doubles a text or a list in each round of a loop would fill the memory.
-MOST_CHARACTERS = 1 << 24
-MOST_ITEMS = 1 << 20
-_MOST_BITS = 1024
+MAX_CHARACTERS = 1 << 24
+MAX_ITEMS = 1 << 20
+_MAX_BITS = 1024
 _TEXT = frozenset({"text"})
 _LIST = frozenset({"[unknown]"})
 _ANY = frozenset({"unknown"})
 _SCALAR = frozenset({"text", "int", "float", "bool"})
+# What a share of the rows is.
+SHARES = Range("float", 0, 1)
 
 
 class TooLarge(OverflowError):
@@ -63,17 +65,21 @@ class RowFunction:
 class Aggregate:
     """A function over rows. `takes`: the types that its argument may have, `words`: the same in words.
 
-    `gives` is the type of the result for that of the argument. `compute` gets a value of each row, none among them.
+    `gives` is the type of the result for that of the argument. `compute` gets a value of each row, none among them, and
+    behind these, of one that `takes_share`, a number from 0 to 1 that is the same for all rows.
     """
 
     takes: frozenset[str]
     words: str
     gives: Callable[[Type], Type]
-    compute: Callable[[Sequence[Value]], Value]
+    compute: Callable[..., Value]
+    takes_share: bool = False
 
-    def __call__(self, values: Sequence[Value]) -> Value:
+    def __call__(self, values: Sequence[Value], *share: Value) -> Value:
+        if not all(isinstance(one, int | float) and SHARES.holds(one) for one in share):
+            return None
         try:
-            return bounded(self.compute(values))
+            return bounded(self.compute(values, *share))
         except TooLarge:
             raise
         except (ValueError, OverflowError):
@@ -85,10 +91,10 @@ def bounded(value: Value) -> Value:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, int):
-        return value if value.bit_length() <= _MOST_BITS else None
-    if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+        return value if value.bit_length() <= _MAX_BITS else None
+    if isinstance(value, str) and len(value) > MAX_CHARACTERS:
         raise TooLarge(f"a text of {len(value):,} characters is too long for a column")
-    if isinstance(value, tuple) and len(value) > MOST_ITEMS:
+    if isinstance(value, tuple) and len(value) > MAX_ITEMS:
         raise TooLarge(f"a list of {len(value):,} values is too long for a column")
     return value
 
@@ -209,6 +215,17 @@ def _std(values: Sequence[Value]) -> float | None:
     return math.sqrt(math.fsum((number - mean) ** 2 for number in numbers) / len(numbers))
 
 
+def _quantile(values: Sequence[Value], share: float) -> float | None:
+    """Between the two values around it by how near each is, as numpy's "linear" method has it, to the last digit."""
+    numbers = sorted(map(float, _numbers(values)))
+    if not numbers:
+        return None
+    place = share * (len(numbers) - 1)
+    low, high = numbers[math.floor(place)], numbers[math.ceil(place)]
+    part = place - math.floor(place)
+    return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part
+
+
 def _sum_type(type_: Type) -> Type:
     return "int" if type_ in ("bool", "none") else type_
 
@@ -223,6 +240,7 @@ AGGREGATES: Mapping[str, Aggregate] = {
     "min": Aggregate(NUMBERS, "a number", lambda type_: type_, lambda values: _least(*values)),
     "max": Aggregate(NUMBERS, "a number", lambda type_: type_, lambda values: _greatest(*values)),
     "std": Aggregate(_COUNTED, "a number or a bool", lambda type_: "float", _std),
+    "quantile": Aggregate(NUMBERS, "a number", lambda type_: "float", _quantile, takes_share=True),
     "any": Aggregate(frozenset({"bool"}), "a bool", lambda type_: "bool", lambda values: any(map(bool, values))),
     "all": Aggregate(frozenset({"bool"}), "a bool", lambda type_: "bool", lambda values: all(map(bool, values))),
     "first": Aggregate(_ANY, "a value", lambda type_: type_, lambda values: values[0] if values else None),

@@ -9,31 +9,32 @@ from __future__ import annotations
 import asyncio
 import atexit
 import ctypes
+import json
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from qpdsl.api.results import Candidate, Result, Tokens
 from qpdsl.errors import UsageError
-from qpdsl.executor.runtime.instance.row_clock import RowClock
+from qpdsl.executor.runtime.instance.row_tasks import RowClock
 from qpdsl.executor.runtime.instance.user_code import CallThread, UserCodeError, caller_loop
 from qpdsl.planner.values.value import Value, thawed
 
 if TYPE_CHECKING:
-    from qpdsl.dataset.admission import Admission
     from qpdsl.executor.runtime.instance.candidates import Row
     from qpdsl.executor.runtime.instance.functions import PythonFunction
     from qpdsl.planner.plan.physical import PhysicalPlan
-    from qpdsl.session import Session
+    from qpdsl.session.session import Session
 
 R = TypeVar("R")
 T = TypeVar("T")
-OnToken = Callable[[tuple[int, ...], int, str], None]
+OnToken = Callable[[tuple[int, ...], int, str, bool], None]
 
 # A step of the engine that takes longer than this does not keep Python from ending.
 _SECONDS_TO_END = 1.0
@@ -75,6 +76,11 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(submitted(), _background_loop())
 
 
+def call_soon(function: Callable[..., object], *args: object) -> None:
+    """Calls a function in the thread, soon."""
+    _background_loop().call_soon_threadsafe(function, *args)
+
+
 def not_in_a_loop(instead: str) -> None:
     """Raises RuntimeError where an event loop runs in this thread; `instead` says what to write there."""
     try:
@@ -106,62 +112,83 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-async def run(
-    session: Session,
-    plan: PhysicalPlan,
-    arguments: Mapping[str, Value],
-    seed: int,
-    functions: Mapping[str, PythonFunction],
-    convert: Callable[[Any], R] | None,
-    id: str,
-    index: int,
-    on_token: OnToken | None = None,
-    admission: Admission | None = None,
-    timeout: float | None = None,
-) -> Result[R]:
-    """One run of a program, in the thread: loads the models that the plan needs, and runs it once `admission` lets it.
+@dataclass(frozen=True)
+class ProgramCall(Generic[R]):
+    """One run of a program over a session. `convert` makes the program's value Python's.
 
-    `convert` makes the program's value Python's. After `timeout` seconds the run has failed. Raises ModelError.
+    After `timeout` seconds the run has failed. `id` and `index` are those of a row of `map`.
     """
-    session.load(plan)
-    caller, inner = _inner.get(), list[Tokens]()
-    _inner.set(inner)
-    instance = session.run(plan, arguments, seed, id, functions=functions, on_token=on_token, timeout=timeout)
-    outcome = await driven(session, instance if admission is None else admission.run(session, instance))
-    value: Any = outcome.value
-    error = outcome.error
-    if error is None and convert is not None:
-        value, error = await _converted(convert, value, timeout)
-    prompt = outcome.prompt_tokens + sum(tokens.prompt for tokens in inner)
-    tokens = Tokens(prompt, outcome.sampled_tokens + sum(tokens.sampled for tokens in inner))
-    if caller is not None:
-        caller.append(tokens)
-    candidates = tuple(map(_candidate, outcome.rows))
-    return Result(
-        score=outcome.score,
-        rows=tuple(candidate.columns for candidate in candidates),
-        candidates=candidates,
-        tokens=tokens,
-        near_ties=outcome.near_ties,
-        unscored=outcome.unscored,
-        seconds=outcome.seconds,
-        error=error,
-        index=index,
-        id=id,
-        _value=value,
-    )
+
+    session: Session
+    plan: PhysicalPlan
+    arguments: Mapping[str, Value]
+    seed: int
+    functions: Mapping[str, PythonFunction]
+    convert: Callable[[Any], R] | None
+    timeout: float | None
+    id: str = ""
+    index: int = 0
+
+    async def alone(self, on_token: OnToken | None = None) -> Result[R]:
+        """Loads the models that the plan needs, and runs it, in the thread. Raises ModelError, and faults of qpdsl."""
+        return await driven(self.session, self.run(on_token, alone=True))
+
+    async def run(self, on_token: OnToken | None = None, *, alone: bool = False) -> Result[R]:
+        """The same while the session's engine steps. One of many keeps a fault of qpdsl in its result."""
+        self.session.load(self.plan)
+        caller, inner = _inner.get(), list[Tokens]()
+        _inner.set(inner)
+        outcome = await self.session.run(
+            self.plan,
+            self.arguments,
+            self.seed,
+            self.id,
+            functions=self.functions,
+            on_token=on_token,
+            timeout=self.timeout,
+        )
+        if alone and outcome.fault is not None:
+            raise outcome.fault
+        value: Any = outcome.value
+        error = outcome.error
+        if error is None and self.convert is not None:
+            value, error = await _converted(self.convert, value, self.timeout)
+        prompt = outcome.prompt_tokens + sum(tokens.prompt for tokens in inner)
+        tokens = Tokens(prompt, outcome.sampled_tokens + sum(tokens.sampled for tokens in inner))
+        if caller is not None:
+            caller.append(tokens)
+        candidates = tuple(map(_candidate, outcome.rows))
+        return Result(
+            score=outcome.score,
+            rows=tuple(candidate.columns for candidate in candidates),
+            candidates=candidates,
+            tokens=tokens,
+            near_ties=outcome.near_ties,
+            unscored=outcome.unscored,
+            seconds=outcome.seconds,
+            error=error,
+            index=self.index,
+            id=self.id,
+            _value=value,
+        )
 
 
 def _candidate(row: Row) -> Candidate:
     """A row as whoever called the program sees it."""
     columns = {name: thawed(value) for name, value in row.columns.items()}
     generated, context = row.generated, row.context
-    turns = [] if context is None else [{"role": role, "content": text} for role, text in context.turns]
+    turns = [] if context is None else [_message(*turn) for turn in context.turns]
     if context is not None and context.prompt:
         turns.append({"content": "".join(text for text, _ in context.prompt) + generated.text})
     elif generated.text:
-        turns.append({"role": "assistant", "content": generated.text})
-    return Candidate(generated.text, generated.tokens, generated.logprob, columns, tuple(turns), tuple(row.path))
+        turns.append(_message("assistant", generated.text, generated.thought.text or ""))
+    parts = (generated.text, generated.tokens, generated.logprob, columns, tuple(turns), tuple(row.path))
+    return Candidate(*parts, generated.thought.text)
+
+
+def _message(role: str, text: str, thought: str = "", calls: str = "") -> dict[str, Any]:
+    thoughts = {"reasoning_content": thought} if thought else {}
+    return {"role": role, "content": text, **thoughts, **(json.loads(calls) if calls else {})}
 
 
 async def _converted(convert: Callable[[Any], R], value: Any, timeout: float | None) -> tuple[R | None, str | None]:

@@ -25,11 +25,11 @@ def read_rows(
     its right answer in `answer`; `map` gives names to fields and to what is made of them. The other keywords are the
     options of the command line. Raises UserError.
     """
-    from qpdsl.inputs.chosen_records import ChosenRecords
-    from qpdsl.inputs.data_source import data_source, load
-    from qpdsl.inputs.read_options import ReadOptions
+    from qpdsl.runs.data.chosen_records import ChosenRecords
+    from qpdsl.runs.data.data_source import data_source, load
+    from qpdsl.session.settings import DataSettings
 
-    options = ReadOptions(
+    options = DataSettings(
         dataset=dataset,
         maps=tuple(f"{name}={source}" for name, source in (map or {}).items()),
         id=id,

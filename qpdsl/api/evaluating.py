@@ -14,46 +14,41 @@ from typing import TYPE_CHECKING, Any
 from qpdsl.api.background import driven, not_in_a_loop, wait_for
 from qpdsl.api.binding import Binding, default_session
 from qpdsl.api.loading import load
-from qpdsl.api.program import Program, model_argument
+from qpdsl.api.program import Program, model_argument, settings_of
 from qpdsl.arguments import ArgumentError, plain_value
-from qpdsl.budgets.program_policy import program_policy
-from qpdsl.dataset.job import Job, run_tasks_inside
+from qpdsl.budgets.policy_for import SavedPolicies, program_policy
 from qpdsl.errors import UsageError, naming_keywords, reason, shorten
-from qpdsl.evaluation import evaluation as sweep_evaluation
-from qpdsl.evaluation.evaluation_records import csv_text, to_json
-from qpdsl.evaluation.grid import Axis
-from qpdsl.evaluation.kept_cells import KeptCells
-from qpdsl.evaluation.kept_policies import KeptPolicies
-from qpdsl.evaluation.planned_cell import CellPlanner, PlannedCell, refuse_exit_heads
-from qpdsl.evaluation.sweep import AT_ONCE, SessionCells, Sweep
-from qpdsl.evaluation.sweep_runs import evaluation_of, rows_of_cells, runs_of_cells
-from qpdsl.evaluation.sweep_table import markdown_lines, text_lines
-from qpdsl.inputs.data_source import DataSource, LoadedData, data_source, given
-from qpdsl.inputs.input_row import InputData
-from qpdsl.inputs.read_options import ReadOptions
-from qpdsl.inputs.row_groups import groups_of
-from qpdsl.inputs.rows import read_rows
-from qpdsl.measures.grader import Grader
-from qpdsl.measures.graders.judge_program import JudgeProgram, bind_grader
-from qpdsl.planner.budget.budget_policy import BudgetPolicy
 from qpdsl.planner.optimize.optimizer import planned
+from qpdsl.planner.plan.budget_policy import BudgetPolicy
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.values.value import Value
-from qpdsl.planning.planning import Planning, reads_of
-from qpdsl.planning.target import Target
-from qpdsl.plots.svg_scatter import svg
-from qpdsl.run_store.fingerprint import Computing, digest, operators
-from qpdsl.run_store.run_folder import RunFolder
-from qpdsl.run_store.run_record import RunRecord
-from qpdsl.settings import check_whole
-from qpdsl.sources.function_digest import functions_digest
-from qpdsl.sources.several_programs import program_names
-from qpdsl.sources.surroundings import Surroundings
-from qpdsl.stage_options import check_code
+from qpdsl.runs.cells import CellPlanner, PlannedCell, evaluation_of, refuse_exit_heads, rows_of_cells, runs_of_cells
+from qpdsl.runs.data.data_source import DataSource, LoadedData, data_source, given
+from qpdsl.runs.data.input_row import InputData, groups_of
+from qpdsl.runs.data.rows import read_rows
+from qpdsl.runs.evaluation import CellResult, SweepEvaluation, named_cell
+from qpdsl.runs.evaluation_text import csv_text, markdown_lines, text_lines, to_json
+from qpdsl.runs.graders.grader import Grader
+from qpdsl.runs.graders.judge_program import JudgeProgram, bind_grader
+from qpdsl.runs.grid import Axis
+from qpdsl.runs.job import Job
+from qpdsl.runs.plots import svg
+from qpdsl.runs.runner import LocalRunner
+from qpdsl.runs.store.continuing import SavedCells
+from qpdsl.runs.store.fingerprint import digest, operators
+from qpdsl.runs.store.run_folder import RunFolder
+from qpdsl.runs.store.run_record import RunRecord
+from qpdsl.runs.sweep import Sweep
+from qpdsl.session.function_digest import functions_digest
+from qpdsl.session.planning import reads_of
+from qpdsl.session.programs import program_names
+from qpdsl.session.setting import Whole
+from qpdsl.session.settings import DataSettings
+from qpdsl.session.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
-    from qpdsl.session import Session
+    from qpdsl.session.session import Session
 
 ProgramArgument = Program[..., Any] | str | Path
 
@@ -63,10 +58,11 @@ class EvaluatedCell:
     """A program with a value for each parameter that was set, and what it came to on the rows.
 
     `accuracy` is a share, with its 95% interval; both are None where no answer could be graded. `tokens` are sampled
-    tokens and `seconds` the engine's, a problem; `seconds` are None where they are not known. `points` says how many
+    tokens, `thought_tokens` those of them that are thoughts, and `seconds` the engine's, all a problem; `seconds` are
+    None where they are not known. `points` says how many
     percentage points more right the cell is than the baseline, on the same problems, with the 95% interval and the
     p-value of that; they are None for the baseline itself. `groups` has the accuracy by the value of the field `by`.
-    `failed` counts rows, of all seeds. `runs` are the ids of the kept runs, one a seed.
+    `failed` counts rows, of all seeds. `runs` are the ids of the saved runs, one a seed.
     """
 
     name: str
@@ -75,6 +71,7 @@ class EvaluatedCell:
     accuracy: float | None
     interval: tuple[float, float] | None
     tokens: float
+    thought_tokens: float
     seconds: float | None
     points: float | None
     points_interval: tuple[float, float] | None
@@ -84,8 +81,8 @@ class EvaluatedCell:
     runs: tuple[str, ...]
 
     @classmethod
-    def of(cls, result: sweep_evaluation.CellResult) -> EvaluatedCell:
-        figures, interval, paired = result.figures, result.interval, result.against
+    def of(cls, result: CellResult) -> EvaluatedCell:
+        figures, interval, paired = result.figures, result.figures.interval, result.against
         return cls(
             name=result.cell.name,
             program=result.cell.program,
@@ -93,6 +90,7 @@ class EvaluatedCell:
             accuracy=figures.accuracy,
             interval=None if interval is None else (interval.low, interval.high),
             tokens=figures.tokens,
+            thought_tokens=figures.thought_tokens,
             seconds=figures.seconds,
             points=None if paired is None else 100 * paired.difference,
             points_interval=None if paired is None else (100 * paired.interval.low, 100 * paired.interval.high),
@@ -109,7 +107,7 @@ class Evaluation:
     `baseline` is the name of the cell that the others are compared with, None where nothing was graded.
     """
 
-    def __init__(self, made: sweep_evaluation.Evaluation) -> None:
+    def __init__(self, made: SweepEvaluation) -> None:
         self._made = made
         self.cells = tuple(map(EvaluatedCell.of, made.results))
         self.baseline = None if made.baseline is None else made.baseline.name
@@ -170,7 +168,7 @@ def evaluate(
     takes them, or what `qpdsl run --input` takes. `set` has, by the name of a parameter such as `n` or
     `beam_search.width`, its value or a list of its values. `grader` is a name as `--grader` takes it, or a function of
     some of `answer`, `reference` and `row`. The other keywords are options of `qpdsl eval`. Every cell and seed is a
-    kept run as of that command: what one has finished, the other does not run again. Where a program or a grader calls
+    saved run as of that command: what one has finished, the other does not run again. Where a program or a grader calls
     functions of which the source does not tell what they compute, all runs, or is graded, anew.
 
     It runs in the session of the programs or of the `with qp.using(…)` around, and shares samples where that can. An
@@ -178,14 +176,14 @@ def evaluate(
     and ServerGone, and RuntimeError in an event loop.
     """
     not_in_a_loop("`await asyncio.to_thread(qp.evaluate, …)`")
-    check_whole("seeds", seeds, 1)
+    Whole(1).check("seeds", seeds)
     maps = tuple(f"{name}={source}" for name, source in (map or {}).items())
-    read = ReadOptions(dataset=dataset, maps=maps, where=where, shuffle=shuffle, limit=limit)
+    read = DataSettings(dataset=dataset, maps=maps, where=where, shuffle=shuffle, limit=limit)
     found = _programs(programs)
     folder, binding = RunFolder(), _common_binding(found)
-    cells = _cells(found, binding, _axes(set or {}), KeptPolicies.of(() if fresh else _records(folder)), candidates)
+    cells = _cells(found, binding, _axes(set or {}), SavedPolicies.of(() if fresh else _records(folder)), candidates)
     if baseline is not None:
-        sweep_evaluation.named_cell([cell.cell for cell in cells], baseline)
+        named_cell([cell.cell for cell in cells], baseline)
     source = _source(data)
     rows = rows_of_cells(cells, lambda cell: read_rows(source, cell.plan, cell.values, read, None))
     groups_of(rows[0].rows, by)
@@ -193,8 +191,7 @@ def evaluate(
     own = dict(zip(dict.fromkeys(cell.cell.program for cell in cells), found, strict=True))
 
     def job(cell: PlannedCell, seed: int) -> Job:
-        made = cell.job(seed, grades, binding.row_timeout, candidates=candidates)
-        return replace(made, functions=own[cell.cell.program].functions)
+        return Job.of(cell.prepared, seed, grader=grades, functions=own[cell.cell.program].functions)
 
     def python(cell: PlannedCell) -> str:
         return own[cell.cell.program].python
@@ -208,13 +205,10 @@ def evaluate(
             stack.enter_context(opened.sharing_samples())
             return opened
 
-        runs = runs_of_cells(cells, rows, range(seeds), job, session, _computing(binding), python)
-        sweep = Sweep(runs, KeptCells(folder) if fresh else KeptCells.of(folder))
-        left = sweep.look()
-        for first in range(0, len(left), AT_ONCE):
-            with sweep.opened(left[first : first + AT_ONCE]) as opened:
-                if opened.left:
-                    wait_for(opened.run(SessionCells(session(), [run.job for run in runs], tasks_run=_tasks_driven)))
+        runs = runs_of_cells(cells, rows, range(seeds), job, session, settings_of(binding), python)
+        saved = SavedCells(folder) if fresh else SavedCells.of(folder)
+        sweep = Sweep(runs, saved.open, saved.whole)
+        sweep.run(lambda: LocalRunner(session(), [run.job for run in runs], drive=driven), wait_for)
     name = str(data) if isinstance(data, str | Path) else rows[0].name
     return Evaluation(evaluation_of(sweep, name, range(seeds), baseline=baseline, by=by))
 
@@ -261,7 +255,7 @@ def _programs(given: ProgramArgument | Iterable[ProgramArgument]) -> list[_Swept
 
 
 def _python(program: Program[..., Any]) -> str:
-    """What tells a program's functions from others, for kept runs; empty where it has none."""
+    """What tells a program's functions from others, for saved runs; empty where it has none."""
     functions = program.functions.values()
     if not functions:
         return ""
@@ -292,40 +286,20 @@ def _common_binding(programs: Sequence[_Swept]) -> Binding:
 
 
 def _cells(
-    programs: Sequence[_Swept], binding: Binding, axes: Sequence[Axis], kept: KeptPolicies, candidates: bool
+    programs: Sequence[_Swept], binding: Binding, axes: Sequence[Axis], kept: SavedPolicies, candidates: bool
 ) -> list[PlannedCell]:
     """Every cell of the grid, planned as `qpdsl eval` plans it. Raises UsageError, QpError and ArgumentError."""
-    session, planning = binding.session, Planning()
-    target = Target()
-    if session is not None:
-        # Rows are routed by no router, as no token depends on one.
-        target = Target(session.device, session.dtype, session.threads, None, tuple(session.exit_heads.items()))
+    # Rows are routed by no router, as no token depends on one.
+    settings = replace(settings_of(binding), router=None, candidates=candidates, row_timeout=binding.row_timeout)
     pythons = {one.program.name: one.python for one in programs}
 
-    def policy(program: LogicalProgram, values: Mapping[str, Value]) -> BudgetPolicy | None:
-        known = kept.policy(program, values)
-        python = pythons[program.name]
-        return known or program_policy(program, values, _computing(binding), planned=str(planning), python=python)
+    def learned(program: LogicalProgram, values: Mapping[str, Value]) -> BudgetPolicy | None:
+        return program_policy(program, values, settings, python=pythons[program.name])
 
-    cells = CellPlanner(Surroundings(), planning, target, candidates=candidates, policy=policy).grid(programs, axes)
-    if target.exit_heads:
+    cells = CellPlanner(Surroundings(), settings, policy=kept.before(learned)).grid(programs, axes)
+    if settings.exit_heads:
         refuse_exit_heads(cells)
-    for cell in cells:
-        check_code(cell.plan, allowed=session is not None and session.allow_code)
     return cells
-
-
-def _computing(binding: Binding) -> Computing:
-    session = binding.session
-    if session is None:
-        return Computing()
-    return Computing(
-        device=session.device,
-        dtype=session.dtype,
-        kv_type=session.kv_type,
-        deterministic=session.limits.deterministic,
-        compile=session.limits.compiled,
-    )
 
 
 def _records(folder: RunFolder) -> Iterator[RunRecord]:
@@ -383,11 +357,11 @@ def _source(data: str | Path | Iterable[Mapping[str, Any]]) -> DataSource | Load
 def _grader(data: InputData, grader: str | Callable[..., Any] | None, binding: Binding) -> Grader:
     """What grades the answers. Raises UsageError and ArgumentError."""
     # One of the graders loads torch.
-    from qpdsl.measures.graders.known_graders import grader_named, grader_of, grades_any, none_to_grade
-    from qpdsl.measures.graders.python_answer import FunctionAnswer
+    from qpdsl.runs.graders.known_graders import grader_named, grader_of, grades_any, none_to_grade
+    from qpdsl.runs.graders.python_answer import FunctionAnswer
 
     if grader is None or isinstance(grader, str):
-        allowed = binding.session is not None and binding.session.allow_code
+        allowed = binding.session is not None and binding.session.settings.allow_code
         return grader_of(data, grader, lambda name: grader_named(name, allow_code=allowed, judge=_judge))
     if isinstance(grader, Program) or not callable(grader):
         raise ArgumentError("`grader` takes a function, or a name such as `math` or `judge:PROGRAM`")
@@ -408,8 +382,3 @@ async def _load(session: Session, cells: Sequence[PlannedCell], grader: Grader) 
     for cell in cells:
         session.load(cell.plan)
     bind_grader(grader, session)
-
-
-async def _tasks_driven(session: Session, *rest: Any) -> None:
-    """`run_tasks` beside whatever else runs in the session."""
-    await driven(session, run_tasks_inside(session, *rest))

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from html import escape as escape_markup
 from typing import Any
 
-from qpdsl.evaluation.evaluation import Evaluation
-from qpdsl.evaluation.sweep_table import notes as table_notes
-from qpdsl.evaluation.sweep_table import tables
 from qpdsl.grammar.printable import printable
 from qpdsl.planner.explain.plan import explain_json, notes, summary
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.plots.svg_scatter import svg
+from qpdsl.runs.evaluation import SweepEvaluation
+from qpdsl.runs.evaluation_text import notes as table_notes
+from qpdsl.runs.evaluation_text import tables
+from qpdsl.runs.plots import svg
 
 _MONO = "font-family:ui-monospace,monospace;font-size:0.92em;line-height:1.5"
 _INDENT = "margin-left:0.4em;padding-left:1em;border-left:1px solid rgba(128,128,128,0.4)"
@@ -33,7 +33,7 @@ def plan_html(plan: PhysicalPlan) -> str:
     return f'<div style="{_MONO}">{tree}</div>'
 
 
-def evaluation_html(evaluation: Evaluation) -> str:
+def evaluation_html(evaluation: SweepEvaluation) -> str:
     """The tables of an evaluation, what their marks mean, and the plot of accuracy against tokens."""
     shown = "".join(f"<div>{_escape(title)}</div>{_table(table)}" for title, table in tables(evaluation).items())
     lines = "".join(f"<div>{_escape(line)}</div>" for line in table_notes(evaluation))

@@ -12,14 +12,15 @@ from qpdsl.api.program import Program
 from qpdsl.errors import naming_keywords
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.stage import STAGES
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
 from qpdsl.grammar.source import Source
 from qpdsl.grammar.suggest import closest
-from qpdsl.grammar.words import DECLARATIONS, STAGES
-from qpdsl.sources.functions import Registered, by_name
-from qpdsl.sources.surroundings import environment
-from qpdsl.sources.user_drafts import check_drafts, user_drafts
+from qpdsl.grammar.words import DECLARATIONS
+from qpdsl.session.functions import Registered, by_name
+from qpdsl.session.surroundings import Surroundings
+from qpdsl.session.user_drafts import check_drafts, user_drafts
 
 Functions = Iterable[Registered[..., Any] | PythonFunction]
 _FIRST_WORD = re.compile(r"(?:\s|#[^\n]*)*(\w*)")
@@ -37,9 +38,9 @@ def load(
     """The program in a `.qp` file, or a shipped one by its name; `program` says which of several.
 
     The program may name the `functions`, and read files in its own folder and in those of `allow`. `draft` says what
-    proposes tokens, as `--draft` does: "ngram", "llm=zoo/counting-mini", "none". Raises UsageError and QpError.
+    proposes tokens, as `--draft` does: "llm=zoo/counting-mini", "none". Raises UsageError and QpError.
     """
-    from qpdsl.sources.programs import find_source, shipped_sources
+    from qpdsl.session.programs import find_source, shipped_sources
 
     source = find_source(str(file))
     shipped = shipped_sources().get(str(file))
@@ -87,7 +88,7 @@ def _loaded(
     known = by_name(functions)
     drafts = {} if draft is None else user_drafts((draft,))
     loaded: Program[..., Any] = Program(
-        file, program, environment(files, known, drafts=drafts), known, composed=composed
+        file, program, Surroundings(functions=known, drafts=drafts).with_files(files), known, composed=composed
     )
     check_drafts(loaded.logical, tuple(drafts))
     return loaded

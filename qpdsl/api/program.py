@@ -8,8 +8,7 @@ import warnings
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
-from typing import Literal as OneOf
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from qpdsl.api.binding import Binding, binding, bound, default_session
 from qpdsl.api.composition import current
@@ -19,27 +18,21 @@ from qpdsl.errors import naming_keywords, shorten, unknown
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
-from qpdsl.grammar.model_id import with_adapter
-from qpdsl.planner.check.lower import lower
+from qpdsl.grammar.model_id import with_adapter, with_think
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.explain.plan import explain, explain_json
 from qpdsl.planner.names.modules import Environment
-from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.logical import LogicalProgram, Parameter
-from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.values.value import Value
-from qpdsl.planning.planning import Planning, with_choice
-from qpdsl.planning.remote_models import with_servers
-from qpdsl.planning.routed import routed
-from qpdsl.planning.target import Target
-from qpdsl.run_store.fingerprint import Computing
-from qpdsl.settings import check_whole
-from qpdsl.stage_options import check_code, check_options
+from qpdsl.session.prepare import BoundProgram, PlanUse, Prepared, plan_bound
+from qpdsl.session.setting import Whole, values_of
+from qpdsl.session.settings import SessionSettings, Settings
 
 if TYPE_CHECKING:
+    from qpdsl.api.background import ProgramCall
     from qpdsl.api.streams import Map, Stream
-    from qpdsl.dataset.admission import Admission
-    from qpdsl.session import Session
+    from qpdsl.session.session import Session
 
 
 P = ParamSpec("P")
@@ -107,7 +100,7 @@ class Program(Generic[P, R]):
         self.__name__ = self.name
         self._composed = composed
         self._specialized: dict[tuple[tuple[str, ModelArgument], ...], Program[P, R]] = {}
-        self._plans: dict[tuple[Any, ...], PhysicalPlan] = {}
+        self._plans: dict[tuple[Any, ...], Prepared] = {}
         for diagnostic in self.logical.warnings:
             _warn(diagnostic, file)
 
@@ -131,7 +124,7 @@ class Program(Generic[P, R]):
         from qpdsl.api.background import not_in_a_loop, submit
 
         not_in_a_loop("`await program.acall(…)`, or `arun` for the whole result")
-        future = submit(self.work(args, kwargs)())
+        future = submit(self.call(args, kwargs).alone())
         try:
             result: Result[R] = future.result()
             return result
@@ -146,7 +139,7 @@ class Program(Generic[P, R]):
         """The same as `run`, in an event loop."""
         from qpdsl.api.background import submit
 
-        result: Result[R] = await asyncio.wrap_future(submit(self.work(args, kwargs)()))
+        result: Result[R] = await asyncio.wrap_future(submit(self.call(args, kwargs).alone()))
         return result
 
     @naming_keywords
@@ -167,7 +160,7 @@ class Program(Generic[P, R]):
         """
         from qpdsl.api.streams import Map
 
-        return Map(partial(self.work, ()), self._names, self.admission, rows, concurrency, seeds)
+        return Map(partial(self.call, ()), self._names, self.admission, rows, concurrency, seeds)
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R]:
         """Runs the program: a TextPiece for each piece of text as it is generated, then Finished with the result.
@@ -176,26 +169,26 @@ class Program(Generic[P, R]):
         """
         from qpdsl.api.streams import Stream
 
-        return Stream(self.work(args, kwargs))
+        return Stream(self.call(args, kwargs))
 
     @overload
-    def explain(self, form: OneOf["text"] = "text", **values: Any) -> str: ...
+    def explain(self, form: Literal["text"] = "text", **values: Any) -> str: ...
     @overload
-    def explain(self, form: OneOf["json"], **values: Any) -> dict[str, Any]: ...
+    def explain(self, form: Literal["json"], **values: Any) -> dict[str, Any]: ...
     def explain(self, form: str = "text", **values: Any) -> str | dict[str, Any]:
         """How the program will run, without loading a model; `values` are those to estimate with."""
         if form not in ("text", "json"):
             raise ArgumentError(f"`form` is `text` or `json`, not `{shorten(str(form))}`")
         arguments, models = self._arguments((), values)
         program = self._with_models(models)
-        target = target_of(self._binding.over(bound()))
-        plan = Plan(_physical_plan(with_defaults(program._bound_logical, arguments), target))
+        settings = settings_of(self._binding.over(bound()))
+        plan = Plan(_prepared(with_defaults(program._bound_logical, arguments), settings).plan)
         return plan.to_json() if form == "json" else str(plan)
 
     @property
     def plan(self) -> Plan:
         """The plan as text, and in a notebook as a tree. Raises ArgumentError where a model has to be given."""
-        return Plan(self._with_models({})._physical(self._binding.over(bound())))
+        return Plan(self._with_models({})._prepared(self._binding.over(bound())).plan)
 
     @property
     def admission(self) -> tuple[int, int]:
@@ -205,7 +198,7 @@ class Program(Generic[P, R]):
         """
         if self._open_models():
             return _ROWS_AT_ONCE, 0
-        physical = self._physical(self._binding.over(bound()))
+        physical = self._prepared(self._binding.over(bound())).plan
         return physical.in_flight or 1, physical.floor
 
     @naming_keywords
@@ -242,16 +235,9 @@ class Program(Generic[P, R]):
         own = {name: id for name, id in self.bound().models.items() if name not in models}
         return replace(logical, models={name: own.get(name, id) for name, id in logical.models.items()}, text=text)
 
-    def work(
-        self,
-        args: Iterable[Any],
-        kwargs: Mapping[str, Any],
-        id: str = "",
-        index: int = 0,
-        admission: Admission | None = None,
-    ) -> partial[Any]:
-        """One run, as a function that makes its coroutine. `admission` says when it may start. Raises ArgumentError."""
-        from qpdsl.api.background import run
+    def call(self, args: Iterable[Any], kwargs: Mapping[str, Any], id: str = "", index: int = 0) -> ProgramCall[R]:
+        """One run, which is not started. Raises ArgumentError."""
+        from qpdsl.api.background import ProgramCall
 
         composition = current()
         if composition is not None:
@@ -261,25 +247,21 @@ class Program(Generic[P, R]):
         given, seed = dict(kwargs), run_binding.seed or 0
         if "seed" in given and "seed" not in self._names:
             seed = given.pop("seed")
-            check_whole("seed", seed)
+            Whole().check("seed", seed)
         values, models = self._arguments(tuple(args), given)
-        physical = self._with_models(models)._physical(run_binding, values)
-        arguments = bind(physical.params, values)
-        check_options(physical, arguments)
-        session = run_binding.session or default_session()
-        check_code(physical, allowed=session.allow_code)
-        return partial(
-            run,
-            session,
-            physical,
+        prepared = self._with_models(models)._prepared(run_binding, values)
+        arguments = bind(prepared.plan.params, values)
+        prepared.check(arguments)
+        return ProgramCall(
+            run_binding.session or default_session(),
+            prepared.plan,
             arguments,
             seed,
             self.functions,
             self._result,
+            run_binding.row_timeout,
             id,
             index,
-            admission=admission,
-            timeout=run_binding.row_timeout,
         )
 
     def __str__(self) -> str:
@@ -353,16 +335,16 @@ class Program(Generic[P, R]):
     def _bound_logical(self) -> LogicalProgram:
         return replace(self.logical, models=self._models(self._binding.over(bound())))
 
-    def _physical(self, binding: Binding, values: Mapping[str, Value] | None = None) -> PhysicalPlan:
-        """The plan on the models of a binding. Values of open parameters leave less to a budget."""
+    def _prepared(self, binding: Binding, values: Mapping[str, Value] | None = None) -> Prepared:
+        """The program, planned on the models of a binding. Values of open parameters leave less to a budget."""
         models = self._models(binding)
-        target = target_of(binding)
+        settings = settings_of(binding)
         widths = {width.name for way in self.logical.ways for width in way.widths if width.parameter}
         given = {name: value for name, value in (values or {}).items() if name in widths}
-        key = (target, tuple(models.items()), tuple(given.items()))
+        key = (settings, tuple(models.items()), tuple(given.items()))
         if key not in self._plans:
             logical = replace(self.logical, models=models)
-            self._plans[key] = _physical_plan(with_defaults(logical, given) if given else logical, target)
+            self._plans[key] = _prepared(with_defaults(logical, given) if given else logical, settings)
         return self._plans[key]
 
     def _models(self, binding: Binding) -> dict[str, str]:
@@ -376,28 +358,28 @@ def model_argument(name: str, value: Any) -> ModelArgument:
     id = getattr(value, "id", None)
     if not isinstance(id, str) or not hasattr(value, "adapter"):
         raise ArgumentError(f"`{name}` takes a model, `qp.model(…)` or an id, not {json_text(plain_value(value))}")
-    return with_adapter(id, value.adapter), value.kind
+    return with_think(with_adapter(id, value.adapter), value.think), value.kind
 
 
-def target_of(binding: Binding) -> Target:
-    """What programs of a binding run on: the device of its session, else that of the default session."""
+def settings_of(binding: Binding) -> Settings:
+    """What programs of a binding are planned with: the settings of its session, else those of the default session."""
     session = binding.session
-    if session is None:
-        return Target()
-    return Target(session.device, session.dtype, session.threads, session.router, tuple(session.exit_heads.items()))
+    return Settings() if session is None else Settings(**values_of(session.settings, SessionSettings))
 
 
-def _physical_plan(logical: LogicalProgram, target: Target) -> PhysicalPlan:
+def _prepared(logical: LogicalProgram, settings: Settings) -> Prepared:
     """The plan by all rules, with what they left open chosen by cost, but for the KV type, which the session sets.
 
-    A program under a budget gets its policy from the runs that are kept. Raises UsageError where it has no budget.
+    A program under a budget gets its policy from the saved runs. Raises UsageError where it has no budget.
     """
-    if logical.ways:
-        from qpdsl.budgets.program_policy import program_policy
+    from qpdsl.budgets.policy_for import program_policy
 
-        policy = program_policy(logical, {}, Computing(device=target.kind, dtype=target.dtype))
-        return Planning().optimized(logical, None, target, kv_types=False, policy=policy).plan
-    return routed(with_choice(optimize(with_servers(plan(logical))), target, kv_types=False).plan, target.router)
+    return plan_bound(
+        BoundProgram(logical),
+        settings,
+        PlanUse(rows=True),
+        lambda program, values: program_policy(program, values, settings),
+    )
 
 
 def _warn(diagnostic: Diagnostic, file: ast.File) -> None:

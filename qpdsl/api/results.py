@@ -42,7 +42,8 @@ class Candidate:
     `transcript` is its conversation, `{"role": …, "content": …}`, what it generated last as the assistant's turn; a
     plain prompt stands alone in it, without a role. `text` was generated since the last turn, `tokens` are its ids in
     the vocabulary of the model that wrote it, without those that end a turn, and `logprob` is the sum of their
-    log-probabilities as far as the plan computes them. `columns` are all columns, `path` its place in the fan-outs.
+    log-probabilities as far as the plan computes them; `thought` is what the model thought before it. `columns` are all
+    columns, `path` its place in the fan-outs.
     """
 
     text: str
@@ -51,6 +52,7 @@ class Candidate:
     columns: Mapping[str, Any]
     transcript: tuple[Mapping[str, str], ...]
     path: tuple[int, ...]
+    thought: str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,6 +89,11 @@ class Result(Generic[R]):
         return self.candidates[0].transcript if self.candidates else ()
 
     @property
+    def thought(self) -> str | None:
+        """What the model thought before its answer in the first row; None where it did not."""
+        return self.candidates[0].thought if self.candidates else None
+
+    @property
     def value(self) -> R:
         """What the program gave back. Raises RunError where it gave nothing."""
         if self.error is not None:
@@ -96,11 +103,16 @@ class Result(Generic[R]):
 
 @dataclass(frozen=True)
 class TextPiece:
-    """A piece of text as it is generated: of the row at `path`, by the stage with the number `stage`."""
+    """A piece of text as it is generated: of the row at `path`, by the stage with the number `stage`.
+
+    A letter comes once it is whole. One that nothing completes comes at the end, as U+FFFD, of the rows that are left.
+    `thought`: it is what the model thinks, and no part of its answer.
+    """
 
     path: tuple[int, ...]
     stage: int
     text: str
+    thought: bool = False
 
 
 @dataclass(frozen=True)

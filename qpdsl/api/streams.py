@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from functools import partial
 from itertools import islice
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from qpdsl.api.background import not_in_a_loop, submit
+from qpdsl.api.background import ProgramCall, call_soon, driven, not_in_a_loop, submit
 from qpdsl.api.results import Finished, Result, TextPiece
 from qpdsl.arguments import ArgumentError
-from qpdsl.dataset.admission import Admission
 from qpdsl.grammar.suggest import closest
-from qpdsl.settings import check_whole
+from qpdsl.runs.runner import RowQueue, start_rows
+from qpdsl.session.setting import Whole
+
+if TYPE_CHECKING:
+    from qpdsl.session.session import Session
 
 R = TypeVar("R")
 Put = Callable[[Any], object]
 InputRows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
-# One run of a program from its arguments, the row's id and index, and what says when it may start.
-RowRun = Callable[[Mapping[str, Any], str, int, Admission | None], partial[Any]]
+# One run of a program from its arguments, the row's id and its index.
+RowCall = Callable[[Mapping[str, Any], str, int], ProgramCall[R]]
 
 
 class Map(Generic[R]):
@@ -33,26 +35,26 @@ class Map(Generic[R]):
 
     def __init__(
         self,
-        run: RowRun,
+        call: RowCall[R],
         params: Collection[str],
         limits: tuple[int, int],
         rows: InputRows,
         concurrency: int | None,
         seeds: Iterable[int] | None = None,
     ) -> None:
-        """`run` makes a row's run, `params` are the parameters by name, `limits` are those of `Program.admission`.
+        """`call` makes a row's run, `params` are the parameters by name, `limits` are those of `Program.admission`.
 
         `seeds` are those of the rows, in their order.
         """
         if concurrency is not None:
-            check_whole("concurrency", concurrency, 1)
+            Whole(1).check("concurrency", concurrency)
         if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable | AsyncIterable):
             raise ArgumentError(f"`map` takes many rows, each a mapping of arguments, not a {type(rows).__name__}")
         if seeds is not None and "seed" in params:
             raise ArgumentError("`seed` is a parameter of the program, so `seeds` cannot be the seeds of its rows")
         if isinstance(seeds, str) or not isinstance(seeds, Iterable | None):
             raise ArgumentError(f"`seeds` takes the whole numbers of the rows, not {seeds!r}")
-        self._run, self._params, self._rows = run, frozenset(params), rows
+        self._make, self._params, self._rows = call, frozenset(params), rows
         self._seeds = seeds
         self._concurrency, self._floor = limits if concurrency is None else (concurrency, 0)
 
@@ -60,65 +62,61 @@ class Map(Generic[R]):
         if not isinstance(self._rows, Iterable):
             raise TypeError("these rows come asynchronously: write `async for` over the results")
         not_in_a_loop("`async for` over the results")
-        done: SimpleQueue[Future[Result[R]]] = SimpleQueue()
+        ended: SimpleQueue[Result[R] | BaseException] = SimpleQueue()
         seeds = None if self._seeds is None else iter(self._seeds)
-        rows, admission = enumerate(self._rows), self._admission()
-        running: set[Future[Result[R]]] = set()
+        rows, started = enumerate(self._rows), _StartedRows[R](self._floor, ended.put)
+        running = 0
         try:
             while True:
-                for index, row in islice(rows, self._concurrency - len(running)):
-                    running.add(self._started(index, row, admission, done.put, seeds))
+                for index, row in islice(rows, self._concurrency - running):
+                    started.put(self._call(index, row, seeds))
+                    running += 1
                 if not running:
+                    started.close()
                     return
-                finished = done.get()
-                running.remove(finished)
-                yield finished.result()
+                result = ended.get()
+                running -= 1
+                yield _result(result)
         finally:
-            _cancel(running)
+            started.cancel()
 
     async def __aiter__(self) -> AsyncIterator[Result[R]]:
         # Waiting for the next row must not delay a result, so rows are taken in a task of their own.
         loop = asyncio.get_running_loop()
-        done: asyncio.Queue[Future[Result[R]] | None] = asyncio.Queue()
-        room, admission = asyncio.Semaphore(self._concurrency), self._admission()
-        running: set[Future[Result[R]]] = set()
-
-        def put(future: Future[Result[R]]) -> None:
-            loop.call_soon_threadsafe(done.put_nowait, future)
-
+        ended: asyncio.Queue[Result[R] | BaseException | None] = asyncio.Queue()
+        room, running = asyncio.Semaphore(self._concurrency), 0
+        started = _StartedRows[R](self._floor, lambda result: loop.call_soon_threadsafe(ended.put_nowait, result))
         seeds = None if self._seeds is None else iter(self._seeds)
 
         async def feed() -> None:
+            nonlocal running
             index = 0
             await room.acquire()
             async for row in _asynchronous(self._rows):
-                running.add(self._started(index, row, admission, put, seeds))
+                started.put(self._call(index, row, seeds))
+                running += 1
                 index += 1
                 await room.acquire()
 
         feeding = asyncio.create_task(feed())
-        feeding.add_done_callback(lambda _: done.put_nowait(None))
+        feeding.add_done_callback(lambda _: ended.put_nowait(None))
         try:
             while running or not feeding.done():
-                finished = await done.get()
-                if finished is None:
+                result = await ended.get()
+                if result is None:
                     feeding.result()
                     continue
-                running.remove(finished)
-                yield finished.result()
+                running -= 1
+                yield _result(result)
                 room.release()
             feeding.result()
+            await asyncio.to_thread(started.close)
         finally:
             feeding.cancel()
-            _cancel(running)
+            started.cancel()
 
-    def _admission(self) -> Admission | None:
-        return Admission(self._floor) if self._floor else None
-
-    def _started(
-        self, index: int, row: Mapping[str, Any], admission: Admission | None, put: Put, seeds: Iterator[int] | None
-    ) -> Future[Result[R]]:
-        """Starts the run of a row; `put` gets its future when it is done. Raises ArgumentError."""
+    def _call(self, index: int, row: Mapping[str, Any], seeds: Iterator[int] | None) -> ProgramCall[R]:
+        """The run of a row. Raises ArgumentError."""
         if not isinstance(row, Mapping):
             raise ArgumentError(f"row {index}: a row is a mapping of arguments, not a {type(row).__name__}")
         arguments = {name: value for name, value in row.items() if name in self._params}
@@ -136,12 +134,61 @@ class Map(Generic[R]):
         elif "seed" in row:
             arguments["seed"] = row["seed"]
         try:
-            run = self._run(arguments, id_, index, admission)
+            return self._make(arguments, id_, index)
         except ArgumentError as error:
             raise ArgumentError(f"row {id_}: {error}") from error
-        future: Future[Result[R]] = submit(run())
-        future.add_done_callback(put)
-        return future
+
+
+class _StartedRows(Generic[R]):
+    """Rows that run in the background, each session's as `start_rows` starts them.
+
+    `ended` gets the result of each row, or what has ended the rows of its session.
+    """
+
+    def __init__(self, floor: int, ended: Put) -> None:
+        self._floor = floor
+        self._ended = ended
+        self._queues: dict[Session, tuple[RowQueue[ProgramCall[R]], Future[None]]] = {}
+
+    def put(self, call: ProgramCall[R]) -> None:
+        """Has a row start once it may."""
+        if call.session not in self._queues:
+            queue: RowQueue[ProgramCall[R]] = RowQueue()
+            rows = start_rows(call.session, queue, lambda _: (self._floor, None), self._run)
+            future = submit(driven(call.session, rows))
+            future.add_done_callback(self._failed)
+            self._queues[call.session] = queue, future
+        call_soon(self._queues[call.session][0].put, call)
+
+    def close(self) -> None:
+        """Ends what all rows of which have ended, and waits for that."""
+        for queue, future in self._queues.values():
+            call_soon(queue.close)
+            future.result()
+
+    def cancel(self) -> None:
+        for _, future in self._queues.values():
+            future.cancel()
+
+    async def _run(self, call: ProgramCall[R]) -> None:
+        try:
+            self._ended(await call.run())
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                raise RuntimeError("the run was cancelled from within") from error
+            raise
+
+    def _failed(self, future: Future[None]) -> None:
+        if not future.cancelled() and (error := future.exception()) is not None:
+            self._ended(error)
+
+
+def _result(ended: Result[R] | BaseException) -> Result[R]:
+    """The result of a row. Raises what has ended all rows."""
+    if isinstance(ended, BaseException):
+        raise ended
+    return ended
 
 
 async def _asynchronous(rows: InputRows) -> AsyncIterator[Mapping[str, Any]]:
@@ -153,16 +200,11 @@ async def _asynchronous(rows: InputRows) -> AsyncIterator[Mapping[str, Any]]:
             yield row
 
 
-def _cancel(running: set[Future[Result[R]]]) -> None:
-    for future in running:
-        future.cancel()
-
-
 class Stream(Generic[R]):
     """One run of a program: the pieces of its text as they are generated, then its result."""
 
-    def __init__(self, run: partial[Any]) -> None:
-        self._run = run
+    def __init__(self, call: ProgramCall[R]) -> None:
+        self._call = call
 
     def __iter__(self) -> Iterator[TextPiece | Finished[R]]:
         not_in_a_loop("`async for` over the pieces")
@@ -187,9 +229,9 @@ class Stream(Generic[R]):
             future.cancel()
 
     def _started(self, put: Put) -> Future[Result[R]]:
-        def on_token(path: tuple[int, ...], stage: int, text: str) -> None:
-            put(TextPiece(path, stage, text))
+        def on_token(path: tuple[int, ...], stage: int, text: str, thought: bool) -> None:
+            put(TextPiece(path, stage, text, thought))
 
-        future: Future[Result[R]] = submit(self._run(on_token=on_token))
+        future = submit(self._call.alone(on_token))
         future.add_done_callback(put)
         return future

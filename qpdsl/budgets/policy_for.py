@@ -1,25 +1,46 @@
-"""The policy of a budgeted program: learned from kept runs, or without any."""
+"""The policy of a budgeted program: learned from saved runs, or without any, or that of an earlier sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePath
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 
-from qpdsl.budgets.expected_accuracy import held_out
-from qpdsl.budgets.kept_ways import KeptWay, kept_ways, mean_spends, observations
-from qpdsl.budgets.observations import Observations
-from qpdsl.budgets.policy_learning import OverBudget, learned
+from qpdsl.budgets.observations import (
+    Observations,
+    SavedStrategy,
+    mean_spends,
+    nested_strategies,
+    observations,
+    saved_strategies,
+)
+from qpdsl.budgets.policy_learning import OverBudget, held_out, learned
 from qpdsl.errors import UsageError
-from qpdsl.planner.budget.budget_policy import BudgetPolicy, Way
-from qpdsl.run_store.fingerprint import Fingerprint
-from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.grammar.model_id import is_remote
+from qpdsl.model_digest import location_digest
+from qpdsl.model_location import own_places
+from qpdsl.planner.cost.cardinality import cardinalities
+from qpdsl.planner.cost.statistics import Statistics
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.budget_policy import BudgetPolicy, FixedStrategy
+from qpdsl.planner.plan.logical import LogicalProgram
+from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.plan.physical import PhysicalPlan, everything
+from qpdsl.planner.strategies.written_strategies import fixed, strategies_of
+from qpdsl.planner.values.value import Value, plain
+from qpdsl.runs.job import Job
+from qpdsl.runs.store.fingerprint import Fingerprint, run_fingerprint
+from qpdsl.runs.store.run_folder import RunFolder
+from qpdsl.runs.store.run_record import RunRecord
+from qpdsl.session.prepare import Policies
+from qpdsl.session.settings import SessionSettings
 
-# Fewer problems tell too little: the interval of a share is as wide as all ways lie apart.
-LEAST_PROBLEMS = 30
+# Fewer problems tell too little: the interval of a share is as wide as all strategies lie apart.
+MIN_PROBLEMS = 30
 
 
 def policy_for(
-    ways: Sequence[Way],
+    ways: Sequence[FixedStrategy],
     fingerprints: Sequence[Fingerprint],
     *,
     unit: str,
@@ -29,19 +50,19 @@ def policy_for(
     estimates: Sequence[float | None] = (),
     models: Mapping[str, str] | None = None,
 ) -> BudgetPolicy:
-    """What a program decides by under a budget, learned from the runs that are kept of its ways.
+    """What a program decides by under a budget, learned from saved runs of its strategies.
 
-    `fingerprints` has that of a plain run of each way (see `kept_ways.py`), `estimates` what each is expected to take,
-    for where nothing is kept. `models` are the ids of those that `fingerprints` have no digest of. `budget` is a mean
-    over problems. `nested`: see `Observations`, with numbers of `ways`. The ways of the policy are those that it was
-    learned from, by ascending spend. Without enough to learn from, the policy is the way that takes most within the
-    budget, and nothing is claimed of it.
+    `fingerprints` has that of a plain run of each strategy (see `observations.py`), `estimates` what each is expected
+    to take, for where nothing is kept. `models` are the ids of those that `fingerprints` have no digest of. `budget` is
+    a mean over problems. `nested`: see `Observations`, with numbers of `ways`. The strategies of the policy are those
+    that it was learned from, by ascending spend. Without enough to learn from, the policy is the strategy that takes
+    most within the budget, and nothing is claimed of it.
 
-    Raises UsageError where every way is known to take more than the budget.
+    Raises UsageError where every strategy is known to take more than the budget.
     """
-    kept = kept_ways(fingerprints, unit, folder or RunFolder(), models)
+    kept = saved_strategies(fingerprints, unit, folder or RunFolder(), models)
     seen = observations(ways, kept, unit, nested)
-    if seen is not None and len(seen.names) >= LEAST_PROBLEMS:
+    if seen is not None and len(seen.names) >= MIN_PROBLEMS:
         return learned_policy(seen, unit, budget, _names(kept))
     return unlearned_policy(ways, list(mean_spends(kept, unit)), estimates, unit, budget)
 
@@ -49,7 +70,7 @@ def policy_for(
 def learned_policy(seen: Observations, unit: str, budget: float, inputs: Sequence[str]) -> BudgetPolicy:
     """The policy that does best on observations, with what is expected of it on problems that it did not learn from.
 
-    `inputs` are names of the data. Raises UsageError where every way takes more than the budget.
+    `inputs` are names of the data. Raises UsageError where every strategy takes more than the budget.
     """
     try:
         cascade = learned(seen, budget)
@@ -66,22 +87,22 @@ def learned_policy(seen: Observations, unit: str, budget: float, inputs: Sequenc
         budget=budget,
         expected=expected.right,
         spends=expected.spend,
-        learned_from=f"{count} problems{of}, each run by {len(seen.ways)} ways",
+        learned_from=f"{count} problems{of}, each run by {len(seen.ways)} strategies",
         between=(expected.between.low, expected.between.high),
     )
 
 
 def unlearned_policy(
-    ways: Sequence[Way],
+    ways: Sequence[FixedStrategy],
     measured: Sequence[float | None],
     estimates: Sequence[float | None],
     unit: str,
     budget: float,
 ) -> BudgetPolicy:
-    """The one way that takes most within the budget, by what was measured of it or else is estimated.
+    """The one strategy that takes most within the budget, by what was measured of it or else is estimated.
 
-    Where no way is thought to keep the budget it is the cheapest, and where nothing is known of any the first. Raises
-    UsageError where every way was measured to take more.
+    Where no strategy is thought to keep the budget it is the cheapest, and where nothing is known of any the first.
+    Raises UsageError where every strategy was measured to take more.
     """
     estimated = [*estimates, *[None] * (len(ways) - len(estimates))]
     known = {
@@ -111,19 +132,113 @@ def _nothing(
     chosen: int, known: dict[int, float], fitting: list[int], measured: Sequence[float | None], unit: str
 ) -> str:
     if chosen not in known:
-        return "nothing was learned yet, nor is it known what a way takes"
+        return "nothing was learned yet, nor is it known what a strategy takes"
     how = "measured" if measured[chosen] is not None else "estimated"
-    less = "" if fitting else ", which is the least of all ways and more than the budget"
-    return f"nothing was learned yet; this way is {how} at {known[chosen]:,.4g} {unit} a problem{less}"
+    less = "" if fitting else ", which is the least of all strategies and more than the budget"
+    return f"nothing was learned yet; this strategy is {how} at {known[chosen]:,.4g} {unit} a problem{less}"
 
 
-def _too_little(way: Way, spent: float, unit: str, budget: float) -> UsageError:
+def _too_little(way: FixedStrategy, spent: float, unit: str, budget: float) -> UsageError:
     return UsageError(
-        f"a budget of {budget:,.4g} {unit} is too little: the cheapest way, `{way.name}`, takes {spent:,.4g} a problem",
+        f"a budget of {budget:,.4g} {unit} is too little: the cheapest strategy, `{way.name}`, takes {spent:,.4g}",
         "a budget is a mean over problems; give more",
     )
 
 
-def _names(kept: Sequence[KeptWay]) -> list[str]:
+def _names(kept: Sequence[SavedStrategy]) -> list[str]:
     """What the data is called, without the folders that it lay in."""
     return sorted({PurePath(name).name for way in kept for name in way.inputs if name})
+
+
+def program_policy(
+    program: LogicalProgram,
+    values: Mapping[str, Value],
+    settings: SessionSettings | None = None,
+    *,
+    planned: str = "optimized",
+    python: str = "",
+) -> BudgetPolicy | None:
+    """What the program decides by under its budget, learned from saved runs of its strategies.
+
+    None where it leaves nothing open, or has no budget. `values` hold for all rows; `settings`, `planned` and `python`
+    are those of the run that is to come (see `run_fingerprint` and `Job`). Raises UsageError as `policy_for` does.
+    """
+    if not program.ways or program.budget is None:
+        return None
+    ways = strategies_of(program)
+    plans = [plan(fixed(program, way), support=True) for way in ways]
+    digests, others = _models(program)
+    return policy_for(
+        ways,
+        [_fingerprint(own, values, settings or SessionSettings(), planned, digests, python) for own in plans],
+        unit=program.budget.unit,
+        budget=program.budget.amount,
+        nested=nested_strategies([own.ops for own in plans]),
+        estimates=[_tokens(own) if program.budget.unit == "tokens" else None for own in plans],
+        models=others,
+    )
+
+
+def _fingerprint(
+    own: PhysicalPlan,
+    values: Mapping[str, Value],
+    settings: SessionSettings,
+    planned: str,
+    digests: Mapping[str, str],
+    python: str,
+) -> Fingerprint:
+    models = {name: digest for name, digest in digests.items() if name in own.models}
+    return run_fingerprint(Job(own, None, 0, planned=planned), values, settings, models=models, python=python)
+
+
+def _models(program: LogicalProgram) -> tuple[dict[str, str], dict[str, str]]:
+    """The digests of models whose files are here, and the ids of the others, which nothing is asked of yet."""
+    digests, others = dict[str, str](), dict[str, str]()
+    for name, id in program.models.items():
+        places = [] if is_remote(id) else [place for place, _ in own_places(id)]
+        if places and all(isinstance(place, Path) and place.is_dir() for place in places):
+            digests[name] = location_digest(*places)
+        else:
+            others[name] = id
+    return digests, others
+
+
+def _tokens(own: PhysicalPlan) -> float:
+    """About how many tokens a problem takes, by rule of thumb."""
+    cards = cardinalities(own, Statistics()).of
+    drawing = [node.id for node in everything(own.ops) if isinstance(node.op, ops.Generate)]
+    return sum(cards[id].samples * cards[id].length for id in drawing)
+
+
+@dataclass(frozen=True)
+class SavedPolicies:
+    """The records of budgeted cells, newest first.
+
+    What is learned now could be another policy, by the saved runs since.
+    """
+
+    records: tuple[RunRecord, ...] = ()
+
+    @classmethod
+    def of(cls, records: Iterable[RunRecord]) -> SavedPolicies:
+        """Those of these records, oldest first, that are budgeted cells of sweeps."""
+        found = [record for record in records if record.sweep is not None and record.policy is not None]
+        return cls(tuple(reversed(found)))
+
+    def before(self, learned: Policies) -> Policies:
+        """What a cell decides by: as before, or else what is learned."""
+        return lambda program, values: self.policy(program, values) or learned(program, values)
+
+    def policy(self, program: LogicalProgram, values: Mapping[str, Value]) -> BudgetPolicy | None:
+        """What the newest cell of a program with these values and this budget decides by; None where there is none."""
+        budget = program.budget
+        if budget is None:
+            return None
+        parameters = {name: plain(value) for name, value in values.items()}
+        for record in self.records:
+            if (record.program, record.source, record.parameters) != (program.name, program.text, parameters):
+                continue
+            policy = BudgetPolicy.from_json(record.policy or {})
+            if (policy.unit, policy.budget) == (budget.unit, budget.amount) and record.models == dict(program.models):
+                return policy
+        return None

@@ -1,42 +1,140 @@
-"""Learning a cascade from observations: the most right answers at a mean spend.
-
-A way's support says how hard its problem is, so how well a problem is served depends on where it goes from there. Right
-answers are weighed against what they take at a *price*: the cascade is the one with the greatest mean of right answers
-less price times spend, and the price the least at which the budget is kept (a Lagrangian). For a price, what should
-follow a way is known once it is known for all later ways, so that turns are found from the last way to the first.
-
-Budgets by difficulty are those of Snell et al., "Scaling LLM Test-Time Compute Optimally", 2024, section 3, where
-difficulty is estimated once, by bins of a verifier's scores of many samples. Here the ways that a problem was tried by
-are both the estimate and an answer, as in the cascades of Chen et al., "FrugalGPT", 2023.
-"""
+"""Learning a cascade: which strategy a problem is tried by first, what follows, and what to expect of it."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
 
 import numpy as np
 
-from qpdsl.budgets.observations import Observations
-from qpdsl.budgets.support_bins import SupportBins, cut_below
-from qpdsl.budgets.way_cascade import Bools, Cascade, replayed
-from qpdsl.planner.budget.budget_policy import Turn
+from qpdsl.budgets.observations import Floats, Observations, Table
+from qpdsl.planner.plan.budget_policy import Turn
+from qpdsl.runs.statistics import Interval, bootstrap_interval, wilson
 
+Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+# A bin has at least so many rows, but for equal ones, and there are at most so many bins.
+MIN_ROWS = 15
+MAX_BINS = 24
+# The weights of a bin's neighbours and of itself in its average.
+_SMOOTH = (0.25, 0.5, 0.25)
 # How often turns are found anew for the rows alone that come to them.
 _ROUNDS = 3
-# Prices are looked for between these, in right answers for the spend of the cheapest way, by so many halvings.
+# Prices are looked for between these, in right answers for the spend of the cheapest strategy, by so many halvings.
 _PRICES = (1e-6, 10.0)
 _HALVINGS = 24
 # What a simpler cascade may take of what the other takes.
 _MORE = 1.01
 # How many places for a cut are tried where two prices differ.
 _PLACES = 64
+_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """The table of a `BudgetPolicy`, by numbers of strategies."""
+
+    first: int
+    turns: Mapping[int, Turn] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """What a cascade comes to, each [rows]: 1 for a right answer, what was spent, and the strategy that a row ended by.
+
+    `reached` has, by the number of a strategy, which rows are tried by it.
+    """
+
+    correct: Floats
+    spend: Floats
+    last: Numbers
+    reached: Mapping[int, Bools]
+
+
+def replayed(cascade: Cascade, seen: Observations) -> Replay:
+    """What a cascade would have come to on the rows of `seen`, whose strategies it names."""
+    rows = len(seen.problems)
+    last = np.full(rows, cascade.first, dtype=np.int64)
+    spend = seen.spend[:, cascade.first].copy()
+    reached = {cascade.first: np.ones(rows, dtype=bool)}
+    # A turn leads to later strategies alone, so that one pass over them in order follows every row to its end.
+    for own in range(len(seen.ways)):
+        turn, here = cascade.turns.get(own), last == own
+        if turn is None or not here.any():
+            continue
+        follows = following(turn, seen.support[:, own])
+        for later in {way for way in turn.next if way is not None}:
+            goes_on = here & (follows == later)
+            spend[goes_on] += seen.further(own, later)[goes_on]
+            last[goes_on] = later
+            reached[later] = reached.get(later, False) | goes_on
+    return Replay(seen.correct[np.arange(rows), last], spend, last, reached)
+
+
+def following(turn: Turn, support: Floats) -> Numbers:
+    """int64 [rows]: the strategy that follows at each support, -1 for the end; see `Turn.after`."""
+    places = np.searchsorted(np.asarray(turn.cuts, dtype=np.float64), support, side="right")
+    return np.array([-1 if way is None else way for way in turn.next], dtype=np.int64)[places]
+
+
+@dataclass(frozen=True, eq=False)
+class SupportBins:
+    """`cuts` ascend; a row with support of at least the first k of them is in bin k. `places`: each row's bin."""
+
+    cuts: tuple[float, ...]
+    places: Numbers
+
+    @classmethod
+    def of(cls, support: Floats) -> SupportBins:
+        """Bins of as many rows each. Equal support is never told apart, so that a bin may have more."""
+        count = min(len(support) // MIN_ROWS, MAX_BINS)
+        ordered = np.sort(support)
+        bounds = {float(ordered[len(ordered) * number // count]) for number in range(1, count)} - {float(ordered[0])}
+        cuts = tuple(sorted(cut_below(bound, ordered) for bound in bounds))
+        return cls(cuts, np.searchsorted(np.asarray(cuts, dtype=np.float64), support, side="right").astype(np.int64))
+
+    def averages(self, values: Table, counted: Bools) -> Table:
+        """float64 [bins, columns]: means over the counted rows of each bin, averaged with those of its neighbours.
+
+        A bin with too few of them has the means over all rows.
+        """
+        few, means = self._smoothed(values, counted)
+        if few.any():
+            means[few] = self._smoothed(values, np.ones_like(counted))[1][few]
+        return means
+
+    def _smoothed(self, values: Table, counted: Bools) -> tuple[Bools, Table]:
+        bins = len(self.cuts) + 1
+        sums = np.zeros((bins, values.shape[1]))
+        np.add.at(sums, self.places[counted], values[counted])
+        rows = np.bincount(self.places[counted], minlength=bins).astype(np.float64)
+        weights = _with_neighbours(rows[:, None])
+        return weights[:, 0] < MIN_ROWS / 2, _with_neighbours(sums) / np.maximum(weights, 1e-12)
+
+
+def cut_below(bound: float, ordered: Floats) -> float:
+    """A cut that tells `bound` from the next lower one of the ascending values, half-way between the two."""
+    place = int(np.searchsorted(ordered, bound, side="left"))
+    lower = float(ordered[place - 1]) if place else bound
+    return (lower + bound) / 2 if np.isfinite(lower) else bound
+
+
+def _with_neighbours(values: Table) -> Table:
+    before, own, after = _SMOOTH
+    smoothed = own * values
+    smoothed[1:] += before * values[:-1]
+    smoothed[:-1] += after * values[1:]
+    return smoothed
 
 
 class OverBudget(ValueError):
-    """No way keeps the budget. `way` is the number of the cheapest, `spend` what it takes on average."""
+    """No strategy keeps the budget. `way` is the number of the cheapest, `spend` what it takes on average."""
 
     def __init__(self, way: int, spend: float) -> None:
-        super().__init__(f"the cheapest way takes {spend:,.4g} a problem")
+        super().__init__(f"the cheapest strategy takes {spend:,.4g} a problem")
         self.way = way
         self.spend = spend
 
@@ -55,7 +153,7 @@ def learned(seen: Observations, budget: float) -> Cascade:
 
 
 def _begun_by(first: int, seen: Observations, bins: list[SupportBins], budget: float) -> Cascade:
-    """The best cascade that begins with this way, which alone keeps the budget."""
+    """The best cascade that begins with this strategy, which alone keeps the budget."""
     low, high = (price / max(float(seen.spend[:, 0].mean()), 1e-12) for price in _PRICES)
     best, over = Cascade(first), _at_price(seen, bins, low, first)
     if _spend(over, seen) <= budget:
@@ -84,10 +182,10 @@ def _at_price(seen: Observations, bins: list[SupportBins], price: float, first: 
 
 
 def _turns(seen: Observations, bins: list[SupportBins], price: float, reached: Mapping[int, Bools]) -> dict[int, Turn]:
-    """What should follow each way, found from the rows that come to it, where these are known."""
+    """What should follow each strategy, found from the rows that come to it, where these are known."""
     rows, ways = seen.correct.shape
     candidates = _worthwhile(seen)
-    # float64 [rows, ways]: what a row is worth from a way on, without the way's own spend.
+    # float64 [rows, strategies]: what a row is worth from a strategy on, without the strategy's own spend.
     worths, turns = seen.correct.copy(), {}
     for own in range(ways - 1, -1, -1):
         later = [way for way in candidates if way > own]
@@ -104,7 +202,7 @@ def _turns(seen: Observations, bins: list[SupportBins], price: float, reached: M
 
 
 def _worthwhile(seen: Observations) -> list[int]:
-    """The ways that are right more often than every cheaper one: only these are gone on to.
+    """The strategies that are right more often than every cheaper one: only these are gone on to.
 
     The others would only add chances to be wrong about what few rows tell.
     """
@@ -186,3 +284,44 @@ def _worth(cascade: Cascade, seen: Observations, price: float) -> float:
 def _best(cascades: Iterable[Cascade], seen: Observations) -> Cascade:
     """The one that is right most often; of equals, the one that takes least."""
     return max(cascades, key=lambda cascade: (float(replayed(cascade, seen).correct.mean()), -_spend(cascade, seen)))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedAccuracy:
+    """The share of right answers with its 95% interval, and the mean spend."""
+
+    right: float
+    between: Interval
+    spend: float
+
+
+def held_out(seen: Observations, budget: float) -> ExpectedAccuracy:
+    """Cross-validation in five folds: each problem is answered by the cascade that the other folds gave.
+
+    All rows of a problem are in one fold. The interval is over problems: Wilson's, or a bootstrap's where problems were
+    run several times. Raises ValueError for less than two problems.
+    """
+    names = seen.names
+    if len(names) < 2:
+        raise ValueError("what was learned from one problem cannot be tried on another")
+    right, spent = defaultdict(list), defaultdict(list)
+    for fold in range(min(_FOLDS, len(names))):
+        own = {name for place, name in enumerate(names) if place % _FOLDS == fold}
+        tried = seen.only(own)
+        replay = replayed(_learned(seen.only(set(names) - own), budget), tried)
+        for row, problem in enumerate(tried.problems):
+            right[problem].append(float(replay.correct[row]))
+            spent[problem].append(float(replay.spend[row]))
+    rights = [fmean(right[name]) for name in names]
+    # A bootstrap of problems that all agree would be certain.
+    once = len(names) == len(seen.problems) or len(set(rights)) == 1
+    between = wilson(round(sum(rights)), len(rights)) if once else bootstrap_interval(rights)
+    return ExpectedAccuracy(fmean(rights), between, fmean(fmean(spent[name]) for name in names))
+
+
+def _learned(seen: Observations, budget: float) -> Cascade:
+    try:
+        return learned(seen, budget)
+    except OverBudget as over:
+        # A part of the problems can take more than all of them together.
+        return Cascade(over.way)

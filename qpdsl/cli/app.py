@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -19,28 +18,28 @@ from qpdsl.cli.console import keep_streams, put, say
 from qpdsl.cli.exits import Exit, table
 from qpdsl.errors import DataError, UserError, is_out_of_memory, reason
 
-# Each command and where in `qpdsl.cli.commands` it is, in the order of `--help`.
-_COMMANDS = {
-    "run": "run",
-    "eval": "eval",
-    "diff": "records.diff",
-    "top": "viewers.top",
-    "replay": "viewers.replay",
-    "report": "viewers.report",
-    "runs": "records.runs",
-    "check": "check",
-    "fmt": "fmt",
-    "explain": "explain",
-    "explain-error": "explain_error",
-    "profile": "profiling.profile",
-    "calibrate": "calibrate",
-    "analyze": "analyze",
-    "models": "models",
-    "programs": "programs",
-    "serve": "servers.serve",
-    "lsp": "servers.lsp",
-    "completion": "completion",
-}
+# The commands in the order of `--help`, each in the file of `qpdsl.cli.commands` that is named as it is.
+_COMMANDS = (
+    "run",
+    "eval",
+    "diff",
+    "top",
+    "replay",
+    "report",
+    "runs",
+    "check",
+    "fmt",
+    "explain",
+    "explain-error",
+    "profile",
+    "calibrate",
+    "analyze",
+    "models",
+    "programs",
+    "serve",
+    "lsp",
+    "completion",
+)
 # What is left over on a command line, where it looks like a parameter's value.
 _SETTING = re.compile(r"extra arguments? \(([A-Za-z_]\w*)=")
 _PARTS = ("torch", "transformers", "llguidance")
@@ -60,7 +59,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"qpdsl.cli.commands.{_COMMANDS[cmd_name]}").command
+        command: click.Command = import_module(f"qpdsl.cli.commands.{cmd_name.replace('-', '_')}").command
         command.epilog = command.epilog or _EPILOG
         return command
 
@@ -143,20 +142,16 @@ def dispatch(argv: Sequence[str]) -> int:
 def _fail(error: Exception) -> int:
     """Reports an error and gives the exit code that it stands for."""
     from qpdsl.arguments import ArgumentError
+    from qpdsl.cli.diagnostics import say_error, say_internal, show_error
     from qpdsl.executor.checkpoint.errors import ModelError
     from qpdsl.executor.requests.errors import BudgetReached, ServerGone
     from qpdsl.grammar.diagnostic import QpError
 
     if isinstance(error, QpError):
-        from qpdsl.cli.diagnostics import show_error
-
         show_error(error)
         return Exit.USAGE
     if isinstance(error, UserError):
-        lines = error.message.split("\n")
-        say("\n".join(f"error: {line}" for line in lines))
-        if error.help is not None:
-            say(f"help: {error.help}")
+        say_error(error)
         return Exit.DATA if isinstance(error, DataError) else Exit.USAGE
     if isinstance(error, ArgumentError):
         say(f"error: {error}")
@@ -166,7 +161,7 @@ def _fail(error: Exception) -> int:
         return Exit.MODEL
     if isinstance(error, ServerGone | BudgetReached):
         say(f"error: {error}")
-        say("help: the same command, with the server there and enough to spend, asks for nothing that was kept again")
+        say("help: re-run to resume; finished requests are cached")
         return Exit.SERVER if isinstance(error, ServerGone) else Exit.BUDGET
     if isinstance(error, OSError) and error.errno in _BAD_PATHS:
         say(f"error: cannot use `{error.filename}`: {reason(error)}")
@@ -175,11 +170,7 @@ def _fail(error: Exception) -> int:
         say("error: out of memory: the system gives no more of it to this process")
         say("help: `--kv-memory`, `--concurrency` or a smaller model takes less; finished rows of `--input` are kept")
         return Exit.MEMORY
-    if os.environ.get("QPDSL_DEBUG"):
-        say("".join(traceback.format_exception(error)).rstrip())
-    hint = "" if os.environ.get("QPDSL_DEBUG") else "; QPDSL_DEBUG=1 shows where"
-    what = " ".join(f"{type(error).__name__}: {error}".split())
-    say(f"internal error: {what} (please report it{hint})")
+    say_internal(error)
     return Exit.INTERNAL
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Iterable
 
 from qpdsl.cli.console import say, say_rendered, wants_colour
+from qpdsl.errors import UserError
 from qpdsl.grammar.diagnostic import MAX_DIAGNOSTICS, Diagnostic, QpError, more_note, render
 from qpdsl.grammar.source import Source
 
@@ -33,6 +36,22 @@ def show_error(error: QpError) -> None:
     """All that is wrong with a program, and how much of it was left out."""
     show(error.diagnostics, error.source)
     show_more(error)
+
+
+def say_error(error: UserError) -> None:
+    """What the user did wrong, each finding on a line, and what to do instead."""
+    say("\n".join(f"error: {line}" for line in error.message.split("\n")))
+    if error.help is not None:
+        say(f"help: {error.help}")
+
+
+def say_internal(error: Exception) -> None:
+    """What went wrong inside, for a report; with QPDSL_DEBUG where it did."""
+    debug = os.environ.get("QPDSL_DEBUG")
+    if debug:
+        say("".join(traceback.format_exception(error)).rstrip())
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    say(f"internal error: {what} (please report it{'' if debug else '; QPDSL_DEBUG=1 shows where'})")
 
 
 def show_more(error: QpError) -> None:

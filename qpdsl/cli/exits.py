@@ -27,17 +27,17 @@ class Exit(IntEnum):
 
 _MEANINGS = {
     Exit.OK: "ok",
-    Exit.ROW_FAILED: "a row failed, the others are done; `fmt --check`: a file would change; "
+    Exit.ROW_FAILED: "some rows failed; `fmt --check`: a file would change; "
     "`diff --fail-if worse`: the second run is worse",
-    Exit.USAGE: "bad usage, a bad program, or a file that cannot be written",
+    Exit.USAGE: "bad usage, an invalid program, or a file that cannot be written",
     Exit.DATA: "bad input data",
-    Exit.MODEL: "a model cannot be loaded",
-    Exit.MEMORY: "the system gives no more memory",
-    Exit.SERVER: "a server does not answer any more; finished rows are kept",
-    Exit.BUDGET: "the budget is spent; finished rows are kept",
-    Exit.INTERNAL: "a fault in qpdsl itself",
-    Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; finished rows are kept",
-    Exit.CLOSED: "whoever read stdout has gone",
+    Exit.MODEL: "a model could not be loaded",
+    Exit.MEMORY: "out of memory",
+    Exit.SERVER: "a server stopped responding; finished rows are saved",
+    Exit.BUDGET: "the remote budget is spent; finished rows are saved",
+    Exit.INTERNAL: "internal error",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; finished rows are saved",
+    Exit.CLOSED: "stdout was closed",
 }
 
 

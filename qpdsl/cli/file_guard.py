@@ -6,13 +6,14 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from qpdsl.errors import UsageError, reason
-from qpdsl.output import check_writable, holds_something, write_whole
+from qpdsl.output import check_writable, holds_something, write_whole, write_whole_bytes
+from qpdsl.runs.record_file import PARQUET, parquet_bytes, text_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,15 @@ class OutputFile:
         """Writes the file, whole or not at all. Raises UsageError, also where that would lose what it holds."""
         self.check()
         write_whole(self.path, lines, replace=self.overwrite)
+
+    def write_records(self, records: Sequence[Mapping[str, Any]], form: str) -> None:
+        """`write` for records in one of the formats of `record_file.py`."""
+        if form != PARQUET:
+            self.write(text_lines(records, form))
+            return
+        data = parquet_bytes(records)
+        self.check()
+        write_whole_bytes(self.path, data, replace=self.overwrite)
 
     def _lock(self, handle: int) -> None:
         try:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from qpdsl.errors import UsageError, reason
 
 if TYPE_CHECKING:
-    from qpdsl.executor.events.feed import Feed
     from qpdsl.executor.events.stream import EventStream
+    from qpdsl.executor.events.trace import Feed
 
 _CLIENTS = 8
 _SECONDS_FOR_A_SLOW_CLIENT = 5.0
@@ -100,7 +100,7 @@ class Server:
             connection.close()
 
     def _accept(self) -> None:
-        from qpdsl.executor.events.feed import Feed
+        from qpdsl.executor.events.trace import Feed
 
         while not self._closing:
             try:

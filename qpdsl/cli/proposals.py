@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def complete_programs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """Programs that ship with qpdsl, `.qp` files, and the folders on the way to them."""
-    from qpdsl.sources.programs import shipped_sources
+    from qpdsl.session.programs import shipped_sources
 
     names = [CompletionItem(name) for name in shipped_sources() if name.startswith(incomplete)]
     return [*names, *_paths(incomplete, ".qp")]
@@ -30,7 +30,7 @@ def complete_programs(ctx: click.Context, param: click.Parameter, incomplete: st
 
 def complete_shipped(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """Programs that ship with qpdsl."""
-    from qpdsl.sources.programs import shipped_sources
+    from qpdsl.session.programs import shipped_sources
 
     return [CompletionItem(name) for name in shipped_sources() if name.startswith(incomplete)]
 
@@ -42,16 +42,16 @@ def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 def complete_data(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
     """Sets of rows that ship with qpdsl, and files."""
-    from qpdsl.sources.programs import shipped_data
+    from qpdsl.session.programs import shipped_data
 
     names = [CompletionItem(name) for name in shipped_data() if name.startswith(incomplete)]
     return [*names, CompletionItem(incomplete, type="file")]
 
 
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
-    """The ids of the runs that are kept, newest first; after a comma too, where several are named."""
+    """The ids of the saved runs, newest first; after a comma too, where several are named."""
     from qpdsl.errors import UserError
-    from qpdsl.run_store.run_folder import RunFolder
+    from qpdsl.runs.store.run_folder import RunFolder
 
     head, comma, start = incomplete.rpartition(",")
     try:
@@ -74,10 +74,14 @@ def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str)
     name, sign, start = incomplete.partition("=")
     if not sign:
         return _open_names(declared(ctx, "models"), incomplete)
+    return [CompletionItem(f"{name}={item.value}") for item in complete_ids(ctx, param, start)]
+
+
+def complete_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
+    """The built-in models."""
     from qpdsl import zoo
 
-    ids = [model.name for model in zoo.BUILTIN if model.name.startswith(start)]
-    return [CompletionItem(f"{name}={id_}") for id_ in ids]
+    return [CompletionItem(model.name) for model in zoo.BUILTIN if model.name.startswith(incomplete)]
 
 
 def complete_adapters(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
@@ -108,6 +112,26 @@ def complete_codes(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
     start = incomplete.upper()
     return [CompletionItem(name, help=code.title) for name, code in CODES.items() if name.startswith(start)]
+
+
+def complete_described(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
+    """The built-in models, models by their public names, GGUF files and folders."""
+    from qpdsl import zoo
+    from qpdsl.planner.capacity.architecture import published_models
+
+    names = [*(model.name for model in zoo.BUILTIN), *published_models()]
+    return [
+        *(CompletionItem(name) for name in names if name.startswith(incomplete)),
+        CompletionItem(incomplete, type="file"),
+    ]
+
+
+def complete_hardware(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
+    """Known hardware, and this machine."""
+    from qpdsl.planner.capacity.hardware import known_hardware
+    from qpdsl.session.described_model import HERE
+
+    return [CompletionItem(name) for name in (*known_hardware(), HERE) if name.lower().startswith(incomplete.lower())]
 
 
 def _open_names(names: Iterable[str], incomplete: str) -> list[Item]:
@@ -142,7 +166,7 @@ def declared(ctx: click.Context, what: str) -> list[str]:
     from qpdsl.errors import UserError
     from qpdsl.grammar.diagnostic import QpError
     from qpdsl.grammar.parse.parser import parse_file
-    from qpdsl.sources.programs import find_source
+    from qpdsl.session.programs import find_source
 
     try:
         file = parse_file(find_source(target))

@@ -1,38 +1,52 @@
-"""The options that commands share, each defined once."""
+"""Options of commands, made from the settings, and help that groups them by heading.
+
+What settings say of rows, for the commands that run them: the data, its grader, and what a budget decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from qpdsl.cli.proposals import (
-    complete_adapters,
-    complete_models,
-    complete_names,
-    complete_programs,
-    complete_rules,
-    complete_settings,
+from qpdsl.cli import proposals
+from qpdsl.cli.console import is_terminal, say
+from qpdsl.session.setting import (
+    FilePath,
+    Flag,
+    FlagOrWord,
+    Number,
+    OneOf,
+    Router,
+    Seconds,
+    Setting,
+    Whole,
+    declared,
+    option_of,
 )
+from qpdsl.session.settings import HEADINGS, OUTPUT, Settings
+
+if TYPE_CHECKING:
+    from qpdsl.planner.plan.budget_policy import BudgetPolicy
+    from qpdsl.planner.plan.logical import LogicalProgram
+    from qpdsl.planner.plan.physical import PhysicalPlan
+    from qpdsl.planner.values.value import Value
+    from qpdsl.runs.data.input_row import InputData
+    from qpdsl.runs.graders.grader import Grader
+    from qpdsl.session.prepare import Policies
+    from qpdsl.session.surroundings import Surroundings
+
 
 Command = Callable[..., Any]
-_POLICIES = ("lin_ucb", "thompson", "exponential")
+# What a flag without its word stands for.
+_ON = "on"
 if TYPE_CHECKING:
-    from qpdsl.sources.surroundings import Surroundings
-
     _ParamType = click.ParamType[str]
 else:
     # Earlier versions of click do not have it generic.
     _ParamType = click.ParamType
-
-
-def _device(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    from qpdsl.settings import check_device
-
-    check_device(value)
-    return value
 
 
 class FileName(_ParamType):
@@ -51,188 +65,225 @@ class FileName(_ParamType):
         return str(value)
 
 
-_READING = (
-    click.option(
-        "--allow-read",
-        metavar="FOLDER",
-        multiple=True,
-        type=FileName(),
-        help="Let programs read files under this folder too; else they read under their own only.",
-    ),
-    click.option(
-        "--python",
-        metavar="FILE",
-        multiple=True,
-        type=FileName(),
-        help="Run a Python file, and let programs use the scorers and extractors that it registers.",
-    ),
-)
+class HeadedOption(click.Option):
+    """An option that the help of a `HeadedCommand` shows under a heading."""
 
-code_option = click.option(
-    "--allow-code",
-    is_flag=True,
-    help="Let `score passes(…)` run code that a model wrote, in a sandbox.",
-)
-
-_TARGET = (
-    click.argument("target", metavar="[FILE|NAME]", required=False, shell_complete=complete_programs),
-    click.option("-e", "pipeline", metavar="PIPELINE", help="Take stages given here, parted by `|`, not a file."),
-)
+    def __init__(self, *args: Any, heading: str, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.heading = heading
 
 
-_PROGRAM = (
-    click.option(
-        "--program", metavar="NAME", help="Which program of a file that has several.", shell_complete=complete_names
-    ),
-    click.option(
-        "--set",
-        "settings",
-        metavar="NAME=VALUE",
-        multiple=True,
-        help="The value of a parameter.",
-        shell_complete=complete_settings,
-    ),
-    click.option(
-        "--model",
-        "models",
-        metavar="NAME=ID|PATH",
-        multiple=True,
-        help="Put a model of the program on another Hugging Face id or folder. `prm=ID kind=KIND` in quotes says of "
-        "which kind a verifier is.",
-        shell_complete=complete_models,
-    ),
-    click.option(
-        "--adapter",
-        "adapters",
-        metavar="NAME=FOLDER|ID",
-        multiple=True,
-        help="Merge a LoRA adapter in PEFT's format into a model of the program.",
-        shell_complete=complete_adapters,
-    ),
-    click.option(
-        "--draft",
-        "drafts",
-        metavar="[NAME=]DRAFT",
-        multiple=True,
-        help="What proposes tokens for all models of the program, or for NAME: another model, `ngram`, "
-        "`ngram(FILE)`, `early_exit`, `early_exit(FOLDER)`, `eagle(FOLDER)` or `none`. The tokens are the same, and "
-        "come faster or not.",
-    ),
-    *_READING,
+class WordOption(HeadedOption):
+    """A flag that takes a word too, which stands behind `=`: `--flag` or `--flag=word`."""
+
+    def make_metavar(self, *args: Any, **keywords: Any) -> str:
+        return f"[={self.metavar}]"
+
+
+class HeadedCommand(click.Command):
+    """A command whose help groups the options by heading."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # A value of its own would be the next word of the line, which may be the program.
+        bare = {name for one in self.get_params(ctx) if isinstance(one, WordOption) for name in one.opts}
+        end = args.index("--") if "--" in args else len(args)
+        given = [f"{arg}={_ON}" if arg in bare else arg for arg in args[:end]]
+        return super().parse_args(ctx, [*given, *args[end:]])
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in HEADINGS}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                groups.setdefault(getattr(param, "heading", "Other"), []).append(record)
+        for heading, records in groups.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+program_argument = click.argument(
+    "target", metavar="[FILE|NAME]", required=False, shell_complete=proposals.complete_programs
 )
 
 
-_PLANNING = (
-    click.option(
-        "--plan",
-        "plan_kind",
-        type=click.Choice(["optimized", "naive"]),
-        default="optimized",
-        show_default=True,
-        help="`naive` runs the program as it is written, by no rule.",
-    ),
-    click.option(
-        "--disable-rule",
-        "disabled",
-        metavar="RULE",
-        multiple=True,
-        help="Plan without a rule; `explain --verbose` names those that changed the plan.",
-        shell_complete=complete_rules,
-    ),
-    click.option(
-        "--exit-head",
-        "exit_heads",
-        metavar="[NAME=]FOLDER",
-        multiple=True,
-        help="Exit heads that `qpdsl calibrate` fitted for a model of the program, or for NAME. A program that permits "
-        "it, as `within loss(0.02)` does, may leave that model early where its measured loss allows it.",
-    ),
+def targets_argument(*, required: bool) -> Callable[[Command], Command]:
+    """The programs that a command takes by file or name."""
+    metavar = "FILE|NAME..." if required else "[FILE|NAME]..."
+    return click.argument(
+        "targets", metavar=metavar, nargs=-1, required=required, shell_complete=proposals.complete_programs
+    )
+
+
+format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    cls=HeadedOption,
+    heading=OUTPUT,
+    help="Output format.",
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramOptions:
-    """What `surrounding_options` and `planning_options` say of a program, as the user set them."""
+def setting_options(settings: type, command: str, **help: str) -> Callable[[Command], Command]:
+    """The options of a command: the settings that it takes. `help` has its own text for some of them, by name."""
+    taken = [(name, known, default) for name, known, default in declared(settings) if command in known.on.split()]
+    headings = [*HEADINGS, *(known.heading for _, known, _ in taken)]
+    taken.sort(key=lambda one: headings.index(one[1].heading))
+    options = [setting_option(name, known, default, help.get(name, known.help)) for name, known, default in taken]
 
-    program: str | None
-    settings: tuple[str, ...]
-    models: tuple[str, ...]
-    adapters: tuple[str, ...]
-    drafts: tuple[str, ...]
-    allow_read: tuple[str, ...]
-    python: tuple[str, ...]
-    plan_kind: str
-    disabled: tuple[str, ...]
-    exit_heads: tuple[str, ...]
+    def decorated(function: Command) -> Command:
+        for option in reversed(options):
+            function = option(function)
+        return function
 
-    def surroundings(self) -> Surroundings:
-        """What the program may use besides its text. Raises UsageError."""
-        from qpdsl.sources.surroundings import read_surroundings
-
-        return read_surroundings(self.allow_read, self.python, self.models, self.adapters, self.drafts)
+    return decorated
 
 
-device_option = click.option(
-    "--device", default="cpu", show_default=True, callback=_device, help="cpu, cuda or cuda:N."
-)
-
-router_option = click.option(
-    "--router",
-    type=click.Choice(["none", *_POLICIES, *(f"fixed:{arm}" for arm in ("dense", "rows", "union", "exit", "full"))]),
-    help="What decides at each step of a constrained `generate` over which ids the head is computed, by what it learns "
-    "in the run or always one way; the tokens are the same. And which draws of a `generate … via amortized(…)` try "
-    "their exit, by what earlier runs learned; the tokens are those of that state.  [default: a rule; all try it]",
-)
-
-shadow_option = click.option(
-    "--shadow",
-    type=click.FloatRange(0, 1),
-    metavar="SHARE",
-    help="Have the full model draw this share of what an early exit, or a filter's small model, decides, and count how "
-    "often it would draw another token. The tokens stay as they are.  [default: 0.02 where `within loss(…)` chose the "
-    "exit or the filter, else 0]",
-)
-
-within_option = click.option(
-    "--within",
-    type=click.Choice(["exact", "replayable", "recorded"]),
-    help="What a program that does not say so itself permits of models on servers: none of them; those that give "
-    "the same samples again; any, whose samples come again only as they were kept.  [default: replayable]",
-)
-
-format_option = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-
-statistics_option = click.option(
-    "--statistics/--no-statistics",
-    default=True,
-    envvar="QPDSL_STATISTICS",
-    help="Remember how many rows and tokens each operator came to, for later plans; QPDSL_STATISTICS=0 for never.  "
-    "[default: yes]",
-)
+def setting_option(name: str, known: Setting, default: Any, help: str) -> Callable[[Command], Command]:
+    """The option of a setting."""
+    option = option_of(name, known)
+    cls, metavar = HeadedOption, known.metavar
+    attributes: dict[str, Any] = {"type": _type(known)}
+    shown = known.shown
+    if isinstance(known.kind, Flag):
+        attributes = {"is_flag": True, "default": default}
+        if default:
+            option, shown = f"{option}/--no-{option.removeprefix('--')}", "yes"
+    elif isinstance(known.kind, FlagOrWord):
+        cls, metavar = WordOption, known.kind.word
+        attributes |= {"callback": lambda ctx, param, value: default if value is None else value == _ON or value}
+    elif known.multiple:
+        attributes |= {"multiple": True, "callback": lambda ctx, param, value: known.kind.read(value)}
+    elif default is not None:
+        attributes |= {"default": default, "show_default": shown is None}
+    if known.complete is not None and known.complete not in _TYPES:
+        attributes["shell_complete"] = getattr(proposals, f"complete_{known.complete}")
+    return click.option(
+        option,
+        name,
+        cls=cls,
+        heading=known.heading,
+        metavar=metavar,
+        envvar=known.envvar,
+        help=help if shown is None else f"{help}  [default: {shown}]",
+        **attributes,
+    )
 
 
-def reading_options(command: Command) -> Command:
-    """The options of every command that checks programs."""
-    return with_options(_READING, command)
+def _type(known: Setting) -> Any:
+    match known.kind:
+        case OneOf(known=words) | Router(known=words):
+            return click.Choice(words)
+        case FlagOrWord(word=word):
+            return click.Choice((_ON, word))
+        case Whole(low=None, high=None):
+            return int
+        case Whole(low=low, high=high):
+            return click.IntRange(low, high)
+        case Number(low=low, high=high, above=above):
+            return click.FloatRange(low, None if high == float("inf") else high, min_open=above)
+        case Seconds():
+            return float
+        case FilePath(dash=dash):
+            return FileName(dash)
+    return _TYPES[known.complete]() if known.complete in _TYPES else str
 
 
-def program_options(command: Command) -> Command:
-    """The options of every command that plans one program, which they name."""
-    return with_options((*_TARGET, *_PROGRAM), command)
+def _data_form() -> Any:
+    from qpdsl.runs.data.known_sets import FORMS
+
+    return click.Choice(list(FORMS))
 
 
-def surrounding_options(command: Command) -> Command:
-    """What `program_options` says of a program that another option names."""
-    return with_options(_PROGRAM, command)
+# Values that something else knows, by what proposes them.
+_TYPES = {"forms": _data_form}
+
+# How the names of graders begin that read other fields of a row than the right answer.
+_READERS = ("code", "ifeval", "python:")
 
 
-def planning_options(command: Command) -> Command:
-    """The options of every command whose planning the user can set."""
-    return with_options(_PLANNING, command)
+def read_input(
+    settings: Settings, plan: PhysicalPlan, values: Mapping[str, Value], used: Collection[str] | None = ()
+) -> InputData:
+    """The rows of `--input`, of which there must be one; `values` are for parameters that a row does not set.
+
+    `used` are fields that something else reads: see `read_rows`. Raises DataError and UsageError.
+    """
+    from qpdsl.runs.data.data_source import data_source
+    from qpdsl.runs.data.rows import read_rows
+
+    assert settings.input is not None
+    return read_rows(data_source(settings.input), plan, values, settings.of_data, used)
 
 
-def with_options(options: tuple[Command, ...], command: Command) -> Command:
-    """The command with these options, which its help shows in this order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
+def graded_input(settings: Settings, plan: PhysicalPlan, values: Mapping[str, Value]) -> InputData:
+    """The same, where the fields that are read for grading and for groups are used too."""
+    # None: a grader may read any.
+    used = None if (settings.grader or "").startswith(_READERS) else tuple(filter(None, (settings.by,)))
+    return read_input(settings, plan, values, used)
+
+
+def grader_for(settings: Settings, data: InputData, surroundings: Surroundings) -> Grader:
+    """What grades the answers to this data: the named one, else what goes with a named data set, else equality.
+
+    Raises UsageError, also where a grader is named that can grade none of the rows.
+    """
+    from qpdsl.runs.graders.known_graders import grader_named, grader_of, grades_any
+
+    def named(name: str) -> Grader:
+        return grader_named(name, allow_code=settings.allow_code, judge=lambda target: _judge(target, surroundings))
+
+    grader = grader_of(data, settings.grader, named)
+    if data.grader is not None and not grades_any(grader, data):
+        say(f"warning: no row has a right answer that the grader `{data.grader}` can use, so nothing is graded")
+    return grader
+
+
+def policies(settings: Settings, surroundings: Surroundings) -> Policies:
+    """What a program under a budget decides by, learned from the saved runs."""
+
+    def policy(program: LogicalProgram, values: Mapping[str, Value]) -> BudgetPolicy | None:
+        from qpdsl.budgets.policy_for import program_policy
+        from qpdsl.session.planning import Planning
+
+        planned = str(Planning.of(settings.plan_kind, settings.disabled))
+        return program_policy(program, values, settings, planned=planned, python=surroundings.python)
+
+    return policy
+
+
+def warn_of_budget(*policies: BudgetPolicy | None) -> None:
+    """Says once of each policy that it may not keep its budget, where that is so."""
+    from qpdsl.planner.plan.budget_policy import doubt
+
+    for words in dict.fromkeys(doubt(policy) for policy in policies if policy is not None):
+        if words is not None:
+            say(words)
+
+
+def asking(*, quiet: bool) -> Callable[[str], None]:
+    """Says on a terminal, unless `quiet`, which server is asked."""
+
+    def ask(model: str) -> None:
+        if not quiet and is_terminal(sys.stderr):
+            say(f"{model}: probing its server …")
+
+    return ask
+
+
+def _judge(target: str, surroundings: Surroundings) -> Grader:
+    from qpdsl.planner.optimize.by_cost import NAME
+    from qpdsl.runs.graders.judge_program import JudgeProgram
+    from qpdsl.runs.store.fingerprint import digest, operators
+    from qpdsl.session.prepare import bind_program, plan_bound
+    from qpdsl.session.surroundings import Surroundings
+
+    # The judge has models of its own: `--model` is about the program that is judged. A plan by rules alone, so that the
+    # digest is the same on each machine.
+    own = Surroundings(surroundings.allowed, surroundings.functions)
+    settings = Settings(target=target, disabled=(NAME,))
+    plan = plan_bound(bind_program(settings, own), settings).plan
+    return JudgeProgram(plan, digest([operators(plan.ops), dict(plan.models)]))

@@ -26,6 +26,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SECONDS_TO_END = 1.4
 _SECONDS_FOR_LAST_WORDS = 0.4
 
+# Whether the first signal gives a command all the time that it takes.
+_patient = False
 # What is said where the process is ended before it could say so itself; there is one process, and so one list.
 _last_words: list[Callable[[], None]] = []
 
@@ -42,6 +44,12 @@ def watch_signals() -> None:
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reading,), name="qpdsl signals", daemon=True).start()
+
+
+def end_by_second_signal() -> None:
+    """Has the process end at the second signal only, for a command that takes its time to end in good order."""
+    global _patient
+    _patient = True
 
 
 def leave_signals_alone() -> None:
@@ -125,6 +133,7 @@ def _first_cancels(
 def _watch(signals: int) -> None:
     """Reads the numbers of the signals as they come."""
     end: float | None = None
+    signalled = False
     while True:
         left = None if end is None else max(end - time.monotonic(), 0)
         if not select.select([signals], [], [], left)[0]:
@@ -134,9 +143,10 @@ def _watch(signals: int) -> None:
             _end()
         for number in os.read(signals, 64):
             if number in _SIGNALS:
-                if end is not None:
+                if signalled:
                     _end()
-                end = time.monotonic() + _SECONDS_TO_END
+                signalled = True
+                end = None if _patient else time.monotonic() + _SECONDS_TO_END
 
 
 def _speak() -> None:

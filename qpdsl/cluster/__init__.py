@@ -6,11 +6,10 @@
  done ◄── ClusterRun ◄─ Ready, Begun, Done … ─── Ray actor ◄─────┘
 ```
 
-Open `cluster_run.py` first: it starts replicas, hears them, and calls `done` once for every row. `dispatcher.py` says
-what is sent to whom, and `row_scheduler.py` who gets which row; neither has a clock or a process, so a simulation runs
-the same code. `affinity.py` says which rows are better run together. `autoscaling.py` says how many replicas there
-should be, `cluster_address.py` what `--cluster` names, `replica_figures.py` what each replica did. `replica/` is what
-runs at the other end, `backends/` how it is started.
+Open `cluster_run.py` first: it starts replicas, as many as there is work for, hears them, and calls `done` once for
+every row. `dispatcher.py` decides what is sent to whom, and which rows are better run together; `row_scheduler.py` who
+gets which row. Neither has a clock or a process, so a simulation runs the same code. `cluster_address.py` reads what
+`--cluster` names. `replica/` is what runs at the other end, `backends/` how it is started.
 
 What must hold: a row is given to one replica at a time, and its outcome counts only while that replica has it, so it is
 done once whatever is lost. No result depends on who ran a row, since replicas that could differ in bits are refused.

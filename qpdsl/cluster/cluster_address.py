@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal as OneOf
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import parse_qsl
 
 from qpdsl.errors import UsageError, shorten, unknown
 
 # More than a run can use, and few enough that a slip of the finger starts no thousand processes here.
-MOST_HERE = 256
-MOST_ANYWHERE = 100_000
+MAX_HERE = 256
+MAX_ANYWHERE = 100_000
 _EXAMPLES = "`local:4`, `local:1..4`, `ray:4` or `ray://HOST:PORT?replicas=8`"
 _RANGE = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?")
 _PLACE = re.compile(r"[^/?#\s]+:\d{1,5}")
@@ -27,7 +26,7 @@ class ClusterAddress:
     Ray that runs, for one core and no GPU.
     """
 
-    kind: OneOf["local", "ray"]
+    kind: Literal["local", "ray"]
     least: int
     most: int
     place: str | None = None
@@ -48,12 +47,12 @@ class ClusterAddress:
         if kind == "local":
             if options:
                 raise UsageError(f"`--cluster local:…` takes no `{next(iter(options))}`", f"there is {_EXAMPLES}")
-            return cls("local", *_replicas(text, rest, MOST_HERE))
+            return cls("local", *_replicas(text, rest, MAX_HERE))
         reserved = {name: _amount(name, options[name]) for name in ("cpus", "gpus") if name in options}
         if not rest.startswith("//"):
             if "replicas" in options:
                 raise UsageError("`--cluster ray:N` says how many replicas by N", f"there is {_EXAMPLES}")
-            return cls("ray", *_replicas(text, rest, MOST_HERE), None, reserved.get("cpus"), reserved.get("gpus"))
+            return cls("ray", *_replicas(text, rest, MAX_HERE), None, reserved.get("cpus"), reserved.get("gpus"))
         place = rest.removeprefix("//").rstrip("/")
         if not _PLACE.fullmatch(place):
             raise UsageError(f"`--cluster {shorten(text)}` names no host and port", "write `ray://HOST:10001`")
@@ -61,7 +60,7 @@ class ClusterAddress:
             raise UsageError(
                 f"`--cluster {shorten(text)}` does not say how many replicas", "add `?replicas=8` or `?replicas=1..8`"
             )
-        replicas = _replicas(text, options["replicas"], MOST_ANYWHERE)
+        replicas = _replicas(text, options["replicas"], MAX_ANYWHERE)
         return cls("ray", *replicas, place, reserved.get("cpus"), reserved.get("gpus"))
 
     @property
@@ -106,6 +105,6 @@ def _amount(name: str, value: str) -> float:
         amount = float(value)
     except ValueError:
         amount = -1.0
-    if not 0 <= amount <= MOST_ANYWHERE:
+    if not 0 <= amount <= MAX_ANYWHERE:
         raise UsageError(f"`--cluster`: `{name}={shorten(value)}` is no number that a machine could have of it")
     return amount

@@ -1,14 +1,14 @@
-"""A run over many replicas: it starts them, gives out rows, and takes every outcome once."""
+"""A run over many replicas: it starts as many as there is work for, gives out rows, and takes every outcome once."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from qpdsl.cluster.autoscaling import Autoscaler, Load
-from qpdsl.cluster.backends.backend import Backend, Link, ReplicaLost
+from qpdsl.cluster.backends.backend import Link, ReplicaBackend, ReplicaLost
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.dispatcher import Commands, Dispatcher
 from qpdsl.cluster.replica.messages import (
@@ -20,27 +20,116 @@ from qpdsl.cluster.replica.messages import (
     Happened,
     Message,
     Ready,
+    ReplicaSetup,
     Said,
     Stop,
     Task,
 )
 from qpdsl.cluster.replica.replica_fingerprint import differences
-from qpdsl.cluster.replica.replica_setup import ReplicaSetup
-from qpdsl.cluster.replica_figures import ReplicaFigures
-from qpdsl.cluster.row_scheduler import MOST_LOSSES
-from qpdsl.dataset.job import Job
-from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.dataset.row_runner import FinishedRow, KeepRows
+from qpdsl.cluster.row_scheduler import MAX_LOSSES
 from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import ModelsLoaded
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.request import Calls
-from qpdsl.inputs.input_row import InputRow
+from qpdsl.runs.data.input_row import NumberedRow
+from qpdsl.runs.job import Job
+from qpdsl.runs.row_outcome import FinishedRow, Outcome, SaveRows
 
 # So many replicas may be lost one after another before any is ready.
-_MOST_FALSE_STARTS = 3
+_MAX_FALSE_STARTS = 3
 _SECONDS_TO_STOP = 10.0
 _SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A cluster at one time: replicas that run or load, those that have no row, rows that wait, and how fast rows end.
+
+    `rate` is in rows a second of one replica, None until a row has ended. `start_seconds` is how long a replica took to
+    load, None until one has.
+    """
+
+    running: int
+    loading: int
+    idle: int
+    waiting: int
+    rate: float | None
+    start_seconds: float | None
+
+
+@dataclass(slots=True)
+class Autoscaler:
+    """Never fewer than `least` nor more than `most`. Times are in seconds on one clock."""
+
+    least: int
+    most: int
+    idle_seconds: float = 5.0
+    _idle_since: float | None = None
+
+    def wanted(self, load: Load, now: float) -> int:
+        """How many replicas there should be now, those that load among them: one more or one fewer than there are."""
+        there = load.running + load.loading
+        if there < self.least:
+            return self.least
+        if load.idle == 0 or load.waiting:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        if load.waiting and not load.idle and not load.loading and there < self.most:
+            return there + self._is_worth_it(load)
+        if self._idle_since is not None and now - self._idle_since >= self.idle_seconds and there > self.least:
+            self._idle_since = now
+            return there - 1
+        return there
+
+    def _is_worth_it(self, load: Load) -> bool:
+        """Whether the rows that wait take longer, by what is known so far, than one more replica takes to load."""
+        if load.rate is None or load.start_seconds is None or not load.running:
+            return load.running > 0 and load.start_seconds is not None
+        return load.waiting / (load.rate * load.running) > load.start_seconds
+
+
+@dataclass(slots=True)
+class ReplicaFigures:
+    """A replica from its start. `seconds` is how long it could take rows; `lost` says why it is gone, where it is."""
+
+    name: str
+    machine: str = ""
+    process: int = 0
+    ready: float | None = None
+    ended: float | None = None
+    rows: int = 0
+    tokens: int = 0
+    lost: str | None = None
+    differs: tuple[str, ...] = field(default=())
+
+    @property
+    def seconds(self) -> float:
+        """From when its models were loaded to now, or to its end."""
+        if self.ready is None:
+            return 0.0
+        return (time.monotonic() if self.ended is None else self.ended) - self.ready
+
+    def words(self) -> str:
+        """For people: one line, without the name."""
+        rate = self.tokens / self.seconds if self.seconds else 0.0
+        text = f"{self.rows:,} rows, {self.tokens:,} tokens out ({rate:,.0f} tokens/s)"
+        where = f" on {self.machine}, process {self.process}" if self.machine else ""
+        lost = f"; {self.lost}" if self.lost is not None else ""
+        mixed = f"; differs in {', '.join(self.differs)}" if self.differs else ""
+        return f"{text}{where}{lost}{mixed}"
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs; the keys are stable."""
+        return {
+            "name": self.name,
+            "machine": self.machine,
+            "rows": self.rows,
+            "tokens_out": self.tokens,
+            "seconds": round(self.seconds, 3),
+            "lost": self.lost,
+            "differs": list(self.differs),
+        }
 
 
 @dataclass(slots=True)
@@ -56,7 +145,7 @@ class _Place:
 
 
 class ClusterRun:
-    """Runs rows on the replicas of an address, for one run.
+    """Runs rows on the replicas of an address: a `RowRunner`.
 
     `jobs` are those of `setup`, in order. Replicas' events go to `events`, and `tell` gets notes for the user. Replicas
     whose results could differ in bits end the run, with `allow_mixed` they are marked. `backend` takes the place of the
@@ -72,7 +161,7 @@ class ClusterRun:
         *,
         tell: Callable[[str], None] = lambda note: None,
         allow_mixed: bool = False,
-        backend: Backend | None = None,
+        backend: ReplicaBackend | None = None,
     ) -> None:
         self._address = address
         self._setup = setup
@@ -95,22 +184,15 @@ class ClusterRun:
         """The names of the replicas that differ from the first one."""
         return [figures.name for figures in self.figures if figures.differs]
 
-    async def run(self, rows: Sequence[tuple[int, InputRow]], done: KeepRows) -> None:
-        """Runs numbered rows of the first job: see `run_tasks`."""
-        await self.run_tasks((Task(number, row) for number, row in rows), done, len(rows))
-
-    async def run_tasks(self, tasks: Iterable[Task], done: KeepRows, count: int | None = None) -> None:
-        """Runs tasks, whose numbers are all different, and calls `done` with them as they end, each with its replica.
-
-        `count` is how many there are, where that is known: there are no more replicas than rows.
+    async def run(self, rows: Sequence[NumberedRow], done: SaveRows) -> None:
+        """See `RowRunner`. Rows have the names of their replicas where these could differ, and only then.
 
         `done` is called with all that have ended since it was called last, so what came while it waited for the disk
-        waits for the disk once. However the run ends, `done` was called with all that have ended, unless it has raised.
-        An error of `done`, or one that every replica would have, ends the run. Raises UsageError where replicas cannot
-        be started or differ.
+        waits for the disk once. An error that every replica would have ends the run. Raises UsageError where replicas
+        cannot be started or differ.
         """
-        if count == 0:
-            return
+        tasks = (Task(place, row.row, row.run) for place, row in enumerate(rows))
+        self._given = rows
         self._rows = Dispatcher(tasks, self._address.most, len(self._jobs))
         self._done = done
         self._ended: list[FinishedRow] = []
@@ -119,7 +201,7 @@ class ClusterRun:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._hand_over_all())
-                for number in range(min(self._address.least, count or self._address.least)):
+                for number in range(min(self._address.least, len(rows))):
                     self._start(group, backend, number)
                 if self._address.scales:
                     group.create_task(self._scale(group, backend))
@@ -128,7 +210,7 @@ class ClusterRun:
         finally:
             await backend.close()
 
-    def _start(self, group: asyncio.TaskGroup, backend: Backend, number: int) -> None:
+    def _start(self, group: asyncio.TaskGroup, backend: ReplicaBackend, number: int) -> None:
         """Has a replica started in the place of a number, which nobody has."""
         figures = ReplicaFigures(f"replica {len(self.figures) + 1}")
         self.figures.append(figures)
@@ -136,7 +218,7 @@ class ClusterRun:
         self._places[number] = _Place(task, figures, time.monotonic())
         self._rows.expected = len(self._places)
 
-    async def _serve(self, group: asyncio.TaskGroup, backend: Backend, number: int) -> None:
+    async def _serve(self, group: asyncio.TaskGroup, backend: ReplicaBackend, number: int) -> None:
         """Does what one replica says, until its end; where it is lost, another takes its place."""
         place = self._places[number]
         name = place.figures.name
@@ -223,7 +305,7 @@ class ClusterRun:
             return
         if figures.ready is None:
             self._false_starts += 1
-            if self._false_starts >= _MOST_FALSE_STARTS:
+            if self._false_starts >= _MAX_FALSE_STARTS:
                 raise UsageError(
                     f"{self._false_starts} replicas were lost one after another while they loaded: {why}",
                     "fewer replicas need less memory",
@@ -234,7 +316,7 @@ class ClusterRun:
         self._tell(f"warning: {why}; {departure.again} rows run again")
         self._send(departure.commands)
         for task in departure.failed:
-            error = f"{MOST_LOSSES} replicas were lost while they ran this row; the last one {figures.lost}"
+            error = f"{MAX_LOSSES} replicas were lost while they ran this row; the last one {figures.lost}"
             self._end(task, self._failed(task, error), figures.name)
 
     def _failed(self, task: Task, error: str) -> Outcome:
@@ -252,7 +334,8 @@ class ClusterRun:
         )
 
     def _end(self, task: Task, outcome: Outcome, replica: str) -> None:
-        self._ended.append(FinishedRow(task.number, outcome, replica))
+        row = self._given[task.number]
+        self._ended.append(FinishedRow(row.number, outcome, replica, run=row.run))
         self._something_ended.set()
 
     async def _hand_over_all(self) -> None:
@@ -270,7 +353,7 @@ class ClusterRun:
         """Calls `done` with the rows that have ended since it was called last."""
         ended, self._ended = self._ended, []
         if ended:
-            self._done(ended)
+            self._done(ended if self.mixed else [replace(row, replica=None) for row in ended])
 
     def _send(self, commands: Commands) -> None:
         links = {place.figures.name: place.link for place in self._places.values()} if commands else {}
@@ -292,7 +375,7 @@ class ClusterRun:
                 place.link.send(Stop())
                 asyncio.get_running_loop().call_later(_SECONDS_TO_STOP, place.task.cancel)
 
-    async def _scale(self, group: asyncio.TaskGroup, backend: Backend) -> None:
+    async def _scale(self, group: asyncio.TaskGroup, backend: ReplicaBackend) -> None:
         """Starts and ends replicas while the run goes on."""
         while not self._rows.finished:
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -332,7 +415,7 @@ class ClusterRun:
         )
 
 
-def _backend(address: ClusterAddress) -> Backend:
+def _backend(address: ClusterAddress) -> ReplicaBackend:
     if address.kind == "local":
         from qpdsl.cluster.backends.process_backend import ProcessBackend
 

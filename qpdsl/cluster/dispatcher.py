@@ -1,8 +1,13 @@
-"""What is said to which replica when: the driver's bookkeeping, without clocks and processes.
+"""What is sent to which replica when: the driver's bookkeeping, without clocks and processes.
 
-Each method takes what a replica said, and gives the commands that follow. A replica has a few rows beside those that it
-runs, so that it never waits for the next; they come back where another has nothing to do. Rows are kept from when they
-are read until they are done: as many as the replicas have, and as are read ahead.
+Each method takes what a replica said, and returns the commands that follow. A replica has a few rows beside those that
+it runs, so that it never waits for the next; they come back where another has nothing to do. Rows are held from when
+they are read until they are done: as many as the replicas have, and as are read ahead.
+
+Rows whose prompts begin with the same long text are better run by one replica, as a prefix cache is a replica's own.
+Beginnings that all rows share (instructions, examples) are soon in every cache, so they do not count; what counts is a
+text of the row itself, such as a document with several questions about it. A problem that several jobs of a sweep run
+goes to one replica too, where its prefix, its scores and its samples are.
 """
 
 from __future__ import annotations
@@ -10,17 +15,33 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 
-from qpdsl.cluster.affinity import affinity
 from qpdsl.cluster.replica.messages import Command, GiveBack, Take, Task
 from qpdsl.cluster.row_scheduler import RowScheduler
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.store.run_record import row_key
+
+# A shorter beginning is computed again sooner than a replica would be waited for: about a hundred tokens.
+_LEAST = 512
 
 # Rows that a replica has beside those that it has begun.
 AHEAD = 2
 # Rows that are read for each replica before it asks for them, so that rows that belong together are found.
 READ_AHEAD = 16
-
 Commands = list[tuple[str, Command]]
+
+
+def affinity(row: InputRow, jobs: int = 1) -> Hashable:
+    """What rows have in common that are better run by one replica; None for a row that goes anywhere.
+
+    `jobs` is how many jobs the run has, each of which may run the row.
+    """
+    if jobs > 1:
+        return row_key(row)
+    texts = [value for value in row.arguments.values() if isinstance(value, str)]
+    longest = max(texts, key=len, default="")
+    return blake2b(longest[:_LEAST].encode(), digest_size=8).digest() if len(longest) >= _LEAST else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 # A row that was under way on so many replicas as they were lost fails; before its last chance it runs alone.
-MOST_LOSSES = 3
+MAX_LOSSES = 3
 
 
 @dataclass(slots=True)
@@ -59,7 +59,6 @@ class RowScheduler:
         self._losses: dict[int, int] = {}
         self._queued: set[str] = set()
         self._given = 0
-        self.finished_rows = 0
         self.stolen_rows = 0
 
     @property
@@ -77,11 +76,6 @@ class RowScheduler:
         """Whether every row of the source is done."""
         self._read()
         return self._read_all and not self._waiting and not self._given
-
-    @property
-    def read_all(self) -> bool:
-        """Whether the source has no more rows."""
-        return self._read_all
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -131,7 +125,6 @@ class RowScheduler:
             return False
         self._take(own, number)
         self._losses.pop(number, None)
-        self.finished_rows += 1
         return True
 
     def gave_back(self, numbers: Iterable[int], replica: str) -> None:
@@ -158,9 +151,8 @@ class RowScheduler:
             losses = self._losses.get(number, 0) + (blames and number in own.begun)
             if losses:
                 self._losses[number] = losses
-            if losses >= MOST_LOSSES:
+            if losses >= MAX_LOSSES:
                 del self._losses[number]
-                self.finished_rows += 1
                 failed.append(number)
             else:
                 self._put_back(number)
@@ -226,4 +218,4 @@ class RowScheduler:
 
     def _put_back(self, number: int) -> None:
         self._waiting += 1
-        (self._alone if self._losses.get(number, 0) >= MOST_LOSSES - 1 else self._again).append(number)
+        (self._alone if self._losses.get(number, 0) >= MAX_LOSSES - 1 else self._again).append(number)

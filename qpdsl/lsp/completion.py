@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from lsprotocol import types as lsp
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.format.unparse import format_param_type
+from qpdsl.grammar.ast.stage import STAGES, options
+from qpdsl.grammar.format.unparse import format_head, format_param_type
 from qpdsl.grammar.parse.tokens import Token, scan
 from qpdsl.grammar.source import Source
 from qpdsl.grammar.words import (
@@ -22,52 +23,70 @@ from qpdsl.grammar.words import (
     BOXED,
     BUDGET_FORM,
     CLAUSE_FORMS,
-    CONFIDENCES,
     DECLARATIONS,
     DRAFTS,
     DRAW_FIGURES,
-    EQUALITIES,
     FUNCTIONS,
-    JUDGE_REDUCES,
     LEVELS,
     MODEL_OPTIONS,
     PARAMETER_TYPES,
-    REDUCES,
-    SEARCH_METHODS,
-    STAGES,
+    SWITCH,
     SYSTEMS,
     TARGETS,
     TYPE_FORMS,
     TYPES,
+    UNTIL_FORM,
     VERIFIER_FORMS,
     VERIFIER_KINDS,
     VIAS,
 )
 from qpdsl.lsp.definitions import declarations
 from qpdsl.lsp.document import Document, read
-from qpdsl.lsp.hover import signature
 
 Kind = lsp.CompletionItemKind
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _SEPARATORS = ("{", "|", "}")
-# The words after which a value of a row is read, and the options that read a value of a row.
-_ROW_WORDS = {"given", "of", "by", "where", "until", "if", "in", "return", "vote", "per", "and", "or", "not", "matches"}
-_ROW_OPTIONS = {"weight"}
-_CLAUSES = {
-    "generate": ("as", "via", "into"),
-    "score": ("as", "of", "given", "into"),
-    "keep": ("by", "per"),
-    "best": ("by", "per"),
-    "distinct": ("by", "per"),
-    "order": ("by",),
-    "join": ("per",),
-    "vote": ("per",),
-    "split": ("by", "per"),
-    "repeat": ("until",),
-    "search": ("by",),
-    "call": ("into",),
+_OPERATORS = {"and", "or", "not", "matches"}
+_SIGNS = {"+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "(", ","}
+
+
+def _parts(head: str) -> list[ast.Role]:
+    """The parts of the stages that begin with a word."""
+    cls = STAGES.get(head)
+    return [part for _, part in ast.parts(cls)] if cls is not None else []
+
+
+def _clauses(head: str) -> list[str]:
+    """The words that begin clauses of a stage."""
+    found = [part.lead for part in _parts(head) if part.is_clause and part.kind not in ("block", "arms")]
+    return ["as", *found] if head == "score" else found
+
+
+def _is_counted(head: str) -> bool:
+    """Whether a number follows the word of a stage."""
+    parts = _parts(head)
+    return bool(parts) and parts[0].range is not None
+
+
+def _is_open(head: str, before: str, last: str) -> bool:
+    """Whether a width may stand at the point, which a budget may choose."""
+    return any(
+        part.auto and last == ((part.lead and "=") or head) and part.lead in ("", f"{before}=") for part in _parts(head)
+    )
+
+
+def _chooses(head: str) -> bool:
+    return any(part.chooses or part.own or part.reads == "aggregates" for part in _parts(head))
+
+
+# The words after which a value of a row is read: of clauses, and of stages that begin with one.
+_ROW_WORDS = _OPERATORS | {
+    part.lead or word
+    for word in STAGES
+    for number, part in enumerate(_parts(word))
+    if part.kind in ("value", "column") and (part.is_clause or (not part.lead and not number and part.range is None))
+    if part.chooses or part.kind == "column" or part.is_clause
 }
-_COUNTED = ("keep", "split", "repeat")
 
 
 @dataclass(frozen=True)
@@ -145,14 +164,8 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
     last, before = point.last, point.words[-2].text if len(point.words) > 1 else ""
     if not point.words:
         yield from (_item(word, Kind.Keyword, form.usage) for word, form in STAGES.items())
-    elif last == "=" and before == "reduce":
-        yield from (_item(word, Kind.EnumMember) for word in (*REDUCES, *JUDGE_REDUCES))
-    elif last == "=" and before == "equal":
-        yield from (_item(word, Kind.EnumMember) for word in EQUALITIES)
-    elif last == "=" and before == "by":
-        yield from (_item(word, Kind.EnumMember) for word in CONFIDENCES)
-    elif last == "search" and len(point.words) == 1:
-        yield from (_item(word, Kind.EnumMember) for word in SEARCH_METHODS)
+    elif words := _words(point, before):
+        yield from (_item(word, Kind.EnumMember) for word in words)
     elif last in ("extract", "let", "into"):
         return
     elif last == "draft":
@@ -172,6 +185,8 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
         yield _item("bool", Kind.TypeParameter)
     elif last == "via":
         yield from (_item(word, Kind.Function) for word in VIAS)
+    elif last == "until" and point.head == "generate":
+        yield _item(ast.DrawScore.form, Kind.Function, UNTIL_FORM)
     elif last == "call":
         yield from _declared(document, ast.Program)
     elif point.head == "extract" and last == "=":
@@ -179,45 +194,43 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
         names = document.environment.extractors
         yield from (_item(name, Kind.Function, "Python extractor") for name in sorted(names))
     elif last in _ROW_WORDS or (last == "=" and _takes_row(point.head, before)) or _reads_row(point):
+        if last == "=" and any(part.switch for part in _parts(point.head) if part.lead == f"{before}="):
+            yield from (_item(word, Kind.EnumMember) for word in SWITCH)
         yield from _row(prefix, point)
         if last != "vote" and last != "per":
             yield from (_item(name, Kind.Function) for name in FUNCTIONS)
-    elif last == "=" or point.open[-1:] in "([" or (last in _COUNTED and len(point.words) == 1):
+    elif last == "=" or point.open[-1:] in "([" or (_is_counted(last) and len(point.words) == 1):
         yield from (_item(name, Kind.Variable, detail) for name, detail in _params(prefix, point))
-        if last in _COUNTED or before in ("n", "simulations"):
+        if _is_open(point.head, before, last):
             yield _item(AUTO, Kind.Keyword, AUTO_FORM)
     else:
         form = STAGES.get(point.head)
         present = {token.text for token in point.words}
-        for option in form.options if form else ():
+        for option in options(form) if form else ():
             if option not in present or point.head == "chat":
                 yield _item(f"{option}=", Kind.Property)
-        for clause in _CLAUSES.get(point.head, ()):
+        for clause in _clauses(point.head):
             if clause not in present:
                 yield _item(clause, Kind.Keyword, CLAUSE_FORMS.get(clause, ""))
 
 
+def _words(point: _Point, before: str) -> tuple[str, ...]:
+    """The words of which one stands at the point: behind `option=`, or behind the word of the stage."""
+    inside = {"generate": ast.Filter, "score": ast.Equal}.get(point.head)
+    parts = [*_parts(point.head), *(part for _, part in (ast.parts(inside) if inside is not None else ()))]
+    lead = f"{before}=" if point.last == "=" else "" if len(point.words) == 1 else None
+    return next((part.words for part in parts if part.kind == "word" and part.lead == lead), ())
+
+
 def _takes_row(head: str, option: str) -> bool:
-    """Whether what stands behind `option=` reads rows."""
-    return option in _ROW_OPTIONS or (head == "join" and option != "sep") or head in ("let", "generate")
+    """Whether what stands behind `option=`, or behind the name of a column and `=`, reads rows."""
+    options = [part for part in _parts(head) if part.lead == f"{option}="]
+    return any(part.reads != "parameters" for part in options or _parts(head) if options or part.lead == "=")
 
 
 def _reads_row(point: _Point) -> bool:
     """Whether the point is in the middle of an expression that reads rows."""
-    return point.last in ("+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "(", ",") and point.head in (
-        "let",
-        "where",
-        "keep",
-        "best",
-        "distinct",
-        "order",
-        "join",
-        "vote",
-        "repeat",
-        "search",
-        "if",
-        "return",
-    )
+    return point.last in _SIGNS and (_chooses(point.head) or (point.head == "generate" and point.last == "<"))
 
 
 def _row(prefix: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
@@ -271,7 +284,7 @@ def _declared(document: Document, kind: type[ast.Node]) -> Iterator[lsp.Completi
             case ast.Schema():
                 yield _item(name, Kind.Struct, "schema")
             case ast.Program():
-                yield _item(name, Kind.Function, signature(node))
+                yield _item(name, Kind.Function, format_head(node))
 
 
 def _item(label: str, kind: lsp.CompletionItemKind, detail: str = "") -> lsp.CompletionItem:
@@ -320,18 +333,8 @@ def _point(text: str) -> _Point:
 def _up_to(document: Document, point: _Point) -> Document:
     """The document up to the statement at the point, with the open blocks closed."""
     text = document.source.text[: point.start]
-    closers = "".join(_CLOSERS[bracket] for bracket in reversed(_open_brackets(text)))
+    closers = "".join(_CLOSERS[bracket] for bracket in reversed(_point(text).open))
     return read(Source(document.source.name, f"{text}\n{closers}\n"), document.environment, document.path)
-
-
-def _open_brackets(text: str) -> list[str]:
-    brackets: list[str] = []
-    for token in _tokens(text):
-        if token.text in _CLOSERS:
-            brackets.append(token.text)
-        elif token.text in _CLOSERS.values() and brackets:
-            brackets.pop()
-    return brackets
 
 
 def _block_word(text: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.format.unparse import format_expr, format_model, format_param_type, format_type
+from qpdsl.grammar.ast.stage import STAGES
+from qpdsl.grammar.format.unparse import format_expr, format_head, format_model, format_param_type
 from qpdsl.grammar.source import Source, Span
-from qpdsl.grammar.words import COLUMNS, STAGES
+from qpdsl.grammar.words import COLUMNS
 from qpdsl.lsp.definitions import Definition, caret, definition
 from qpdsl.lsp.document import Document
-from qpdsl.planner.names.scope import stage_word
 
 _DESCRIPTIONS = {
     "text": "all that was generated since the last `chat` or `prompt`",
@@ -20,6 +20,8 @@ _DESCRIPTIONS = {
     "logprob": "natural logarithm of the probability of what was generated",
     "tokens": "how many tokens were generated",
     "group": "the number of the copy that `split` made",
+    "thought": "what the model thought before its answer; none where it did not",
+    "thought_tokens": "how many of the tokens were generated for the thought",
 }
 
 
@@ -60,23 +62,14 @@ def _declared(target: Definition) -> str:
             shown = f" = {format_expr(default)}" if default else ""
             return f"parameter `{name}`: {format_param_type(param)}{shown}"
         case ast.Program() as program:
-            return f"```qp\n{signature(program)}\n```"
+            return f"```qp\n{format_head(program)}\n```"
         case ast.Schema() as schema:
             return f"```qp\n{target.source.text[schema.span.start : schema.span.end]}\n```"
     return ""
 
 
-def signature(program: ast.Program) -> str:
-    """The head of a program."""
-    params = ", ".join(
-        f"{param.name}: {format_param_type(param)}" + (f" = {format_expr(param.default)}" if param.default else "")
-        for param in program.params
-    )
-    return f"program {program.name}({params})" + (f" -> {format_type(program.returns)}" if program.returns else "")
-
-
 def _stage(document: Document, stage: ast.Stage) -> str:
-    parts = [f"```qp\n{STAGES[stage_word(stage)].usage}\n```"]
+    parts = [f"```qp\n{STAGES[stage.word].usage}\n```"]
     columns = document.columns_after.get(stage.span)
     if columns:
         parts.append(f"columns after this stage:\n\n{_table(columns)}")

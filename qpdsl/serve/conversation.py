@@ -14,23 +14,30 @@ from typing import Any
 from qpdsl.errors import unknown
 from qpdsl.grammar.suggest import listed
 from qpdsl.planner.plan.logical import Parameter
-from qpdsl.serve.refusal import Refusal
+from qpdsl.serve.completion_request import Refusal
 
 QUESTIONS = ("question", "prompt", "problem", "q")
 SYSTEM = "system"
+MAX_TURNS = 4096
 ROLES = ("system", "developer", "user", "assistant")
 # What a client may send back with a turn that it got: nothing is said by these where they are empty.
-_EMPTY = ("tool_calls", "function_call", "refusal", "audio", "annotations", "reasoning_content", "reasoning", "name")
+_EMPTY = ("tool_calls", "function_call", "refusal", "audio", "annotations", "name")
+# What the assistant thought before it answered.
+THOUGHTS = ("reasoning_content", "reasoning")
 Turn = Mapping[str, str]
 
 
 def read_messages(value: Any) -> tuple[Turn, ...]:
     """The turns of `messages`, each `{"role", "content"}`; text parts are joined. Raises Refusal.
 
+    A turn of the assistant has a `reasoning_content` too where a thought is given with it.
+
     The role `developer`, OpenAI's newer name, becomes `system`.
     """
     if not isinstance(value, list) or not value:
         raise Refusal("`messages` is a list with at least one turn", "messages")
+    if len(value) > MAX_TURNS:
+        raise Refusal(f"`messages` has {len(value):,} turns, and up to {MAX_TURNS:,} are taken", "messages")
     return tuple(_turn(f"messages[{place}]", turn) for place, turn in enumerate(value))
 
 
@@ -88,7 +95,7 @@ def arguments_of(program: str, params: Sequence[Parameter], turns: Sequence[Turn
 
 def _turn(where: str, turn: Any) -> Turn:
     if not isinstance(turn, dict):
-        raise Refusal(f'`{where}` is no object with "role" and "content"', "messages")
+        raise Refusal(f'`{where}` is not an object with "role" and "content"', "messages")
     role = turn.get("role")
     if role not in ROLES:
         if role in ("tool", "function"):
@@ -96,13 +103,17 @@ def _turn(where: str, turn: Any) -> Turn:
         lead = f"`{where}` has the unknown role" if isinstance(role, str) else f"`{where}` has no role"
         raise Refusal(unknown(role, ROLES, lead) if isinstance(role, str) else lead, "messages")
     for name, value in turn.items():
-        if name in ("role", "content") or (name == "type" and value in ("text", "message")):
+        if name in ("role", "content", *THOUGHTS) or (name == "type" and value in ("text", "message")):
             continue
         if name not in _EMPTY:
             raise Refusal(unknown(name, ("role", "content"), f"`{where}` has the unknown field"), "messages")
         if value:
             raise Refusal(f"`{where}` has `{name}`, which is not supported here", "messages")
-    return {"role": "system" if role == "developer" else str(role), "content": _content(where, turn.get("content"))}
+    read = {"role": "system" if role == "developer" else str(role), "content": _content(where, turn.get("content"))}
+    thought = next((turn[name] for name in THOUGHTS if turn.get(name)), "")
+    if thought and (role != "assistant" or not isinstance(thought, str)):
+        raise Refusal(f"`{where}` has a thought, which is a text of the assistant's", "messages")
+    return {**read, "reasoning_content": thought} if thought else read
 
 
 def _content(where: str, content: Any) -> str:

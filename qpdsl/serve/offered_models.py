@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from qpdsl.arguments import parse_settings, with_defaults
@@ -10,13 +10,11 @@ from qpdsl.errors import UsageError, shorten, unknown
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.values.value import Value
-from qpdsl.planning.planning import Planning, reads_of
-from qpdsl.planning.target import Target
-from qpdsl.run_store.fingerprint import build, digest
-from qpdsl.sources.programs import load_program
-from qpdsl.sources.several_programs import distinct_names, named_programs
-from qpdsl.sources.surroundings import Surroundings
-from qpdsl.stage_options import check_code, check_options
+from qpdsl.runs.store.fingerprint import build, digest
+from qpdsl.session.prepare import BoundProgram, bind_program, plan_bound
+from qpdsl.session.programs import distinct_names, named_programs, permitting
+from qpdsl.session.settings import Settings
+from qpdsl.session.surroundings import Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,54 +22,45 @@ class OfferedProgram:
     """A program by the name that clients give; `fixed` are the parameters that the server sets for good."""
 
     name: str
-    program: LogicalProgram
+    bound: BoundProgram
     fixed: tuple[str, ...] = ()
-
-    def plan(self, planning: Planning, target: Target) -> PhysicalPlan:
-        """Its plan, by all rules, with the columns that an answer is made of."""
-        reads = reads_of(self.program, text=True)
-        return planning.optimized(self.program, reads, target, kv_types=False).plan
 
 
 def offered_programs(
-    targets: Sequence[str],
-    surroundings: Surroundings,
-    settings: Sequence[str] = (),
-    defaults: Sequence[str] = (),
+    settings: Settings, targets: Sequence[str], surroundings: Surroundings, defaults: Sequence[str] = ()
 ) -> list[OfferedProgram]:
     """Every program of the files and shipped programs that `targets` name.
 
-    A program goes by its own name, and where two have one name, by `FILE/NAME`. `settings` are `NAME=VALUE` strings
-    that fix a parameter of all programs that have it, `defaults` those that a request may replace. What is said of
+    A program goes by its own name, and where two have one name, by `FILE/NAME`. What the settings assign to a parameter
+    holds for all programs that have it; `defaults` are `NAME=VALUE` strings that a request may replace. What is said of
     models in the surroundings goes to the programs that have these models. Raises UsageError, QpError and
     ArgumentError.
     """
     found = named_programs(targets, surroundings)
-    _check_settings(settings, defaults)
+    _check_settings(settings.assigned, defaults)
     models = {name for program in found for name in program.models}
     loaded: list[tuple[str, LogicalProgram, tuple[str, ...]]] = []
     params: set[str] = set()
     for one in found:
-        program = one.load(surroundings, [text for text in (*settings, *defaults) if _name_of(text) in one.models])
+        assigned = (*settings.assigned, *defaults)
+        program = one.load(surroundings, [text for text in assigned if _name_of(text) in one.models])
         names = {param.name for param in program.params}
         params |= names
-        fixed = _values(program, settings, names)
+        fixed = _values(program, settings.assigned, names)
         usual = _values(program, defaults, names)
         for twice in fixed.keys() & usual.keys():
             raise UsageError(f"`--set` and `--default` both give `{twice}`")
-        loaded.append((one.target, with_defaults(program, {**usual, **fixed}), tuple(fixed)))
-    for text in (*settings, *defaults):
+        program = permitting(with_defaults(program, {**usual, **fixed}), settings.within)
+        loaded.append((one.target, program, tuple(fixed)))
+    for text in (*settings.assigned, *defaults):
         if _name_of(text) not in params | models:
-            option = "--set" if text in settings else "--default"
+            option = "--set" if text in settings.assigned else "--default"
             raise UsageError(f"`{option}`: {unknown(_name_of(text), sorted(params), 'no program has the parameter')}")
     names_given = distinct_names([(target, program) for target, program, _ in loaded])
-    return [OfferedProgram(name, program, fixed) for name, (_, program, fixed) in zip(names_given, loaded, strict=True)]
-
-
-def check_offered(plan: PhysicalPlan, *, allow_code: bool) -> None:
-    """Raises UsageError and ArgumentError for what would fail in every request."""
-    check_options(plan, plan.values())
-    check_code(plan, allowed=allow_code)
+    return [
+        OfferedProgram(name, BoundProgram(program, {}, surroundings), fixed)
+        for name, (_, program, fixed) in zip(names_given, loaded, strict=True)
+    ]
 
 
 def _check_settings(settings: Sequence[str], defaults: Sequence[str]) -> None:
@@ -91,14 +80,14 @@ def _values(program: LogicalProgram, settings: Sequence[str], names: set[str]) -
     return parse_settings(program.params, own, program.name, program.model_params)
 
 
-def exposed_models(settings: Sequence[str], plans: Iterable[PhysicalPlan]) -> dict[str, str]:
+def exposed_models(settings: Sequence[str], programs: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """The models of `NAME` and `NAME=ID` settings, by the names that clients give. Raises UsageError.
 
-    A name alone is that of a model in a program.
+    A name alone is that of a model in a program; `programs` are the ids of their models by name.
     """
     known: dict[str, set[str]] = {}
-    for plan in plans:
-        for name, id in plan.models.items():
+    for models in programs:
+        for name, id in models.items():
             known.setdefault(name, set()).add(id)
     found: dict[str, str] = {}
     for setting in settings:
@@ -120,8 +109,8 @@ def exposed_models(settings: Sequence[str], plans: Iterable[PhysicalPlan]) -> di
 
 def bare_plan(model: str) -> PhysicalPlan:
     """A plan that writes with a model, by its id, and does nothing else: to load it by. Raises QpError."""
-    program = load_program(None, "chat user=q | generate model", None, Surroundings(models={"model": model}))
-    return Planning("naive").optimized(program, (), Target()).plan
+    settings = Settings(pipeline="chat user=q | generate model", plan_kind="naive")
+    return plan_bound(bind_program(settings, Surroundings(models={"model": model})), settings).plan
 
 
 def fingerprint_of(model: str) -> str:

@@ -8,12 +8,13 @@ complete: what is not seen to hold is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
-from qpdsl.planner.values.json_values import dumps
-from qpdsl.serve.refusal import Refusal
+from qpdsl.planner.values.value import dumps
+from qpdsl.serve.completion_request import Refusal
 
 _FORMATS = ("text", "json_object", "json_schema")
 # What says nothing of the values.
@@ -25,7 +26,9 @@ _MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"
 _EQUAL = ("pattern", "format", "multipleOf", "uniqueItems")
 _HELD = {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref"}
 _KNOWN = {*_NOTES, *_LEAST, *_MOST, *_EQUAL, *_HELD}
-_MOST_DEPTH = 32
+_MAX_DEPTH = 32
+# Alternatives in alternatives double the pairs to compare at each level.
+_MAX_COMPARED = 20_000
 _NULL: Mapping[str, Any] = {"type": "null"}
 _UNKNOWN: Mapping[str, Any] = {"not": {}}
 Schema = Mapping[str, Any] | bool
@@ -90,7 +93,7 @@ def _refused(message: str) -> Refusal:
 
 def _filled(value: Any, wanted: Schema, root: Schema, depth: int) -> Any:
     wanted = _resolved(wanted, root)
-    if isinstance(wanted, bool) or depth > _MOST_DEPTH:
+    if isinstance(wanted, bool) or depth > _MAX_DEPTH:
         return value
     if "anyOf" in wanted:
         # The one that is not null says what is in it.
@@ -112,11 +115,14 @@ class _Comparison:
     own_root: Schema
     wanted_root: Schema
     fills: bool
+    compared: Iterator[int] = field(default_factory=count)
 
     def within(self, own: Schema, wanted: Schema, depth: int) -> bool:
+        if next(self.compared) > _MAX_COMPARED:
+            raise ValueError("there is too much to compare")
         if wanted is True or wanted == {} or own is False:
             return True
-        if depth > _MOST_DEPTH:
+        if depth > _MAX_DEPTH:
             return False
         own, wanted = _resolved(own, self.own_root), _resolved(wanted, self.wanted_root)
         if isinstance(own, bool) or isinstance(wanted, bool):
@@ -157,7 +163,7 @@ class _Comparison:
 def _resolved(schema: Schema, root: Schema) -> Schema:
     """What `$ref` points to; a schema of which nothing is known where it points nowhere."""
     seen = 0
-    while isinstance(schema, Mapping) and "$ref" in schema and seen < _MOST_DEPTH:
+    while isinstance(schema, Mapping) and "$ref" in schema and seen < _MAX_DEPTH:
         target: Any = root
         path = str(schema["$ref"])
         if not path.startswith("#") or schema.keys() - _NOTES - {"$ref"}:
@@ -167,7 +173,7 @@ def _resolved(schema: Schema, root: Schema) -> Schema:
         if not isinstance(target, Mapping | bool):
             return _UNKNOWN
         schema, seen = target, seen + 1
-    return schema if seen < _MOST_DEPTH else _UNKNOWN
+    return schema if seen < _MAX_DEPTH else _UNKNOWN
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any] | None:

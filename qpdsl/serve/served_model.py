@@ -1,46 +1,29 @@
 """What stands behind a name in `/v1/models`: how the HTTP side asks it, and what it says.
 
 The HTTP side (`http/routes.py`) knows requests, answers, streams and limits. A `ServedModel` knows which fields of a
-request it honours and how an answer comes about: `served_program.py` runs a program, `exposed/` asks a bare model.
+request it honours and how an answer comes about: `served_program.py` runs a program, `passthrough_model.py` asks a
+model itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-from typing import Literal as OneOf
+from typing import Any, Literal, Protocol
 
-from qpdsl.executor.requests.request import Owner
+from qpdsl.serve.completion_request import CompletionRequest
 
-# "chat": /v1/chat/completions; "text": /v1/completions.
-Endpoint = OneOf["chat", "text"]
 # Why an answer ended, as OpenAI names it.
-FinishReason = OneOf["stop", "length"]
+FinishReason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionRequest:
-    """One HTTP request for an answer.
-
-    `body` is the JSON object as it came, with all its fields: the model says which of them it takes. The HTTP side
-    itself reads `model`, `stream`, `stream_options`, `priority` and `deadline`, and has made `owner` of the last two.
-    `id` names the request in the answer and in events.
-    """
-
-    endpoint: Endpoint
-    body: Mapping[str, Any]
-    id: str
-    owner: Owner = field(default=Owner())
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of the text of choice `index` as it is generated.
+class Delta:
+    """The next piece of the text of choice `index` as it is generated.
 
     `logprobs` are in the form of the endpoint, None where they were not asked for. `extra`: further fields of the
     choice in this chunk, such as `token_ids`. `usage`: what the request has cost up to here, for clients that ask for
-    that in every chunk.
+    that in every chunk. `thought` is the next piece of what the model thought before the text.
     """
 
     index: int
@@ -48,6 +31,7 @@ class Piece:
     logprobs: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     usage: TokenUsage | None = None
+    thought: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +42,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """One whole choice of an answer; fields as in `Piece`."""
+class CompletionChoice:
+    """One whole choice of an answer; fields as in `Delta`. `thought` is None where the model thought nothing."""
 
     text: str
     finish_reason: FinishReason = "stop"
     logprobs: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    thought: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +69,7 @@ class TokenUsage:
 class CompletionResponse:
     """The whole answer: its choices by their index, what it cost, and fields to stand beside `choices`."""
 
-    choices: tuple[Chosen, ...]
+    choices: tuple[CompletionChoice, ...]
     usage: TokenUsage
     fingerprint: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -95,7 +80,7 @@ def no_pause() -> float:
     return 0.0
 
 
-class Work(Protocol):
+class PreparedRequest(Protocol):
     """A request that was read and found good, not begun yet. One of the two is called, once.
 
     Where the task that awaits is cancelled, everything that was begun is given up and what it held is free.
@@ -107,7 +92,7 @@ class Work(Protocol):
 
     def stream(
         self, pause: Callable[[], float] = no_pause
-    ) -> AsyncGenerator[Piece | Progress | CompletionResponse, None]:
+    ) -> AsyncGenerator[Delta | Progress | CompletionResponse, None]:
         """Pieces as they come, then the whole answer, last and once. Raises Refusal where there is none.
 
         The pieces of a choice, one behind the other, are its text; what no piece has said yet follows from the answer.
@@ -128,6 +113,6 @@ class ServedModel(Protocol):
         """What `/v1/models` says of it besides `id`, `object`, `created` and `owned_by`."""
         ...
 
-    def read(self, request: CompletionRequest) -> Work:
+    def read(self, request: CompletionRequest) -> PreparedRequest:
         """What the request asks for. Raises Refusal for a field that is not honoured, and for an unknown one."""
         ...

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from qpdsl.arguments import ArgumentError, bind, from_json
 from qpdsl.errors import unknown
-from qpdsl.executor.events.events import Event, OperatorDone
+from qpdsl.executor.events.events import Event, OperatorDone, Path
 from qpdsl.executor.requests.request import LogProbRequest
+from qpdsl.executor.runtime.instance.instance import OnToken
 from qpdsl.executor.text.context import encode as encode_context
-from qpdsl.planner.explain.operators import in_words
+from qpdsl.grammar import ast
+from qpdsl.grammar.ast.model_stages import MAX_ROWS
+from qpdsl.grammar.ast.walk import made_column
+from qpdsl.planner.explain.plan import in_words
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import PhysicalPlan, everything
-from qpdsl.planner.values.json_values import plain, shown
-from qpdsl.planner.values.value import Value
-from qpdsl.run_store.fingerprint import build, digest, operators
-from qpdsl.serve.answer_cut import AnswerCut
-from qpdsl.serve.body_fields import BodyFields
+from qpdsl.planner.plan.evaluate import evaluate
+from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.plan.reads import is_same_for_all
+from qpdsl.planner.values.value import Value, plain, shown
+from qpdsl.runs.store.fingerprint import build, digest, operators
+from qpdsl.serve.completion_request import CompletionRequest, Refusal
 from qpdsl.serve.conversation import arguments_of, read_messages, read_prompt
+from qpdsl.serve.passthrough_model import too_many_characters
 from qpdsl.serve.record_format import RecordFormat, read_format
-from qpdsl.serve.refusal import Refusal
 from qpdsl.serve.served_model import (
-    Chosen,
-    CompletionRequest,
+    CompletionChoice,
     CompletionResponse,
+    Delta,
     FinishReason,
-    Piece,
     Progress,
     TokenUsage,
     no_pause,
 )
-from qpdsl.serve.streamable import text_stage
+from qpdsl.serve.streamed_text import Growth, PendingUpdates, StopTruncator, StrippedText
+from qpdsl.serve.thinking_fields import THINK, THINKING_FIELDS, AskedThinking
 from qpdsl.serve.token_forms import TokenForms
 from qpdsl.stage_options import check_options
 
@@ -42,7 +47,7 @@ if TYPE_CHECKING:
     from qpdsl.executor.models.text_model import TextModel
     from qpdsl.executor.runtime.instance.candidates import Row
     from qpdsl.executor.runtime.run import InstanceResult
-    from qpdsl.session import Session
+    from qpdsl.session.session import Session
 
 _HONOURED = (
     "n",
@@ -57,6 +62,8 @@ _HONOURED = (
 )
 # What shapes a distribution: a program says it, or has a parameter for it.
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+# How a text ends that had no room for more.
+_CUT = ("length", "context", "thought")
 # Seeds that nobody chose have so many bits: JSON numbers of any client hold them.
 _SEED_BITS = 52
 
@@ -96,55 +103,77 @@ class ServedProgram:
     @property
     def writer(self) -> TextModel | None:
         """The model whose tokens an answer is counted in: that of the last `generate`."""
-        names = [node.op.model for node in everything(self.plan.ops) if isinstance(node.op, ops.Generate)]
+        names = [node.op.model.name for node in everything(self.plan.ops) if isinstance(node.op, ops.Generate)]
         return self.session.text_model(self.plan.models[names[-1]]) if names else None
 
-    def read(self, request: CompletionRequest) -> ProgramWork:
+    def read(self, request: CompletionRequest) -> ProgramRequest:
         """The runs that a request asks for. Raises Refusal."""
-        fields = BodyFields(request.body, request.endpoint)
         own = [name for name in _SAMPLING if name in self.params and name not in self.fixed]
+        thinks = THINKING_FIELDS if THINK in self.params and THINK not in self.fixed else ()
         # At temperature 0 a client asks for one answer, always the same, and a program gives that for a seed.
-        greedy = ["temperature"] if fields.get("temperature") == 0 else []
-        fields.refuse_others((*_HONOURED, *own, *greedy), self._instead(), self.ignored)
-        arguments = self._arguments(request, fields, [name for name in own if name not in greedy])
-        logprobs = self._wants_logprobs(request, fields, arguments)
-        form = read_format(fields.get("response_format"), self.name, self.schema)
-        stops, bound, writer = fields.stops(), fields.bound(), self.writer
+        greedy = ["temperature"] if request.get("temperature") == 0 else []
+        request.refuse_others((*_HONOURED, *own, *greedy, *thinks), self._instead(), self.ignored)
+        arguments = self._arguments(request, [name for name in own if name not in greedy])
+        self._check_size(request, arguments)
+        logprobs = self._wants_logprobs(request, arguments)
+        form = read_format(request.get("response_format"), self.name, self.schema)
+        stops, bound, writer = request.stops(), request.bound(), self.writer
         if logprobs and form is not None:
             raise Refusal("a record in which nulls are filled in has no log-probabilities", "logprobs")
         if self.schema is not None and stops:
-            raise Refusal(f"`{self.name}` returns a record, which is no record any more where it is cut", "stop")
+            raise Refusal(f"`{self.name}` returns a record, which cannot be cut", "stop")
         if bound is not None and writer is None:
-            raise Refusal(f"`{self.name}` has no model whose tokens could be counted", "max_tokens")
-        if fields.mapping("stream_options").get("continuous_usage_stats"):
-            message = f"what `{self.name}` costs is known at its end: `include_usage` tells it then"
+            raise Refusal(f"`{self.name}` has no model to count tokens with", "max_tokens")
+        if request.mapping("stream_options").get("continuous_usage_stats"):
+            message = f"the usage of `{self.name}` is known only at its end: use `include_usage`"
             raise Refusal(message, "stream_options", code="unsupported_parameter")
-        seed = fields.whole("seed", 0)
+        seed = request.whole("seed", 0)
+        # Without a model there is no bound, and no text has a token.
+        letter_ends: Callable[[str], Sequence[int]] = (lambda text: ()) if writer is None else writer.letter_ends
         if seed is None:
             # Whoever samples at temperature 0 asks for the same answer each time.
             seed = self.seed if self.seed is not None else 0 if greedy else secrets.randbits(_SEED_BITS)
-        return ProgramWork(
+        return ProgramRequest(
             self,
             request,
             arguments,
             seed,
-            fields.choices(),
-            [AnswerCut(stops, bound, *_codec(writer)) for _ in range(fields.choices())],
+            request.choices(),
+            [StopTruncator(stops, bound, letter_ends) for _ in range(request.choices())],
             form,
             logprobs=logprobs,
-            progress=fields.flag("progress"),
+            progress=request.flag("progress"),
         )
 
-    def _wants_logprobs(self, request: CompletionRequest, fields: BodyFields, arguments: Mapping[str, Value]) -> bool:
+    def _check_size(self, request: CompletionRequest, arguments: Mapping[str, Value]) -> None:
+        """Raises Refusal for more samples than a program may draw, or more text than its models read."""
+        generates = [node.op for node in everything(self.plan.ops) if isinstance(node.op, ops.Generate)]
+        counts = [value for op in generates if isinstance(value := _count(op.n, arguments), int)]
+        if (samples := request.choices() * max(counts, default=1)) > MAX_ROWS:
+            message = f"{request.choices()} answers of `{self.name}` would draw {samples:,} samples at once"
+            raise Refusal(f"{message}, and up to {MAX_ROWS:,} are taken", "n")
+        roomiest = max(self._models(), key=lambda model: model.most_characters, default=None)
+        characters = max(map(_characters, arguments.values()), default=0)
+        if roomiest is not None and characters > roomiest.most_characters:
+            where = "messages" if request.endpoint == "chat" else "prompt"
+            raise too_many_characters(roomiest.max_positions, characters, where)
+
+    def _models(self) -> Iterator[TextModel]:
+        """The models of the program that it has loaded."""
+        for id in set(self.plan.models.values()):
+            with contextlib.suppress(KeyError):
+                yield self.session.text_model(id)
+
+    def _wants_logprobs(self, request: CompletionRequest, arguments: Mapping[str, Value]) -> bool:
         """Whether log-probabilities of the answer's tokens are asked for. Raises Refusal where they are not known."""
-        count = None if request.endpoint == "chat" else fields.whole("logprobs", 0, 0)
-        if count is None and (request.endpoint == "text" or not fields.flag("logprobs")):
+        count = None if request.endpoint == "chat" else request.whole("logprobs", 0, 0)
+        if count is None and (request.endpoint == "text" or not request.flag("logprobs")):
             return False
         message = None
         if text_stage(self.plan, arguments) is None:
             message = f"the answer of `{self.name}` is not the text of one sample, so it has no log-probabilities"
         elif self.writer is None or "logprobs" not in self.session.engine.capabilities(self.writer.name).features:
-            message = f"the model of `{self.name}` does not tell the log-probabilities of given tokens"
+            message = f"the model of `{self.name}` does not return the log-probabilities of given tokens"
         if message is not None:
             raise Refusal(message, "logprobs", code="unsupported_parameter")
         return True
@@ -157,14 +186,19 @@ class ServedProgram:
         }
         for name in _SAMPLING:
             words[name] = (
-                f"`{self.name}` says itself how it samples; leave `{name}` out, give the program a parameter of that "
+                f"`{self.name}` sets its own sampling; leave out `{name}`, give the program a parameter of that "
                 f"name, or start the server with `--ignore {name}`"
             )
-        words["top_logprobs"] = "the log-probabilities of the answer's own tokens are told, and no others"
+        for name in THINKING_FIELDS:
+            words[name] = (
+                f"`{self.name}` sets how its models think; leave out `{name}`, give the program a parameter "
+                f"`{THINK}`, or start the server with `--ignore {name}`"
+            )
+        words["top_logprobs"] = "the log-probabilities of the answer's own tokens are returned, and no others"
         return words
 
-    def _arguments(self, request: CompletionRequest, fields: BodyFields, own: Sequence[str]) -> dict[str, Value]:
-        given = dict(fields.mapping("parameters"))
+    def _arguments(self, request: CompletionRequest, own: Sequence[str]) -> dict[str, Value]:
+        given = dict(request.mapping("parameters"))
         for name in given:
             if name not in self.params:
                 known = [param for param in self.params if param not in self.fixed]
@@ -172,8 +206,13 @@ class ServedProgram:
             if name in self.fixed:
                 raise Refusal(f"`{name}` of `{self.name}` is set by the server", "parameters")
         for name in own:
-            if (value := fields.get(name)) is not None and given.setdefault(name, value) != value:
+            if (value := request.get(name)) is not None and given.setdefault(name, value) != value:
                 raise Refusal(f"`{name}` is given twice, once among the parameters", name)
+        if THINK in self.params and THINK not in self.fixed:
+            asked = AskedThinking.of(request)
+            for name, value in asked.of_program(self.name, self.params[THINK]).items():
+                if given.setdefault(name, value) != value:
+                    raise Refusal(f"`{name}` is given twice, once among the parameters", asked.field)
         where = "messages" if request.endpoint == "chat" else "prompt"
         said = self._said(request)
         for name, value in said.items():
@@ -199,7 +238,7 @@ class ServedProgram:
 
 
 @dataclass
-class ProgramWork:
+class ProgramRequest:
     """The runs of a program that one request asks for: `n` of them, with the seeds `seed`, `seed + 1`, ….
 
     `cuts` has one for each. `form`: what is to be added to the record that the program returns. With `logprobs` the
@@ -212,7 +251,7 @@ class ProgramWork:
     arguments: Mapping[str, Value]
     seed: int
     n: int
-    cuts: Sequence[AnswerCut]
+    cuts: Sequence[StopTruncator]
     form: RecordFormat | None = None
     logprobs: bool = False
     progress: bool = False
@@ -231,24 +270,20 @@ class ProgramWork:
 
     async def stream(
         self, pause: Callable[[], float] = no_pause
-    ) -> AsyncGenerator[Piece | Progress | CompletionResponse, None]:
-        """Pieces of the text where it is known while it is written, then the answer. Raises Refusal."""
-        pending = _PendingUpdates()
-        tasks = [asyncio.create_task(self._run(index, self._pieces(index, pending))) for index in range(self.n)]
+    ) -> AsyncGenerator[Delta | Progress | CompletionResponse, None]:
+        """Deltas of the text where it is known while it is written, then the answer. Raises Refusal."""
+        updates = PendingUpdates()
+        tasks = [asyncio.create_task(self._run(index, self._deltas(index, updates))) for index in range(self.n)]
         runs = asyncio.gather(*tasks, return_exceptions=True)
-        runs.add_done_callback(lambda _: pending.changed.set())
-        unsubscribe = self._tell(pending) if self.progress else lambda: None
+        unsubscribe = self._report(updates) if self.progress else lambda: None
         try:
-            while not runs.done():
-                await pending.changed.wait()
-                progress, texts = pending.take()
+            async for progress, grown in updates.batches(runs, pause):
                 for step in progress:
                     yield step
-                for index, text in texts.items():
-                    if shown_now := self.cuts[index].feed(text):
-                        yield Piece(index, shown_now)
-                if (seconds := pause()) > 0 and not runs.done():
-                    await asyncio.wait((runs,), timeout=seconds)
+                for index, growth in grown.items():
+                    shown_now = self.cuts[index].feed(growth.text) if growth.text else ""
+                    if shown_now or growth.thought:
+                        yield Delta(index, shown_now, thought=growth.thought)
             yield await self._answer([task.result() for task in tasks])
         finally:
             unsubscribe()
@@ -256,30 +291,31 @@ class ProgramWork:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _run(
-        self, index: int, on_token: Callable[[Any, int, str], None] | None = None
-    ) -> Coroutine[Any, Any, InstanceResult]:
+    def _run(self, index: int, on_token: OnToken | None = None) -> Coroutine[Any, Any, InstanceResult]:
         program, name = self.program, self._name(index)
         return program.session.run(
-            program.plan, self.arguments, self.seed + index, name, on_token, owner=self.request.owner
+            program.plan, self.arguments, self.seed + index, name, on_token, client=self.request.client
         )
 
     def _name(self, index: int) -> str:
         return f"{self.request.id} {index}"
 
-    def _pieces(self, index: int, pending: _PendingUpdates) -> Callable[[Any, int, str], None] | None:
-        """What takes the pieces of a run's text; None where they are not those of the answer."""
+    def _deltas(self, index: int, updates: PendingUpdates) -> OnToken | None:
+        """What takes the growing text of a run; None where it is not that of the answer."""
         stage = text_stage(self.program.plan, self.arguments)
         if stage is None or self.form is not None or self.logprobs:
             return None
 
-        def take(path: object, at: int, text: str) -> None:
-            if at == stage:
-                pending.grow(index, text)
+        shown_thought = StrippedText()
+
+        def take(path: Path, at: int, text: str, thought: bool) -> None:
+            # A text completion has no place for a thought.
+            if at == stage and not (thought and self.request.endpoint == "text"):
+                updates.grow(index, Growth(thought=shown_thought.feed(text)) if thought else Growth(text))
 
         return take
 
-    def _tell(self, pending: _PendingUpdates) -> Callable[[], None]:
+    def _report(self, updates: PendingUpdates) -> Callable[[], None]:
         """Puts what the runs have done among the updates; the function that is returned ends that."""
         names = {self._name(index): index for index in range(self.n)}
         kinds = {node.id: in_words(node.op) for node in everything(self.program.plan.ops)}
@@ -291,12 +327,14 @@ class ProgramWork:
                 rows = f"{event.rows_out} row{'' if event.rows_out == 1 else 's'}"
                 tokens = f", {event.sampled_tokens} tokens" if event.sampled_tokens else ""
                 what = kinds.get(event.operator, event.operator)
-                pending.tell(Progress(f"{whose}{place}{what}: {rows}{tokens}"))
+                updates.report(Progress(f"{whose}{place}{what}: {rows}{tokens}"))
 
         return self.program.session.events.subscribe(see)
 
     async def _answer(self, results: Sequence[InstanceResult]) -> CompletionResponse:
         for result in results:
+            if result.fault is not None:
+                raise result.fault
             if result.error is not None:
                 raise Refusal(f"`{self.program.name}` has no answer: {result.error}", status=422, code="program_failed")
         made = [self._chosen(result, cut) for result, cut in zip(results, self.cuts, strict=True)]
@@ -315,33 +353,41 @@ class ProgramWork:
         )
         return CompletionResponse(tuple(choices), usage, self.program.fingerprint, {"seed": self.seed})
 
-    def _chosen(self, result: InstanceResult, cut: AnswerCut) -> tuple[Chosen, int]:
+    def _chosen(self, result: InstanceResult, cut: StopTruncator) -> tuple[CompletionChoice, int]:
         """The answer of a run, and how many tokens it has."""
         row = result.rows[0] if result.rows else None
         text = None if row is None else row.columns.get("text")
+        thought = None if row is None else row.generated.thought.text
         score = {} if result.score is None else {"score": plain(result.score)}
-        encode, _ = _codec(self.program.writer)
+        writer = self.program.writer
+        encode: Callable[[str], Sequence[int]] = (lambda text: ()) if writer is None else writer.encode
         if row is None or not isinstance(text, str) or text_stage(self.program.plan, self.arguments) is None:
             said, why = cut.whole(self._form(shown(result.value)))
-            return Chosen(said, why, extra=score), len(encode(said))
+            return CompletionChoice(said, why, extra=score, thought=thought), len(encode(said))
         # What a model wrote last is given as it wrote it, so that it can be streamed.
-        finish: FinishReason = "length" if row.columns.get("finish") in ("length", "context") else "stop"
+        finish: FinishReason = "length" if row.columns.get("finish") in _CUT else "stop"
         whole = self._form(text)
         said, why = cut.whole(whole, finish)
-        return Chosen(said, why, extra=score), row.generated.sampled if said == whole else len(encode(said))
+        own = row.generated.sampled - row.generated.thought.tokens
+        return CompletionChoice(said, why, extra=score, thought=thought), own if said == whole else len(encode(said))
 
-    async def _with_logprobs(self, chosen: Chosen, row: Row) -> Chosen:
+    async def _with_logprobs(self, chosen: CompletionChoice, row: Row) -> CompletionChoice:
         """The choice with the log-probabilities of its tokens, of which the last one may be cut."""
         model = self.program.session.text_model(row.generated.model)
-        tokens = row.generated.tokens
-        shortest = next(
-            (n for n in range(len(tokens)) if len(model.decode(tokens[:n])) >= len(chosen.text)), len(tokens)
-        )
+        tokens, growing = row.generated.tokens, model.detokenizer.begin()
+        thought, before = row.generated.thought, tokens[: row.generated.thought.begins]
+        tokens = tokens[len(before) :]
+        while before and tokens and not model.decode(tokens[:1]).strip():
+            before, tokens = before + tokens[:1], tokens[1:]
+        shortest = length = 0
+        while shortest < len(tokens) and length < len(chosen.text):
+            length += len(growing.push(tokens[shortest]))
+            shortest += 1
         logprobs: Sequence[float] = ()
         if shortest:
             assert row.context is not None
-            prompt = encode_context(model.tokenizer, row.context)
-            reading = LogProbRequest(prompt, tokens[:shortest], owner=self.request.owner)
+            prompt = encode_context(model.tokenizer, row.context, model.thinking, thought.switch) + before
+            reading = LogProbRequest(prompt, tokens[:shortest], client=self.request.client)
             logprobs = (await self.program.session.engine.submit(model.name, reading)).logprobs
         told = TokenForms(model).logprobs(self.request.endpoint, tokens[:shortest], logprobs, "none")
         return replace(chosen, logprobs=told)
@@ -350,34 +396,17 @@ class ProgramWork:
         return text if self.form is None else self.form.filled(text)
 
 
-class _PendingUpdates:
-    """What runs have told since it was last taken: steps that are done, and the text of each choice."""
-
-    def __init__(self) -> None:
-        self.changed = asyncio.Event()
-        self._progress: list[Progress] = []
-        self._texts: dict[int, str] = {}
-
-    def tell(self, progress: Progress) -> None:
-        self._progress.append(progress)
-        self.changed.set()
-
-    def grow(self, index: int, text: str) -> None:
-        self._texts[index] = self._texts.get(index, "") + text
-        self.changed.set()
-
-    def take(self) -> tuple[list[Progress], dict[int, str]]:
-        taken = self._progress, self._texts
-        self._progress, self._texts = [], {}
-        self.changed.clear()
-        return taken
-
-
-def _codec(model: TextModel | None) -> tuple[Callable[[str], Sequence[int]], Callable[[Sequence[int]], str]]:
-    """Text to tokens and back; without a model, no text has a token."""
-    if model is None:
-        return lambda text: (), lambda ids: ""
-    return model.encode, lambda ids: model.decode(tuple(ids))
+def _characters(value: object) -> int:
+    """The characters of the longest text in a value; of all turns in a conversation, as a model reads them together."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return max(map(_characters, value.values()), default=0)
+    if not isinstance(value, tuple):
+        return 0
+    conversation = all(isinstance(part, Mapping) and part.keys() >= {"role", "content"} for part in value)
+    lengths = list(map(_characters, value))
+    return sum(lengths) if conversation else max(lengths, default=0)
 
 
 def _schema(plan: PhysicalPlan) -> str | None:
@@ -390,3 +419,68 @@ def _schema(plan: PhysicalPlan) -> str | None:
     held = [node.op.constraint for node in everything(plan.ops) if isinstance(node.op, ops.Generate)]
     schemas = {one.name: one.schema for one in held if one is not None and one.schema}
     return schemas.get(plan.returns) or (next(iter(schemas.values())) if len(schemas) == 1 else None)
+
+
+# Operators that make one row of each row, and leave what was generated in it as it is.
+_ROW_BY_ROW = (
+    ops.StepScore,
+    ops.Judge,
+    ops.Prob,
+    ops.LogProb,
+    ops.DrawScore,
+    ops.Equal,
+    ops.ValidJson,
+    ops.Passes,
+    ops.PythonScore,
+    ops.Extract,
+    ops.PythonExtract,
+    ops.Let,
+    ops.Peek,
+    ops.Ask,
+    ops.Call,
+)
+# Operators that make at most one row of each row.
+_NO_MORE_ROWS = (*_ROW_BY_ROW, ops.SetContext, ops.Say, ops.Where, ops.Keep, ops.Order, ops.Distinct, ops.Tournament)
+_TEXT = "text"
+
+
+def text_stage(plan: PhysicalPlan, arguments: Mapping[str, Value]) -> int | None:
+    """The number of the stage whose tokens are the answer, as they are generated; None where there is no such stage."""
+    *chain, last = plan.ops
+    assert isinstance(last.op, ops.Return)
+    if not isinstance(last.op.value, ast.Name):
+        return None
+    while chain and isinstance(chain[-1].op, _ROW_BY_ROW):
+        chain.pop()
+    if not chain or not isinstance(chain[-1].op, ops.Generate):
+        return None
+    writer = chain.pop()
+    assert isinstance(writer.op, ops.Generate)
+    named = last.op.value.id in (_TEXT, made_column(writer.op))
+    # What an earlier stage generated in the same context is part of the text too.
+    fresh = bool(chain) and isinstance(chain[-1].op, ops.SetContext)
+    if not named or not fresh or _count(writer.op.n, arguments) != 1:
+        return None
+    return writer.op.stage if _one_row(chain, arguments) else None
+
+
+def _one_row(chain: list[PhysicalOp], arguments: Mapping[str, Value]) -> bool:
+    """Whether a chain ends with one row, or none, whatever happens in it."""
+    one = True
+    for node in chain:
+        match node.op:
+            case ops.Keep(count=k, per=None):
+                one = one or _count(k, arguments) == 1
+            case ops.Vote(per=None) | ops.Join(per=None):
+                one = True
+            case ops.Generate(n=n):
+                one = one and _count(n, arguments) == 1
+            case ops.Repeat() | ops.If():
+                one = one and all(_one_row(list(block), arguments) for block in node.inside)
+            case op:
+                one = one and isinstance(op, _NO_MORE_ROWS)
+    return one
+
+
+def _count(expr: ast.Expr | None, arguments: Mapping[str, Value]) -> Value:
+    return evaluate(expr, arguments) if expr is not None and is_same_for_all(expr, arguments) else None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-from typing import Literal as OneOf
+from typing import Any, Literal
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.serve.served_model import Endpoint
+from qpdsl.serve.completion_request import Endpoint
 
 
 class TokenForms:
@@ -19,39 +18,35 @@ class TokenForms:
 
     def text(self, token: int) -> str:
         """The text of one token, special ones included."""
-        if self._ids_as_text:
-            return f"token_id:{token}"
-        piece = self._model.pieces.get(token)
-        if piece is None:
-            piece = self._model.pieces[token] = self._model.backend.decode([token], skip_special_tokens=False)
-        return piece
+        return f"token_id:{token}" if self._ids_as_text else self._model.marked_detokenizer.text((token,))
 
     def logprobs(
         self,
         endpoint: Endpoint,
         tokens: Sequence[int],
         logprobs: Sequence[float | None],
-        tops: Mapping[int, float] | OneOf["own", "none"],
-        offset: int = 0,
+        tops: Mapping[int, float] | Literal["own", "none"],
+        earlier: tuple[int, ...] = (),
     ) -> dict[str, Any]:
         """The `logprobs` of a choice. None is what the first token of a prompt has.
 
         `tops` are the log-probabilities by id that stand as those of the likeliest tokens, of a single token; "own" is
-        each token's own. `offset`: how many characters stand before, in a text completion.
+        each token's own. `earlier`: the tokens before, behind whose text that of a text completion comes. A token's
+        place in it is where the letter begins that the token goes on with.
         """
-        texts = [self.text(token) for token in tokens]
-        named = None if isinstance(tops, str) else {self.text(id): logprob for id, logprob in tops.items()}
         if endpoint == "chat":
             content = []
-            for text, logprob in zip(texts, logprobs, strict=True):
-                likeliest: Mapping[str, float | None] = named or ({text: logprob} if tops == "own" else {})
-                entries = [_entry(*top) for top in likeliest.items()]
-                content.append({**_entry(text, logprob), "top_logprobs": entries})
+            for token, logprob in zip(tokens, logprobs, strict=True):
+                likeliest = {token: logprob} if tops == "own" else {} if isinstance(tops, str) else tops
+                entries = [self._entry(*top) for top in likeliest.items()]
+                content.append({**self._entry(token, logprob), "top_logprobs": entries})
             return {"content": content, "refusal": None}
-        offsets = []
-        for text in texts:
+        texts = [self.text(token) for token in tokens]
+        named = None if isinstance(tops, str) else {self.text(id): logprob for id, logprob in tops.items()}
+        offsets, offset, growing = [], 0, self._model.detokenizer.begin(earlier)
+        for token in tokens:
             offsets.append(offset)
-            offset += len(text)
+            offset += len(growing.push(token))
         # As vLLM does, a text completion has the tokens' own where no others are asked for.
         own = [None if logprob is None else {text: logprob} for text, logprob in zip(texts, logprobs, strict=True)]
         all_tops = own if named is None else [{**(alone or {}), **named} for alone in own]
@@ -64,6 +59,6 @@ class TokenForms:
             for token, logprob in zip(tokens, logprobs, strict=True)
         ]
 
-
-def _entry(text: str, logprob: float | None) -> dict[str, Any]:
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
+    def _entry(self, token: int, logprob: float | None) -> dict[str, Any]:
+        data = self.text(token).encode() if self._ids_as_text else self._model.marked_detokenizer.bytes_of(token)
+        return {"token": self.text(token), "logprob": logprob, "bytes": list(data)}

@@ -1,7 +1,7 @@
 """The built-in model family: small real models that ship with the package, ready to load from disk.
 
-`path("zoo/counting")` is an ordinary Hugging Face folder. This folder holds weights, cards and names only; the models
-are made by `qpdsl/family`. Importing it loads neither torch nor transformers.
+`path("zoo/counting")` is an ordinary Hugging Face folder. This folder holds weights, cards and names only; `family/`
+of the repository makes the models. Importing it loads neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ BUILTIN: tuple[BuiltinModel, ...] = (
         role="draft",
         description="an eighteenth of zoo/counting's size, and far worse: drafts for it and filters its tokens",
         parameters=143_680,
+    ),
+    BuiltinModel(
+        name="zoo/counting-thinker",
+        role="generator",
+        description="thinks before it answers counting problems: it checks its guesses digit by digit",
+        parameters=2_017_536,
     ),
     BuiltinModel(
         name="zoo/counting-prm",

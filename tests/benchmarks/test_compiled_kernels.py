@@ -30,6 +30,7 @@ def code(*lines: str) -> str:
 
 
 # An outer loop (30 to e0) around an inner one (50 to c0) with a part that is skipped as a rule (80 to 90).
+pytestmark = pytest.mark.unshipped
 NESTED = code(
     "S2R R0, SR_CTAID.X",  # 00
     "LDG.E.64 R2, desc[UR4][R2.64]",

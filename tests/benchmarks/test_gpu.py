@@ -22,6 +22,7 @@ from benchmarks.gpu import run, tables
 
 triton = pytest.importorskip("triton")
 
+pytestmark = pytest.mark.unshipped
 ROOT = Path(__file__).resolve().parents[2]
 # Of what the project depends on beside torch, triton, transformers and numpy, nothing can be found.
 BARE = """

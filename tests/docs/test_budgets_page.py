@@ -1,4 +1,4 @@
-"""`docs/budgets.md`: its commands print what it shows. `QPDSL_REGENERATE=1` writes it anew."""
+"""`docs/tune/budgets.md`: its commands print what it shows. `QPDSL_REGENERATE=1` writes it anew."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli import main
-from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.paths import ROOT
+from tests.support.user_cache import own_cache
 
-PAGE = ROOT / "docs" / "budgets.md"
+PAGE = ROOT / "docs" / "tune" / "budgets.md"
 BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
 PROGRAM = re.compile(r"^```qp\n(.*?)^```$", re.M | re.S)
 # What is another at another time or on another machine.
@@ -30,7 +31,7 @@ def test_the_page_shows_what_is_printed(
     text = PAGE.read_text("utf-8")
     program = PROGRAM.search(text)
     assert program is not None
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
     monkeypatch.chdir(tmp_path)
     Path("small.qp").write_text(program[1], "utf-8")
     for command, shown in BLOCK.findall(text):

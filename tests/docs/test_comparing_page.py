@@ -1,4 +1,4 @@
-"""`docs/comparing_runs.md`: its commands print what it shows. `QPDSL_REGENERATE=1` writes it anew."""
+"""`docs/use/runs.md`, comparing runs: its commands print what it shows. `QPDSL_REGENERATE=1` writes it anew."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from qpdsl.cli import main
-from qpdsl.comparison.comparison import compare
-from qpdsl.comparison.verdict import verdict
+from qpdsl.runs.compare.comparison import compare
+from qpdsl.runs.compare.comparison_text import verdict
 from tests.support.compared_runs import side
 from tests.support.paths import ROOT
+from tests.support.user_cache import own_cache
 
-PAGE = ROOT / "docs" / "comparing_runs.md"
-RUNS = ROOT / "tests" / "qpdsl" / "comparison" / "counting_500.json"
+PAGE = ROOT / "docs" / "use" / "runs.md"
+RUNS = ROOT / "tests" / "qpdsl" / "runs" / "compare" / "counting_500.json"
 COMMAND = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
 TEXT = re.compile(r"^```text\n(.*?)\n```$", re.M | re.S)
 # What is another at another time, on another machine or with another build.
@@ -40,9 +41,10 @@ def test_the_page_shows_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Statistics of other tests would stand in the plan.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
     monkeypatch.chdir(tmp_path)
-    text = PAGE.read_text("utf-8")
+    before, heading, text = PAGE.read_text("utf-8").partition("\n## Comparing runs\n")
+    assert heading
     for command, shown in COMMAND.findall(text):
         capsys.readouterr()
         main(shlex.split(command)[1:])
@@ -53,7 +55,7 @@ def test_the_page_shows_what_is_printed(
         else:
             assert masked(found) == masked(shown), command
     if os.environ.get("QPDSL_REGENERATE"):
-        PAGE.write_text(text, "utf-8")
+        PAGE.write_text(before + heading + text, "utf-8")
 
 
 def test_what_it_says_of_500_problems_is_so() -> None:

@@ -11,24 +11,24 @@ import pytest
 
 from qpdsl.cli.commands.run import command
 from qpdsl.cli.runs.run_options import RunOptions
-from qpdsl.inputs.known.known_sets import FORMS
 from qpdsl.planner.plan.naive import plan
-from qpdsl.sources.programs import load_program
-from qpdsl.sources.surroundings import Surroundings
+from qpdsl.runs.data.known_sets import FORMS
+from qpdsl.session.programs import load_program
+from qpdsl.session.surroundings import Surroundings
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "data.md").read_text("utf-8")
-SHOWN = re.findall(r"^```sh\n(.*?)^```\n\n```\n(.*?)^```$", PAGE, re.M | re.S)
+PAGE = (ROOT / "docs" / "use" / "data.md").read_text("utf-8")
+SHOWN = re.findall(r"^```sh\n([^`]*)^```\n\n```\n(note: .*?)^```$", PAGE, re.M | re.S)
 
 
 @pytest.mark.parametrize(("commands", "printed"), SHOWN)
 def test_commands_print_the_notes_that_are_shown(
     commands: str, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qpdsl.cli.options.input_options import read_input
+    from qpdsl.cli.shared_options import read_input
 
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "tests" / "qpdsl" / "inputs" / "published", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "tests" / "qpdsl" / "runs" / "data" / "published", tmp_path, dirs_exist_ok=True)
     for name, text in re.findall(r"^```csv (\S+)\n(.*?)^```$", PAGE, re.M | re.S):
         (tmp_path / name).write_text(text, "utf-8")
     for line in commands.splitlines():

@@ -1,4 +1,4 @@
-"""The table of `docs/engines.md` is what real servers answered. `QPDSL_REGENERATE=1 pytest …` writes it anew."""
+"""The table of `docs/use/remote_models.md` is what real servers answered. `QPDSL_REGENERATE=1` writes it anew."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from tests.support.paths import ROOT
 from tests.support.remote.recordings import table
 
-PAGE = ROOT / "docs" / "engines.md"
+PAGE = ROOT / "docs" / "use" / "remote_models.md"
 BLOCK = re.compile(r"(?<=<!-- servers -->\n).*(?=<!-- /servers -->)", re.DOTALL)
 
 

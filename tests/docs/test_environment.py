@@ -19,7 +19,7 @@ def test_the_page_lists_what_the_code_reads() -> None:
     read = {name for text in texts for pair in READ.findall(text) for name in pair if name}
     # Set for libraries where the user has not; nothing of ours reads them.
     read -= {"OMP_WAIT_POLICY", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"}
-    listed = set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "environment.md").read_text("utf-8"), re.M))
+    listed = set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "reference" / "environment.md").read_text("utf-8"), re.M))
     assert read - INTERNAL <= listed
     # Some are read by a name that a variable holds.
     assert all(any(f'"{name}"' in text for text in texts) for name in listed)

@@ -1,10 +1,10 @@
-"""`docs/errors.md` is written from the codes and their pages. `QPDSL_REGENERATE=1 pytest …` writes it anew."""
+"""`docs/reference/errors.md` is written from the codes and their pages. `QPDSL_REGENERATE=1` writes it anew."""
 
 from __future__ import annotations
 
 import re
 
-from qpdsl.grammar.codes import CODES, RETIRED, page
+from qpdsl.grammar.codes import CODES, RETIRED
 from tests.support.golden import check
 from tests.support.paths import ROOT
 
@@ -16,9 +16,8 @@ GROUPS = {
     "5": "Programs in Python",
 }
 INTRODUCTION = """\
-Every code that a diagnostic can carry, with what it means and, where a text can show it, a program that gives it and
-one that is right. `qpdsl explain-error QP203` shows the same in a terminal. Codes are stable: one that is retired is
-never given to anything else."""
+Every diagnostic code, with its meaning and, if a text can show it, a program that fails and its fix.
+`qpdsl explain-error QP203` shows the same in a terminal. Codes are stable: retired ones are never reused."""
 
 
 def document() -> str:
@@ -30,12 +29,12 @@ def document() -> str:
         parts.append(f"## {group}")
         parts.append("\n".join(f"- [{name}](#{name.lower()}): {code.title}" for name, code in codes.items()))
         for name, code in codes.items():
-            body = re.sub(r"^```(\w+) fails$", rf"```\1 fails {name}", page(name).body, flags=re.MULTILINE)
-            parts += [f"### {name}", f"**{code.title[:1].upper()}{code.title[1:]}.** {code.explanation}", body]
-    parts.append("## No longer given")
+            body = re.sub(r"^```(\w+) fails$", rf"```\1 fails {name}", code.body, flags=re.MULTILINE)
+            parts += [f"### {name}", f"**{code.title[:1].upper()}{code.title[1:]}.** {code.summary}", body]
+    parts.append("## Retired")
     parts.append("\n".join(f"- {name}: {title}" for name, title in RETIRED.items()))
     return "\n\n".join(parts)
 
 
 def test_the_document_is_made_of_the_pages() -> None:
-    check(ROOT / "docs" / "errors.md", document())
+    check(ROOT / "docs" / "reference" / "errors.md", document())

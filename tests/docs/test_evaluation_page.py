@@ -10,7 +10,7 @@ import pytest
 from qpdsl.cli.commands.eval import command
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "use" / "evaluation.md").read_text("utf-8")
 PICTURE = (ROOT / "docs" / "pictures" / "evaluation.svg").read_text("utf-8")
 TABLE = re.findall(r"^(\w+) +(\w+=\d+) +([\d.]+)% +[\d.]+% to [\d.]+% +([\d,]+)( \*)?", PAGE, re.M)
 MARKS = re.findall(r'fill="([^"]+)" stroke="([^"]+)"><title>(\w+) ([^:]+): (\d+)% at ([\d.]+k?)</title>', PICTURE)

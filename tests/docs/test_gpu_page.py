@@ -1,4 +1,4 @@
-"""`docs/gpu.md` shows the estimate, and the parts of a run as they are. `QPDSL_REGENERATE=1` writes its table anew."""
+"""`docs/tune/gpu.md` shows the estimate and the parts of a run. `QPDSL_REGENERATE=1` writes its table anew."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.gpu.estimate.devices import devices
 from benchmarks.gpu.estimate.page import goal_line, kinds_line, steps_table
 from tests.support.paths import ROOT
 
-PAGE = ROOT / "docs" / "gpu.md"
+PAGE = ROOT / "docs" / "tune" / "gpu.md"
 NUMBERS = {13: "thirteen", 14: "fourteen", 15: "fifteen", 16: "sixteen"}
 
 

@@ -8,7 +8,7 @@ from tests.support.paths import ROOT
 
 
 def test_each_promise_names_the_test_that_holds_it() -> None:
-    page = (ROOT / "docs" / "promises.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "promises.md").read_text("utf-8")
     sections = re.split(r"^## ", page, flags=re.M)[1:]
     named = [re.findall(r"`tests/promises/(test_\w+\.py)`", section) for section in sections]
     assert all(len(names) == 1 for names in named), "a section names one test"

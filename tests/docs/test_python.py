@@ -1,4 +1,4 @@
-"""The examples of `docs/python.md` run, one after another, as one file."""
+"""The examples of `docs/use/python.md` run, one after another, as one file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import qpdsl as qp
 from tests.support.paths import ROOT
 
-DOCUMENT = ROOT / "docs" / "python.md"
+DOCUMENT = ROOT / "docs" / "use" / "python.md"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""`docs/runs.md` is a session that was held: its commands print what it shows. `QPDSL_REGENERATE=1` writes it anew."""
+"""`docs/use/runs.md`: its commands, one after another, print what it shows. `QPDSL_REGENERATE=1` writes it anew."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli import main
-from qpdsl.run_store.run_folder import RunFolder
-from tests.support.kept_runs import cut_short
+from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.paths import ROOT
+from tests.support.saved_runs import cut_short
+from tests.support.user_cache import own_cache
 
-PAGE = ROOT / "docs" / "runs.md"
+PAGE = ROOT / "docs" / "use" / "runs.md"
 BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
 # The rows that were finished when the first run was killed.
 FINISHED = 16
@@ -45,9 +46,10 @@ def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_the_page_shows_what_is_printed(
     runs: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = PAGE.read_text("utf-8")
+    text, heading, rest = PAGE.read_text("utf-8").partition("\n## Comparing runs\n")
+    assert heading
     # Statistics of other tests would stand in the plan, and a terminal's width in the table.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
     monkeypatch.chdir(tmp_path)
     for number, (command, shown) in enumerate(BLOCK.findall(text)):
         found = printed(command, capsys)
@@ -63,4 +65,4 @@ def test_the_page_shows_what_is_printed(
         else:
             assert masked(found) == masked(shown), command
     if os.environ.get("QPDSL_REGENERATE"):
-        PAGE.write_text(text, "utf-8")
+        PAGE.write_text(text + heading + rest, "utf-8")

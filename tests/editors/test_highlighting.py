@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from qpdsl.grammar.words import (
-    CLAUSE_FORMS,
-    CLAUSES,
-    DECLARATIONS,
-    FUNCTIONS,
-    PARAMETER_TYPES,
-    STAGES,
-    TYPE_FORMS,
-    TYPES,
-)
+from qpdsl.grammar.ast.stage import STAGES
+from qpdsl.grammar.words import CLAUSE_FORMS, CLAUSES, DECLARATIONS, FUNCTIONS, PARAMETER_TYPES, TYPE_FORMS, TYPES
 from tests.support.paths import ROOT
 
 GRAMMAR = json.loads((ROOT / "editors" / "qp.tmLanguage.json").read_text("utf-8"))

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.executor.remote.server.abilities import Abilities
-from qpdsl.executor.remote.server.abilities_json import abilities_json
+from qpdsl.executor.remote.probe.known_servers import probed
+from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities, capabilities_json
 from qpdsl.model_location import locate_tokenizer
-from qpdsl.remote.probing import probed
 from tests.live.servers import KINDS, Server
 from tests.support.remote.recordings import FOLDER, NAMES, recording
 
@@ -26,9 +25,9 @@ pytestmark = pytest.mark.live
 DIALECTS = {"vllm": "vllm", "llama-server": "llamacpp", "llama_cpp.server": "llamacpp", "transformers serve": "openai"}
 
 
-def answered(server: Server, dialect: str, *, ids: bool) -> Abilities:
+def answered(server: Server, dialect: str, *, ids: bool) -> ServerCapabilities:
     sign = f" tokenizer={server.tokenizer}" if ids else ""
-    found = asyncio.run(probed(f"{dialect}:{server.root}/v1#{server.name}{sign}", locate_tokenizer)).abilities
+    found = asyncio.run(probed(f"{dialect}:{server.root}/v1#{server.name}{sign}", locate_tokenizer)).capabilities
     assert found is not None
     return found
 
@@ -46,8 +45,8 @@ def test_a_server_answers_as_it_is_recorded(name: str, tmp_path: Path, monkeypat
     if os.environ.get("QPDSL_REGENERATE"):
         file = FOLDER / f"{name}.json"
         said = json.loads(file.read_text("utf-8"))
-        said["probes"] = {way: abilities_json(abilities) for way, abilities in found.items()}
+        said["probes"] = {way: capabilities_json(capabilities) for way, capabilities in found.items()}
         file.write_text(json.dumps(said, ensure_ascii=False, indent=1) + "\n", "utf-8")
-    for way, abilities in recording(name).probes.items():
-        # Another version is none of its abilities.
-        assert replace(found[way], version="") == replace(abilities, version="")
+    for way, capabilities in recording(name).probes.items():
+        # Another version is none of its capabilities.
+        assert replace(found[way], version="") == replace(capabilities, version="")

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from qpdsl.cli.exits import Exit
-from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.runs.store.run_folder import RunFolder
 from tests.live.servers import KINDS, Server, vllm
 from tests.support.cli import write_rows
-from tests.support.kept_runs import rows_of_last
+from tests.support.saved_runs import rows_of_last
 
 pytestmark = pytest.mark.live
 

@@ -63,6 +63,7 @@ IDIOMS: dict[str, tuple[dict[str, Any], Any]] = {
     "minimum_bayes_risk": ({**SOLVED, "n": 4}, Solution),
     "adaptive_consistency": ({**SOLVED, "n": 8}, Number),
     "deepconf": ({**SOLVED, "n": 6}, Number),
+    "deepconf_online": ({**SOLVED, "n": 8}, Number),
     "self_certainty": ({**SOLVED, "n": 4}, Solution),
     "entropy_branching": (SOLVED, Solution),
     "per_sample_temperature": (SOLVED, Number),
@@ -95,8 +96,14 @@ IDIOMS: dict[str, tuple[dict[str, Any], Any]] = {
     "least_to_most": (SOLVED, str),
     "debate": (SOLVED, Number),
     "mixture_of_agents": (SOLVED, str),
-    "budget_forcing": (SOLVED, Annotated[int, Field(ge=0, le=100_000, strict=True)]),
-    "thinking_budget": (SOLVED, str),
+    "budget_forcing": (SOLVED, Number),
+    "thinking_budget": (SOLVED, Number),
+    "hot_thoughts": (SOLVED, Number),
+    "dynasor": (SOLVED, Number),
+    "deer": (SOLVED, Number),
+    "parallel_thinking": (SOLVED, Number),
+    "thoughts_over_turns": (SOLVED, Number),
+    "short_m_at_k": (SOLVED, Number),
     "prefix_continuation": (SOLVED, Annotated[str, Field(pattern="^First, ")]),
     "history": ({"past": MESSAGES, "question": PROBLEM}, Solution),
     "nested_record": ({"note": NOTE}, Nested),
@@ -133,9 +140,9 @@ def test_every_idiom_has_a_line_here() -> None:
 
 
 def test_the_page_lists_them() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "idioms.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "start" / "idioms.md").read_text("utf-8")
     for name, path in _paths().items():
-        link = f"[`{name}`](../programs/idioms/{path.parent.name}/{path.name})"
+        link = f"[`{name}`](../../programs/idioms/{path.parent.name}/{path.name})"
         assert f"| {link} | {path.read_text('utf-8').splitlines()[0][2:]} |\n" in page
 
 

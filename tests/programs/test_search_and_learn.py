@@ -14,13 +14,13 @@ from importlib.resources import files
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerFast
 
 from qpdsl import zoo
 from qpdsl.executor.engine.step.sampler import sample
 from qpdsl.executor.events.events import Path, Rounds
 from qpdsl.executor.requests.request import SamplingParams
-from qpdsl.executor.runtime.instance.noise import hash_context, noise_key
+from qpdsl.executor.runtime.instance.candidates import hash_context, noise_key
 from qpdsl.executor.text.context import Context
 from tests.support.executor.programs import arguments, compiled, run_all, shipped, texts
 
@@ -71,9 +71,10 @@ class Search:
         eos = model.generation_config.eos_token_id
         made = replace(beam, tokens=list(beam.tokens), path=(*beam.path, index))
         key = noise_key(0, self.digest, ordinal, rounds, made.path)
-        start, drawn = len(beam.text), 0
+        start, drawn, cache = len(beam.text), 0, DynamicCache(config=model.config)
         while len(prompt) + len(made.tokens) < model.config.max_position_embeddings:
-            logits = model(torch.tensor([prompt + made.tokens])).logits[:, -1].float()
+            unread = (prompt + made.tokens)[cache.get_seq_length() :]
+            logits = model(torch.tensor([unread]), past_key_values=cache).logits[:, -1].float()
             token = int(sample(logits, [SamplingParams(temperature)], [key], [drawn]).tokens[0])
             drawn += 1
             if token in (eos if isinstance(eos, list) else [eos]):
@@ -184,7 +185,7 @@ def check(found: list[tuple[str, float]], expected: list[Beam]) -> None:
 
 
 def test_best_of_n() -> None:
-    problems = texts(2)
+    problems = texts(1)
     rows = completions("sal_best_of_n", problems, n=4)
     for problem, found in zip(problems, rows, strict=True):
         check(found, best_of_n(Search.of(problem), 4))
@@ -192,7 +193,7 @@ def test_best_of_n() -> None:
 
 @pytest.mark.parametrize("depth", [2, 8])
 def test_beam_search(depth: int) -> None:
-    problems = texts(2)
+    problems = texts(2 if depth > 2 else 1)
     given = {"width": 2, "expand": 2, "depth": depth}
     rows = completions("sal_beam_search", problems, **given)
     for problem, found in zip(problems, rows, strict=True):
@@ -201,7 +202,7 @@ def test_beam_search(depth: int) -> None:
 
 @pytest.mark.parametrize("depth", [2, 8])
 def test_dvts(depth: int) -> None:
-    problems = texts(2)
+    problems = texts(2 if depth > 2 else 1)
     given = {"subtrees": 2, "expand": 2, "depth": depth}
     rows = completions("sal_dvts", problems, **given)
     for problem, found in zip(problems, rows, strict=True):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from family.tasks.records import SCHEMAS, evaluation_notes
 from qpdsl import zoo
 from qpdsl.cli.exits import Exit
-from qpdsl.family.tasks.records import SCHEMAS, evaluation_notes
-from qpdsl.sources.programs import shipped_programs
+from qpdsl.session.programs import shipped_programs
 from tests.support.cli import Run
 
 PROBLEM = "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"

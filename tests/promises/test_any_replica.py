@@ -11,12 +11,12 @@ import pytest
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.messages import Task
-from qpdsl.cluster.row_scheduler import MOST_LOSSES
-from qpdsl.dataset.job import Job
-from qpdsl.dataset.row_runner import FinishedRow
+from qpdsl.cluster.row_scheduler import MAX_LOSSES
 from qpdsl.executor.events.stream import EventStream
-from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.plan.naive import plan
+from qpdsl.runs.data.input_row import InputRow, NumberedRow
+from qpdsl.runs.job import Job
+from qpdsl.runs.row_outcome import FinishedRow
 from tests.support.cluster.scripted_replicas import SETUP, Lost, Script, ScriptedBackend, outcome_of
 from tests.support.planner.lowered import lowered
 
@@ -26,7 +26,9 @@ def test_every_row_once_and_as_one_process_has_it(seed: int) -> None:
     """Replicas are lost as rows begin, at random and with rows that end every replica; a few rows share a beginning."""
     rng = random.Random(seed)
     count, replicas = rng.randint(1, 60), rng.randint(1, 6)
-    rows = [(number, InputRow(f"row-{number}", {"q": "a" * rng.choice([3, 600])})) for number in range(count)]
+    rows = [
+        NumberedRow(number, InputRow(f"row-{number}", {"q": "a" * rng.choice([3, 600])})) for number in range(count)
+    ]
     deadly = set(rng.sample(range(count), min(count, rng.choice([0, 0, 1, 2]))))
     unlucky, begun = rng.choice([0.0, 0.02, 0.1]), dict[int, int]()
     lost: dict[int, int] = dict.fromkeys(range(count), 0)
@@ -49,10 +51,10 @@ def test_every_row_once_and_as_one_process_has_it(seed: int) -> None:
 
     run_ = ClusterRun(address, SETUP, [job], EventStream(), backend=backend)
     asyncio.run(asyncio.wait_for(run_.run(rows, keep), 60))
-    assert done.keys() == dict(rows).keys()
+    assert sorted(done) == [row.number for row in rows]
     failed = {number for number, row in done.items() if row.outcome.error is not None}
     # A row fails only where it was what its last replica ran alone.
     assert deadly <= failed
-    assert all(lost[number] >= 1 and begun[number] == MOST_LOSSES for number in failed)
+    assert all(lost[number] >= 1 and begun[number] == MAX_LOSSES for number in failed)
     for number in done.keys() - failed:
-        assert done[number].outcome == outcome_of(Task(number, dict(rows)[number]))
+        assert done[number].outcome == outcome_of(Task(number, rows[number].row))

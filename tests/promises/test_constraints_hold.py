@@ -12,7 +12,7 @@ import pytest
 from qpdsl.executor.runtime.operators.valid_records import fault_of
 from qpdsl.grammar.literals.constraint_regex import anywhere, whole
 from qpdsl.grammar.literals.matcher import matcher
-from qpdsl.grammar.literals.regex_tree import whole_text
+from qpdsl.grammar.literals.regex import whole_text
 from qpdsl.planner.names.constraint_schema import as_constraint
 from qpdsl.planner.names.json_schema import FORMATS, faults, to_text
 from tests.support.executor.byte_walks import Constraint

@@ -1,4 +1,4 @@
-"""The promise that a damaged or edited row of a kept run runs again, and that nothing else is believed or lost."""
+"""The promise that a damaged or edited row of a saved run runs again, and that nothing else is believed or lost."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qpdsl.cli.exits import Exit
-from qpdsl.measures.equal_answer import EqualAnswer
-from qpdsl.run_store.recording import Recording
-from qpdsl.run_store.run_file import RunFile, RunFileError
-from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.runs.graders.grader import EqualAnswer
+from qpdsl.runs.store.recording import Recording
+from qpdsl.runs.store.run_file import RunFile, RunFileError
+from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.cli import Run, write_rows
-from tests.support.kept_runs import inputs, outcome, record, recorded
+from tests.support.saved_runs import inputs, outcome, record, recorded
 
 ROWS = 6
 MINI = """\
@@ -106,7 +106,7 @@ def test_a_row_of_another_type_runs_again(runs: RunFolder, column: str, value: o
     with RunFile.reading(runs.file(id)) as run:
         assert [(number, row is None) for number, row in run.checked_rows()] == [(0, False), (1, True), (2, False)]
     with asyncio.run(Recording.resume(RunFile.writing(runs.file(id)), record(), inputs(10), EqualAnswer())) as kept:
-        assert kept.kept.damaged == (1,) and set(kept.outcomes) == {0, 2}
+        assert kept.continued.damaged == (1,) and set(kept.outcomes) == {0, 2}
 
 
 @pytest.mark.parametrize("value", TYPES.values(), ids=TYPES)
@@ -136,7 +136,7 @@ def test_a_head_that_is_lost_is_said_to_be(runs: RunFolder, name: str) -> None:
         RunFile.glance(runs.file(id))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(JSON, min_size=1, max_size=ROWS),
     st.dictionaries(st.integers(0, ROWS - 1), st.sampled_from(sorted(DAMAGE)), max_size=3),
@@ -172,7 +172,7 @@ def test_what_is_believed_is_what_was_written(
     run = RunFile.writing(path)
     with asyncio.run(Recording.resume(run, record(), data, EqualAnswer())) as kept:
         assert kept.outcomes == {number: truth[number] for number in sound}
-        for number, _ in kept.left():
+        for number in [row.number for row in kept.left()]:
             kept.add(number, truth[number])
     with RunFile.reading(path) as run:
         assert {row.number: row.outcome for row in run.rows()} == truth

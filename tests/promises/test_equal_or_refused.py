@@ -1,6 +1,6 @@
 """Equal to `generate`, or refused: every decoder family that transformers has, and models of random shapes.
 
-`QPDSL_REGENERATE=1 pytest …` writes the table of `docs/models.md` anew.
+`QPDSL_REGENERATE=1 pytest …` writes the table of `docs/use/models.md` anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.executor.families import Family, families, is_release, tiny
 from tests.support.golden import check
 from tests.support.paths import ROOT
 
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "use" / "models.md"
 TRIED = [name for name, family in families().items() if family.untried is None]
 RUN = [name for name, family in families().items() if name == family.type and not (family.refused or family.untried)]
 # The families whose layers run here without transformers' modules, and some whose do not.

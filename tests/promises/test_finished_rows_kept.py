@@ -11,12 +11,12 @@ import time
 
 import pytest
 
-from qpdsl.measures.equal_answer import EqualAnswer
-from qpdsl.run_store.recording import Recording
-from qpdsl.run_store.run_file import RunFile
-from qpdsl.run_store.run_folder import RunFolder
-from tests.support.kept_runs import inputs, outcome, record
+from qpdsl.runs.graders.grader import EqualAnswer
+from qpdsl.runs.store.recording import Recording
+from qpdsl.runs.store.run_file import RunFile
+from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.paths import ROOT
+from tests.support.saved_runs import inputs, outcome, record
 
 ROWS = 20_000
 # Goes on with a run, over replicas without processes, and says the number of each row once it is kept.
@@ -25,14 +25,14 @@ import asyncio, sys
 from pathlib import Path
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
-from qpdsl.dataset.job import Job
+from qpdsl.runs.job import Job
 from qpdsl.executor.events.stream import EventStream
-from qpdsl.measures.equal_answer import EqualAnswer
+from qpdsl.runs.graders.grader import EqualAnswer
 from qpdsl.planner.plan.naive import plan
-from qpdsl.run_store.recording import Recording
-from qpdsl.run_store.run_file import RunFile
+from qpdsl.runs.store.recording import Recording
+from qpdsl.runs.store.run_file import RunFile
 from tests.support.cluster.scripted_replicas import SETUP, Script, ScriptedBackend
-from tests.support.kept_runs import inputs, record
+from tests.support.saved_runs import inputs, record
 from tests.support.planner.lowered import lowered
 
 slots = int(sys.argv[2])
@@ -78,8 +78,8 @@ def test_a_kill_loses_no_row_that_was_said_to_be_finished(runs: RunFolder, seed:
 @pytest.mark.parametrize("seed", range(20))
 def test_rows_that_cannot_be_written_are_no_finished_rows(runs: RunFolder, seed: int) -> None:
     """A disk that is full now and then: a row is there where its caller was not told of an error, and then once."""
-    from qpdsl.dataset.row_runner import FinishedRow
     from qpdsl.errors import UsageError
+    from qpdsl.runs.row_outcome import FinishedRow
 
     rng, count = random.Random(seed), 40
     told: set[int] = set()
@@ -88,7 +88,7 @@ def test_rows_that_cannot_be_written_are_no_finished_rows(runs: RunFolder, seed:
         pages = database.execute("PRAGMA page_count").fetchone()[0]
         for _ in range(30):
             database.execute(f"PRAGMA max_page_count = {pages + rng.choice([0, 1, 4, 1000])}")
-            left = [number for number, _ in kept.left()]
+            left = [row.number for row in kept.left()]
             some = rng.sample(left, min(len(left), rng.randint(1, 5)))
             try:
                 kept.add_all([FinishedRow(number, outcome(number, answer="x" * 900)) for number in some])

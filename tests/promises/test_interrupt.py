@@ -14,14 +14,10 @@ import pytest
 
 from qpdsl.cli.exits import Exit
 from tests.support.cli import write_rows
-from tests.support.forked import Forked, Forks
+from tests.support.forked import MAIN, Forked, Forks
 from tests.support.timing import assert_quick
 from tests.support.tui.traces import BEAM
 
-MAIN = """
-from qpdsl.cli import main
-sys.exit(main())
-"""
 PROGRAM = """
 model llm = "zoo/counting-mini"
 program p(problem: text) -> text {
@@ -53,7 +49,7 @@ def hangs(problem):
 IMPATIENT = """
 import qpdsl as qp
 from qpdsl.executor.runtime.instance import user_code
-import qpdsl.dataset.job as job
+import qpdsl.runs.job as job
 user_code._PATIENCE = 0.1
 qp.at_all_called = lambda: None
 outcome, ended = job.outcome, []
@@ -88,9 +84,11 @@ class Case:
 
 RUN_ROWS = "run {files}/p.qp --input {files}/in.jsonl --python {files}/{functions}.py --no-greedy --concurrency 4"
 CASES = {
-    "a model loads": Case("import qpdsl.session\nqpdsl.session.load = held\n", "run greedy --set problem=x"),
+    "a model loads": Case(
+        "import qpdsl.session.session\nqpdsl.session.session.load = held\n", "run greedy --set problem=x"
+    ),
     "planning takes the interrupt for an error": Case(
-        SWALLOWS + "from qpdsl.planning.planning import Planning\nPlanning.optimized = swallows\n", "explain greedy"
+        SWALLOWS + "from qpdsl.session.planning import Planning\nPlanning.optimized = swallows\n", "explain greedy"
     ),
     "a step": Case(
         "from qpdsl.executor.engine.paged_engine import PagedEngine\nPagedEngine.step = held\n",
@@ -99,7 +97,7 @@ CASES = {
     "a plain function": Case(IMPATIENT, RUN_ROWS.format(files="{files}", functions="plain"), 3),
     "an async function that blocks": Case(IMPATIENT, RUN_ROWS.format(files="{files}", functions="later"), 3),
     "a row is written": Case(
-        IMPATIENT + "from qpdsl.run_store.run_file import RunFile\nRunFile.add = held\n",
+        IMPATIENT + "from qpdsl.runs.store.run_file import RunFile\nRunFile.add = held\n",
         RUN_ROWS.format(files="{files}", functions="fine") + " --output out.jsonl",
         0,
     ),
@@ -107,9 +105,9 @@ CASES = {
         IMPATIENT,
         "explain {files}/p.qp --analyze --input {files}/in.jsonl --python {files}/plain.py --concurrency 4",
     ),
-    "profile": Case("import qpdsl.planning.profile as profile\nprofile.measure_device = held\n", "profile"),
+    "profile": Case("import qpdsl.session.profile as profile\nprofile.measure_device = held\n", "profile"),
     "calibrate": Case(
-        "import qpdsl.calibration.head_fitting as heads\nheads.load_modules = held\n",
+        "import qpdsl.exit_heads.head_fitting as heads\nheads.load_modules = held\n",
         "calibrate zoo/counting-mini --text {files}/in.jsonl --field problem --output heads",
     ),
     "report": Case(

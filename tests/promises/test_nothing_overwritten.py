@@ -20,19 +20,20 @@ import torch
 
 from qpdsl import zoo
 from qpdsl.cli.app import cli
-from qpdsl.cli.commands.records.run_export import begins_export, exported
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard
 from qpdsl.cli.runs.run_files import COMPLETIONS, RESULTS, TRACE
+from qpdsl.cli.runs.run_tables import begins_export, exported
 from qpdsl.cli.shared_options import FileName
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.executor.remote.completion_store import CompletionStore
-from qpdsl.run_store.run_file import SUFFIX, RunFile
-from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.runs.record_file import text_lines
+from qpdsl.runs.store.run_file import SUFFIX, RunFile
+from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.tui.report.chrome import begins_chrome_trace, chrome_trace
 from qpdsl.tui.report.page import begins_page, page
-from tests.support import kept_runs
+from tests.support import saved_runs
 from tests.support.cli import Run
 from tests.support.executor.adapters import RANK, write_adapter
 from tests.support.tui.traces import BEAM, recorded
@@ -44,36 +45,37 @@ PARAMETERS = {
     "run": {
         "target": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
         "adapters": READS_FOLDER, "output": WRITES, "trace": WRITES, "pipeline": NO_FILE, "program": NO_FILE,
-        "settings": NO_FILE, "disabled": NO_FILE, "kv_memory": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
-        "exit_heads": READS_FOLDER, "record_routes": WRITES, "prices": READS, "completions": WRITES,
-        "maps": NO_FILE, "id_field": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
+        "assigned": NO_FILE, "disabled": NO_FILE, "kv_bytes": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
+        "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES,
+        "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
         "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE,
     },
     "explain": {
         "target": READS, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
         "models": READS_FOLDER, "adapters": READS_FOLDER, "pipeline": NO_FILE, "program": NO_FILE,
-        "settings": NO_FILE, "disabled": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
-        "exit_heads": READS_FOLDER, "budget": NO_FILE, "maps": NO_FILE, "id_field": NO_FILE, "split": NO_FILE,
+        "assigned": NO_FILE, "disabled": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
+        "exit_heads": READS_FOLDER, "budget": NO_FILE, "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE,
         "where": NO_FILE, "spread": NO_FILE,
     },
     "eval": {
         "targets": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
-        "adapters": READS_FOLDER, "output": WRITES, "plot": WRITES, "program": NO_FILE, "settings": NO_FILE,
-        "disabled": NO_FILE, "kv_memory": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
+        "adapters": READS_FOLDER, "output": WRITES, "plot": WRITES, "program": NO_FILE, "assigned": NO_FILE,
+        "disabled": NO_FILE, "kv_bytes": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES, "baseline": NO_FILE,
-        "maps": NO_FILE, "id_field": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
+        "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
         "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE,
     },
-    "check": {"targets": READS, "python": READS, "allow_read": READS_FOLDER},
+    "check": {"models": READS_FOLDER, "targets": READS, "python": READS, "allow_read": READS_FOLDER},
     "lsp": {"python": READS, "allow_read": READS_FOLDER},
-    "models": {"probe": NO_FILE},
+    "models": {"model": READS_FOLDER, "probe": NO_FILE},
     # Keys and completions are added to files that hold such already, and to no others.
     "serve": {
         "targets": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER, "adapters": READS_FOLDER,
         "exit_heads": READS_FOLDER, "drafts": READS_TEXTS, "keys": REWRITES, "completions": REWRITES, "prices": READS,
-        "tls_cert": READS, "tls_key": READS, "new_key": NO_FILE, "settings": NO_FILE,
+        "tls_cert": READS, "tls_key": READS, "new_key": NO_FILE, "access_log": REWRITES,
+        "allow_host": NO_FILE, "assigned": NO_FILE,
         "defaults": NO_FILE, "expose": READS_FOLDER, "ignore": NO_FILE, "host": NO_FILE, "device": NO_FILE,
-        "kv_memory": NO_FILE, "disabled": NO_FILE,
+        "kv_bytes": NO_FILE, "disabled": NO_FILE,
     },
     "fmt": {"targets": REWRITES},
     "report": {"runs": READS, "output": WRITES},
@@ -85,9 +87,9 @@ PARAMETERS = {
     "runs rm": {"runs": NO_FILE, "older_than": NO_FILE},
     "profile": {
         "measured": READS_FOLDER, "roofline": READS_FOLDER, "surface": READS, "device": NO_FILE, "hardware": NO_FILE,
-        "contexts": NO_FILE, "batches": NO_FILE, "weights": NO_FILE, "kv_memory": NO_FILE, "python": READS,
+        "contexts": NO_FILE, "batches": NO_FILE, "weights": NO_FILE, "kv_bytes": NO_FILE, "python": READS,
         "allow_read": READS_FOLDER, "models": READS_FOLDER, "adapters": READS_FOLDER, "program": NO_FILE,
-        "settings": NO_FILE, "disabled": NO_FILE, "drafts": READS_TEXTS, "exit_heads": READS_FOLDER,
+        "assigned": NO_FILE, "disabled": NO_FILE, "drafts": READS_TEXTS, "exit_heads": READS_FOLDER,
     },
     "calibrate": {
         "model": READS_FOLDER, "text": READS, "output": WRITES, "field": NO_FILE, "layers": NO_FILE, "device": NO_FILE,
@@ -149,9 +151,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: RunFolder) -> P
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8")
     CompletionStore(folder / "completions.sqlite").close()
-    kept_runs.recorded(runs, 2)
+    saved_runs.recorded(runs, 2)
     shutil.copyfile(runs.find("last"), folder / f"kept{SUFFIX}")
-    (folder / "exported.csv").write_text("\n".join(exported(RunFile.reading(runs.find("last")), "csv")))
+    (folder / "exported.csv").write_text(
+        "\n".join(text_lines(exported(RunFile.reading(runs.find("last")), "csv"), "csv"))
+    )
     shutil.copytree(zoo.path("zoo/counting-mini"), folder / "model")
     layer = "model.layers.0.self_attn.q_proj"
     height, width = ModelFolder.of("m", folder / "model").shapes[f"{layer}.weight"]
@@ -196,7 +200,7 @@ def usual(command: str) -> dict[str, str]:
     return {
         "target": "p.qp", "input": "in.jsonl", "python": "scorers.py", "allow_read": ".", "models": "llm=model",
         "adapters": "llm=adapter", "output": "new.jsonl", "trace": "new-trace.jsonl", "drafts": "ngram(notes.txt)",
-        "exit_heads": "exits", "record_routes": "new-routes.jsonl", "router": "lin_ucb", "prices": "prices.json",
+        "exit_heads": "exits", "router": "lin_ucb", "prices": "prices.json",
         "completions": "new.sqlite", "targets": "p.qp", "plot": "new.svg",
     }  # fmt: skip
 
@@ -248,7 +252,7 @@ def colliding(command: str, world: Path) -> Iterator[tuple[str, Path, str]]:
             yield writer, world / "notes.txt", "texts to draft from"
             yield writer, world / "exits" / "new.jsonl", "the folder of exit heads"
         if command in ("run", "eval", "runs export"):
-            yield writer, RunFolder().path / "new.jsonl", "the folder of the kept runs"
+            yield writer, RunFolder().path / "new.jsonl", "the folder of the saved runs"
         if command == "calibrate":
             yield writer, world / "model" / "heads", "the folder of the model"
             yield writer, zoo.path("zoo/counting") / "heads", "the folder of a built-in model"

@@ -22,10 +22,10 @@ from textual.color import Color
 
 from qpdsl.cli import main
 from qpdsl.cli.exits import Exit
-from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.text.detokenizer import Detokenizer
 from qpdsl.grammar.diagnostic import MAX_DIAGNOSTICS
 from qpdsl.grammar.printable import one_line, printable
-from qpdsl.tui.widgets.safe_text import PrintableOnly
+from qpdsl.tui.app import PrintableOnly
 from tests.support.cli import Terminal
 from tests.support.paths import ROOT
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
@@ -178,12 +178,12 @@ def test_folders_of_the_environment(on_terminal: OnTerminal, bad_folder: Path, m
 @pytest.fixture
 def hostile_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model writes something hostile in every answer."""
-    honest = TextModel.decode
+    honest = Detokenizer.text
 
-    def decode(self: TextModel, tokens: tuple[int, ...]) -> str:
+    def text(self: Detokenizer, tokens: tuple[int, ...]) -> str:
         return re.sub("[aeiou2.]", lambda found: hostile(2, count=20), honest(self, tokens))
 
-    monkeypatch.setattr(TextModel, "decode", decode)
+    monkeypatch.setattr(Detokenizer, "text", text)
 
 
 def functions(folder: Path) -> Path:
@@ -330,8 +330,8 @@ def _printing(path: Path) -> Iterator[str]:
 
 
 def test_nothing_prints_but_the_console() -> None:
-    # A process of its own, whose standard output is a pipe to ours; and scripts that train the built-in models.
-    others = ("executor/runtime/instance/mathematics.py", "qpdsl/family/")
+    # A process of its own, whose standard output is a pipe to ours.
+    others = ("executor/runtime/instance/mathematics.py",)
     files = [path for top in ("grammar", "planner", "executor", "tui", "qpdsl") for path in (ROOT / top).rglob("*.py")]
     files = [path for path in files if not str(path.relative_to(ROOT)).startswith(others)]
     assert [call for path in files for call in _printing(path)] == []

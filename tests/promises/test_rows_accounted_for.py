@@ -16,15 +16,19 @@ import pytest
 import torch
 
 import qpdsl as qp
-from qpdsl.dataset.job import Job, run_rows
-from qpdsl.dataset.row_outcome import Outcome, outcome
 from qpdsl.executor.runtime.instance import user_code
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.run import InstanceResult
-from qpdsl.inputs.input_row import InputRow
-from qpdsl.measures.equal_answer import EqualAnswer
 from qpdsl.planner.names.modules import Environment
-from qpdsl.session import Session
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.evaluation import CellFigures
+from qpdsl.runs.graders.grader import EqualAnswer, Grade
+from qpdsl.runs.job import Job
+from qpdsl.runs.row_outcome import Outcome, outcome
+from qpdsl.runs.runner import outcomes_of
+from qpdsl.runs.store.run_record import RowRecord, Totals
+from qpdsl.runs.summary import Summary
+from qpdsl.session.session import Session
 from tests.support.cli import Run, write_rows
 from tests.support.executor.programs import compiled
 from tests.support.forked import Forks
@@ -146,7 +150,7 @@ def ran(f: PythonFunction, plan: Mapping[str, str], concurrency: int, timeout: f
     rows = [InputRow(str(number), {"problem": problem}) for number, problem in enumerate(plan)]
     asyncio.run(
         asyncio.wait_for(
-            run_rows(session, todo, list(enumerate(rows)), concurrency, lambda *done: outcomes.append(done)), 60
+            outcomes_of(session, todo, rows, concurrency, lambda row: outcomes.append((row.number, row.outcome))), 60
         )
     )
     assert sorted(number for number, _ in outcomes) == list(range(len(plan)))
@@ -264,9 +268,9 @@ def test_a_row_that_is_cancelled_from_within_is_not_lost(monkeypatch: pytest.Mon
     async def cancelled(*args: object) -> None:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr("qpdsl.dataset.job.run_one", cancelled)
-    with pytest.raises(RuntimeError, match="row `0` was cancelled from within"):
-        ran(function("plain", "scorer", {}), dict.fromkeys(problems(2), "fine 1.0"), 2)
+    monkeypatch.setattr("qpdsl.runs.job.run_one", cancelled)
+    outcomes = ran(function("plain", "scorer", {}), dict.fromkeys(problems(2), "fine 1.0"), 2)
+    assert all(told.error and told.error.startswith("internal error: CancelledError") for told in outcomes)
 
 
 def test_greedy_decoding_that_times_out_is_the_rows_error() -> None:
@@ -277,6 +281,50 @@ def test_greedy_decoding_that_times_out_is_the_rows_error() -> None:
     told = asyncio.run(outcome(row, fine, slow, EqualAnswer(), with_rows=False))
     assert (told.answer, told.correct, told.greedy_correct) == ("12", True, None)
     assert told.error == "greedy decoding timed out: it took more than 1 s"
+
+
+class AnyGrader:
+    """Says what it is told to say of an answer, or raises it."""
+
+    name, version = "any", "1"
+
+    def __init__(self, says: bool | Exception | None) -> None:
+        self._says = says
+
+    def applies(self, row: InputRow) -> bool:
+        return row.reference is not None
+
+    async def grade(self, answer: Any, row: InputRow) -> Grade:
+        if isinstance(self._says, Exception):
+            raise self._says
+        return Grade(self._says)
+
+
+ENDS = {
+    "answered": InstanceResult("12", None, (), 1, 2, 0, 0.1),
+    "failed": InstanceResult(None, None, (), 1, 2, 0, 0.1, "timed out", timed_out=True),
+    "unanswered": InstanceResult(None, None, (), 1, 2, 0, 0.1, "no row is left", unanswered=True),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("says", [True, False, None, OverflowError("1e9999999"), KeyError("kind")], ids=repr)
+@pytest.mark.parametrize("reference", ["12", None])
+def test_an_accuracy_counts_every_row_that_can_be_graded(
+    end: str, says: bool | Exception | None, reference: str | None
+) -> None:
+    told = asyncio.run(outcome(InputRow("7", {}, reference), ENDS[end], None, AnyGrader(says), with_rows=False))
+    undecided = reference is None or says is None
+    right = says is True and end != "failed"
+    assert told.correct is (None if undecided else right)
+    raised = isinstance(says, Exception) and reference is not None and end == "answered"
+    assert (told.failure is not None) is (raised or end == "failed" or (end == "unanswered" and undecided))
+    summary = Summary([told], 1.0, 2).to_json(timing=False)
+    assert summary["failed"] == (told.failure is not None) and summary.get("compared", 0) == (not undecided)
+    totals = Totals().with_row(RowRecord(number=0, key="", outcome=told))
+    assert (totals.failed, totals.graded) == (summary["failed"], summary.get("compared", 0))
+    figures = CellFigures.of([{0: told}])
+    assert (figures.failed, len(figures.shares)) == (totals.failed, totals.graded)
 
 
 FUNCTIONS = """

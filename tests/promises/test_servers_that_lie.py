@@ -32,6 +32,22 @@ LIES: tuple[dict[str, Any], ...] = (
     {"logprobs": None},
     {"unlimited_zero": True},
 )
+# How a model thinks, and what its server takes and ignores of that.
+SWITCHED = {"switches": ("chat_template_kwargs",)}
+THOUGHTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"thoughts": "reasoning", **SWITCHED, "thought_bound": "thinking_token_budget"},
+    {"thoughts": "reasoning", **SWITCHED, "thinks": False, "returns_thoughts": False},
+    {"thoughts": "reasoning_content", "counts_thoughts": True},
+    {"thoughts": "hidden", "counts_thoughts": True, "efforts": ("low", "high")},
+)
+THINKING_STAGES = (
+    "generate llm n=3 think=off temperature=0.8 max_tokens=12",
+    "generate llm n=3 think=6 temperature=0.8 max_tokens=12",
+    'generate llm n=3 think="low" temperature=0.8 max_tokens=12',
+    "generate llm n=2 think=on as /[0-9]{2} [a-c]/ temperature=0.8",
+    "generate llm n=2 only=thought temperature=0.8 max_tokens=12",
+)
 STAGES = (
     "generate llm n=3 temperature=0.8 max_tokens=12",
     "generate llm n=3 temperature=0.8 top_k=5 max_tokens=12",
@@ -46,6 +62,7 @@ STAGES = (
 def lying(server: StubServer, rng: random.Random) -> None:
     for lie in rng.sample(LIES, rng.randint(0, 3)):
         server.becomes(**lie)
+    server.becomes(**rng.choice(THOUGHTS))
 
 
 def shown(body: dict[str, Any]) -> str:
@@ -63,8 +80,10 @@ def test_refused_or_done(seed: int, tmp_path: Path, qpdsl: Run, monkeypatch: pyt
     with stub("vllm") as server:
         lying(server, rng)
         monkeypatch.setenv("QPDSL_API_KEYS", f"{server.origin}={KEY}")
-        model = f"llm=vllm:{server.url}#{server.model}" + rng.choice(("", " tokenizer=zoo/counting"))
-        for stage in rng.sample(STAGES, 3):
+        tokenizer = rng.choice(("", " tokenizer=zoo/counting"))
+        model = f"llm=vllm:{server.url}#{server.model}{tokenizer}"
+        stages = rng.sample(STAGES, 3) + ([] if tokenizer else rng.sample(THINKING_STAGES, 2))
+        for stage in stages:
             pipeline = f"chat user=problem | {stage} | return text"
             trace = tmp_path / "trace.jsonl"
             asking = ("run", "-e", pipeline, "--set", f"problem={PROBLEM}", "--model", model)

@@ -8,7 +8,7 @@ import pytest
 
 from qpdsl.executor.events.events import EngineStepped, Event
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.programs import HEADER, arguments, case, compiled, run_all, shipped, texts
 
 VOTE = f"""{HEADER}program p(problem: text) {{

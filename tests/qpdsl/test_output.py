@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpdsl.dataset.progress import Rate
-from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.cli.runs.rows_run import Rate
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
-from qpdsl.measures.equal_answer import same_answer
 from qpdsl.model_digest import model_digest
 from qpdsl.output import OrderedLines, check_writable, write_whole
 from qpdsl.planner.values.value import Value
+from qpdsl.runs.graders.grader import same_answer
+from qpdsl.runs.row_outcome import Outcome
 from tests.support.timing import assert_quick, cpu_seconds
 
 

@@ -15,11 +15,11 @@ from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.programs import arguments, texts
 from tests.support.paths import ROOT
 
@@ -41,8 +41,8 @@ VALUES: dict[str, Any] = {
     "shots": TURNS,
     "task": "Add two numbers.",
     "tests": "assert add(1, 2) == 3",
-    "n": 6,
-    "depth": 3,
+    "n": 4,
+    "depth": 2,
     "width": 2,
     "expand": 2,
     "subtrees": 2,
@@ -78,7 +78,7 @@ def cases() -> Iterator[Case]:
         plan = planned(lower(file, path.stem, replace(environment, files=Files(path.parent))))
         open_ = {param.name for param in plan.params if param.default is None}
         small = {param.name for param in plan.params} & set(SMALL)
-        for n in (VALUES["n"], 3) if "n" in small else (None,):
+        for n in (VALUES["n"], 2) if "n" in small else (None,):
             given = {name: VALUES[name] for name in open_ | small} | ({} if n is None else {"n": n})
             # So that samples run ahead where they can.
             yield Case(f"{path.parent.name}/{path.stem} n={n}", replace(plan, floor=64), arguments(plan, **given))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qpdsl.comparison.side import KeptRun, Side, side_of
-from qpdsl.run_store.run_record import RowRecord, RunInfo, Totals
-from tests.support.kept_runs import outcome, record
+from qpdsl.runs.compare.side import SavedRun, Side, side_of
+from qpdsl.runs.store.run_record import RowRecord, RunInfo, Totals
+from tests.support.saved_runs import outcome, record
 
 RIGHT = "42"
 
@@ -21,11 +21,11 @@ def row(number: int, answer: Any, *, key: str | None = None, **values: Any) -> R
     return RowRecord(number=number, key=key or f"key {number}", outcome=made, **{**usual, **own})
 
 
-def kept(rows: Sequence[RowRecord], id: str = "run", **values: Any) -> KeptRun:
+def kept(rows: Sequence[RowRecord], id: str = "run", **values: Any) -> SavedRun:
     """A finished run with these rows; `values` are fields of its record."""
     made = record(**{"rows": len(rows), **values})
     info = RunInfo(id=id, record=made, status="finished", totals=Totals(done=len(rows)))
-    return KeptRun(Path(f"{id}.qprun"), info, tuple(rows))
+    return SavedRun(Path(f"{id}.qprun"), info, tuple(rows))
 
 
 def side(verdicts: Sequence[bool], id: str = "run", **values: Any) -> Side:

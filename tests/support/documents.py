@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from qpdsl.executor.models.load import load_text_model
 from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import check, lower
+from qpdsl.model_location import tokenizer_place
+from qpdsl.plan_thoughts import check_thoughts
+from qpdsl.planner.check.program import check, lower, lower_all
 from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.plan.naive import plan
 
 _BLOCK = re.compile(r"^```(\w+)(?: ([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FAILS = re.compile(r"fails(?: (QP\d{3}))?")
@@ -59,6 +63,18 @@ def codes(text: str, folder: Path | None = None, program: str | None = None) -> 
     except QpError as error:
         found = error.diagnostics
     return [diagnostic.code for diagnostic in found]
+
+
+def codes_with_models(text: str, folder: Path, program: str | None = None) -> list[str]:
+    """What is wrong with a file, or with what it asks of its models, which are built in."""
+    found = codes(text, folder, program)
+    for own in lower_all(parse_file(Source("document.qp", text)), Environment(files=Files(folder)))[0]:
+        models = {id: load_text_model(id, tokenizer_place(id)) for id in own.models.values()}
+        try:
+            check_thoughts(plan(own), models)
+        except QpError as error:
+            found += [diagnostic.code for diagnostic in error.diagnostics]
+    return found
 
 
 def python_codes(text: str, folder: Path, program: str | None = None) -> list[str]:

@@ -14,10 +14,10 @@ import pexpect
 import pytest
 
 from qpdsl.cli.exits import Exit
-from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.cli import Run, write_rows
-from tests.support.kept_runs import rows_of_last
 from tests.support.paths import ROOT
+from tests.support.saved_runs import rows_of_last
 from tests.support.tui.traces import BEAM
 
 PATIENCE = 90
@@ -88,7 +88,7 @@ def test_without_a_terminal_or_a_run(qpdsl: Run) -> None:
     "statement",
     [
         "import qpdsl.tui.app, qpdsl.tui.report.page, qpdsl.tui.report.chrome",
-        "from qpdsl.cli.commands.viewers import top, replay, report; import qpdsl.cli.runs.dashboard, qpdsl.cli.live",
+        "from qpdsl.cli.commands import top, replay, report; import qpdsl.cli.runs.dashboard, qpdsl.cli.live",
     ],
 )
 def test_showing_loads_no_torch(statement: str) -> None:

@@ -24,7 +24,7 @@ SCRIPT = """
 import sys, termios
 from pathlib import Path
 from qpdsl.tui import app
-from qpdsl.tui.state.player import Player
+from qpdsl.tui.state.event_source import Player
 from qpdsl.tui.state.event_source import ReplaySource
 
 def fail(*args):

@@ -1,19 +1,31 @@
-"""The page: a template, a style sheet and a script in one file, with the run's data in it."""
+"""The page: a template, a style sheet and a script in one file, with the run's data in it.
+
+That has few enough points that a browser draws them at once, however long the run was.
+"""
 
 from __future__ import annotations
 
 import html
 import json
+import statistics
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from qpdsl.executor.events.events import Event
+from qpdsl.executor.events import events
+from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.grammar.printable import one_line, printable
-from qpdsl.tui.report.page_data import report_data
 from qpdsl.tui.report.template import filled, part
+from qpdsl.tui.screens.plan import estimate, time_share
+from qpdsl.tui.state.run_state import RunState
+from qpdsl.tui.state.search import CandidateNode, SearchTree
+from qpdsl.tui.widgets import figures
 
 _MARK = b'<meta name="generator" content="qpdsl">'
 _HEAD = 1024
+_TREES = 24
+_NODES = 600
+_STEPS = 4000
+_ROWS = 2000
 
 
 def begins_page(file: BinaryIO) -> bool:
@@ -33,3 +45,185 @@ def page(events: Sequence[Event], notes: Sequence[str], name: str) -> str:
         "script": part("report.js"),
     }
     return filled(part("report.html"), values)
+
+
+def report_data(recording: Sequence[Event], notes: Sequence[str]) -> dict[str, Any]:
+    """Everything that the page draws."""
+    state = RunState()
+    for event in recording:
+        state.add(event)
+    begun = state.begun
+    return {
+        "program": begun.program if begun else "a run",
+        "phase": state.phase if state.ended else "cut off",
+        "error": state.ended.error if state.ended else None,
+        "seconds": round(state.now, 3),
+        "notes": list(notes),
+        "facts": _facts(state),
+        "plan": _plan(state),
+        "steps": _steps(recording),
+        "models": _models(state),
+        "rows": _rows(state),
+        "accuracy": _accuracy(state),
+        "trees": _trees(state),
+    }
+
+
+def _facts(state: RunState) -> list[tuple[str, str]]:
+    begun, plan = state.begun, state.plan
+    rows = [row for row in state.rows.values() if row.ended is not None]
+    facts = [("rows", f"{len(rows):,} of {state.total:,}")]
+    if state.failed:
+        facts.append(("failed", f"{state.failed:,}"))
+    if state.judged:
+        facts.append(("right", f"{state.right:,} of {state.judged:,} ({figures.share(state.right / state.judged)})"))
+        if any(row.greedy_correct is not None for row in rows):
+            share = figures.share(state.greedy_right / state.judged)
+            facts.append(("greedy", f"{state.greedy_right:,} of {state.judged:,} ({share})"))
+    prompt, sampled = sum(row.prompt_tokens for row in rows), sum(row.sampled_tokens for row in rows)
+    facts.append(("tokens", f"{prompt:,} in, {sampled:,} out"))
+    facts.append(("time", figures.clock(state.now)))
+    if plan is not None:
+        facts += [(f"model {name}", model) for name, model in plan.models.items()]
+        facts.append(plan.permits)
+    if begun is not None:
+        facts += [("seed", str(begun.seed)), ("device", begun.device), ("version", begun.version)]
+    return facts
+
+
+def _plan(state: RunState) -> list[dict[str, Any]]:
+    lines = []
+    for line in state.plan.lines if state.plan else ():
+        totals = state.totals(line.id)
+        lines.append(
+            {
+                "branch": line.branch,
+                "text": line.text,
+                "how": line.implementation if line.implementation != "rows" else "",
+                "rule": line.rule or "",
+                "choice": totals.choice or "",
+                "rows": figures.count(totals.rows_out) if line.id else "",
+                "estimate": estimate(state, line) if line.id else "",
+                "tokens": figures.count(totals.tokens) if totals.tokens else "",
+                "cached": "" if totals.cached_share is None else figures.share(totals.cached_share),
+                "seconds": f"{totals.seconds:.2f}" if line.id and not line.holds else "",
+                "share": time_share(state, line),
+            }
+        )
+    return lines
+
+
+def _steps(recording: Sequence[Event]) -> list[list[Any]]:
+    """Steps as (model, begin, seconds, prefill, decode, sequences); of too many, neighbours become one."""
+    steps: list[list[Any]] = []
+    for event in recording:
+        if isinstance(event, events.EngineStepped):
+            report = event.report
+            assert isinstance(report, EngineFigures)
+            seconds = report.others.get("seconds", 0.0)
+            sequences = report.others.get("sequences", 0.0)
+            step = [report.model, event.at - seconds, seconds, report.prefill_tokens, report.decode_tokens, sequences]
+            steps.append(step)
+    while len(steps) > _STEPS:
+        steps = _merged(steps)
+    return [[model, round(at, 4), round(seconds, 5), *rest] for model, at, seconds, *rest in steps]
+
+
+def _merged(steps: list[list[Any]]) -> list[list[Any]]:
+    """Pairs of neighbouring steps of the same model as one."""
+    by_model: dict[str, list[list[Any]]] = {}
+    for step in steps:
+        by_model.setdefault(step[0], []).append(step)
+    merged = []
+    for own in by_model.values():
+        for at in range(0, len(own), 2):
+            first, second = own[at], own[min(at + 1, len(own) - 1)]
+            if first is second:
+                merged.append(first)
+            else:
+                end = second[1] + second[2]
+                merged.append(
+                    [
+                        first[0],
+                        first[1],
+                        end - first[1],
+                        first[3] + second[3],
+                        first[4] + second[4],
+                        max(first[5], second[5]),
+                    ]
+                )
+    return sorted(merged, key=lambda step: step[1])
+
+
+def _models(state: RunState) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": model.name,
+            "pages": model.latest.pages,
+            "most": model.most_pages,
+            "preemptions": model.latest.preemptions,
+            "first_token": list(model.first_token),
+            "between_tokens": list(model.between_tokens),
+            "width": model.series.width,
+            "held": [bucket.pages for bucket in model.series.buckets],
+            "decode": [round(bucket.decode / model.series.width) for bucket in model.series.buckets],
+            "prefill": [round(bucket.prefill / model.series.width) for bucket in model.series.buckets],
+        }
+        for model in state.models.values()
+    ]
+
+
+def _rows(state: RunState) -> list[list[Any]]:
+    return [
+        [row.id, row.status, row.answer or "", row.reference or "", row.score, row.tokens, row.seconds, row.error or ""]
+        for row in list(state.rows.values())[:_ROWS]
+    ]
+
+
+def _accuracy(state: RunState) -> list[dict[str, Any]]:
+    """Rows with a right answer in up to ten groups by the tokens sampled for them."""
+    rows = sorted((row for row in state.rows.values() if row.correct is not None), key=lambda row: row.sampled_tokens)
+    count = min(10, max(len(rows) // 8, min(len(rows), 1)))
+    groups = []
+    for at in range(count):
+        group = rows[at * len(rows) // count : (at + 1) * len(rows) // count]
+        groups.append(
+            {
+                "tokens": statistics.mean(row.sampled_tokens for row in group),
+                "right": sum(row.correct is True for row in group) / len(group),
+                "greedy": sum(row.greedy_correct is True for row in group) / len(group)
+                if any(row.greedy_correct is not None for row in group)
+                else None,
+                "rows": len(group),
+            }
+        )
+    return groups
+
+
+def _trees(state: RunState) -> list[dict[str, Any]]:
+    """The trees of rows that failed or are wrong come first, since people look for these."""
+    order = {"failed": 0, "wrong": 1}
+    names = sorted(state.trees, key=lambda name: order.get(state.rows[name].status if name in state.rows else "", 2))
+    trees = []
+    for name in names[:_TREES]:
+        row = state.rows.get(name)
+        trees.append(
+            {
+                "row": name,
+                "status": row.status if row else "",
+                "asked": row.asked if row else "",
+                "answer": (row.answer or "") if row else "",
+                "reference": (row.reference or "") if row else "",
+                "nodes": _nodes(state.trees[name]),
+            }
+        )
+    return trees
+
+
+def _nodes(tree: SearchTree) -> list[list[Any]]:
+    """Nodes as (path, round, score, fate, text), parents first."""
+
+    def shown(node: CandidateNode) -> list[Any]:
+        return [list(node.path), node.round, node.score, node.fate, node.candidate.step.strip()]
+
+    return [shown(node) for node in sorted(tree.nodes(), key=lambda node: (len(node.path), node.path))[:_NODES]]

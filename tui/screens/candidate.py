@@ -8,11 +8,10 @@ from rich.text import Text
 
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.state.plan import PlanTree
-from qpdsl.tui.state.ranking import Ranking, ranking_of
-from qpdsl.tui.state.search import CandidateNode, Fate, SearchTree
+from qpdsl.tui.state.search import CandidateNode, Fate, Ranking, SearchTree, ranking_of
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.table_columns import cell
+from qpdsl.tui.widgets.table import cell
 
 # Sign, word, and the palette's colour: the sign says it without colour.
 FATES: dict[Fate, tuple[str, str, str]] = {
@@ -78,6 +77,8 @@ def sureness(node: CandidateNode, palette: Palette) -> Text:
     """Tokens and their probability, the least sure named."""
     candidate = node.candidate
     text = Text(f"{candidate.tokens} tokens", style=palette.muted)
+    if candidate.thought_tokens:
+        text.append(f", {candidate.thought_tokens} of them thought", palette.muted)
     if candidate.finish:
         text.append(f"  ended by {one_line(candidate.finish)}", palette.muted)
     if candidate.logprobs:
@@ -116,14 +117,22 @@ def _whitespace(piece: str) -> str:
 
 
 def solution(tree: SearchTree, node: CandidateNode, palette: Palette) -> Text:
-    """All steps up to this one, with their scores."""
+    """All steps up to this one, with their scores; above a step what the model thought before it."""
     text = Text()
     for step in tree.line_of(node):
+        if step.candidate.thought is not None:
+            text.append(_indented(f"thought, {step.candidate.thought_tokens:,} tokens"), palette.muted)
+            text.append(_indented(printable(step.candidate.thought, tabs=False)), f"italic {palette.muted}")
         shown = printable(step.candidate.step.strip("\n"), tabs=False) or " ".join(map(str, step.path[-1:]))
         text.append(f"{figures.score(step.score):>6} ", palette.scale(step.score))
         text.append(shown.replace("\n", "\n       "), palette.text if step is not node else f"bold {palette.text}")
         text.append("\n")
     return text
+
+
+def _indented(lines: str) -> str:
+    """Lines below a score."""
+    return "".join(f"       {line}\n" for line in lines.split("\n"))
 
 
 def values(node: CandidateNode, palette: Palette) -> Text:

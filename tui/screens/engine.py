@@ -15,21 +15,10 @@ from qpdsl.tui.state.engine import Bucket, ModelState, Series
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.table_columns import cell
+from qpdsl.tui.widgets.table import cell
 
 _LEAST = 8
 _WIDEST = 4
-# What an engine may count besides, and what it is called here.
-_OTHERS = {
-    "pages_leased": "pages leased",
-    "slabs": "slabs",
-    "waste": "waste",
-    "cached_tokens": "cached tokens",
-    "evictions": "evictions",
-    "thrash": "thrash",
-    "drafted": "drafted",
-    "accepted": "accepted",
-}
 _ARMS = ("dense", "rows", "union")
 _ROUTER = (*(f"{arm}_steps" for arm in _ARMS), "routed_seconds", "router_seconds", "router_regret")
 _MEMORY = ("weight_bytes", "activation_bytes", "resident_bytes")
@@ -74,6 +63,8 @@ class ModelPanel(Widget):
 class EngineView(View):
     """A panel for each model, as high as there is room."""
 
+    FOCUS = "#models"
+
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self._panels: dict[str, ModelPanel] = {}
@@ -93,9 +84,6 @@ class EngineView(View):
         for panel in self._panels.values():
             panel.styles.height = min(height, 28)
             panel.show(self.state)
-
-    def take_focus(self) -> None:
-        self.query_one("#models").focus()
 
     def on_resize(self) -> None:
         self.draw()
@@ -132,7 +120,7 @@ def _facts(model: ModelState, state: RunState, palette: Palette) -> list[Text]:
             facts.append(_fact(title, f"{'/'.join(map(_milliseconds, waits))} ms", palette))
     facts += [_fact(name, value, palette) for name, value in _memory(model, state)]
     facts += [
-        _fact(_OTHERS.get(name, one_line(name.replace("_", " "))), _number(value), palette)
+        _fact(one_line(name.replace("_", " ")), _number(value), palette)
         for name, value in latest.others.items()
         if name not in _SHOWN_ELSEWHERE
     ]

@@ -11,14 +11,13 @@ from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.state.plan import CALLS, COST, PlanLine, Totals
+from qpdsl.tui.state.plan import CALLS, COST, OperatorTotals, PlanLine
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.table_columns import TableColumn, fitted, row
-from qpdsl.tui.widgets.table_heading import Heading
+from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 
 _BAR = 6
 _ROOM_FOR_HOW = 128
@@ -111,13 +110,10 @@ class PlanView(View):
         self._show_side()
         self.query_one("#plan-foot", Static).update(self._foot())
 
-    def take_focus(self) -> None:
-        self.query_one(PlanLines).focus()
-
     def on_line_list_moved(self) -> None:
         self._show_side()
 
-    def on_line_list_chosen(self, event: LineList.Chosen) -> None:
+    def on_line_list_entered(self, event: LineList.Entered) -> None:
         facts = self._facts(event.index)
         if facts is not None:
             self.app.push_screen(Details(facts))
@@ -170,7 +166,7 @@ def estimate(state: RunState, line: PlanLine) -> str:
 
 
 def operator_facts(state: RunState, line: PlanLine) -> Facts:
-    totals = state.operators.get(line.id, Totals())
+    totals = state.operators.get(line.id, OperatorTotals())
     part, expected = time_share(state, line), estimate(state, line)
     facts = Facts(one_line(line.text))
     facts.add("operator", f"{line.operator} {line.id}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -14,14 +13,12 @@ from textual.widgets import Input, Static
 
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.state.rows import STATUSES, RowState, Status
-from qpdsl.tui.state.run_state import RunState
+from qpdsl.tui.state.run_state import STATUSES, RowState, RunState, Status
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.table_columns import TableColumn, fitted, row
-from qpdsl.tui.widgets.table_heading import Heading
+from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 
 COLUMNS = (
     TableColumn("number", "#", 6, weight=40),
@@ -43,18 +40,6 @@ SIGNS: dict[Status, tuple[str, str]] = {
     "wrong": ("✖", "warn"),
     "failed": ("!", "bad"),
 }
-_KEYS: dict[str, Callable[[RowState], Any]] = {
-    "number": lambda row_state: row_state.number,
-    "id": lambda row_state: row_state.id,
-    "status": lambda row_state: STATUSES.index(row_state.status),
-    "answer": lambda row_state: row_state.answer,
-    "reference": lambda row_state: row_state.reference,
-    "greedy": lambda row_state: row_state.greedy,
-    "score": lambda row_state: row_state.score,
-    "tokens": lambda row_state: row_state.tokens or None,
-    "seconds": lambda row_state: row_state.seconds,
-    "asked": lambda row_state: row_state.asked,
-}
 _CYCLE = ("number", "status", "score", "tokens", "seconds", "answer")
 
 
@@ -63,24 +48,17 @@ class RowLines(LineList):
 
     def __init__(self) -> None:
         super().__init__(id="row-lines")
-        self.rows: list[RowState] = []
 
     def show(self, rows: list[RowState]) -> None:
-        """The cursor stays on the row it is on."""
-        before = self.row
-        self.rows = rows
-        if before is not None and (self.row is None or self.row.id != before.id):
-            at = next((at for at, row_state in enumerate(rows) if row_state.id == before.id), None)
-            if at is not None:
-                self.set_reactive(LineList.cursor, at)
-        self.set_count(len(rows))
+        self.set_items(rows, lambda row_state: row_state.id)
 
     @property
     def row(self) -> RowState | None:
-        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
+        row_state: RowState | None = self.item
+        return row_state
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
-        row_state = self.rows[index]
+        row_state: RowState = self.items[index]
         sign, colour = SIGNS[row_state.status]
         style = getattr(palette, colour)
         answer = (
@@ -154,13 +132,10 @@ class RowsView(View):
         self.query_one("#row-foot", Static).update(self._foot(len(rows), state))
         self._show_row()
 
-    def take_focus(self) -> None:
-        self.query_one(RowLines).focus()
-
     def on_line_list_moved(self) -> None:
         self._show_row()
 
-    def on_line_list_chosen(self) -> None:
+    def on_line_list_entered(self) -> None:
         row_state = self.query_one(RowLines).row
         if row_state is not None:
             self.post_message(self.Opened(row_state.id))
@@ -269,11 +244,16 @@ def matches(row_state: RowState, wanted: str) -> bool:
 
 def ordered(rows: list[RowState], by: str, *, downwards: bool) -> list[RowState]:
     """The rows sorted by a column: those without a value come last either way, texts that are numbers sort by value."""
-    key = _KEYS[by]
-    with_value = [row_state for row_state in rows if key(row_state) is not None]
-    without = [row_state for row_state in rows if key(row_state) is None]
-    with_value.sort(key=lambda row_state: _comparable(key(row_state)), reverse=downwards)
+    with_value = [row_state for row_state in rows if _value(row_state, by) is not None]
+    without = [row_state for row_state in rows if _value(row_state, by) is None]
+    with_value.sort(key=lambda row_state: _comparable(_value(row_state, by)), reverse=downwards)
     return with_value + without
+
+
+def _value(row_state: RowState, column: str) -> Any:
+    """What a column sorts a row by; None where it has nothing there."""
+    value = getattr(row_state, column)
+    return STATUSES.index(value) if column == "status" else None if column == "tokens" and not value else value
 
 
 def _comparable(value: Any) -> tuple[int, float, str]:

@@ -15,16 +15,13 @@ from textual.widgets import Static
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.state.ranking import ranking_of
-from qpdsl.tui.state.rows import RowState
-from qpdsl.tui.state.search import CandidateNode, Path, SearchTree
-from qpdsl.tui.state.tree_lines import TreeLine, flattened
+from qpdsl.tui.state.run_state import RowState
+from qpdsl.tui.state.search import CandidateNode, Path, SearchTree, TreeLine, flattened, ranking_of
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.table_columns import TableColumn, fitted, row
-from qpdsl.tui.widgets.table_heading import Heading
+from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 
 _BAR = 6
 # Seconds that a row stays on the screen after it has ended, so that rows that take no time can be seen.
@@ -43,25 +40,18 @@ class TreeLines(LineList):
 
     def __init__(self) -> None:
         super().__init__(id="tree-lines")
-        self.lines: list[TreeLine] = []
         self.folded: set[Path] = set()
 
     def show(self, tree: SearchTree | None, *, living: bool) -> None:
-        """The cursor stays on the node it is on."""
-        before = self.node
-        self.lines = [] if tree is None else flattened(tree, self.folded, living=living)
-        if before is not None and (self.node is None or self.node.path != before.path):
-            at = next((at for at, line in enumerate(self.lines) if line.node.path == before.path), None)
-            if at is not None:
-                self.set_reactive(LineList.cursor, at)
-        self.set_count(len(self.lines))
+        lines = [] if tree is None else flattened(tree, self.folded, living=living)
+        self.set_items(lines, lambda line: line.node.path)
 
     @property
     def node(self) -> CandidateNode | None:
-        return self.lines[self.cursor].node if self.cursor < len(self.lines) else None
+        return None if self.item is None else self.item.node
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
-        line = self.lines[index]
+        line: TreeLine = self.items[index]
         node = line.node
         strokes = line.strokes
         room = max(width // 3, 8)
@@ -145,13 +135,10 @@ class SearchView(View):
         self.query_one("#search-foot", Static).update(candidate.legend(Palette.of(self.app)))
         self._show_candidate()
 
-    def take_focus(self) -> None:
-        self.query_one(TreeLines).focus()
-
     def on_line_list_moved(self) -> None:
         self._show_candidate()
 
-    def on_line_list_chosen(self, event: LineList.Chosen) -> None:
+    def on_line_list_entered(self, event: LineList.Entered) -> None:
         lines = self.query_one(TreeLines)
         tree, node = self.searched, lines.node
         if tree is not None and node is not None:
@@ -200,17 +187,12 @@ class SearchView(View):
     def _point_at_what_is_new(self, lines: TreeLines) -> None:
         """Puts the cursor on the answer, or while there is none on the best of the latest candidates."""
         order = {"answer": 3, "finished": 1, "kept": 1, "open": 1, "dropped": 0}
-        best = max(
-            range(len(lines.lines)),
-            key=lambda at: (
-                order[lines.lines[at].node.fate] == 3,
-                lines.lines[at].node.round,
-                order[lines.lines[at].node.fate],
-                lines.lines[at].node.score or 0.0,
-            ),
-            default=0,
-        )
-        lines.point(best)
+
+        def worth(at: int) -> tuple[bool, int, int, float]:
+            node: CandidateNode = lines.items[at].node
+            return order[node.fate] == 3, node.round, order[node.fate], node.score or 0.0
+
+        lines.point(max(range(len(lines.items)), key=worth, default=0))
 
     def _head(self, palette: Palette) -> Text:
         instance = self.instance

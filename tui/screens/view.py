@@ -13,6 +13,8 @@ class View(Vertical):
 
     # From this width on there is room for a second pane beside the first.
     WIDE = 110
+    # Where the keys of the screen work.
+    FOCUS = "LineList"
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
@@ -32,4 +34,4 @@ class View(Vertical):
         self.set_class(size.width >= self.WIDE, "wide")
 
     def take_focus(self) -> None:
-        """Puts the focus where the keys of the screen work."""
+        self.query_one(self.FOCUS).focus()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qpdsl.executor.events.events import EngineFigures, EngineStepped
 from qpdsl.executor.requests.latencies import Waits, percentiles
 
 _MOST = 512
+_SUMMED = ("prefill", "decode", "steps", "sequences", "seconds")
 
 
 @dataclass(slots=True)
@@ -49,15 +50,7 @@ class Series:
         pairs = [self.buckets[at : at + 2] for at in range(0, len(self.buckets), 2)]
         self.width *= 2
         self.buckets = [
-            Bucket(
-                sum(bucket.prefill for bucket in pair),
-                sum(bucket.decode for bucket in pair),
-                sum(bucket.steps for bucket in pair),
-                sum(bucket.sequences for bucket in pair),
-                sum(bucket.seconds for bucket in pair),
-                pair[-1].pages,
-                pair[-1].waiting,
-            )
+            replace(pair[-1], **{name: sum(getattr(bucket, name) for bucket in pair) for name in _SUMMED})
             for pair in pairs
         ]
 

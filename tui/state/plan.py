@@ -22,7 +22,7 @@ COST = "cost_millionths"
 
 
 @dataclass(slots=True)
-class Totals:
+class OperatorTotals:
     """Sums over all runs of an operator; `now` counts the instances that are in it, `regret` that of its router.
 
     Of `shadowed` early draws `differed` are not what the full model would have drawn. `calls` are the counts that tell

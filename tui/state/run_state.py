@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.tui.state.engine import ModelState
-from qpdsl.tui.state.plan import CALLS, COST, PlanTree, Totals
-from qpdsl.tui.state.rows import RowState
+from qpdsl.tui.state.plan import CALLS, COST, OperatorTotals, PlanTree
 from qpdsl.tui.state.search import SearchTree
 
+Status = Literal["waiting", "running", "done", "right", "wrong", "failed"]
+# In the order in which somebody would look at them.
+STATUSES: tuple[Status, ...] = ("failed", "running", "wrong", "right", "done", "waiting")
+# What is summed up of an operator beside its runs, in the order in which `Earlier` has it.
+_SUMS = ("rows_in", "rows_out", "prompt_tokens", "sampled_tokens", "cached_tokens", "seconds")
 # Trees are the only part that grows with the tokens of a run.
 _TREES = 2000
+
+
+@dataclass(slots=True)
+class RowState:
+    """One row. `number` counts from 1 in the order of the input; times are those of the run's clock."""
+
+    id: str
+    number: int
+    asked: str = ""
+    reference: str | None = None
+    started: float | None = None
+    ended: float | None = None
+    answer: str | None = None
+    score: float | None = None
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    seconds: float | None = None
+    correct: bool | None = None
+    greedy: str | None = None
+    greedy_correct: bool | None = None
+    error: str | None = None
+    doing: str | None = None
+
+    @property
+    def status(self) -> Status:
+        if self.error is not None:
+            return "failed"
+        if self.ended is not None:
+            return "done" if self.correct is None else "right" if self.correct else "wrong"
+        return "waiting" if self.started is None else "running"
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.sampled_tokens
 
 
 class RunState:
@@ -30,7 +71,7 @@ class RunState:
         self.begun: events.RunStarted | None = None
         self.ended: events.RunEnded | None = None
         self.loaded: events.ModelsLoaded | None = None
-        self.operators: dict[str, Totals] = {}
+        self.operators: defaultdict[str, OperatorTotals] = defaultdict(OperatorTotals)
         self.rows: dict[str, RowState] = {}
         self.models: dict[str, ModelState] = {}
         self.trees: dict[str, SearchTree] = {}
@@ -61,11 +102,8 @@ class RunState:
     def total(self) -> int:
         return max(self.begun.rows if self.begun else 0, len(self.rows))
 
-    def totals(self, operator: str) -> Totals:
-        totals = self.operators.get(operator)
-        if totals is None:
-            totals = self.operators[operator] = Totals()
-        return totals
+    def totals(self, operator: str) -> OperatorTotals:
+        return self.operators[operator]
 
     def row(self, id_: str) -> RowState:
         row = self.rows.get(id_)
@@ -141,12 +179,8 @@ class RunState:
             return
         totals = self.totals(event.operator)
         totals.runs += 1
-        totals.rows_in += event.rows_in
-        totals.rows_out += event.rows_out
-        totals.prompt_tokens += event.prompt_tokens
-        totals.sampled_tokens += event.sampled_tokens
-        totals.cached_tokens += event.cached_tokens
-        totals.seconds += event.seconds
+        for name in _SUMS:
+            setattr(totals, name, getattr(totals, name) + getattr(event, name))
         totals.shadowed += event.counts.get("shadowed", 0)
         totals.differed += event.counts.get("differed", 0)
         totals.calls.update({name: event.counts[name] for name in (*CALLS, COST) if name in event.counts})
@@ -180,31 +214,19 @@ class RunState:
     def _earlier(self, event: events.Earlier) -> None:
         self.missed_rows = event.rows
         for operator, sums in event.operators.items():
-            if len(sums) == 7:
+            if len(sums) == len(_SUMS) + 1:
                 totals = self.totals(operator)
-                totals.runs, totals.rows_in, totals.rows_out = int(sums[0]), int(sums[1]), int(sums[2])
-                totals.prompt_tokens, totals.sampled_tokens = int(sums[3]), int(sums[4])
-                totals.cached_tokens, totals.seconds = int(sums[5]), sums[6]
+                for name, value in zip(("runs", *_SUMS), sums, strict=True):
+                    setattr(totals, name, value if name == "seconds" else int(value))
 
     def _lost(self, event: events.Lost) -> None:
         self.lost += event.count
 
 
+# What takes each kind of event is the method that is named for it.
 _TAKES: dict[type[Event], Callable[[RunState, Any], None]] = {
-    events.RunStarted: RunState._run_started,
-    events.InputListed: RunState._input_listed,
-    events.ModelsLoaded: RunState._models_loaded,
-    events.RunEnded: RunState._run_ended,
-    events.InstanceStarted: RunState._instance_started,
-    events.InstanceDone: RunState._instance_done,
-    events.RowDone: RunState._row_done,
-    events.OperatorStarted: RunState._operator_started,
-    events.OperatorDone: RunState._operator_done,
-    events.Routed: RunState._routed,
-    events.EngineStepped: RunState._engine_stepped,
-    events.Expanded: RunState._expanded,
-    events.Valued: RunState._valued,
-    events.Selected: RunState._selected,
-    events.Earlier: RunState._earlier,
-    events.Lost: RunState._lost,
+    kind: getattr(RunState, method)
+    for kind in vars(events).values()
+    if isinstance(kind, type) and issubclass(kind, Event)
+    if hasattr(RunState, method := re.sub("(?=[A-Z])", "_", kind.__name__).lower())
 }

@@ -1,15 +1,15 @@
-"""The candidates of one row of the input, as a tree by their paths."""
+"""The candidates of one row of the input, as a tree by their paths, as lines and as rankings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal as OneOf
+from typing import Literal
 
-from qpdsl.executor.events.events import Candidate, Expanded, Selected, Valued
+from qpdsl.executor.events.events import CandidateRecord, Expanded, Selected, Valued
 
 Path = tuple[int, ...]
-Fate = OneOf["open", "kept", "dropped", "finished", "answer"]
+Fate = Literal["open", "kept", "dropped", "finished", "answer"]
 
 
 @dataclass(slots=True)
@@ -17,7 +17,7 @@ class CandidateNode:
     """One candidate. `score` is its latest score, `dropped_by` the operator that dropped it."""
 
     path: Path
-    candidate: Candidate
+    candidate: CandidateRecord
     round: int = 0
     scores: dict[str, float | None] = field(default_factory=dict)
     values: dict[str, str | float | bool | None] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class SearchTree:
     """All candidates of one instance, and the selections among them in order."""
 
     def __init__(self) -> None:
-        self.root = CandidateNode((), Candidate(path=()))
+        self.root = CandidateNode((), CandidateRecord(path=()))
         self.selections: list[Selected] = []
         self._nodes: dict[Path, CandidateNode] = {(): self.root}
 
@@ -60,7 +60,7 @@ class SearchTree:
             known -= 1
         node = self._nodes[path[:known]]
         for end in range(known + 1, len(path) + 1):
-            child = self._nodes[path[:end]] = CandidateNode(path[:end], Candidate(path=path[:end]))
+            child = self._nodes[path[:end]] = CandidateNode(path[:end], CandidateRecord(path=path[:end]))
             node.children.append(child)
             node = child
         return node
@@ -101,3 +101,88 @@ class SearchTree:
 
     def nodes(self) -> Iterator[CandidateNode]:
         return (node for path, node in self._nodes.items() if path)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A candidate's place in one selection."""
+
+    node: CandidateNode
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """One selection: its candidates, those that were kept first, then by score."""
+
+    operator: str
+    round: int
+    ranked: tuple[Ranked, ...]
+
+    @property
+    def kept(self) -> int:
+        return sum(candidate.kept for candidate in self.ranked)
+
+    def place(self, path: Path) -> int | None:
+        ranked = enumerate(self.ranked, 1)
+        return next((place for place, candidate in ranked if candidate.node.path == path), None)
+
+
+def ranking_of(tree: SearchTree, node: CandidateNode) -> Ranking | None:
+    """The selection that dropped the node, else the first of several candidates that kept it, else None."""
+    passed = None
+    for selection in tree.selections:
+        if node.path in selection.dropped:
+            return _ranking(tree, selection)
+        if passed is None and node.path in selection.kept and len(selection.kept) + len(selection.dropped) > 1:
+            passed = selection
+    return None if passed is None else _ranking(tree, passed)
+
+
+def _ranking(tree: SearchTree, selection: Selected) -> Ranking:
+    kept = [Ranked(tree.node(path), True) for path in selection.kept]
+    dropped = [Ranked(tree.node(path), False) for path in selection.dropped]
+    dropped.sort(key=lambda candidate: -(float("-inf") if candidate.node.score is None else candidate.node.score))
+    return Ranking(selection.operator, selection.rounds[-1] + 1 if selection.rounds else 0, (*kept, *dropped))
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLine:
+    """A node and the strokes before it."""
+
+    node: CandidateNode
+    strokes: str
+
+
+def flattened(tree: SearchTree, folded: frozenset[Path] | set[Path], *, living: bool) -> list[TreeLine]:
+    """The nodes, parents before children. `living` leaves out nodes that were dropped with all nodes below them."""
+    lines: list[TreeLine] = []
+    lives = _living(tree) if living else None
+    # From the last to the first, as a stack gives them back.
+    stack = _pushed(tree.root, "", lives, top=True)
+    while stack:
+        node, first, rest = stack.pop()
+        lines.append(TreeLine(node, first))
+        if node.path not in folded:
+            stack.extend(_pushed(node, rest, lives))
+    return lines
+
+
+def _pushed(
+    node: CandidateNode, rest: str, lives: set[Path] | None, *, top: bool = False
+) -> list[tuple[CandidateNode, str, str]]:
+    children = [child for child in node.children if lives is None or child.path in lives]
+    entries = []
+    for index, child in enumerate(children):
+        closes = index == len(children) - 1
+        lead, under = ("", "") if top else ("└ ", "  ") if closes else ("├ ", "│ ")
+        entries.append((child, rest + lead, rest + under))
+    return entries[::-1]
+
+
+def _living(tree: SearchTree) -> set[Path]:
+    paths: set[Path] = set()
+    for node in tree.nodes():
+        if node.dropped_by is None:
+            paths.update(node.path[:end] for end in range(1, len(node.path) + 1))
+    return paths

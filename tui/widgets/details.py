@@ -12,10 +12,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from qpdsl.grammar.printable import one_line, printable
-from qpdsl.grammar.width import shorten
+from qpdsl.grammar.printable import one_line, printable, shorten
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.table_columns import cell
+from qpdsl.tui.widgets.table import cell
 
 _LABEL = 16
 

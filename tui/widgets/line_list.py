@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from rich.style import Style
 from rich.text import Text
@@ -43,11 +44,12 @@ class LineList(ScrollView, can_focus=True):
         def control(self) -> LineList:
             return self.lines
 
-    class Chosen(Moved):
+    class Entered(Moved):
         """A line was opened: by enter, or by a click on the line of the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self.items: Sequence[Any] = ()
         self.count = 0
         self.palette: Palette | None = None
         self.by_hand = False
@@ -55,6 +57,20 @@ class LineList(ScrollView, can_focus=True):
     def line(self, index: int, width: int, palette: Palette) -> Text:
         """One line, in colours of the palette."""
         raise NotImplementedError
+
+    @property
+    def item(self) -> Any:
+        """What the line of the cursor shows, None where there is none."""
+        return self.items[self.cursor] if self.cursor < len(self.items) else None
+
+    def set_items(self, items: Sequence[Any], name: Callable[[Any], object]) -> None:
+        """Shows these, a line each. The cursor stays on the one that it is on, which is known by its `name`."""
+        before, self.items = self.item, items
+        if before is not None and (self.item is None or name(self.item) != name(before)):
+            at = next((at for at, item in enumerate(items) if name(item) == name(before)), None)
+            if at is not None:
+                self.set_reactive(LineList.cursor, at)
+        self.set_count(len(items))
 
     def set_count(self, count: int) -> None:
         """Says that the lines have changed."""
@@ -136,4 +152,4 @@ class LineList(ScrollView, can_focus=True):
 
     def action_choose(self) -> None:
         if self.count:
-            self.post_message(self.Chosen(self, self.cursor))
+            self.post_message(self.Entered(self, self.cursor))

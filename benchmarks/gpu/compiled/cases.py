@@ -13,14 +13,14 @@ from functools import partial
 
 import torch
 
-from qpdsl.executor.kernels import layers, paged_attention, token_heads
-from qpdsl.executor.kernels.data.bandits import Bandits
+from benchmarks.routing import lin_ucb_kernels
+from benchmarks.routing.device_router import Bandits
+from qpdsl.executor.kernels import layers, paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
 from qpdsl.executor.kernels.data.layer_constants import Addition, HeadConstants, NormWeights
-from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Paths, Scoring
+from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Paths, PrefixCascade, Scoring
 from qpdsl.executor.kernels.data.token_draws import Filters, HeadWeights, TokenDraws
-from qpdsl.executor.kernels.triton import lin_ucb_kernels
-from qpdsl.executor.kernels.triton.heads import sample
+from qpdsl.executor.kernels.triton import sample
 
 CAPABILITIES = (80, 89, 90)
 # The code for 80 is nearly that for 89: most of it is compiled for these alone.
@@ -89,7 +89,7 @@ def batch_of(decodes: int, chunk: int, shared: bool = False, trees: bool = False
         decodes=decodes,
         longest=longest,
         longest_query=max(chunk, 1),
-        cascade=Cascade(integers(decodes), tiles, integers(decodes), integers(decodes), decodes, 1, 2048, 2048)
+        cascade=PrefixCascade(integers(decodes), tiles, integers(decodes), integers(decodes), decodes, 1, 2048, 2048)
         if shared
         else None,
         paths=Paths(integers(sequences), integers(sequences, 8)) if trees else None,
@@ -188,13 +188,13 @@ def dense(count: int, head: HeadWeights, masked: bool = False, deterministic: bo
     vocabulary, width = head.weight.shape
     hidden = torch.empty(count, width, dtype=head.weight.dtype)
     bits, lines = mask_of(count, vocabulary) if masked else (None, None)
-    token_heads.dense(hidden, head, draws_of(count), bits, lines, deterministic)
+    layers.dense(hidden, head, draws_of(count), bits, lines, deterministic)
 
 
 def sparse(count: int, head: HeadWeights) -> None:
     hidden = torch.empty(count, head.weight.shape[1], dtype=head.weight.dtype)
     offsets, ids = torch.zeros(count + 1, dtype=torch.int32), torch.zeros(count, dtype=torch.int32)
-    token_heads.sparse(hidden, head, draws_of(count), offsets, ids, 100)
+    layers.sparse(hidden, head, draws_of(count), offsets, ids, 100)
 
 
 def head_cases() -> list[Case]:

@@ -90,7 +90,9 @@ def _functions() -> list[Any]:
     """Every function in our kernels' modules that Triton compiles."""
     for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
         importlib.import_module(module.name)
-    modules = [module for name, module in sys.modules.items() if name.startswith(kernels.__name__)]
+    # The laboratory's kernels are measured beside the product's.
+    own = (kernels.__name__, "benchmarks.routing.lin_ucb_kernels")
+    modules = [module for name, module in sys.modules.items() if name.startswith(own)]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, JITFunction)]
     return list({id(function): function for function in found}.values())
 
@@ -134,8 +136,7 @@ def _caught(capability: int, found: dict[str, Launch]) -> Iterator[None]:
     def catch(self: Any, key: Any, signature: Any, device: Any, constants: Any, options: Any, *rest: Any) -> None:
         source = self.ASTSource(self, signature, constants, rest[0])
         digest = _key(source, backend.hash(), options.hash())
-        # A constant's path is the place of its argument.
-        named = {self.arg_names[path[0]]: value for path, value in constants.items() if len(path) == 1}
+        named = {_named(signature, path): getattr(value, "value", value) for path, value in constants.items()}
         found.setdefault(digest, Launch(capability, self.fn.__name__, named, digest, source, options))
 
     _digests()
@@ -154,6 +155,14 @@ def _caught(capability: int, found: dict[str, Launch]) -> Iterator[None]:
     finally:
         for owner, name, value in before:
             setattr(owner, name, value)
+
+
+def _named(signature: dict[str, Any], path: tuple[int, ...]) -> str:
+    """The name of a constant, whose path is the place of its argument, and its places in tuples within that."""
+    name, found = list(signature.items())[path[0]]
+    for place in path[1:]:
+        name, found = getattr(found, "_fields", range(len(found)))[place], found[place]
+    return str(name)
 
 
 def launches_of(capability: int, launch: Callable[[], object]) -> list[Launch]:

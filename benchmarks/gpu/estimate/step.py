@@ -38,8 +38,8 @@ OUTSIDE = {"modules": 20, "stack": 3}
 # The head draws in a kernel over tiles of ids and one that joins the tiles.
 HEAD = 2
 # Tokens of a part of a context in decode attention, each for a program of its own: fewer where programs are few
-# (`executor/kernels/triton/attention/tuning.py`), so that with contexts of `CONTEXT` two run on each multiprocessor.
-PART, LEAST_PART, CONTEXT = 512, 128, 4096
+# (`executor/kernels/triton/tuning.py`), so that with contexts of `CONTEXT` two run on each multiprocessor.
+PART, MIN_PART, CONTEXT = 512, 128, 4096
 _WIDE, _FLOAT = 2, 4
 
 
@@ -163,7 +163,7 @@ def products(shape: Shape, rows: int, layers: Layers, on: Machine) -> list[Launc
 def attention(shape: Shape, batch: Batch, on: Machine, issued: Issued | None) -> list[Launch]:
     """Decode attention of all layers, and the merge where contexts are split. `issued` None: by its bytes alone."""
     size, whole = PART, batch.sequences * shape.kv_heads
-    while size > LEAST_PART and 2 * size * on.device.multiprocessors > CONTEXT * whole:
+    while size > MIN_PART and 2 * size * on.device.multiprocessors > CONTEXT * whole:
         size //= 2
     # With the tokens that are drawn meanwhile.
     splits = batch.context // size + 1

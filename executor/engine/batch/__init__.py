@@ -1,10 +1,10 @@
 """The chunks of a step, laid out as the input of one forward.
 
-There are two layouts. `grouped_batch.py` is for attention in torch: groups of sequences of like length attend in one
-call each. `assembler.py` and `kernel_batch.py` are for attention by kernels: the host writes all numbers of a step
-(tokens, positions and slots by `step_rows.py`, page tables and shared prefixes by `page_tables.py`) into one int32
+There are two layouts. `grouped_batch.py` is for attention in torch, on a CPU that has no compiled kernels, or none for
+a model's heads: groups of sequences of like length attend in one call each. `kernel_batch.py` is for attention by
+kernels: the host writes all numbers of a step (tokens, positions, slots, page tables, shared prefixes) into one int32
 array, and a `KernelBatch` is its views on the device. `staging.py` brings arrays to the device through pinned memory,
-in one copy, and results back; nobody waits for the former. `parcel.py` collects what several parts of a step send.
+in one copy (a `Parcel` collects what several parts of a step send), and results back; nobody waits for the former.
 
 With kernels, sequences with one token come first. A prefix that several of them share is read once, where that saves
 more than it costs. A step that may be captured as a CUDA graph has its sizes rounded up to few different ones

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -11,11 +11,10 @@ import numpy as np
 import torch
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
-
 # torch does not annotate it.
 _event: Any = torch.cuda.Event
 _ALIGNED = 16
-_LEAST_BYTES = 1 << 16
+_MIN_BYTES = 1 << 16
 
 
 def working_on(device: str) -> AbstractContextManager[object]:
@@ -23,7 +22,7 @@ def working_on(device: str) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.startswith("cuda") else nullcontext()
 
 
-class Mark(Protocol):
+class StreamMark(Protocol):
     """A place in what a device was given to do."""
 
     def set(self) -> None:
@@ -53,7 +52,7 @@ class Lane(Protocol):
         """Starts a copy; one of both lies in `host_memory`."""
         ...
 
-    def mark(self) -> Mark:
+    def mark(self) -> StreamMark:
         """A mark that is still to be set."""
         ...
 
@@ -81,7 +80,7 @@ class CudaLane:
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source, non_blocking=True)
 
-    def mark(self) -> Mark:
+    def mark(self) -> StreamMark:
         return _CudaMark()
 
 
@@ -101,7 +100,7 @@ class _Buffer:
     def room(self, size: int) -> torch.Tensor:
         """uint8 [size]. The last copy must be done, and what it left is gone."""
         if size > self._memory.numel():
-            self._memory = self._lane.host_memory(max(_LEAST_BYTES, 1 << (size - 1).bit_length()))
+            self._memory = self._lane.host_memory(max(_MIN_BYTES, 1 << (size - 1).bit_length()))
         return self._memory[:size]
 
 
@@ -199,3 +198,48 @@ _TYPES: dict[np.dtype[Any], torch.dtype] = {
     np.dtype(np.float64): torch.float64,
     np.dtype(np.bool_): torch.bool,
 }
+
+
+class Parcel:
+    """Host arrays that are sent together once all are known.
+
+    Who plans a part of the step adds its arrays, and asks for the tensors when that part runs.
+    """
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._arrays: list[Numbers] = []
+        self._tensors: list[torch.Tensor] = []
+
+    def add(self, arrays: Sequence[Numbers]) -> Callable[[], list[torch.Tensor]]:
+        """What gives the arrays on the device, after `send`."""
+        first, last = len(self._arrays), len(self._arrays) + len(arrays)
+        self._arrays += arrays
+        return lambda: self._tensors[first:last]
+
+    def send(self) -> None:
+        """Starts the copy of all arrays. It is called once, also where there are none."""
+        if self._arrays:
+            self._tensors = self._staging.send(self._arrays)
+
+
+def brought_back(staging: Staging, tensors: Sequence[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
+    """Starts one copy of all tensors to the host. What it returns waits for that, and gives them as they were."""
+    if not tensors:
+        return list
+    # The widest first, so that each lies where its type can be read.
+    order = sorted(range(len(tensors)), key=lambda index: -tensors[index].element_size())
+    pieces = [tensors[index].contiguous().flatten().view(torch.uint8) for index in order]
+    fetch = staging.start_fetch(torch.cat(pieces))
+    sizes = [len(piece) for piece in pieces]
+    kinds = [(tensors[index].dtype, tensors[index].shape) for index in order]
+
+    def waited() -> list[torch.Tensor]:
+        found = torch.split(torch.from_numpy(fetch.wait()), sizes)
+        by_index = {
+            index: piece.view(dtype).view(shape)
+            for index, piece, (dtype, shape) in zip(order, found, kinds, strict=True)
+        }
+        return [by_index[index] for index in range(len(order))]
+
+    return waited

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
+from typing import Self
 
 from qpdsl.executor.engine.batch.staging import working_on
-from qpdsl.executor.engine.draft.rollout import Ahead, Rollout, computed_ahead
-from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
-from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.step.backends import Backend, ForwardOutput
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.engine.draft.drafters import Drafter, DraftHost, EngineModel
+from qpdsl.executor.engine.draft.rollout import Ahead, Rollout, computed_ahead, stand_in
+from qpdsl.executor.engine.memory.sequence import Chunk, Proposal, Sequence
+from qpdsl.executor.engine.step.backends import ForwardOutput
+from qpdsl.executor.requests.drawing import Drafting
+from qpdsl.executor.requests.errors import EngineError
 
 # Rounds without new drafts after real work needed the memory.
 _PAUSE = 64
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """The model follows each sample with a mirror of it, a sequence of its own, and draws ahead with its noise.
 
     Mirrors take memory that is free or cold, and give it all back where a sequence needs some (`give_back`). What a
@@ -25,24 +25,40 @@ class ModelDrafter:
     tokens are caught up with in one step.
     """
 
-    def __init__(
-        self, drafting: Drafting, model: PagedModel, backend: Backend, memory: KVCacheManager, token_budget: int
-    ) -> None:
+    method = "model"
+
+    def __init__(self, drafting: Drafting, own: EngineModel) -> None:
         self._drafting = drafting
-        self._model = model
-        self._backend = backend
-        self._memory = memory
-        self._token_budget = token_budget
-        self._rollout = Rollout(model, self._forward, backend.readout, self._publish)
+        self._name = own.name
+        self._model = own.model
+        self._backend = own.backend
+        self._memory = own.memory
+        self._token_budget = own.token_budget
+        self._rollout = Rollout(own.model, self._forward, own.backend.readout, self._publish)
         self._mirrors: dict[Sequence, Sequence] = {}
         # How many of a mirror's tokens, the first ones, are known to be its sample's.
         self._agreed: dict[Sequence, int] = {}
         self._pause = 0
 
-    @property
-    def mirrors(self) -> list[Sequence]:
-        """The sequences that hold pages of the drafting model."""
-        return [*self._mirrors.values()]
+    @classmethod
+    def of(cls, drafting: Drafting, host: DraftHost) -> Self:
+        """See `Drafter`."""
+        name, other, target = host.target.name, drafting.model, host.target.model
+        served = None if other is None else host.served(other)
+        if served is None:
+            raise EngineError(f"{other} is to draft for {name}, and there is no such model")
+        if (inability := served.model.capabilities.refusal({"sampling"})) is not None:
+            raise EngineError(f"{other} cannot draft for {name}: it {inability}")
+        if (width := served.model.head.width) != (own := target.head.width):
+            reason = f"its vocabulary is another, of {width:,} ids and not {own:,}"
+            raise EngineError(f"{other} cannot draft for {name}: {reason}")
+        drafter = cls(drafting, served)
+        host.lends(drafter.give_back)
+        return drafter
+
+    def held(self, model: str) -> list[Sequence]:
+        """See `Drafter`."""
+        return [*self._mirrors.values()] if model == self._name else []
 
     def propose(self, samples: Several[Sequence], lengths: Several[int]) -> list[Proposal | None]:
         """See `Drafter`."""
@@ -51,7 +67,7 @@ class ModelDrafter:
         drafts: dict[Sequence, Ahead] = {}
         behind: list[Chunk] = []
         # A prompt is computed for one of its samples, and found by the others in the next round.
-        starting: set[tuple[int, ...]] = set()
+        starting: set[tuple[str, tuple[int, ...]]] = set()
         for sample, length in zip(samples, lengths, strict=True):
             length = min(length, self._model.max_positions - len(sample.tokens))
             mirror = self._mirror(sample, starting) if length > 0 else None
@@ -68,11 +84,7 @@ class ModelDrafter:
                 for chunk in behind:
                     chunk.sequence.computed += chunk.count
                     self._publish(chunk.sequence)
-            if self._drafting.branches > 1:
-                self._rollout.trees([*drafts.values()], self._drafting.branches)
-            else:
-                self._rollout.chains([*drafts.values()])
-        return [drafts[sample].proposal if sample in drafts else None for sample in samples]
+            return self._rollout.proposals(samples, drafts, self._drafting.branches)
 
     def forget(self, sample: Sequence) -> None:
         """See `Drafter`."""
@@ -83,7 +95,7 @@ class ModelDrafter:
 
     def give_back(self) -> bool:
         """Frees all pages, for a sequence that needs some; False where there were none."""
-        mirrors = self.mirrors
+        mirrors = [*self._mirrors.values()]
         for mirror in mirrors:
             self._memory.drop(mirror)
         self._mirrors.clear()
@@ -94,17 +106,18 @@ class ModelDrafter:
     def _forward(self, chunks: list[Chunk]) -> ForwardOutput:
         return self._backend.forward(chunks)
 
-    def _mirror(self, sample: Sequence, starting: set[tuple[int, ...]]) -> Sequence | None:
+    def _mirror(self, sample: Sequence, starting: set[tuple[str, tuple[int, ...]]]) -> Sequence | None:
         """The mirror of a sample with the sample's tokens; None where it must wait, or there is no memory."""
         mirror = self._mirrors.get(sample)
         if mirror is None:
-            prompt = sample.generation.prompt
+            prompt = sample.request.client.owner, sample.generation.prompt
             if self._pause or (prompt in starting and sample.request.cached):
                 return None
-            mirror = Sequence(sample.ticket, sample.request, list(sample.tokens), sample.index, admitted=True)
+            mirror = stand_in(sample)
+            mirror.admitted = True
             if not self._memory.attach(mirror, mirror.missing, len(self._mirrors), cold_only=True):
                 return None
-            if len(prompt) - mirror.computed > self._memory.page_size:
+            if len(prompt[1]) - mirror.computed > self._memory.page_size:
                 starting.add(prompt)
             self._mirrors[sample] = mirror
             self._agreed[mirror] = len(sample.tokens)
@@ -134,8 +147,7 @@ class ModelDrafter:
             if room < nodes and drafting.branches > 1:
                 return None
             length = min(length, max(room, 0) + 1)
-        most = drafting.nodes if drafting.branches > 1 else length
-        return Ahead.of(sample, mirror, length, drafting.branches, most)
+        return Ahead.of(sample, mirror, length, drafting)
 
     def _publish(self, mirror: Sequence) -> None:
         """Lets others find what is computed, but for the last token, which may be computed again."""

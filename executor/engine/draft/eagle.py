@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 
+from qpdsl.executor.engine.draft.drafters import Drafter, DraftHost
 from qpdsl.executor.engine.draft.eagle_head import EagleHead, HeadKV
-from qpdsl.executor.engine.draft.rollout import Ahead, Rollout
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.draft.rollout import MAX_MISSING, Ahead, Rollout, stand_in
+from qpdsl.executor.engine.memory.sequence import Chunk, Proposal, Sequence
+from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step.backends import ForwardOutput
 from qpdsl.executor.engine.step.readout import Readout
-from qpdsl.executor.requests.drafting import Drafting
-
-# A sample that has more tokens to compute than that gets no draft.
-_MOST_MISSING = 16
+from qpdsl.executor.requests.drawing import Drafting
+from qpdsl.executor.requests.errors import EngineError
 
 
 @dataclass(eq=False, slots=True)
@@ -64,11 +64,14 @@ class _Rows:
     seen: torch.Tensor
 
 
-class EagleDrafter:
+class EagleDrafter(Drafter):
     """Predicts features behind those that the model gave, and draws from them with the model's own head.
 
     Features of tokens whose KV came from the prefix cache are not known; the head goes without them.
     """
+
+    method = "eagle"
+    shown = True
 
     def __init__(self, drafting: Drafting, head: EagleHead, model: PagedModel, readout: Readout) -> None:
         self._drafting = drafting
@@ -80,8 +83,22 @@ class EagleDrafter:
         self._seen: dict[Sequence, _Seen] = {}
         self._guesses: dict[Sequence, _Guess] = {}
 
+    @classmethod
+    def of(cls, drafting: Drafting, host: DraftHost) -> Self:
+        """See `Drafter`."""
+        name, other, model = host.target.name, drafting.model, host.target.model
+        head = None if other is None else host.heads.get(other)
+        if head is None:
+            raise EngineError(f"{other} is to draft for {name}, and there is no such EAGLE head")
+        assert isinstance(model.head, LogitHead)
+        if (width := head.config.hidden_size) != (own := model.head.in_features):
+            raise EngineError(f"{other} is no EAGLE head for {name}: its hidden states are {width} wide, not {own}")
+        if head.embed_tokens is not None and head.embed_tokens.num_embeddings < model.vocabulary:
+            raise EngineError(f"{other} is no EAGLE head for {name}: it does not know all of its tokens")
+        return cls(drafting, head, model, host.target.backend.readout)
+
     def saw(self, chunk: Chunk, start: int, hidden: torch.Tensor) -> None:
-        """See `FeatureDrafter`."""
+        """See `Drafter`."""
         seen = self._seen.get(chunk.sequence)
         if seen is None or seen.end != start:
             seen = self._seen[chunk.sequence] = _Seen(start, start)
@@ -91,14 +108,14 @@ class EagleDrafter:
         seen.proposed = None if chunk.proposal is None else hidden[chunk.count :]
 
     def forked(self, prompt: Sequence, samples: Several[Sequence]) -> None:
-        """See `FeatureDrafter`."""
+        """See `Drafter`."""
         seen = self._seen.get(prompt)
         for sample in samples:
             if seen is not None and sample is not prompt:
                 self._seen[sample] = _Seen(seen.start, seen.end, seen.kept.copy(), [*seen.features])
 
     def accepted(self, sample: Sequence, nodes: Several[int]) -> None:
-        """See `FeatureDrafter`."""
+        """See `Drafter`."""
         seen = self._seen.get(sample)
         if seen is not None and seen.proposed is not None and nodes:
             seen.features.append(seen.proposed[list(nodes)])
@@ -107,22 +124,17 @@ class EagleDrafter:
     def propose(self, samples: Several[Sequence], lengths: Several[int]) -> list[Proposal | None]:
         """See `Drafter`."""
         drafts: dict[Sequence, Ahead] = {}
-        branches = self._drafting.branches
         for sample, length in zip(samples, lengths, strict=True):
             seen = self._seen.get(sample)
-            if length < 1 or seen is None or seen.end != sample.computed or sample.missing > _MOST_MISSING:
+            if length < 1 or seen is None or seen.end != sample.computed or sample.missing > MAX_MISSING:
                 continue
-            stand_in = Sequence(sample.ticket, sample.request, list(sample.tokens), sample.index)
-            stand_in.computed = len(sample.tokens) - 1
-            self._guesses[stand_in] = _Guess(seen, sample)
-            most = self._drafting.nodes if branches > 1 else length
-            drafts[sample] = Ahead.of(sample, stand_in, length, branches, most)
-        if branches > 1:
-            self._rollout.trees([*drafts.values()], branches)
-        else:
-            self._rollout.chains([*drafts.values()])
+            drafting = stand_in(sample)
+            drafting.computed = len(sample.tokens) - 1
+            self._guesses[drafting] = _Guess(seen, sample)
+            drafts[sample] = Ahead.of(sample, drafting, length, self._drafting)
+        proposals = self._rollout.proposals(samples, drafts, self._drafting.branches)
         self._guesses.clear()
-        return [drafts[sample].proposal if sample in drafts else None for sample in samples]
+        return proposals
 
     def forget(self, sample: Sequence) -> None:
         """See `Drafter`."""

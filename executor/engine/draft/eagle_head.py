@@ -11,8 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig
-from transformers.activations import ACT2FN
-from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import (
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+)
 
 
 class HeadKV:
@@ -62,26 +66,13 @@ class _Attention(torch.nn.Module):
         return queries, keys, values
 
 
-class _Mlp(torch.nn.Module):
-    def __init__(self, config: LlamaConfig) -> None:
-        super().__init__()
-        self.gate_proj = torch.nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = torch.nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = torch.nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self.act_fn = ACT2FN[config.hidden_act]
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.down_proj(self.act_fn(self.gate_proj(inputs)) * self.up_proj(inputs))
-        return result
-
-
 class _Layer(torch.nn.Module):
     """A layer of Llama without the norm before its attention."""
 
     def __init__(self, config: LlamaConfig, bias: bool) -> None:
         super().__init__()
         self.self_attn = _Attention(config, bias)
-        self.mlp = _Mlp(config)
+        self.mlp = LlamaMLP(config)
         self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def finish(self, inputs: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:

@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from statistics import mean, median_low
+from typing import Any
 
 import numpy as np
 
-from qpdsl.executor.engine.draft.step_times import StepTimes
 from qpdsl.executor.engine.memory.sequence import Sequence
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.request import SamplingParams
 
 # What is thought of drafts that nobody has checked yet, and for how many checks that thought counts.
@@ -38,7 +38,7 @@ _EVERY = 16
 # Drafts that pay are charged for as so many times what is usual, at most.
 _USUALLY = 3.0
 # No draft is thought to be right more often, nor to cost fewer seconds.
-_MOST, _LEAST_COST = 0.99, 1e-5
+_MOST, _MIN_COST = 0.99, 1e-5
 # More likely than any token.
 _NEVER = 2.0
 # A sample of which the drafter has not read so many tokens starts anew with it.
@@ -64,7 +64,7 @@ class _Checked:
 
 
 @dataclass(eq=False, slots=True)
-class Stage:
+class DraftRecord:
     """What is known of the drafts of requests that are expected to be right alike often.
 
     `credit`: seconds that drafts have saved, less those they have cost. `costs`: seconds that a level of the latest
@@ -116,20 +116,20 @@ class Pace:
 
     def __init__(self) -> None:
         self.times = StepTimes()
-        self._stages: dict[tuple[Drafting, SamplingParams, bool], Stage] = {}
-        self._of: dict[Sequence, Stage] = {}
+        self._stages: dict[tuple[Drafting, SamplingParams, bool], DraftRecord] = {}
+        self._of: dict[Sequence, DraftRecord] = {}
 
-    def stage(self, sample: Sequence) -> Stage:
+    def stage(self, sample: Sequence) -> DraftRecord:
         """That of a sample which wants drafts."""
         stage = self._of.get(sample)
         if stage is None:
             request = sample.generation
             assert request.draft is not None
             key = request.draft, request.sampling, request.mask is not None
-            stage = self._of[sample] = self._stages.setdefault(key, Stage(request.draft))
+            stage = self._of[sample] = self._stages.setdefault(key, DraftRecord(request.draft))
         return stage
 
-    def may_draft(self, stage: Stage, batch: int) -> bool:
+    def may_draft(self, stage: DraftRecord, batch: int) -> bool:
         """Whether it may pay to draft now, in a step of `batch` samples; a quick look before `lengths`."""
         plain = self.times.seconds(batch)
         whole = plain + stage.drafting.length * stage.level_seconds
@@ -140,7 +140,7 @@ class Pace:
             stage.age, stage.batch, stage.least = 0, batch, -1.0
         return stage.least <= 1 or stage.credit >= self._trial_cost(stage, batch)
 
-    def lengths(self, stage: Stage, samples: Several[Sequence], rooms: Several[int], batch: int) -> list[int]:
+    def lengths(self, stage: DraftRecord, samples: Several[Sequence], rooms: Several[int], batch: int) -> list[int]:
         """How many tokens after each other to draft for each of a stage's samples, with room for so many.
 
         They are in a step of `batch` samples.
@@ -163,7 +163,7 @@ class Pace:
             return [0] * len(samples)
         return [min(_TRIAL, room) if index == chosen else 0 for index, room in enumerate(rooms)]
 
-    def drafted(self, stage: Stage, samples: Several[Sequence], lengths: Several[int], seconds: float) -> None:
+    def drafted(self, stage: DraftRecord, samples: Several[Sequence], lengths: Several[int], seconds: float) -> None:
         """Drafts of so many tokens after each other, 0 for none, took so long to make."""
         drafting = [sample for sample, length in zip(samples, lengths, strict=True) if length]
         levels, unread = max(1, *lengths), sum(map(stage.unread, drafting))
@@ -207,7 +207,7 @@ class Pace:
             if sample.drawn < sample.generation.max_tokens:
                 stage.written.append(sample.drawn)
 
-    def _least(self, stage: Stage, samples: Several[Sequence], rooms: Several[int], batch: int) -> float:
+    def _least(self, stage: DraftRecord, samples: Several[Sequence], rooms: Several[int], batch: int) -> float:
         """How likely a drafted token must be to be reached and right, for tokens to come fastest; above 1 for none.
 
         A token at depth d of a draft whose tokens are right with probability α is reached and right with α^d. The most
@@ -232,7 +232,7 @@ class Pace:
         stage.gain = float(rates[best] * self.times.seconds(batch) / batch)
         return float(likely[order[best]]) if stage.gain > _GAIN else _NEVER
 
-    def _ready(self, stage: Stage, samples: Several[Sequence], batch: int) -> list[bool]:
+    def _ready(self, stage: DraftRecord, samples: Several[Sequence], batch: int) -> list[bool]:
         """Which samples the drafter has read, or is to read now: as many as the tokens to come pay for.
 
         The first starts, which have code to load, are made one at a time.
@@ -251,12 +251,76 @@ class Pace:
                 ready[number] = stage.to_come(sample) * saved > self._start_seconds(stage, sample)
         return ready
 
-    def _start_seconds(self, stage: Stage, sample: Sequence) -> float:
+    def _start_seconds(self, stage: DraftRecord, sample: Sequence) -> float:
         return stage.unread(sample) * median_low(stage.starts) if stage.starts else 0.0
 
-    def _trial_cost(self, stage: Stage, batch: int) -> float:
+    def _trial_cost(self, stage: DraftRecord, batch: int) -> float:
         """The seconds that it takes to try a short draft for one sample."""
         length = min(_TRIAL, stage.drafting.length)
         rows = sum(stage.drafting.branches**level for level in range(1, length + 1))
         plain, longer = self.times.of(np.array([batch, batch + rows]))
-        return max(float(longer - plain) + length * stage.level_seconds, _LEAST_COST)
+        return max(float(longer - plain) + length * stage.level_seconds, _MIN_COST)
+
+
+# Steps of about as many rows, the latest ones, of which the quickest counts: other work on the machine only adds time.
+_KEPT, _ENOUGH = 5, 3
+# After so many steps a measurement is old.
+_OLD = 64
+
+_Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class StepTimes:
+    """Seconds of a step, between those that were measured in proportion; none is longer than one with more rows."""
+
+    def __init__(self) -> None:
+        self._measured: dict[int, deque[float]] = {}
+        self._quickest: dict[int, float] = {}
+        self._at: dict[int, int] = {}
+        self._steps = 0
+        self._known: tuple[_Floats, _Floats] | None = None
+
+    def measured(self, rows: int, seconds: float) -> None:
+        """A step of so many rows took so long."""
+        rows = _about(rows)
+        self._steps += 1
+        self._at[rows] = self._steps
+        kept = self._measured.setdefault(rows, deque(maxlen=_KEPT))
+        kept.append(seconds)
+        quickest = min(kept)
+        if quickest != self._quickest.get(rows):
+            self._quickest[rows] = quickest
+            self._known = None
+
+    def knows(self, rows: int) -> bool:
+        """Whether steps of about so many rows were measured, often enough and lately."""
+        rows = _about(rows)
+        return len(self._measured.get(rows, ())) >= _ENOUGH and self._steps - self._at[rows] < _OLD
+
+    def seconds(self, rows: int) -> float:
+        """Of a step of so many rows; 0 where none was measured."""
+        return float(self.of(np.array([rows]))[0])
+
+    def of(self, rows: np.ndarray[Any, Any]) -> _Floats:
+        """The same for several steps, float64 [N].
+
+        Beyond the largest that was measured it grows with the square root of the rows: it is tried, and then known.
+        """
+        if not self._measured:
+            return np.zeros(len(rows))
+        if self._known is None:
+            known = sorted(self._quickest)
+            seconds = np.array([self._quickest[count] for count in known])
+            self._known = np.array(known, float), np.minimum.accumulate(seconds[::-1])[::-1]
+        known_rows, known_seconds = self._known
+        beyond: _Floats = np.sqrt(np.maximum(rows / known_rows[-1], 1.0))
+        between: _Floats = np.interp(rows, known_rows, known_seconds)
+        return between * beyond
+
+
+def _about(rows: int) -> int:
+    """Up to 16 rows the number itself, from there on its four highest binary digits, so that few kinds are kept."""
+    if rows <= 16:
+        return rows
+    low = max(0, rows.bit_length() - 4)
+    return rows >> low << low

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from qpdsl.executor.engine.draft.branching import Branching
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.draft.drafters import Branching
+from qpdsl.executor.engine.memory.sequence import Chunk, Proposal, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step.backends import ForwardOutput
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.mask_filler import MaskFiller
 from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.engine.step.sampler import cuts, filtered_scores, perturbed
+from qpdsl.executor.requests.drawing import Drafting
 
 Forward = Callable[[list[Chunk]], ForwardOutput]
 
@@ -38,17 +38,23 @@ class Ahead:
     frontier: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, sample: Sequence, sequence: Sequence, length: int, branches: int, nodes: int) -> Ahead:
-        sequence.mask = None if sample.mask is None else sample.mask if branches > 1 else sample.mask.fork()
-        return cls(sample, sequence, length, Branching(branches, nodes))
-
-    @property
-    def proposal(self) -> Proposal | None:
-        return self.tree.proposal
+    def of(cls, sample: Sequence, sequence: Sequence, length: int, drafting: Drafting) -> Ahead:
+        is_tree = drafting.branches > 1
+        sequence.mask = None if sample.mask is None else sample.mask if is_tree else sample.mask.fork()
+        return cls(sample, sequence, length, Branching(drafting.branches, drafting.nodes if is_tree else length))
 
     def goes_on(self, token: int, depth: int) -> bool:
         """Whether something may follow this token, which stands behind `depth` others."""
         return depth + 1 < self.length and token not in self.sample.generation.eos
+
+
+# A sample that has more of its own tokens to compute than that gets no draft.
+MAX_MISSING = 16
+
+
+def stand_in(sample: Sequence) -> Sequence:
+    """A sequence with the tokens of a sample, for a model that drafts in its place."""
+    return Sequence(sample.ticket, sample.request, list(sample.tokens), sample.index)
 
 
 def computed_ahead(length: int, branches: int) -> int:
@@ -74,6 +80,16 @@ class Rollout:
         self._readout = readout
         self._filler = MaskFiller(model.vocabulary)
         self._caught_up = caught_up
+
+    def proposals(
+        self, samples: Several[Sequence], drafts: Mapping[Sequence, Ahead], branches: int
+    ) -> list[Proposal | None]:
+        """For each of the samples what its draft, if it has one, has grown to: a tree where there are `branches`."""
+        if branches > 1:
+            self.trees([*drafts.values()], branches)
+        else:
+            self.chains([*drafts.values()])
+        return [drafts[sample].tree.proposal if sample in drafts else None for sample in samples]
 
     def chains(self, drafts: list[Ahead]) -> None:
         """Lets every draft grow by one token a forward, as far as its length."""
@@ -113,7 +129,7 @@ class Rollout:
                 if depth:
                     # Attention sees a tree behind a token that is computed with it.
                     draft.sequence.computed -= 1
-                chunks.append(Chunk(draft.sequence, draft.sequence.missing, draft.proposal))
+                chunks.append(Chunk(draft.sequence, draft.sequence.missing, draft.tree.proposal))
             with self._filler.begin(chunks) as filling:
                 output, rows = self._computed(chunks)
                 masks = filling.masks()

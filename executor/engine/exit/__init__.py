@@ -1,8 +1,9 @@
 """Leaving a model before its last layer: whose token stands there, and what becomes of the layers that did not run.
 
-Open `exit_steps.py` first. A draw with an `EarlyExit` is made from the hidden state after some layer
-(`exit_states.py`); `leaving.py` draws it and says whether it stands. Where it does not, it is made once more from the
-last layer's. Where `exit_router.py` says that a draw is to leave its exit out, the last layer's is all that is read.
+Open `exit_steps.py` first: `ExitSteps` is all that a model runner asks. A draw with an `EarlyExit` is made from the
+hidden state after some layer; `leaving.py` draws it and says whether it stands. Where it does not,
+it is made once more from the last layer's. Where `exit_router.py` says that a draw is to leave its exit out, the last
+layer's is all that is read. `self_draft.py` has the first layers draft for the whole model.
 
 In a plain exit all layers run anyway, so this only says from where a token comes. In a deferred one, a sample that
 decodes runs the first layers for its next token alone. Where the token that is drawn stands, the residual waits
@@ -12,7 +13,7 @@ brings all keys and values that they lack. So a token that is refined sees what 
 bit, and a sample that ends before has never needed them. `computed` goes on meaning all layers: late tokens are in no
 cached prefix, and are forgotten with the pages. Samples of one batch leave or go on one by one.
 
-No sample has more than `MOST_LATE` late tokens. Long before that a chunk reads its weights as seldom as it can, so that
+No sample has more than `MAX_LATE` late tokens. Long before that a chunk reads its weights as seldom as it can, so that
 waiting saves nothing more; what it bounds is the memory of the residuals, and how long one step keeps the others.
 Residuals wait in slabs of the KV memory (`../memory/residuals.py`). Where that has none left, or needs them back, the
 other layers run at once.

@@ -19,8 +19,8 @@ import numpy as np
 
 from qpdsl.executor.requests.routing import EXIT_ARMS, ExitRouting
 from qpdsl.executor.requests.shadow import chance
+from qpdsl.executor.routing.linear import Ridge
 from qpdsl.executor.routing.policy import Floats
-from qpdsl.executor.routing.ridge import Ridge
 
 FEATURES = ("draw", "first", "margin", "stood", "allowed", "position")
 _UNIT = len(FEATURES) ** -0.5
@@ -56,7 +56,7 @@ class Seen(NamedTuple):
         return context
 
 
-class Expected(NamedTuple):
+class ExpectedExits(NamedTuple):
     """What is expected of an exit before it was used: shares of draws that leave, and whose token changes.
 
     `leave` is what a draw costs that leaves, `refine` what another costs on top of it, both as shares of a full draw.
@@ -115,7 +115,7 @@ class ExitRouter:
     `draws` counts those of each arm.
     """
 
-    def __init__(self, routing: ExitRouting, expected: Expected) -> None:
+    def __init__(self, routing: ExitRouting, expected: ExpectedExits) -> None:
         self.routing = routing
         self.draws: dict[str, int] = dict.fromkeys(EXIT_ARMS, 0)
         self._expected = expected
@@ -145,7 +145,7 @@ class ExitRouter:
         return loss < self.routing.latency or chance(seen.key, seen.position, _TRYING) < _TRIES
 
     def note(self, seen: Seen, left: bool | None, same: bool | None = None) -> None:
-        """Notes a draw, and whether it left; None where it tried no exit. `same`: see `Outcome`."""
+        """Notes a draw, and whether it left; None where it tried no exit. `same`: see `ExitOutcome`."""
         self.draws["full" if left is None else "exit"] += 1
         self._seen_shadowed += same is not None
         self._seen_differed += same is False

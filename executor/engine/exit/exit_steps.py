@@ -1,32 +1,175 @@
-"""The part of a step that early exits take: first layers, draws from them, and the layers that were put off."""
+"""The part of a step that early exits take: first layers, draws from them, and the layers that were put off.
+
+Hidden states for the model's own head, of rows that leave it after some layer.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch.nn.functional import linear, pad
 
-from qpdsl.executor.engine.batch.step_rows import in_rows
-from qpdsl.executor.engine.exit.exit_router import DrawCosts, ExitRouter, Seen
-from qpdsl.executor.engine.exit.exit_states import ExitHeads
+from qpdsl.executor.engine.batch.kernel_batch import in_rows
+from qpdsl.executor.engine.exit.exit_router import DrawCosts, ExitRouter, ExpectedExits, Seen
 from qpdsl.executor.engine.exit.leaving import Leaving, leave, refined
 from qpdsl.executor.engine.memory.residuals import Residuals
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.step.backends import Backend, NativeBackend
+from qpdsl.executor.engine.step.backends import Hidden, NativeBackend, StepBackend
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.readout import HostTokens
-from qpdsl.executor.requests.draw_figures import DrawFigures
+from qpdsl.executor.kernels.data.weights import FloatWeight
+from qpdsl.executor.kernels.linear import PADDED_ROWS, PackedLinear
+from qpdsl.executor.requests.drawing import DrawFigures
 from qpdsl.executor.requests.early_exit import EarlyExit
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import GenerateRequest
 from qpdsl.executor.requests.shadow import shadowed
 
+
+class ExitWeights(Protocol):
+    """An exit head: h + h @ weight.T + bias is what the last norm is given of rows h that leave after `layer` layers.
+
+    `weight` float32 [d, d], `bias` float32 [d] (tuned lens: Belrose et al., 2023).
+    """
+
+    @property
+    def layer(self) -> int: ...
+
+    @property
+    def weight(self) -> torch.Tensor: ...
+
+    @property
+    def bias(self) -> torch.Tensor: ...
+
+
+class ExitCurve(Protocol):
+    """What was measured of an exit head: by margin, the share of draws that leave and that of draws that change.
+
+    `leave`: what a draw costs that leaves, in shares of a full one; `refine`: what another costs on top of it.
+    """
+
+    @property
+    def leave(self) -> float: ...
+
+    @property
+    def refine(self) -> float: ...
+
+    def at(self, margin: float) -> tuple[float, float]: ...
+
+
+class ExitHeads:
+    """The exit heads that an engine has, by name and layer. Of a name, the first that came is the usual one."""
+
+    def __init__(self) -> None:
+        self._heads: dict[str, dict[int, _Shift]] = {}
+        self._curves: dict[tuple[str, int], ExitCurve] = {}
+
+    def add(self, name: str, head: ExitWeights, curve: ExitCurve | None = None) -> None:
+        """Adds a head, or takes it for another of its name and layer."""
+        self._heads.setdefault(name, {})[head.layer] = _Shift(head)
+        if curve is not None:
+            self._curves[name, head.layer] = curve
+
+    def expected(self, model: PagedModel, leave: EarlyExit) -> ExpectedExits:
+        """What is expected of a settled exit: what was measured of its head, else that half of the draws leave."""
+        assert leave.layer is not None
+        curve = None if leave.head is None else self._curves.get((leave.head, leave.layer))
+        if curve is not None:
+            return ExpectedExits(*curve.at(leave.margin), curve.leave, curve.refine)
+        first = leave.layer / model.depth
+        return ExpectedExits(0.5, 0.0, first, 1 - first)
+
+    def settled(self, name: str, model: PagedModel, request: GenerateRequest) -> GenerateRequest:
+        """A request with an exit that says its layer, and defers only where the model and its draft let it.
+
+        Raises EngineError where the model, which is called `name`, cannot be left so.
+        """
+        leave = request.exit
+        if leave is None:
+            return request
+        layer = self.layer(name, model, leave)
+        if layer >= model.depth:
+            raise EngineError(f"{name} cannot be left after layer {layer}: it has {model.depth} layers")
+        if leave.certify is not None and request.sampling.filtered and not request.sampling.greedy:
+            raise EngineError("no early exit is certified beside top-k, top-p or min-p: what these cut is not known")
+        if request.confidence is not None:
+            raise EngineError("a token that may leave early has no confidence to end a sample by")
+        if leave.route is not None and request.draft is not None:
+            raise EngineError("a sample with drafts has no router for its early exit: all layers check its drafts")
+        deferred = leave.deferred and model.runs_in_part and request.draft is None
+        return replace(request, exit=replace(leave, layer=layer, deferred=deferred))
+
+    def layer(self, name: str, model: PagedModel, leave: EarlyExit) -> int:
+        """The layer of an exit from the model, which is called `name`. Raises EngineError where its head is none."""
+        layer = leave.layer
+        if leave.head is not None:
+            own = self._of(name, leave.head)
+            layer = next(iter(own)) if layer is None else layer
+            if layer not in own:
+                there = ", ".join(map(str, sorted(own)))
+                raise EngineError(f"{leave.head} has no exit head for layer {layer}, but for: {there}")
+            if (width := own[layer].width) != (wanted := model.head_inputs):
+                reason = f"its hidden states are {width} wide, not {wanted}"
+                raise EngineError(f"{leave.head} is no exit head for {name}: {reason}")
+        return model.exit_layer if layer is None else layer
+
+    def first_layers(self, name: str, model: PagedModel, head: str | None) -> tuple[int, Hidden | None]:
+        """See `Exits`."""
+        leave = EarlyExit(head=head)
+        layer = self.layer(name, model, leave)
+        hidden_of = None if head is None else partial(self.hidden, model, replace(leave, layer=layer))
+        return layer, hidden_of
+
+    def hidden(self, model: PagedModel, leave: EarlyExit, residual: torch.Tensor) -> torch.Tensor:
+        """Hidden states [N, d] for the model's head, of rows [N, d] after the layer of a settled exit.
+
+        No row depends on another.
+        """
+        if leave.head is not None:
+            assert leave.layer is not None
+            residual = self._heads[leave.head][leave.layer](residual)
+        return model.leaving(residual)
+
+    def _of(self, name: str, head: str) -> dict[int, _Shift]:
+        if head not in self._heads:
+            raise EngineError(f"{name} is to be left early by {head}, and there is no such exit head")
+        return self._heads[head]
+
+
+class _Shift:
+    """The map of one head. On a CPU it is laid out for compiled code."""
+
+    def __init__(self, head: ExitWeights) -> None:
+        self.width = head.bias.shape[0]
+        self._head = head
+        self._packed: PackedLinear | None = None
+        self._there: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def __call__(self, residual: torch.Tensor) -> torch.Tensor:
+        """h + h @ weight.T + bias of rows h [N, d], in their own type."""
+        rows = residual.float()
+        if residual.device.type == "cpu":
+            if self._packed is None:
+                self._packed = PackedLinear(FloatWeight(self._head.weight.float()), self._head.bias.float())
+            moved: torch.Tensor = self._packed(rows)
+        else:
+            if self._there is None:
+                self._there = self._head.weight.to(rows), self._head.bias.to(rows)
+            count = len(rows)
+            moved = linear(pad(rows, (0, 0, 0, max(0, PADDED_ROWS - count))), *self._there)[:count]
+        return (rows + moved).to(residual.dtype)
+
+
 # The late tokens that a sample may have at the most; see the guide of this folder.
-MOST_LATE = 512
+MAX_LATE = 512
 
 
 @dataclass(eq=False, slots=True)
@@ -54,7 +197,7 @@ class FirstLayers:
         return found
 
 
-class Source(NamedTuple):
+class ExitSource(NamedTuple):
     """Where a draw with an exit reads: a row of `residual` [T, d] after its layer.
 
     `sample`: whose later layers did not run, None where they did.
@@ -65,7 +208,7 @@ class Source(NamedTuple):
     sample: Sequence | None = None
 
 
-class Outcome(NamedTuple):
+class ExitOutcome(NamedTuple):
     """What came of a draw that tried its exit: whether it `left` there, and the margin.
 
     `same`: whether the full model draws the same token, None where it was not asked to.
@@ -80,37 +223,60 @@ class Exited(NamedTuple):
     """Tokens, and of each what came of its exit; None where its draw tried none."""
 
     drawn: HostTokens
-    outcomes: list[Outcome | None]
+    outcomes: list[ExitOutcome | None]
+
+
+@dataclass(slots=True)
+class LearnedExits:
+    """The routers of a model's exits, by these, however they are carried out.
+
+    `states` are what earlier runs learned, by what an exit is called; a router begins with it.
+    """
+
+    routers: dict[EarlyExit, ExitRouter] = field(default_factory=dict)
+    states: Mapping[str, object] = field(default_factory=dict)
 
 
 class ExitSteps:
     """Serves the requests of one model that may leave it early. One forward has `token_budget` tokens at the most."""
 
     def __init__(
-        self, model: PagedModel, backend: Backend, heads: ExitHeads, token_budget: int, residuals: Residuals
+        self,
+        model: PagedModel,
+        backend: StepBackend,
+        heads: ExitHeads,
+        token_budget: int,
+        residuals: Residuals,
+        learned: LearnedExits,
     ) -> None:
         self._model = model
         self._backend = backend
         self._heads = heads
         self._budget = token_budget
-        self._most_late = min(MOST_LATE, token_budget)
+        self._most_late = min(MAX_LATE, token_budget)
         self._residuals = residuals
         self.costs = DrawCosts()
-        self.routers: dict[EarlyExit, ExitRouter] = {}
-        """By their exits, however these are carried out."""
-        self.states: Mapping[str, object] = {}
-        """What earlier runs learned, by what an exit says; a router begins with it."""
+        self.learned = learned
 
     def router(self, leave: EarlyExit) -> ExitRouter | None:
         """The router of all draws with this settled exit, however it is carried out; None where nobody routes them."""
         if leave.route is None:
             return None
-        alike = replace(leave, deferred=False, shadow=0.0)
-        if alike not in self.routers:
-            router = self.routers[alike] = ExitRouter(leave.route, self._heads.expected(self._model, leave))
-            if (state := self.states.get(str(leave))) is not None:
+        alike, learned = replace(leave, deferred=False, shadow=0.0), self.learned
+        if alike not in learned.routers:
+            router = learned.routers[alike] = ExitRouter(leave.route, self._heads.expected(self._model, leave))
+            if (state := learned.states.get(str(leave))) is not None:
                 router.restore(state)
-        return self.routers[alike]
+        return learned.routers[alike]
+
+    @property
+    def routers(self) -> dict[EarlyExit, ExitRouter]:
+        """By their exits."""
+        return self.learned.routers
+
+    def settled(self, name: str, request: GenerateRequest) -> GenerateRequest:
+        """See `ExitHeads`."""
+        return self._heads.settled(name, self._model, request)
 
     def tried(self, sample: Sequence) -> EarlyExit | None:
         """The exit that the next draw of a sample tries, None for none."""
@@ -120,7 +286,7 @@ class ExitSteps:
             return leave
         return leave if router.tries(self._seen(sample)) else None
 
-    def note(self, sample: Sequence, outcome: Outcome | None) -> None:
+    def note(self, sample: Sequence, outcome: ExitOutcome | None) -> None:
         """Counts what came of a draw of a sample whose request has an exit, before its token is appended."""
         leave = sample.generation.exit
         router = None if leave is None else self.router(leave)
@@ -154,7 +320,7 @@ class ExitSteps:
         self,
         hidden: torch.Tensor | None,
         draws: list[Draw],
-        sources: list[Source | None],
+        sources: list[ExitSource | None],
         parts: list[FirstLayers],
         masks: Masks | None,
     ) -> Exited:
@@ -190,7 +356,7 @@ class ExitSteps:
                 columns.append((token, logprob, near_tie, confidence, figures))
         tokens = HostTokens(*(list(column) for column in zip(*columns, strict=True)))
         same = {index: own[0] == tokens.tokens[index] for index, own in of_shadows.items()}
-        outcomes = {index: Outcome(own.stands, own.margin, same.get(index)) for index, own in at_exit.items()}
+        outcomes = {index: ExitOutcome(own.stands, own.margin, same.get(index)) for index, own in at_exit.items()}
         return Exited(tokens, [outcomes.get(index) for index in range(len(draws))])
 
     def settle(
@@ -249,7 +415,7 @@ class ExitSteps:
         return Seen(request.keys[sample.index], request.drawn + sample.drawn, sample.last_exit, allowed)
 
     @staticmethod
-    def _after_all_layers(draw: Draw, source: Source | None, rows: dict[Sequence, int]) -> Draw:
+    def _after_all_layers(draw: Draw, source: ExitSource | None, rows: dict[Sequence, int]) -> Draw:
         """The draw from the last hidden state of its sample; `rows` says where those lie that have just come."""
         own = None if source is None else source.sample
         return draw if own is None else draw._replace(row=rows[own])
@@ -259,7 +425,7 @@ class ExitSteps:
         assert isinstance(self._backend, NativeBackend)
         return self._backend
 
-    def _leave(self, draws: list[Draw], sources: list[Source | None], masks: Masks | None) -> list[Leaving]:
+    def _leave(self, draws: list[Draw], sources: list[ExitSource | None], masks: Masks | None) -> list[Leaving]:
         """What each draw comes to at its exit. Draws that read the same rows by the same head are read together."""
         started = time.perf_counter()
         groups: dict[tuple[int, str | None, int], list[int]] = {}

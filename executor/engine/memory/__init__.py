@@ -5,20 +5,20 @@ is prefilled once and then forked: the samples share all pages, and the first to
 it. A finished sequence leaves its pages to the prefix tree, the last partial page included, so a later request that
 begins with the same tokens continues there; nothing has to be kept or freed by the caller.
 
-All models' KV lies in one buffer (`arena.py`), cut into slabs that a model's pool (`pool.py`) leases as it needs them
-and gives back as soon as no page in one is held. So memory moves between a generator and its verifier as they need it.
-`budget.py` says how large the buffer may be, `footprint.py` what else the process holds. `kv_cache.py` has the layout:
-a page is one row for each layer, one after the other, and its number is that of its first row. A slab is zeroed where
-its last owner had another type.
+All models' KV lies in one buffer (`Arena` in `kv_cache.py`), cut into slabs that a model's `PagePool` leases as it
+needs them and gives back as soon as no page in one is held. So memory moves between a generator and its verifier as
+they need it. A page is one row for each layer, one after the other, and its number is that of its first row. A slab is
+zeroed where its last owner had another type. `budget.py` says how large the buffer may be, and what else the process
+holds.
 
-A model that needs pages takes a free one of its own, then a free slab, then what is worth least (`prefix_tree.py`,
-`reclaimer.py`): leaves of its own prefix tree, or a slab of another model that holds only cached prefixes. Only then is
-a sequence preempted: of all models, the one that ranks last (see `Rank` in `sequence.py`). It is computed again later,
-and its tokens do not change. The one that ranks first can always continue, so no two models wait for each other.
+A model that needs pages takes a free one of its own, then a free slab, then what is worth least (`prefix_tree.py`):
+leaves of its own prefix tree, or a slab of another model that holds only cached prefixes. Only then is a sequence
+preempted: of all models, the one that ranks last (see `Rank` in `sequence.py`). It is computed again later, and its
+tokens do not change. The one that ranks first can always continue, so no two models wait for each other.
 
 The residuals of tokens whose last layers are to come wait in slabs of their own (`residuals.py`), which go back before
 any sequence is preempted.
 
-Everything here is bookkeeping of page numbers; only `arena.py`, `kv_cache.py` and `residuals.py` hold tensors.
+Everything here is bookkeeping of page numbers; only `kv_cache.py` and `residuals.py` hold tensors.
 `check_integrity()` balances every account, and a hypothesis state machine drives it over two models on a few slabs.
 """

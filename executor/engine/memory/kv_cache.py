@@ -1,23 +1,31 @@
-"""The layout of one model's keys and values in memory.
+"""The memory of keys and values: a model's layout, the buffer of all models, and the pages that a model has in it.
 
 A *row* is one page of one layer; a page is the rows of all its layers, one after the other. A page goes by the number
-of its first row, so layer l of page p is row p + l.
+of its first row, so layer l of page p is row p + l. The buffer is cut into slabs that the models' pools lease, so
+memory moves between models as their needs change, with no fixed split (as in Prism and eLLM, here for a generator and
+its verifier).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from itertools import pairwise
 
+import numpy as np
 import torch
 
+from qpdsl.executor.engine.memory.budget import amount_text
 from qpdsl.executor.kernels.data import int4_groups
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.grammar.words import KVType
 
-# Keys and values in eight bits with a float32 scale for each token and head, or keys so and values in four bits with a
-# scale and a minimum for each group along a head; None: in the model's own type.
-KVType = Literal["int8", "fp8", "int4"]
-KV_TYPES: tuple[KVType, ...] = get_args(KVType)
+_CANDIDATES = 512
+_LARGEST_SLAB_PAGES = 256
+# The share of the budget below which a smaller slab gains nothing.
+_SMALLEST_SHARE = 1 / 1024
 
 
 def suits(kv_type: KVType, head_dim: int) -> bool:
@@ -99,3 +107,262 @@ class KVCache:
         layers, (old, old_place), (new, new_place) = self.layout.layers, source, target
         for part in self.rows.split():
             part[new : new + layers, new_place] = part[old : old + layers, old_place]
+
+
+class Arena:
+    """`slabs` slabs of `slab_bytes` bytes in `buffer`, uint8 [slabs * slab_bytes].
+
+    Raises EngineError where the system does not give the memory.
+    """
+
+    def __init__(self, budget: int, slab_bytes: int, device: str = "cpu") -> None:
+        self.slab_bytes = slab_bytes
+        self.slabs = budget // slab_bytes
+        self.buffer = _zeros(self.slabs * slab_bytes, device)
+        self._free = list(range(self.slabs - 1, -1, -1))
+        self._owners: list[str | None] = [None] * self.slabs
+        self._last_owners: list[str | None] = [None] * self.slabs
+
+    @property
+    def free(self) -> int:
+        """Slabs that are not leased."""
+        return len(self._free)
+
+    def lease(self, owner: str) -> int:
+        """A free slab, finite in any float type. Raises IndexError where there is none."""
+        slab = self._free.pop()
+        if self._last_owners[slab] not in (None, owner):
+            # A masked slot has weight 0, but the bytes of another type's numbers can be NaN, and 0 times NaN is NaN.
+            self.buffer[slab * self.slab_bytes : (slab + 1) * self.slab_bytes].zero_()
+        self._owners[slab] = self._last_owners[slab] = owner
+        return slab
+
+    def give_back(self, slab: int) -> None:
+        if self._owners[slab] is None:
+            raise ValueError(f"slab {slab} is free already")
+        self._owners[slab] = None
+        self._free.append(slab)
+
+    def leased(self, owner: str) -> list[int]:
+        """The slabs of one owner, ascending."""
+        return [slab for slab, name in enumerate(self._owners) if name == owner]
+
+    def pages(self, slab: int, layout: KVLayout) -> list[int]:
+        """The pages that a model cuts from a slab: row numbers, each with all its layers inside the slab."""
+        first = -(-slab * self.slab_bytes // layout.row_bytes)
+        end = (slab + 1) * self.slab_bytes // layout.row_bytes
+        return list(range(first, end - layout.layers + 1, layout.layers))
+
+    def fewest_pages(self, layout: KVLayout) -> int:
+        """Pages that every slab holds; one whose start falls well between two rows may hold one more."""
+        return _fewest_pages(self.slab_bytes, layout)
+
+    def all_pages(self, layout: KVLayout) -> int:
+        """Pages of a model that leases every slab."""
+        if self.slab_bytes % layout.row_bytes == 0:
+            return self.slabs * self.fewest_pages(layout)
+        return sum(len(self.pages(slab, layout)) for slab in range(self.slabs))
+
+    def close(self) -> None:
+        """Lets go of the buffer, whoever still holds the arena."""
+        self.buffer = torch.empty(0, dtype=torch.uint8)
+
+    def check_integrity(self) -> None:
+        """AssertionError unless every slab is either free, once, or leased."""
+        free = {slab for slab, owner in enumerate(self._owners) if owner is None}
+        assert free == set(self._free) and len(free) == len(self._free), "a slab is free twice, or lost"
+
+
+def slab_bytes(layouts: Sequence[KVLayout], budget: int) -> int:
+    """A slab size that suits models of these layouts.
+
+    Small slabs move between models more easily; large ones lose less at their ends, where no further page fits. The
+    size minimizes the sum of both losses, as shares of the budget. Of equal sums the larger size is taken: fewer slabs
+    are less bookkeeping.
+    """
+    largest = max(layout.page_bytes for layout in layouts)
+    unit = math.lcm(*(layout.row_bytes for layout in layouts))
+    if unit > largest:
+        unit = max(layout.row_bytes for layout in layouts)
+    first = -(-largest // unit)
+    last = max(first + 1, min(budget // len(layouts), _LARGEST_SLAB_PAGES * largest) // unit)
+    step = max(1, (last - first) // _CANDIDATES)
+
+    def loss(size: int) -> tuple[float, int]:
+        ends = max(1 - _fewest_pages(size, layout) * layout.page_bytes / size for layout in layouts)
+        # A slab needs room for a page of every model.
+        useless = 1e9 * any(_fewest_pages(size, layout) < 1 for layout in layouts)
+        stuck = max(len(layouts) * size / max(budget, 1), _SMALLEST_SHARE)
+        return useless + ends + stuck, -size
+
+    return min((count * unit for count in range(first, last + 1, step)), key=loss)
+
+
+def _fewest_pages(size: int, layout: KVLayout) -> int:
+    """Pages that fit in `size` bytes from any multiple of `size` on: a slab may start within a row."""
+    row = layout.row_bytes
+    return max(0, size - row + math.gcd(size, row)) // row // layout.layers
+
+
+def _zeros(size: int, device: str) -> torch.Tensor:
+    try:
+        if device != "cpu":
+            return torch.zeros(size, dtype=torch.uint8, device=device)
+        # torch would write the zeros, which takes seconds for gigabytes; numpy's come from the system when touched.
+        return torch.from_numpy(np.zeros(size, dtype=np.uint8))
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise EngineError(f"the system does not give {amount_text(size)} of memory for the KV; ask for less") from error
+
+
+class PagePool:
+    """Hands out pages; one more, `scratch`, is where padding rows write.
+
+    A page is free (no references) or held by one or more owners: sequences, and the prefix tree. A slab with no page
+    held goes back to the arena at once. `on_unshared(page)` is called when all owners but one have released a page.
+    Raises ValueError where the arena could not hold a page beside scratch, IndexError where no slab is free.
+    """
+
+    def __init__(self, arena: Arena, owner: str, layout: KVLayout) -> None:
+        self.arena = arena
+        self.owner = owner
+        self.layout = layout
+        self.on_unshared: Callable[[int], None] = lambda page: None
+        self._references: dict[int, int] = {}
+        # Slabs with a free page, and those pages; `_slab_of` has every page of the leased slabs.
+        self._free: dict[int, list[int]] = {}
+        self._slab_of: dict[int, int] = {}
+        self._pages_of: dict[int, list[int]] = {}
+        # Slabs in which a page was released since the last call of `releasing_slabs`.
+        self._releasing: set[int] = set()
+        self._fewest = arena.fewest_pages(layout)
+        self.capacity = arena.all_pages(layout) - 1
+        if self.capacity < 1 or self._fewest < 1:
+            raise ValueError("a pool needs at least two pages, one of them scratch")
+        self._free_pages = 0
+        self.scratch = self.take()
+
+    @property
+    def free(self) -> int:
+        """Pages that can be taken without evicting or preempting anything."""
+        return self._free_pages + self.arena.free * self._fewest
+
+    @property
+    def held(self) -> int:
+        """Pages in use, by sequences or by the prefix tree."""
+        return len(self._references) - 1
+
+    @property
+    def slabs(self) -> int:
+        """Slabs that this model leases."""
+        return len(self._pages_of)
+
+    @property
+    def leased(self) -> int:
+        """Pages of all slabs that this model leases, scratch excluded."""
+        return len(self._slab_of) - 1
+
+    @property
+    def leased_bytes(self) -> int:
+        return self.slabs * self.arena.slab_bytes
+
+    def take(self) -> int:
+        """A free page, with one reference. Raises IndexError when there is none."""
+        if not self._free:
+            self._lease()
+        slab, pages = next(iter(self._free.items()))
+        page = pages.pop()
+        self._free_pages -= 1
+        if not pages:
+            del self._free[slab]
+        self._references[page] = 1
+        return page
+
+    def retain(self, page: int) -> None:
+        if page not in self._references:
+            raise ValueError(f"page {page} is free")
+        self._references[page] += 1
+
+    def retain_all(self, pages: Iterable[int]) -> None:
+        references = self._references
+        for page in pages:
+            if page not in references:
+                raise ValueError(f"page {page} is free")
+            references[page] += 1
+
+    def release_all(self, pages: Iterable[int]) -> None:
+        references = self._references
+        for page in pages:
+            # Most pages of a sequence are a prefix that many others hold.
+            if references.get(page, 0) > 2:
+                references[page] -= 1
+            else:
+                self.release(page)
+
+    def release(self, page: int) -> None:
+        count = self._references.get(page, 0)
+        if count == 0:
+            raise ValueError(f"page {page} is free already")
+        if count > 2:
+            self._references[page] = count - 1
+            return
+        slab = self._slab_of[page]
+        self._releasing.add(slab)
+        if count == 2:
+            self._references[page] = 1
+            self.on_unshared(page)
+            return
+        del self._references[page]
+        pages = self._free.setdefault(slab, [])
+        pages.append(page)
+        self._free_pages += 1
+        if len(pages) == len(self._pages_of[slab]):
+            self._give_back(slab)
+
+    def shared(self, page: int) -> bool:
+        """True where a write must copy first."""
+        return self._references[page] > 1
+
+    def slab_of(self, page: int) -> int:
+        return self._slab_of[page]
+
+    def held_in(self, slab: int) -> list[int]:
+        """The pages in use of a slab; none where it is not leased."""
+        return [page for page in self._pages_of.get(slab, ()) if page in self._references]
+
+    def releasing_slabs(self) -> set[int]:
+        """The slabs in which an owner has released a page since the last call."""
+        slabs, self._releasing = self._releasing, set()
+        return slabs
+
+    def _lease(self) -> None:
+        slab = self.arena.lease(self.owner)
+        pages = self.arena.pages(slab, self.layout)
+        self._free[slab] = pages[::-1]
+        self._pages_of[slab] = pages
+        self._free_pages += len(pages)
+        for page in pages:
+            self._slab_of[page] = slab
+
+    def _give_back(self, slab: int) -> None:
+        del self._free[slab]
+        pages = self._pages_of.pop(slab)
+        for page in pages:
+            del self._slab_of[page]
+        self._free_pages -= len(pages)
+        self._releasing.discard(slab)
+        self.arena.give_back(slab)
+
+    def check_integrity(self, owners: dict[int, int]) -> None:
+        """Compares the counts with those of all known owners (page → references); AssertionError on a leak."""
+        expected = {**owners, self.scratch: owners.get(self.scratch, 0) + 1}
+        for page in self._references.keys() | expected.keys():
+            count, owned = self._references.get(page, 0), expected.get(page, 0)
+            assert count == owned, f"page {page}: {count} references, {owned} owners"
+        free = [page for pages in self._free.values() for page in pages]
+        assert len(set(free)) == len(free) == self._free_pages, "a page is free twice"
+        assert set(free).isdisjoint(self._references) and set(free) | set(self._references) == set(self._slab_of)
+        assert sorted(self._pages_of) == self.arena.leased(self.owner), (
+            "a slab is leased and unknown, or known and lost"
+        )
+        layers = self.layout.layers
+        assert all(after - page >= layers for page, after in pairwise(sorted(self._slab_of))), "pages overlap"

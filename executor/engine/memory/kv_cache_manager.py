@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from qpdsl.executor.engine.memory.pool import PagePool
-from qpdsl.executor.engine.memory.prefix_tree import PrefixTree, digests
-from qpdsl.executor.engine.memory.reclaimer import Reclaimer
+from qpdsl.executor.engine.memory.kv_cache import PagePool
+from qpdsl.executor.engine.memory.prefix_tree import PrefixTree, Reclaimer, digests
 from qpdsl.executor.engine.memory.residuals import Residuals
 from qpdsl.executor.engine.memory.sequence import Sequence
 
@@ -58,7 +57,7 @@ class KVCacheManager:
     def prepare(self, sequence: Sequence) -> None:
         """Fills the hints of a sequence that is to wait."""
         cached = sequence.tokens[: sequence.stem] if sequence.request.cached else []
-        sequence.digests = digests(cached, self.page_size)
+        sequence.digests = digests(cached, self.page_size, sequence.request.client.owner)
 
     def cached_pages(self, sequence: Sequence) -> int:
         """Whole pages of its prompt that `attach` would find in the prefix tree; a hint."""
@@ -78,7 +77,8 @@ class KVCacheManager:
         False, and nothing changed, unless the next `count` tokens fit behind it with `spare` pages left over, or with
         `force`. Pages beyond that prefix are not taken yet. `cold_only`: see `Reclaimer.reserve`.
         """
-        match = self.tree.match(sequence.tokens, sequence.cacheable if sequence.request.cached else 0)
+        cacheable = sequence.cacheable if sequence.request.cached else 0
+        match = self.tree.match(sequence.tokens, cacheable, sequence.request.client.owner)
         held = match.pages if match.partial is None else (*match.pages, match.partial)
         self.pool.retain_all(held)
         length = match.length
@@ -98,7 +98,7 @@ class KVCacheManager:
         sequence.node, sequence.published = match.node, len(match.pages)
         if not sequence.admitted:
             sequence.admitted = True
-            sequence.cached = min(length, sequence.prompt_length)
+            sequence.cached = sequence.ticket.cached = min(length, sequence.prompt_length)
             self.hits += sequence.cached
         self.tree.missed(self._cacheable(sequence)[len(match.pages) :])
         return True
@@ -188,7 +188,8 @@ class KVCacheManager:
         return sequence.digests[: sequence.cacheable // self.page_size]
 
     def _insert(self, sequence: Sequence, length: int) -> None:
-        sequence.node = self.tree.insert(sequence.tokens[:length], sequence.pages, sequence.node, sequence.published)
+        node = sequence.node or self.tree.root(sequence.request.client.owner)
+        sequence.node = self.tree.insert(sequence.tokens[:length], sequence.pages, node, sequence.published)
 
     def _copy(self, page: int, tokens: int) -> int:
         copy = self.pool.take()

@@ -1,29 +1,31 @@
 """The prefix tree: KV pages that are computed, found again by the tokens they hold (SGLang's RadixAttention).
 
 A node is a page. A node with fewer tokens than a page holds is a leaf; a request that continues it takes a copy. Pages
-in the tree are never written.
+in the tree are never written. Each owner of requests has a root of its own, and finds no page of others.
 
 Which pages to keep is decided by GreedyDual-Size (Cao and Irani, 1997). A page's worth is the clock at its last touch
 plus the cost, per byte, of computing it again; the clock is the worth of the page that was evicted last. So of pages of
 the same age those that cost less go first, and the others go too once they have not been touched for long enough. Pages
-of equal worth go by least recent use.
+of equal worth go by least recent use. A `Reclaimer` takes memory from the trees of all models for the one that needs
+it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 
-from qpdsl.executor.engine.memory.pool import PagePool
+from qpdsl.executor.engine.memory.kv_cache import PagePool
 
 Tokens = tuple[int, ...]
 # A page's worth, and the number of its last touch: the smallest goes first.
 Worth = tuple[float, int]
-
 # Digests of evicted pages that are remembered, at least.
-_LEAST_GHOSTS = 1024
+_MIN_GHOSTS = 1024
+_UNLIMITED: Worth = (float("inf"), 0)
 
 
 @dataclass(eq=False, slots=True)
@@ -43,7 +45,7 @@ class PrefixNode:
 class PrefixMatch:
     """Whole pages that hold the prefix, then the page to copy for the rest of it: `length` tokens in all.
 
-    `node` is that of the last whole page, or the root.
+    `node` is that of the last whole page, or the owner's root.
     """
 
     pages: tuple[int, ...]
@@ -60,14 +62,18 @@ class EvictionClock:
     touches: int = 0
 
 
-def digests(tokens: Sequence[int], page_size: int) -> list[int]:
+def digests(tokens: Sequence[int], page_size: int, owner: str = "") -> list[int]:
     """A hash of all tokens up to the end of each whole page. Only a hint: different tokens may have equal hashes."""
     hashes: list[int] = []
-    digest = 0
+    digest = _root_digest(owner)
     for start in range(0, len(tokens) - page_size + 1, page_size):
         digest = hash((digest, *tokens[start : start + page_size]))
         hashes.append(digest)
     return hashes
+
+
+def _root_digest(owner: str) -> int:
+    return hash(owner)
 
 
 class PrefixTree:
@@ -78,7 +84,7 @@ class PrefixTree:
     """
 
     def __init__(self, pool: PagePool, page_size: int, clock: EvictionClock | None = None, cost: float = 1.0) -> None:
-        self.root = PrefixNode((), 0, None, 0)
+        self._roots: dict[str, PrefixNode] = {}
         self.evictions = 0
         self.thrashed = 0
         self.tokens = 0
@@ -96,9 +102,20 @@ class PrefixTree:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def match(self, tokens: Sequence[int], limit: int) -> PrefixMatch:
-        """The longest stored prefix of `tokens`, at most `limit` tokens of it. Takes no references."""
-        node, pages, start = self.root, [], 0
+    def root(self, owner: str = "") -> PrefixNode:
+        """Where the pages of one owner's requests begin."""
+        root = self._roots.get(owner)
+        if root is None:
+            root = self._roots[owner] = PrefixNode((), 0, None, _root_digest(owner))
+        return root
+
+    def match(self, tokens: Sequence[int], limit: int, owner: str = "") -> PrefixMatch:
+        """The longest prefix of `tokens` that is stored for an owner, at most `limit` tokens of it.
+
+        Takes no references.
+        """
+        node, start = self.root(owner), 0
+        pages: list[int] = []
         while start + self._page_size <= limit:
             child = node.children.get(tuple(tokens[start : start + self._page_size]))
             if child is None:
@@ -118,14 +135,7 @@ class PrefixTree:
 
     def stored(self, digests: Sequence[int]) -> int:
         """How many of the leading pages with these digests are stored. Touches nothing."""
-        low, high = 0, len(digests)
-        while low < high:
-            index = (low + high) // 2
-            if digests[index] in self._digests:
-                low = index + 1
-            else:
-                high = index
-        return low
+        return bisect_left(digests, True, key=lambda digest: digest not in self._digests)
 
     def insert(
         self, tokens: Sequence[int], pages: list[int], node: PrefixNode | None = None, start: int = 0
@@ -134,7 +144,7 @@ class PrefixTree:
 
         Where the same tokens are stored already, their page replaces the caller's in `pages`.
         """
-        node = node or self.root
+        node = node or self.root()
         for index in range(start, -(-len(tokens) // self._page_size)):
             key = tuple(tokens[index * self._page_size : (index + 1) * self._page_size])
             child = node.children.get(key)
@@ -219,7 +229,7 @@ class PrefixTree:
     def _evict_leaf(self, leaf: PrefixNode) -> None:
         self.evictions += 1
         self._ghosts[leaf.digest] = None
-        if len(self._ghosts) > max(_LEAST_GHOSTS, 2 * self._pool.capacity):
+        if len(self._ghosts) > max(_MIN_GHOSTS, 2 * self._pool.capacity):
             self._ghosts.popitem(last=False)
         self._remove(leaf)
 
@@ -232,7 +242,7 @@ class PrefixTree:
         leaf.parent = None
         self.tokens -= len(leaf.tokens)
         self._pool.release(leaf.page)
-        if parent is not self.root and not self._pool.shared(parent.page):
+        if parent.parent is not None and not self._pool.shared(parent.page):
             self._queue(parent.page)
 
     def _queue(self, page: int) -> None:
@@ -249,7 +259,123 @@ class PrefixTree:
     def _touch(self, node: PrefixNode | None) -> None:
         """Touches the node and its ancestors, so that none has less worth than its descendants."""
         clock = self._clock
-        while node is not None and node is not self.root:
+        while node is not None and node.parent is not None:
             clock.touches += 1
             node.worth = (clock.now + self._cost * len(node.tokens), clock.touches)
             node = node.parent
+
+
+class Reclaimer:
+    """Evicts cached pages, those of least worth first (see `prefix_tree`), whichever model they belong to.
+
+    Memory moves between models by slabs. A slab can be emptied where only the prefix tree holds its pages. Its worth is
+    that of its most valuable page: no descendant of a page has more worth than the page.
+    """
+
+    def __init__(self) -> None:
+        self.clock = EvictionClock()
+        self._models: dict[PagePool, _ModelSlabs] = {}
+
+    def join(self, pool: PagePool, tree: PrefixTree) -> None:
+        """Makes a model one of those that share memory."""
+        self._models[pool] = _ModelSlabs(pool, tree)
+
+    def reserve(self, pool: PagePool, pages: int, *, cold_only: bool = False) -> bool:
+        """Makes at least `pages` pages free for a model; False, with as many as there are, where it is not possible.
+
+        With `cold_only`, only pages are evicted that have not been touched since a page of their worth was evicted.
+        """
+        if pool.free >= pages:
+            return True
+        limit = (self.clock.now, self.clock.touches) if cold_only else _UNLIMITED
+        tree = self._models[pool].tree
+        slab = self._cheapest_slab(pool)
+        while pool.free < pages:
+            page_worth = tree.cheapest()
+            if slab is not None and (page_worth is None or slab[0] <= page_worth):
+                if slab[0] > limit:
+                    return False
+                self._empty(*slab)
+                slab = self._cheapest_slab(pool)
+            elif page_worth is not None and page_worth <= limit:
+                tree.evict()
+            else:
+                return False
+        return True
+
+    def free_slab(self) -> bool:
+        """Makes sure that a slab is free, for a model to come; False where sequences hold a page of every slab."""
+        if any(pool.arena.free for pool in self._models):
+            return True
+        slab = self._cheapest_slab(None)
+        if slab is None:
+            return False
+        self._empty(*slab)
+        return True
+
+    def capacity(self, pool: PagePool) -> int:
+        """Pages that a model has when it is served alone: the others keep the slab of their scratch page."""
+        arena = pool.arena
+        kept = [other.slab_of(other.scratch) for other in self._models if other is not pool]
+        return pool.capacity - sum(len(arena.pages(slab, pool.layout)) for slab in kept)
+
+    def _cheapest_slab(self, needing: PagePool | None) -> tuple[Worth, _ModelSlabs, int] | None:
+        """The slab of least worth of the models other than `needing`: its worth, its model and its number."""
+        cheapest: tuple[Worth, _ModelSlabs, int] | None = None
+        for pool, slabs in self._models.items():
+            slab = slabs.cheapest() if pool is not needing else None
+            if slab is not None and (cheapest is None or slab[0] < cheapest[0]):
+                cheapest = (slab[0], slabs, slab[1])
+        return cheapest
+
+    def _empty(self, worth: Worth, slabs: _ModelSlabs, slab: int) -> None:
+        self.clock.now = max(self.clock.now, worth[0])
+        for page in slabs.pool.held_in(slab):
+            if slabs.tree.worth(page) is not None:
+                slabs.tree.evict_page(page)
+
+
+class _ModelSlabs:
+    """The slabs of one model that could be emptied, in a heap, each with its worth or a smaller one from before."""
+
+    def __init__(self, pool: PagePool, tree: PrefixTree) -> None:
+        self.pool = pool
+        self.tree = tree
+        self._heap: list[tuple[Worth, int]] = []
+        self._entries: dict[int, Worth] = {}
+
+    def cheapest(self) -> tuple[Worth, int] | None:
+        """The least worth and the slab that has it; None where no slab can be emptied."""
+        heap, entries = self._heap, self._entries
+        # Only a released page can lower a slab's worth, or make a slab one that can be emptied.
+        for slab in self.pool.releasing_slabs():
+            worth = self._worth(slab)
+            if worth is not None and entries.get(slab) != worth:
+                entries[slab] = worth
+                heappush(heap, (worth, slab))
+        while heap:
+            worth, slab = heap[0]
+            if entries.get(slab) != worth:
+                heappop(heap)
+                continue
+            now = self._worth(slab)
+            if now == worth:
+                return worth, slab
+            if now is None:
+                heappop(heap)
+                del entries[slab]
+            else:
+                entries[slab] = now
+                heapreplace(heap, (now, slab))
+        return None
+
+    def _worth(self, slab: int) -> Worth | None:
+        """The worth of its most valuable page; None where a sequence holds one."""
+        most: Worth | None = None
+        for page in self.pool.held_in(slab):
+            worth = self.tree.worth(page)
+            if worth is None or self.pool.shared(page):
+                return None
+            if most is None or worth > most:
+                most = worth
+        return most

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from qpdsl.executor.engine.memory.arena import Arena
-from qpdsl.executor.engine.memory.reclaimer import Reclaimer
+from qpdsl.executor.engine.memory.kv_cache import Arena
+from qpdsl.executor.engine.memory.prefix_tree import Reclaimer
 from qpdsl.executor.engine.memory.sequence import Sequence
 
 Rows = np.ndarray[Any, np.dtype[np.float32]]

@@ -1,4 +1,4 @@
-"""One sequence of tokens in the engine: what is computed, and where its KV lies."""
+"""One sequence of tokens in the engine: what is computed, and where its KV lies, and what is proposed to follow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qpdsl.executor.engine.memory.prefix_tree import PrefixNode
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.requests.confidence import Confidence
-from qpdsl.executor.requests.draw_figures import DrawFigures
+from qpdsl.executor.requests.drawing import Confidence, ConfidenceWindow, DrawFigures
 from qpdsl.executor.requests.request import (
     Finish,
     GenerateRequest,
@@ -21,7 +19,6 @@ from qpdsl.executor.requests.request import (
     Request,
     Sample,
     StepCounts,
-    TreeRequest,
     Watch,
 )
 from qpdsl.executor.requests.routing import Arm
@@ -29,6 +26,70 @@ from qpdsl.executor.requests.ticket import Ticket
 
 # A chunk reads weights once for all of its tokens: with more than these, putting their later layers off saves little.
 _FEW_MISSING = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Each token follows the one that `parents` names by its number, -1 for the last token of the sequence.
+
+    Parents come before their children, and no two children of a parent are the same token. Without `parents`, each
+    token follows the one before it.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.parents is not None:
+            assert len(self.parents) == len(self.tokens), "every token needs a parent"
+            assert all(-1 <= parent < index for index, parent in enumerate(self.parents)), "a parent comes first"
+            assert len({*zip(self.parents, self.tokens, strict=True)}) == len(self.tokens), "children differ"
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether some token does not follow the one before it."""
+        return self.parents is not None and self.parents != tuple(range(-1, len(self.tokens) - 1))
+
+    @property
+    def depths(self) -> list[int]:
+        """How many proposed tokens stand before each on its path."""
+        if self.parents is None:
+            return [*range(len(self.tokens))]
+        return [len(own) - 1 for own in self.ancestors]
+
+    @property
+    def paths(self) -> list[tuple[int, ...]]:
+        """The tokens up to each of them on its path, itself included."""
+        return [tuple(self.tokens[number] for number in own) for own in self.ancestors]
+
+    @property
+    def ancestors(self) -> list[tuple[int, ...]]:
+        """The numbers of the tokens up to each of them on its path, itself included."""
+        ancestors: list[tuple[int, ...]] = []
+        for index in range(len(self.tokens)):
+            parent = index - 1 if self.parents is None else self.parents[index]
+            ancestors.append((index,) if parent < 0 else (*ancestors[parent], index))
+        return ancestors
+
+    def child(self, parent: int, token: int) -> int | None:
+        """The number of this token behind `parent` (-1 for the last of the sequence); None where it is not here."""
+        if self.parents is None:
+            following = parent + 1
+            return following if following < len(self.tokens) and self.tokens[following] == token else None
+        pairs = zip(self.parents, self.tokens, strict=True)
+        return next((number for number, pair in enumerate(pairs) if pair == (parent, token)), None)
+
+    def goes_on(self, parent: int) -> bool:
+        """Whether any token is proposed behind `parent` (-1 for the last of the sequence)."""
+        return parent + 1 < len(self.tokens) if self.parents is None else parent in self.parents
+
+    def pruned(self, kept: int) -> Proposal | None:
+        """The first `kept` tokens, None for none: parents come first, so they are a proposal too."""
+        if kept <= 0:
+            return None
+        if kept >= len(self.tokens):
+            return self
+        return Proposal(self.tokens[:kept], None if self.parents is None else self.parents[:kept])
 
 
 class Rank(NamedTuple):
@@ -72,11 +133,12 @@ class Sequence:
 
     `rank` orders all sequences of an engine, the first served first. Before it were admitted: `overtaken` younger ones
     of the same standing, because more of their prompts was cached, and while it was the oldest to wait `outranked` ones
-    of a better standing. From `pressing` on its deadline may be missed unless it runs. `KVManager` keeps the rest:
+    of a better standing. From `pressing` on its deadline may be missed unless it runs. `KVCacheManager` keeps the rest:
     tokens below `limit` may be written without asking it; `published` pages are in the prefix tree, the last of them at
-    `node`; `digests` of the prompt's whole pages serve as hints. By `confidence` its next token must stand. It has
-    waited for its next token since `since`, on the clock of `time.perf_counter`; `told` of its tokens have ended such
-    waits. Of its last draw that tried an early exit, `last_exit` has the margin there, and whether the token stood.
+    `node`; `digests` of the prompt's whole pages serve as hints. By `confidence` its next token must stand, and
+    `window` has the draws that a floor goes by. It has waited for its next token since `since`, on the clock of
+    `time.perf_counter`; `told` of its tokens have ended such waits. Of its last draw that tried an early exit,
+    `last_exit` has the margin there, and whether the token stood.
     """
 
     ticket: Ticket
@@ -117,6 +179,7 @@ class Sequence:
     since: float = field(default_factory=time.perf_counter)
     told: int = 0
     confidence: Confidence | None = field(init=False, default=None)
+    window: ConfidenceWindow | None = None
     deferred: list[np.ndarray[Any, np.dtype[np.float32]]] = field(default_factory=list)
     release: Callable[[Sequence], None] | None = None
     late: int = 0
@@ -134,30 +197,32 @@ class Sequence:
     def __post_init__(self) -> None:
         self.generates = self.request.samples > 0
         self.prompt_length = len(self.request.tokens)
-        if isinstance(self.request, GenerateRequest):
-            self.confidence = self.request.confidence
-            self.since = self.since if self.request.since is None else self.request.since
+        if (drawn := self.request.generation) is not None:
+            self.confidence = drawn.confidence
+            self.since = self.since if drawn.since is None else drawn.since
 
     @classmethod
     def of(cls, ticket: Ticket, request: Request, room: int = 0) -> Sequence:
         """The sequence of a request that has just come, to a model with room for so many tokens behind its prompt."""
         sequence = cls(ticket, request, list(request.tokens), copies=max(1, request.samples))
-        if isinstance(request, GenerateRequest) and request.mask is not None:
-            sequence.mask = request.mask()
-            if request.jump:
-                forced = sequence.mask.forced()[: min(request.max_tokens, room)]
+        drawn = request.generation
+        if drawn is not None and drawn.mask is not None:
+            sequence.mask = drawn.mask()
+            if drawn.jump:
+                forced = sequence.mask.forced()[: min(drawn.max_tokens, room)]
                 for token in forced:
                     sequence.mask.push(token)
                 sequence.tokens += forced
-        if isinstance(request, TreeRequest):
-            sequence.tree = Proposal(request.nodes, request.parents)
+        if request.tree is not None:
+            sequence.tree = Proposal(*request.tree)
         return sequence
 
     @property
     def generation(self) -> GenerateRequest:
         """The request of a sequence that `generates`."""
-        assert isinstance(self.request, GenerateRequest)
-        return self.request
+        drawn = self.request.generation
+        assert drawn is not None
+        return drawn
 
     @property
     def stem(self) -> int:
@@ -224,6 +289,7 @@ class Sequence:
             sample.computed, sample.forked = self.computed, True
             sample.watch = request.watch(sample.index) if request.watch else None
             sample.mask = request.mask() if request.mask else None
+            sample.window = request.floor.follow() if request.floor else None
         return samples, rest
 
     def sample(self, finish: Finish) -> Sample:
@@ -247,7 +313,7 @@ class Sequence:
         return copy
 
 
-class Branch(NamedTuple):
+class TreeRow(NamedTuple):
     """A row of a chunk that is a token of a tree.
 
     The tokens on its path in the tree, itself the last, have the positions from `start` on and lie at `places`; before
@@ -303,7 +369,7 @@ class Chunk:
         return self.count if self.proposal is not None and self.proposal.is_tree else self.rows
 
     @property
-    def branches(self) -> list[Branch]:
+    def branches(self) -> list[TreeRow]:
         """The rows that are tokens of a tree."""
         sequence, straight = self.sequence, self.straight
         tree = sequence.tree or self.proposal
@@ -313,7 +379,7 @@ class Chunk:
         start = sequence.stem if sequence.tree is not None else self.start + self.count
         first = max(0, self.start - start)
         return [
-            Branch(straight + index, start, tuple(start + number for number in ancestors))
+            TreeRow(straight + index, start, tuple(start + number for number in ancestors))
             for index, ancestors in enumerate(tree.ancestors[first : first + branches])
         ]
 
@@ -333,8 +399,8 @@ class Chunk:
     @property
     def kept_rows(self) -> list[int]:
         """The rows whose hidden state a forward gives: those that are read, and all where drafts are made of them."""
-        request = self.sequence.request
-        if isinstance(request, GenerateRequest) and request.draft is not None and request.draft.method == "eagle":
+        drawn = self.sequence.request.generation
+        if drawn is not None and drawn.draft is not None and drawn.draft.shown:
             return [*range(self.rows)]
         return self.read_rows
 

@@ -15,13 +15,12 @@ where there are norms, rotates queries and keys, attends, and projects back; `ml
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 
+from qpdsl.executor.kernels.data.layer_constants import Activation
 from qpdsl.executor.kernels.data.weights import Weight
-
-Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,11 @@ from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.model.decoder import Decoder, HeadCounts, HeadNorms, Layer, Norm, Projection
 from qpdsl.executor.kernels import layers, paged_attention
 from qpdsl.executor.kernels.data.layer_constants import Addition, HeadConstants, NormWeights
-from qpdsl.executor.kernels.data.paged_batch import Scoring
-from qpdsl.executor.kernels.data.rounding import next_power_of_two
+from qpdsl.executor.kernels.data.paged_batch import Scoring, next_power_of_two
 from qpdsl.executor.kernels.data.weights import FloatWeight, Weight
 
 # Positions whose rotations are tabulated at load: 64 MiB for heads 128 wide. More are when a text first has them.
-_MOST_POSITIONS = 1 << 17
+_MAX_POSITIONS = 1 << 17
 
 
 class DeviceStack:
@@ -59,7 +58,7 @@ class DeviceStack:
             if release:
                 decoder.release(index)
         self._norm = _norm(decoder.norm)
-        self._reach(min(positions, _MOST_POSITIONS))
+        self._reach(min(positions, _MAX_POSITIONS))
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """The hidden states [T, d] of `tokens` int64 [T] before the first layer."""

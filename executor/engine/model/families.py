@@ -16,7 +16,6 @@ import torch
 from transformers import PretrainedConfig
 
 from qpdsl.executor.engine.model.decoder import (
-    Activation,
     Attention,
     Decoder,
     DecoderShape,
@@ -29,8 +28,9 @@ from qpdsl.executor.engine.model.decoder import (
 )
 from qpdsl.executor.engine.model.heads import stored_weight
 from qpdsl.executor.engine.model.module_stack import AttentionCall
+from qpdsl.executor.kernels.data.layer_constants import Activation
 from qpdsl.executor.kernels.data.weights import FloatWeight, joined
-from qpdsl.executor.kernels.stored_linear import StoredEmbedding, StoredLinear
+from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
 
 # Names of a layer's norms: before attention, after it, before the MLP, after it.
 _Norms = tuple[str | None, str | None, str | None, str | None]

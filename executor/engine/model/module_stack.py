@@ -2,7 +2,7 @@
 
 Attention is registered through transformers' attention interface and given the batch as a keyword argument of the
 forward, so the only thing that is process-wide is a function without state. A forward can also keep the hidden states
-after some layers, where `via amortized` may exit early.
+after some layers, where a draw may leave early.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.kernels.data.paged_batch import Scoring
+from qpdsl.executor.kernels.data.paged_batch import Heads, Scoring
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 if TYPE_CHECKING:
@@ -46,16 +46,8 @@ class AttentionBatch(Protocol):
     @property
     def positions(self) -> torch.Tensor: ...
 
-    def attend(
-        self,
-        cache: KVCache,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        layer: int,
-        scoring: Scoring,
-    ) -> torch.Tensor:
-        """Stores `key` and `value` [T, KV, D], then attends: `query` [T, H, D] to [T, H, D]."""
+    def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
+        """Stores keys and values, then attends: [T, H, D]."""
         ...
 
 
@@ -67,23 +59,21 @@ class ExitLayers:
     norm: torch.nn.Module
 
     @classmethod
-    def of(cls, inner: torch.nn.Module, layers: int) -> ExitLayers | None:
+    def of(cls, inner: torch.nn.Module) -> ExitLayers | None:
         """None where the model's parts do not have the names that the known families give them."""
         stack = getattr(inner, "layers", None)
         norm = getattr(inner, "norm", None) or getattr(inner, "final_layer_norm", None)
-        if not isinstance(stack, torch.nn.ModuleList) or len(stack) != layers or norm is None:
-            return None
-        return cls(stack, norm)
+        return None if not isinstance(stack, torch.nn.ModuleList) or norm is None else cls(stack, norm)
 
     @contextmanager
     def outputs(self, exits: Sequence[int]) -> Iterator[dict[int, torch.Tensor]]:
-        """What receives the output [T, d] after so many layers, each of `exits`, in a forward inside the block."""
+        """What receives the output [B, T, d] after so many layers, each of `exits`, in a forward inside the block."""
         outputs: dict[int, torch.Tensor] = {}
 
         def keep(
             depth: int, module: torch.nn.Module, inputs: object, output: torch.Tensor | tuple[torch.Tensor, ...]
         ) -> None:
-            outputs[depth] = (output[0] if isinstance(output, tuple) else output)[0]
+            outputs[depth] = output[0] if isinstance(output, tuple) else output
 
         with ExitStack() as hooks:
             for depth in exits:
@@ -118,16 +108,8 @@ class _Unattended:
     tokens: torch.Tensor
     positions: torch.Tensor
 
-    def attend(
-        self,
-        cache: KVCache,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        layer: int,
-        scoring: Scoring,
-    ) -> torch.Tensor:
-        return query.contiguous()
+    def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
+        return heads.query.contiguous()
 
 
 @dataclass(slots=True)
@@ -139,13 +121,11 @@ class _Call:
     compiled: LayerAttention | None = None
     record: list[AttentionCall] | None = None
 
-    def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: int, scoring: Scoring
-    ) -> torch.Tensor:
+    def attend(self, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         """See `AttentionBatch.attend`."""
         if self.compiled is None or not isinstance(self.batch, KernelBatch):
-            return self.batch.attend(self.cache, query, key, value, layer, scoring)
-        return self.compiled.attend(query, key, value, self.cache.rows, self.batch.paged, layer, scoring)
+            return self.batch.attend(self.cache, heads, layer, scoring)
+        return self.compiled.attend(heads, self.cache.rows, self.batch.paged, layer, scoring)
 
 
 def _attend(
@@ -190,8 +170,8 @@ def _attend(
         if qpdsl.record[-1].shape[1:] != (layout.kv_heads, *[layout.head_dim] * 3):
             raise UnsupportedModel("it attends to other keys and values than those that it keeps")
     kept = qpdsl.cache.layout.dtype
-    queries, keys, values = (part[0].transpose(0, 1).to(kept) for part in (query, key, value))
-    attended = qpdsl.attend(queries, keys, values, layer, Scoring(scale, sliding_window, softcap, s_aux))
+    heads = Heads(*(part[0].transpose(0, 1).to(kept) for part in (query, key, value)))
+    attended = qpdsl.attend(heads, layer, Scoring(scale, sliding_window, softcap, s_aux))
     return attended[None].to(query.dtype), None
 
 
@@ -216,7 +196,7 @@ def inner_model(model: PreTrainedModel) -> torch.nn.Module:
 class ModuleStack:
     """A model without its head, run by transformers' modules. `is_base`: it never had a head.
 
-    Raises UnsupportedModel where its attention cannot be replaced. On a CPU `module_rows.py` may give it `attention`
+    Raises UnsupportedModel where its attention cannot be replaced. On a CPU `rowwise.py` may give it `attention`
     and a `sampler` that are compiled. `rowwise`: whether a row's bits depend on that row alone.
     """
 
@@ -229,7 +209,8 @@ class ModuleStack:
         self.attention: LayerAttention | None = None
         self.sampler: RowSampler | None = None
         self.rowwise = False
-        self._exits = ExitLayers.of(self.inner, layers)
+        exits = ExitLayers.of(self.inner)
+        self._exits = exits if exits is not None and len(exits.layers) == layers else None
         self._compiled: Callable[..., Any] | None = None
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -271,7 +252,7 @@ class ModuleStack:
             return self._run(batch, call, compiled=True), {}
         with self._exits.outputs(exits) as outputs:
             hidden = self._run(batch, call)
-        return hidden, outputs
+        return hidden, {depth: output[0] for depth, output in outputs.items()}
 
     def normed(self, residual: torch.Tensor) -> torch.Tensor:
         """The last norm of hidden states [N, d] after some layer."""

@@ -15,28 +15,27 @@ from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.model.decoder import Decoder, GatedMlp, Layer, Projection
 from qpdsl.executor.kernels.data.kv_rows import RowKind
-from qpdsl.executor.kernels.data.rounding import next_power_of_two
+from qpdsl.executor.kernels.data.paged_batch import next_power_of_two
+from qpdsl.executor.kernels.llvm import product as products
 from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, scratch_size
 from qpdsl.executor.kernels.llvm.cache import HeadShape
+from qpdsl.executor.kernels.llvm.compile import TEAM, Function, Library, vector_width
 from qpdsl.executor.kernels.llvm.forward import (
     BARRIER_NUMBERS,
     FRAME,
     LAYER,
     PRODUCTS,
     ForwardShape,
+    HeadNorm,
     Widths,
     forward_code,
     gate_columns,
 )
-from qpdsl.executor.kernels.llvm.jit.compile import Function, Library, vector_width
-from qpdsl.executor.kernels.llvm.jit.team import TEAM
-from qpdsl.executor.kernels.llvm.layer import HeadNorm
 from qpdsl.executor.kernels.llvm.layer_attention import attend_library
-from qpdsl.executor.kernels.llvm.matmul import product as products
-from qpdsl.executor.kernels.llvm.matmul.panels import PanelWeights
+from qpdsl.executor.kernels.llvm.panels import PanelWeights
 from qpdsl.executor.kernels.llvm.sample import RowSampler
 
-_LEAST_POSITIONS = 1024
+_MIN_POSITIONS = 1024
 # From so many rows on a step is arithmetic; with fewer it reads memory.
 _MANY_ROWS = 16
 # How long a step is timed for each number of threads.
@@ -82,7 +81,7 @@ class NativeStack:
         self._norm = decoder.norm
         self._tables: list[torch.Tensor] = []
         self._table = np.zeros((decoder.layers, len(LAYER)), dtype=np.int64)
-        self._grow(_LEAST_POSITIONS)
+        self._grow(_MIN_POSITIONS)
         self._workspace = _Workspace(self, 1, 1, 1)
         # Seconds of a step by its threads: of few rows, and of many.
         self._times: tuple[dict[int, float], dict[int, float]] = ({}, {})

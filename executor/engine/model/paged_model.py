@@ -14,16 +14,14 @@ from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.budget import main_memory
-from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, KVType, suits
+from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, suits
 from qpdsl.executor.engine.model.device_stack import DeviceStack
-from qpdsl.executor.engine.model.embedding import TokenEmbedding, embedded_weight
 from qpdsl.executor.engine.model.families import describe
-from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
-from qpdsl.executor.engine.model.kept_state import TensorMarks
-from qpdsl.executor.engine.model.module_rows import compile_attention, make_rowwise
+from qpdsl.executor.engine.model.heads import LogitHead, TokenEmbedding, ValueHead, embedded_weight
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
-from qpdsl.executor.engine.model.probe import Probe
-from qpdsl.executor.engine.model.refusals import (
+from qpdsl.executor.engine.model.probe import (
+    Probe,
+    TensorMarks,
     check_calls,
     check_config,
     check_positions,
@@ -31,11 +29,12 @@ from qpdsl.executor.engine.model.refusals import (
     failing,
     setting,
 )
-from qpdsl.executor.kernels.linear import PADDED_ROWS
-from qpdsl.executor.kernels.stored_linear import stored_parameters
+from qpdsl.executor.engine.model.rowwise import compile_attention, make_rowwise
+from qpdsl.executor.kernels.linear import PADDED_ROWS, stored_parameters
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import ConstraintKind, Feature
+from qpdsl.grammar.words import KVType
 
 if TYPE_CHECKING:
     from qpdsl.executor.engine.model.native_stack import NativeStack

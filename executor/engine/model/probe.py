@@ -1,27 +1,216 @@
-"""The trial that a model must pass at load: the same tokens by its own forward, and in pieces on the paged engine."""
+"""The trial that a model must pass at load: the same tokens by its own forward, and in pieces on the paged engine.
+
+Beside it stand the reasons to refuse a model that a few tokens do not show, or do not name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
-from qpdsl.executor.engine.batch.assembler import DirectAssembler
 from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch, build
-from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
+from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
-from qpdsl.executor.engine.model.kept_state import KeptKV, TensorMarks
-from qpdsl.executor.engine.model.module_stack import inner_model
-from qpdsl.executor.engine.model.refusals import failing
+from qpdsl.executor.engine.model.module_stack import AttentionCall, inner_model
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.requests.ticket import Ticket
+
+# Arguments that models hand to attention and that change nothing of it here.
+_HARMLESS = frozenset({"cache_position", "dropout", "is_causal", "output_attentions", "position_ids", "use_cache"})
+_INTERFACE = "transformers' attention interface"
+# Where transformers' outputs hold it, by release. Encoders return none; other names are those of models with a state of
+# their own.
+_CACHES = ("cache", "past_key_values")
+_STATES = ("cache_params", "state", "mems", "past_buckets_states")
+
+
+@contextmanager
+def failing(what: str) -> Iterator[None]:
+    """Makes an UnsupportedModel of whatever a model's own code raises in the block."""
+    try:
+        yield
+    except (UnsupportedModel, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        raise UnsupportedModel(f"{what} ({type(error).__name__}{f': {lines[0]}' if lines else ''})") from error
+
+
+def setting(config: PretrainedConfig, name: str) -> Any:
+    """A value of the configuration; None where it has none, or another one for each layer."""
+    try:
+        return getattr(config, name, None)
+    except Exception:  # newer releases of transformers have an error of their own for the second
+        return None
+
+
+def check_config(config: PretrainedConfig) -> None:
+    """Refuses what only longer texts show."""
+    if "chunked_attention" in (setting(config, "layer_types") or []):
+        raise UnsupportedModel("its layers attend within chunks, which paged attention does not")
+    # Rows would depend on the longest sequence of their forward.
+    rope = setting(config, "rope_parameters") or setting(config, "rope_scaling") or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    if any(kind.get("rope_type", kind.get("type")) == "longrope" for kind in kinds):
+        raise UnsupportedModel("its longrope position encoding changes with the longest sequence in the batch")
+
+
+def check_calls(calls: list[AttentionCall], layers: int, heads: int) -> None:
+    """Refuses a model whose attention does more, or less, than paged attention does."""
+    times = Counter(call.layer for call in calls)
+    if not times:
+        raise UnsupportedModel(f"its layers compute attention by themselves, not through {_INTERFACE}")
+    if repeated := [layer for layer, count in times.items() if count > 1]:
+        first = min(repeated)
+        raise UnsupportedModel(f"its layers attend more than once in a forward (layer {first}: {times[first]} times)")
+    if sorted(times) != [*range(layers)]:
+        raise UnsupportedModel(f"not all of its layers attend through {_INTERFACE} ({len(times)} of {layers} do)")
+    if any(call.masked for call in calls):
+        raise UnsupportedModel("it builds an attention mask of its own")
+    if not all(call.causal for call in calls):
+        raise UnsupportedModel("its attention is not causal")
+    if unknown := sorted({name for call in calls for name in call.others} - _HARMLESS):
+        raise UnsupportedModel(f"it gives attention what paged attention does not know ({', '.join(unknown)})")
+    if {call.shape[0] for call in calls} != {heads}:
+        raise UnsupportedModel(f"its layers differ in their numbers of heads, or have others than {heads}")
+
+
+def check_windows(config: PretrainedConfig, windows: dict[int, int | None], calls: list[AttentionCall]) -> None:
+    """Refuses a model whose attention has another sliding window than what it keeps (`KeptKV.windows`)."""
+    kinds = setting(config, "layer_types")
+    for call in calls:
+        if call.layer in windows:
+            window = windows[call.layer]
+        else:
+            # It reads what another layer keeps.
+            window = setting(config, "sliding_window") if kinds and kinds[call.layer] == "sliding_attention" else None
+        if window != call.window:
+            raise UnsupportedModel(
+                f"its layers do not tell attention of their window of {window or call.window} tokens"
+            )
+
+
+def check_positions(model: PreTrainedModel, inner: torch.nn.Module) -> None:
+    """Refuses a model that takes no positions."""
+    for module in (inner, model.get_decoder()):
+        if "position_ids" in inspect.signature(module.forward).parameters:
+            return
+    raise UnsupportedModel(
+        "it numbers the tokens of each forward itself, from 0, so no text can be read in pieces or beside others"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeptKV:
+    """Keys and values of `kv_heads` heads of `dim` numbers each, in every layer that keeps any.
+
+    `windows`: the sliding window of each of these layers, by its number; None where it keeps all tokens.
+    """
+
+    kv_heads: int
+    dim: int
+    windows: dict[int, int | None]
+
+    @classmethod
+    def of(cls, output: Any, changed: Iterable[str]) -> KeptKV:
+        """From what a forward with `use_cache` returned, and the names of the tensors that it `changed` in the model.
+
+        Raises UnsupportedModel where paged memory cannot hold it.
+        """
+        # As attributes, newer releases have the old names too.
+        fields = dict(output) if isinstance(output, dict) else vars(output)
+        own = [name for name in _STATES if fields.get(name) is not None]
+        cache = next((fields[name] for name in _CACHES if fields.get(name) is not None), None)
+        if cache is None:
+            own = own or sorted({name.rpartition(".")[2] for name in changed})
+        if own:
+            raise UnsupportedModel(_state(own))
+        if cache is None:
+            raise UnsupportedModel("it keeps no keys and values for the next token: it is an encoder, or has no cache")
+        if getattr(cache, "cross_attention_cache", None) is not None:
+            raise UnsupportedModel("its layers attend to an encoder too, and there is none here")
+        layers = list(getattr(cache, "layers", ()))
+        states = {name for part in (cache, *layers) for name in _tensors(part)} - {"keys", "values"}
+        if states:
+            raise UnsupportedModel(_state(sorted(states)))
+        # A layer that reads the keys and values of another keeps none itself.
+        kept = {index: layer for index, layer in enumerate(layers) if getattr(layer, "keys", None) is not None}
+        if not kept:
+            raise UnsupportedModel(f"it keeps a {type(cache).__name__}, not keys and values")
+        shapes = {
+            tuple(part.shape[axis] for part in (layer.keys, layer.values) for axis in (1, -1))
+            for layer in kept.values()
+        }
+        if len(shapes) > 1:
+            found = " and ".join(f"{heads} × {dim}" for heads, dim in sorted({shape[:2] for shape in shapes}))
+            raise UnsupportedModel(f"its layers keep keys of different shapes (heads × numbers: {found})")
+        ((heads, dim, value_heads, value_dim),) = shapes
+        if (heads, dim) != (value_heads, value_dim):
+            raise UnsupportedModel(
+                "its keys and values differ in shape, as in compressed (latent) attention "
+                f"({heads} × {dim} and {value_heads} × {value_dim} numbers a token), and paged memory holds equal pairs"
+            )
+        return cls(heads, dim, {index: _window(layer) for index, layer in kept.items()})
+
+
+class TensorMarks:
+    """Remembers the buffers of a model, and the tensors in plain attributes of its modules."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._seen = dict(self._tensors())
+
+    def changed(self) -> list[str]:
+        """The names of those that are new, others, or written since."""
+        names = []
+        for name, (tensor, version) in self._tensors():
+            before = self._seen.get(name)
+            if before is None or before[0] is not tensor or before[1] != version:
+                names.append(name)
+        return names
+
+    def _tensors(self) -> Iterator[tuple[str, tuple[torch.Tensor, int]]]:
+        for path, module in self._model.named_modules():
+            for name, value in (*module._buffers.items(), *vars(module).items()):
+                if isinstance(value, torch.Tensor):
+                    # What inference mode made does not count how often it was written.
+                    yield f"{path}.{name}", (value, 0 if value.is_inference() else value._version)
+
+
+def _state(names: list[str]) -> str:
+    return (
+        f"its layers keep a state besides keys and values ({', '.join(names)}), and paged memory holds only those two"
+    )
+
+
+def _window(layer: Any) -> int | None:
+    return getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
+
+
+def _tensors(part: Any) -> Iterator[str]:
+    """The names of an object's attributes that hold tensors of more than one number, in lists and dicts too."""
+    for name, value in vars(part).items():
+        if name != "layers" and any(tensor.numel() > 1 for tensor in _inside(value)):
+            yield name.lstrip("_")
+
+
+def _inside(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _inside(part)
+
 
 _TOKENS = 64
 # Every so many logits are compared, and all of the first few after a forward begins: what one forward does not hand on
@@ -34,7 +223,6 @@ _LARGE_ROWS = 4
 # Two ways to sum the same float32 products differ by about this much of the largest logit.
 _SAME = 1e-4
 _HEAD = "its logits are more than a projection of its last hidden states, a scale and a soft cap"
-
 _Batch = TypeVar("_Batch", bound="GroupedBatch | KernelBatch", covariant=True)
 
 

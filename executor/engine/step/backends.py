@@ -22,20 +22,18 @@ from typing import Protocol
 
 import torch
 
-from qpdsl.executor.engine.batch.assembler import DirectAssembler, GraphAssembler, PackedStep
 from qpdsl.executor.engine.batch.grouped_batch import build
-from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
+from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, GraphAssembler, KernelBatch, PackedStep
 from qpdsl.executor.engine.batch.staging import Staging
 from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.memory.sequence import Chunk
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step import sampler
-from qpdsl.executor.engine.step.compiled_head import CompiledHead
 from qpdsl.executor.engine.step.device_head import DeviceHead
 from qpdsl.executor.engine.step.graphs import CudaRecorder, Recorder, StepGraphs
 from qpdsl.executor.engine.step.readout import Readout
-from qpdsl.executor.engine.step.routed_head import RoutedHead
+from qpdsl.executor.engine.step.routed_head import CompiledHead, RoutedHead
 from qpdsl.executor.engine.step.sampler import DeviceSampler, KernelSampler, Sampler
 from qpdsl.executor.engine.step.token_head import TokenHead
 from qpdsl.executor.kernels.data.shared_prefixes import launch_bytes
@@ -73,7 +71,7 @@ class ForwardOutput:
         return cls(readers, hidden[:count], {layer: state[:count] for layer, state in states.items()})
 
 
-class Backend(Protocol):
+class StepBackend(Protocol):
     """Runs the steps of one model over one cache. `readout` reads the hidden states of a forward."""
 
     readout: Readout
@@ -106,7 +104,7 @@ class GroupedBackend:
         return ForwardOutput(batch.readers, *model.forward(batch, cache, exits))
 
     def close(self) -> None:
-        """See `Backend`."""
+        """See `StepBackend`."""
         self._cache.close()
 
 
@@ -156,7 +154,7 @@ class KernelBackend:
         return ForwardOutput.unpadded(step.readers, hidden, {})
 
     def close(self) -> None:
-        """See `Backend`."""
+        """See `StepBackend`."""
         if self.graphs is not None:
             self.graphs.close()
         self._cache.close()
@@ -222,7 +220,7 @@ class NativeBackend:
         return self._model.run_layers(self._batch(chunks)[1], self._cache, residual, first, depth)
 
     def close(self) -> None:
-        """See `Backend`."""
+        """See `StepBackend`."""
         self._cache.close()
 
     def _batch(self, chunks: list[Chunk]) -> tuple[PackedStep, KernelBatch]:
@@ -230,7 +228,7 @@ class NativeBackend:
         return step, KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
 
 
-def backend_of(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> Backend:
+def backend_of(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> StepBackend:
     """The backend that suits a model. `rows`: see `KernelBackend`; with `graphs`, its steps may be captured."""
     if model.native:
         return NativeBackend(model, cache)
@@ -258,6 +256,6 @@ def _device_head(model: PagedModel, staging: Staging, deterministic: bool) -> To
 
 def _device_sampler(staging: Staging) -> DeviceSampler:
     # A machine without a GPU need not have Triton.
-    from qpdsl.executor.kernels.triton.heads import sample as triton_sample
+    from qpdsl.executor.kernels.triton import sample as triton_sample
 
     return DeviceSampler(staging, triton_sample.sample)

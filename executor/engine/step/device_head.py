@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from qpdsl.executor.engine.batch.parcel import Parcel
-from qpdsl.executor.engine.batch.staging import Numbers, Staging
+from qpdsl.executor.engine.batch.staging import Numbers, Parcel, Staging
 from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, SampledTokens
 from qpdsl.executor.engine.step.token_head import HeadDraws
-from qpdsl.executor.kernels import token_heads
+from qpdsl.executor.kernels import layers
 from qpdsl.executor.kernels.data.token_draws import Drawn, HeadWeights, TokenDraws
 from qpdsl.executor.requests.request import Bits
 
@@ -83,7 +82,7 @@ class DeviceHead:
             rows, temperatures, keys, positions, *mask = sent()
             bits, lines = mask or (None, None)
             made = TokenDraws(rows, temperatures, keys, positions)
-            return token_heads.dense(hidden, self._weights, made, bits, lines, self._deterministic)
+            return layers.dense(hidden, self._weights, made, bits, lines, self._deterministic)
 
         return drawn
 
@@ -100,7 +99,7 @@ class DeviceHead:
         def drawn(hidden: torch.Tensor) -> Drawn:
             rows, temperatures, keys, positions, offsets, ids = sent()
             made = TokenDraws(rows, temperatures, keys, positions)
-            return token_heads.sparse(hidden, self._weights, made, offsets, ids, longest)
+            return layers.sparse(hidden, self._weights, made, offsets, ids, longest)
 
         return drawn
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from qpdsl.executor.engine.memory.sequence import Sequence
-from qpdsl.executor.requests.confidence import ConfidenceMeasure
+from qpdsl.executor.requests.drawing import ConfidenceMeasure
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import Bits, SamplingParams
 from qpdsl.executor.requests.routing import Routing
@@ -36,6 +37,11 @@ class Draw(NamedTuple):
     confidence: ConfidenceMeasure | None = None
     screened: bool = False
     figures: bool = False
+
+
+def drawn_by(draws: Several[Draw]) -> tuple[list[SamplingParams], list[int], list[int]]:
+    """The parameters, keys and positions of draws."""
+    return [draw.params for draw in draws], [draw.key for draw in draws], [draw.position for draw in draws]
 
 
 @dataclass(frozen=True, slots=True)

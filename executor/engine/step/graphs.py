@@ -22,8 +22,8 @@ from qpdsl.executor.kernels.packed import Sizes
 _log = logging.getLogger(__name__)
 
 # Graphs that are kept, and bytes that they may take with their pool; the least recently used goes first.
-MOST_GRAPHS = 128
-MOST_BYTES = 256 << 20
+MAX_GRAPHS = 128
+MAX_BYTES = 256 << 20
 # A capture takes the host about as long as so many steps of its sizes, so rarer sizes are not captured.
 CAPTURED_AT = 3
 # Sizes whose steps are counted; the one seen longest ago is forgotten.
@@ -162,8 +162,8 @@ class StepGraphs:
         forward: Forward,
         allocate: Callable[[Sizes], torch.Tensor],
         recorder: Recorder,
-        most: int = MOST_GRAPHS,
-        most_bytes: int = MOST_BYTES,
+        most: int = MAX_GRAPHS,
+        most_bytes: int = MAX_BYTES,
         at: int = CAPTURED_AT,
     ) -> None:
         self._forward = forward

@@ -13,19 +13,16 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from qpdsl.executor.engine.batch.parcel import Parcel, brought_back
-from qpdsl.executor.engine.batch.staging import Numbers, Staging
+from qpdsl.executor.engine.batch.staging import Numbers, Parcel, Staging, brought_back
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.readings.planned_reads import Reading as Reading
-from qpdsl.executor.engine.readings.planned_reads import joined_rows, plan_reads
-from qpdsl.executor.engine.readings.token_confidence import confidences_of, figures_of
 from qpdsl.executor.engine.step.device_head import DeviceHead, lines_of
-from qpdsl.executor.engine.step.draws import Draw, Masks
+from qpdsl.executor.engine.step.draws import Draw, Masks, drawn_by
+from qpdsl.executor.engine.step.planned_reads import PendingRead, confidences_of, figures_of, joined_rows, plan_reads
 from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.engine.step.sampler import DeviceSampler, SampledTokens, Sampler
 from qpdsl.executor.engine.step.token_head import HeadDraws, TokenHead
 from qpdsl.executor.kernels.plain.head_twins import allowed
-from qpdsl.executor.requests.draw_figures import DrawFigures
+from qpdsl.executor.requests.drawing import DrawFigures
 
 
 class HostTokens(NamedTuple):
@@ -96,7 +93,7 @@ class Readout:
         return self._staging.asynchronous
 
     def start(
-        self, hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None, readings: list[Reading]
+        self, hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None, readings: list[PendingRead]
     ) -> Pending:
         """Launches all that is read and drawn, and the copy back; it never waits for a device.
 
@@ -134,7 +131,7 @@ class Readout:
         """One token for each draw; see `start`."""
         return self.start(hidden, draws, masks, []).wait().tokens
 
-    def read(self, readings: list[Reading]) -> list[list[tuple[float, ...]]]:
+    def read(self, readings: list[PendingRead]) -> list[list[tuple[float, ...]]]:
         """For each reading, what it reads at each of its positions: the logits of its ids, or log-probabilities."""
         return self.start(None, [], None, readings).wait().values
 
@@ -153,9 +150,7 @@ class Readout:
 
     def drawn(self, logits: torch.Tensor, draws: list[Draw]) -> SampledTokens:
         """A token for each draw from its masked logits [B, V]."""
-        return self._sampler(
-            logits, [draw.params for draw in draws], [draw.key for draw in draws], [draw.position for draw in draws]
-        )
+        return self._sampler(logits, *drawn_by(draws))
 
     def _plan_draws(
         self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None, parcel: Parcel
@@ -224,14 +219,7 @@ class Readout:
         planned = self._plan_rows(hidden, draws, masks, parcel)
         by_kernel = None
         if isinstance(self._sampler, DeviceSampler):
-            by_kernel = self._sampler.planned(
-                [draw.params for draw in draws],
-                [draw.key for draw in draws],
-                [draw.position for draw in draws],
-                planned.places,
-                self._model.head.width,
-                parcel,
-            )
+            by_kernel = self._sampler.planned(*drawn_by(draws), planned.places, self._model.head.width, parcel)
         figures = any(draw.figures for draw in draws)
         confidences = not all(map(_by_probability, draws))
         margins = parcel.add([np.array([draw.confidence == "margin" for draw in draws])] if confidences else [])

@@ -6,25 +6,26 @@ reading costs here beside what does not depend on it: lists of ids, groups of dr
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from qpdsl.executor.engine.step.compiled_head import CompiledHead
-from qpdsl.executor.engine.step.sampler import SampledTokens
+from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, SampledTokens
 from qpdsl.executor.engine.step.token_head import HeadDraws
 from qpdsl.executor.requests.routing import Arm, Routing
-from qpdsl.executor.routing.policies import make_policy
-from qpdsl.executor.routing.policy import Floats, Policy
-from qpdsl.executor.routing.route_trace import RouteTrace
+from qpdsl.executor.routing.linear import LinUCB, Thompson
+from qpdsl.executor.routing.policy import Fixed, Floats, Policy
+from qpdsl.executor.routing.thresholds import Exponential
 
 if TYPE_CHECKING:
-    from qpdsl.executor.kernels.llvm.head_plan import Reach
+    from qpdsl.executor.kernels.llvm.panel_head import PanelHead, Reach
+    from qpdsl.executor.requests.request import Bits
+    from qpdsl.executor.requests.routing import Arm
 
 FEATURES = ("step", "rows", "union", "dense", "lists")
 # A loss of 1 is that of a step which reads what the dense arm reads at so many bytes a second, and takes so many
@@ -53,73 +54,53 @@ def context_of(reach: Reach) -> Floats:
     return context
 
 
-def loss_of(seconds: float, reach: Reach, panel_bytes: float, latency: float) -> float:
-    """Of a step that took so long: its seconds over those of a nominal dense one, times their weight."""
-    return latency * min(seconds / (reach.dense * panel_bytes / _NOMINAL + _FIXED), _LONGEST)
+@dataclass(frozen=True, slots=True)
+class RoutedStep:
+    """A step with a choice: what it shows the policy, and how much each arm would read."""
+
+    routing: Routing
+    context: Floats
+    reach: Reach
+    panel_bytes: float
+
+    def loss(self, seconds: float) -> float:
+        """Of an arm that took so long: its seconds over those of a nominal dense step, times their weight."""
+        nominal = self.reach.dense * self.panel_bytes / _NOMINAL + _FIXED
+        return self.routing.latency * min(seconds / nominal, _LONGEST)
+
+
+Computing = Callable[[torch.Tensor, HeadDraws, RoutedStep, int], tuple[SampledTokens, float]]
 
 
 def policy_of(routing: Routing) -> Policy:
     """A policy that has learned nothing yet. Linear ones begin with the belief that reading costs, and little."""
     arms, sizes = routing.arms, (len(routing.arms), len(FEATURES))
     if routing.policy == "fixed":
-        return make_policy("fixed", *sizes)
+        return Fixed(*sizes)
     if routing.policy == "exponential":
         few: Arm = "rows" if "rows" in arms else "union"
         reached, below = (arms.index(arm) if arm in arms else 0 for arm in ("dense", few))
-        return make_policy("exponential", *sizes, reached=reached, below=below, seed=routing.seed)
+        return Exponential(*sizes, reached=reached, below=below, seed=routing.seed)
     reads = {"dense": (0, 0, 0, 1, 0), "rows": (0, 1, 0, 0, 0), "union": (0, 0, 1, 0, 0)}
     prior = np.array([reads[arm] for arm in arms]) * (routing.latency / _UNIT / _FASTER)
-    options: dict[str, Any] = {"prior": prior, "alpha": _BELIEF, "beta": _HOPE}
     if routing.policy == "thompson":
-        options["seed"] = routing.seed
-    return make_policy(routing.policy, *sizes, **options)
-
-
-@dataclass(slots=True)
-class RecordedStep:
-    """A step with what every arm took: the context, the arm that the policy took by its number, seconds, and losses."""
-
-    context: Floats
-    arm: int
-    seconds: tuple[float, ...]
-    losses: tuple[float, ...]
+        return Thompson(*sizes, prior=prior, alpha=_BELIEF, beta=_HOPE, seed=routing.seed)
+    return LinUCB(*sizes, prior=prior, alpha=_BELIEF, beta=_HOPE)
 
 
 @dataclass(slots=True)
 class HeadRouter:
-    """A policy at work. `steps` counts those of each arm, `seconds` are theirs, `spent` are the policy's own.
-
-    `recorded` holds every step in which all arms ran, where they are recorded, and `regret` the seconds that the best
-    arm of each of these would have saved.
-    """
+    """A policy at work. `steps` counts those of each arm, `seconds` are theirs, `spent` are the policy's own."""
 
     routing: Routing
     policy: Policy
     steps: Counter[Arm] = field(default_factory=Counter)
     seconds: float = 0.0
     spent: float = 0.0
-    recorded: list[RecordedStep] = field(default_factory=list)
-    regret: float = 0.0
 
     @classmethod
     def of(cls, routing: Routing) -> HeadRouter:
         return cls(routing, policy_of(routing))
-
-    @property
-    def recorded_seconds(self) -> Floats:
-        """What every arm took in each recorded step, float64 [T, A]."""
-        return np.array([step.seconds for step in self.recorded]).reshape(-1, len(self.routing.arms))
-
-    def trace(self) -> RouteTrace:
-        """The recorded steps."""
-        steps = self.recorded
-        return RouteTrace(
-            self.routing.arms,
-            FEATURES,
-            np.array([step.context for step in steps]).reshape(-1, len(FEATURES)),
-            np.array([step.losses for step in steps]).reshape(-1, len(self.routing.arms)),
-            np.array([step.arm for step in steps], dtype=np.int64),
-        )
 
     def state(self) -> dict[str, Any]:
         """What was learned, as JSON holds it."""
@@ -136,16 +117,15 @@ class HeadRouter:
 class RoutedHead:
     """A `TokenHead` that asks a policy where the draws of a step have a `route`, and something to choose.
 
-    `arm`: the one that the last call took, None where nobody chose. With `record` every arm computes such a step so
-    many times, to know what each takes at the least, by `clock`; the draws are those of the arm that was chosen.
+    `arm`: the one that the last call took, None where nobody chose.
     """
 
     def __init__(self, head: CompiledHead) -> None:
         self._head = head
-        self.record = 0
-        self.clock = time.perf_counter
         self.routers: dict[Routing, HeadRouter] = {}
         self.arm: Arm | None = None
+        self.compute: Computing = self.computed
+        """Computes a routed step by the arm that was chosen; what measures arms may put itself in its place."""
 
     def router(self, routing: Routing) -> HeadRouter:
         """The router of all draws with this routing."""
@@ -164,41 +144,59 @@ class RoutedHead:
         if draws.route is None or reach is None:
             return self._head(hidden, draws)
         router = self.router(draws.route)
-        policy, arms = router.policy, router.routing.arms
+        policy = router.policy
         started = time.perf_counter()
-        context = context_of(reach)
-        chosen = policy.choose(context)
+        step = RoutedStep(router.routing, context_of(reach), reach, self._head.weight_bytes / len(reach.union))
+        chosen = policy.choose(step.context)
         begun = time.perf_counter()
-        if self.record:
-            drawn, taken = self._recorded(hidden, draws, router)
-        else:
-            drawn, taken = {chosen: self._head(hidden, draws, arms[chosen], reach)}, {}
+        drawn, seconds = self.compute(hidden, draws, step, chosen)
         ended = time.perf_counter()
-        seconds = taken.get(chosen, ended - begun)
-        panel_bytes = self._head.weight_bytes / len(reach.union)
-        policy.learn(context, chosen, loss_of(seconds, reach, panel_bytes, router.routing.latency))
+        policy.learn(step.context, chosen, step.loss(seconds))
         router.spent += begun - started + time.perf_counter() - ended
         router.seconds += seconds
-        router.steps[arms[chosen]] += 1
-        self.arm = arms[chosen]
-        if taken:
-            each = tuple(taken[arm] for arm in range(len(arms)))
-            losses = tuple(loss_of(one, reach, panel_bytes, router.routing.latency) for one in each)
-            router.recorded.append(RecordedStep(context, chosen, each, losses))
-            router.regret += seconds - min(each)
-        return drawn[chosen]
+        self.arm = router.routing.arms[chosen]
+        router.steps[self.arm] += 1
+        return drawn
 
-    def _recorded(
-        self, hidden: torch.Tensor, draws: HeadDraws, router: HeadRouter
-    ) -> tuple[dict[int, SampledTokens], dict[int, float]]:
-        """What every arm draws, and the least seconds that it took, by its number. Another one is first each time."""
-        arms = router.routing.arms
-        drawn: dict[int, SampledTokens] = {}
-        taken = dict.fromkeys(range(len(arms)), math.inf)
-        for attempt in range(self.record):
-            for place in range(len(arms))[:: 1 if attempt % 2 == 0 else -1]:
-                arm = (place + len(router.recorded)) % len(arms)
-                start = self.clock()
-                drawn[arm] = self._head(hidden, draws, arms[arm], self._head.reach(draws))
-                taken[arm] = min(taken[arm], self.clock() - start)
-        return drawn, taken
+    def computed(
+        self, hidden: torch.Tensor, draws: HeadDraws, step: RoutedStep, arm: int
+    ) -> tuple[SampledTokens, float]:
+        """What an arm draws, by its number, and the seconds that it takes."""
+        begun = time.perf_counter()
+        drawn = self._head(hidden, draws, step.routing.arms[arm], step.reach)
+        return drawn, time.perf_counter() - begun
+
+
+class CompiledHead:
+    """A `TokenHead` over panels. A draw's bits depend on its own hidden state and mask alone."""
+
+    def __init__(self, head: PanelHead) -> None:
+        self._head = head
+
+    def __call__(
+        self, hidden: torch.Tensor, draws: HeadDraws, arm: Arm | None = None, reach: Reach | None = None
+    ) -> SampledTokens:
+        """`arm` and `reach`: see `HeadPlanner.plan`."""
+        numbers = (draws.rows, draws.temperature, draws.keys, draws.positions, draws.allowed, draws.sparse)
+        tokens, logprobs, gaps = self._head(hidden, *numbers, _bits(draws), arm, reach, draws.screened)
+        return SampledTokens(tokens, logprobs, gaps < NEAR_TIE_GAP)
+
+    def with_margins(self, hidden: torch.Tensor, draws: HeadDraws) -> tuple[SampledTokens, torch.Tensor]:
+        """See `TokenHead`."""
+        numbers = (draws.rows, draws.temperature, draws.keys, draws.positions, draws.allowed, draws.sparse)
+        margins = torch.empty(len(draws.rows), dtype=torch.float32)
+        tokens, logprobs, gaps = self._head(hidden, *numbers, _bits(draws), margins=margins)
+        return SampledTokens(tokens, logprobs, gaps < NEAR_TIE_GAP), margins.double()
+
+    def reach(self, draws: HeadDraws) -> Reach | None:
+        """What each arm would read of the head; None where there is nothing to choose."""
+        return self._head.reach(draws.allowed, draws.sparse, _bits(draws))
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes that a draw over all ids reads."""
+        return self._head.weight_bytes
+
+
+def _bits(draws: HeadDraws) -> Bits | None:
+    return None if draws.masks is None else draws.masks.bits

@@ -7,14 +7,13 @@ compiled for this CPU, and `DeviceSampler` by kernels of a device, for which it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from qpdsl.executor.engine.batch.parcel import Parcel
-from qpdsl.executor.engine.batch.staging import Numbers, Staging
+from qpdsl.executor.engine.batch.staging import Numbers, Parcel, Staging
 from qpdsl.executor.kernels.data.token_draws import Drawn, Filters, TokenDraws
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX, GUMBEL_MIN, gumbel, philox4x32
 from qpdsl.executor.requests.request import SamplingParams
@@ -47,7 +46,7 @@ Kernel = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 ]
 # Logits [R, V], draws of D tokens, the bits and lines of their masks and their filters, or None: see
-# `kernels/triton/heads/sample.py`.
+# `kernels/triton/sample.py`.
 DeviceKernel = Callable[[torch.Tensor, TokenDraws, torch.Tensor | None, torch.Tensor | None, Filters | None], Drawn]
 
 
@@ -91,11 +90,7 @@ class KernelSampler:
     ) -> SampledTokens:
         """See `sample`."""
         rows = [row for row, p in enumerate(params) if p.filtered and not p.greedy]
-        arrays: list[Numbers] = [
-            np.array([0.0 if p.greedy else p.temperature for p in params], dtype=np.float32),
-            np.array(keys, dtype=np.uint64).view(np.int64),
-            np.array(positions, dtype=np.int64),
-        ]
+        arrays = noise_arrays(params, keys, positions)
         if rows:
             arrays += [np.array(rows, dtype=np.int64), *cuts([params[row] for row in rows], logits.shape[-1])]
         temperature, key, position, *cut = self._staging.send(arrays)
@@ -143,18 +138,13 @@ class DeviceSampler:
     ) -> Callable[[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None], SampledTokens]:
         """What draws once the parcel was sent: from logits [R, V], of which a draw reads the one in `rows`.
 
-        Its second argument are the bits and lines of the masks, as in `kernels/token_heads.py`; None without any.
+        Its second argument are the bits and lines of the masks, as in `kernels/layers.py`; None without any.
         """
         top_k, top_p, min_p = cuts(params, vocabulary)
         cut = np.array([not p.greedy for p in params]) & ((top_k < vocabulary) | (top_p < 1) | (min_p > 0))
         count = int(cut.sum())
         slots = np.where(cut, cut.cumsum() - 1, -1)
-        arrays: list[Numbers] = [
-            np.array(rows, dtype=np.int32),
-            np.array([0.0 if p.greedy else p.temperature for p in params], dtype=np.float32),
-            np.array(keys, dtype=np.uint64).view(np.int64),
-            np.array(positions, dtype=np.int64),
-        ]
+        arrays = [np.array(rows, dtype=np.int32), *noise_arrays(params, keys, positions)]
         if count:
             arrays += [np.where(top_k < vocabulary, top_k, 0).astype(np.int32), top_p, min_p, slots.astype(np.int32)]
         sent = parcel.add(arrays)
@@ -172,6 +162,12 @@ class DeviceSampler:
             return SampledTokens(tokens, logprobs, gaps < NEAR_TIE_GAP)
 
         return drawn
+
+
+def noise_arrays(params: Iterable[SamplingParams], keys: list[int], positions: list[int]) -> list[Numbers]:
+    """Of draws the temperature float32, 0 where the largest logit wins, the key and the position int64."""
+    temperatures = np.array([0.0 if p.greedy else p.temperature for p in params], dtype=np.float32)
+    return [temperatures, np.array(keys, dtype=np.uint64).view(np.int64), np.array(positions, dtype=np.int64)]
 
 
 def cuts(params: list[SamplingParams], vocabulary: int) -> tuple[Numbers, Numbers, Numbers]:

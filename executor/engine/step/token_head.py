@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from qpdsl.executor.engine.step.draws import Draw, Masks
-from qpdsl.executor.engine.step.sampler import SampledTokens
+from qpdsl.executor.engine.step.draws import Draw, Masks, drawn_by
+from qpdsl.executor.engine.step.sampler import SampledTokens, noise_arrays
 from qpdsl.executor.requests.routing import Routing
 
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -44,11 +44,12 @@ class HeadDraws:
     @classmethod
     def of(cls, draws: Sequence[Draw], masks: Masks | None) -> HeadDraws:
         allowed = np.array([-1 if masks is None else draw.allowed for draw in draws], dtype=np.int64)
+        temperatures, keys, positions = noise_arrays(*drawn_by(draws))
         return cls(
             np.array([draw.row for draw in draws], dtype=np.int64),
-            np.array([0.0 if draw.params.greedy else draw.params.temperature for draw in draws], dtype=np.float32),
-            np.array([draw.key for draw in draws], dtype=np.uint64).view(np.int64),
-            np.array([draw.position for draw in draws], dtype=np.int64),
+            temperatures,
+            keys,
+            positions,
             allowed,
             np.array([draw.sparse for draw in draws], dtype=np.bool_),
             masks if (allowed >= 0).any() else None,

@@ -21,10 +21,11 @@ from typing import Literal
 import torch
 
 from qpdsl.executor.kernels.data import int4_groups
+from qpdsl.grammar.words import KVType
 
 # What the elements of a row are: numbers of the model's type, of one of the two eight-bit formats, or values of four
 # bits beside keys in int8.
-RowKind = Literal["plain", "int8", "fp8", "int4"]
+RowKind = Literal["plain"] | KVType
 # The largest magnitudes. e4m3 has no infinity; 448 is its largest finite number.
 LARGEST = {"int8": 127.0, "fp8": 448.0}
 # A vector without a larger magnitude counts as zero: the reciprocal of its scale would overflow.

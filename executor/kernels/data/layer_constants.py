@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
 Activation = Literal["silu", "gelu_tanh"]
 
 
-@dataclass(frozen=True, slots=True)
-class NormWeights:
+class NormWeights(NamedTuple):
     """An RMS norm: x / sqrt(mean(x²) + epsilon) · weight, float32 [d]."""
 
     weight: torch.Tensor
     epsilon: float
 
 
-@dataclass(frozen=True, slots=True)
-class Addition:
+class Addition(NamedTuple):
     """How a product joins the residual stream h: h += scale · norm(product + bias).
 
     `bias` float32 [d] and `norm` are None where they are left out.

@@ -6,12 +6,18 @@ The host builds it once a step (`executor/engine/batch/`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 
+def next_power_of_two(count: int) -> int:
+    """The smallest power of two that is no smaller than `count`."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
 @dataclass(frozen=True, slots=True)
-class Cascade:
+class PrefixCascade:
     """Shared prefixes among the decoding sequences. `shared_prefixes.plan_pages` builds it.
 
     A tile is a run of sequences that share a range of tokens; a range that lies behind another is a level deeper.
@@ -85,7 +91,7 @@ class PagedBatch:
     decodes: int
     longest: int
     longest_query: int = 1
-    cascade: Cascade | None = None
+    cascade: PrefixCascade | None = None
     paths: Paths | None = None
 
     @property
@@ -93,8 +99,15 @@ class PagedBatch:
         return self.pages.shape[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Scoring:
+class Heads(NamedTuple):
+    """What a layer's attention is given: queries [T, H, D], keys and values [T, KV, D]."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+
+
+class Scoring(NamedTuple):
     """How a layer turns q·k into attention weights.
 
     scale:   multiplies q·k

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from qpdsl.executor.kernels.data.paged_batch import Cascade
+from qpdsl.executor.kernels.data.paged_batch import PrefixCascade
 
 # A level costs partial results, so each sequence reads shorter ranges by itself.
-LEAST_TOKENS = 128
+MIN_TOKENS = 128
 # The most levels: each adds partial results to every sequence.
 DEEPEST = 3
 # What two launches of a captured graph take, with the kernels' own start and end: an estimate, not measured on a GPU.
@@ -30,7 +30,7 @@ _LAUNCH_SECONDS = 5e-6
 _BYTES_A_SECOND = 864e9
 
 Numbers = np.ndarray[Any, np.dtype[np.int32]]
-# (first, last, begin, end, level) as in `Cascade.tiles`.
+# (first, last, begin, end, level) as in `PrefixCascade.tiles`.
 Tile = tuple[int, int, int, int, int]
 
 
@@ -50,9 +50,9 @@ def plan(
     contexts: Sequence[int],
     page_size: int,
     device: torch.device,
-    least: int = LEAST_TOKENS,
+    least: int = MIN_TOKENS,
     deepest: int = DEEPEST,
-) -> Cascade | None:
+) -> PrefixCascade | None:
     """The cascade of sequences with page ids `tables` and `contexts` tokens (the new one included); None without one.
 
     As `plan_pages`, for the whole pages before each sequence's new token, and for any saving.
@@ -70,10 +70,10 @@ def plan_pages(
     pages: Numbers,
     counts: np.ndarray[Any, np.dtype[np.int64]],
     page_size: int,
-    least: int = LEAST_TOKENS,
+    least: int = MIN_TOKENS,
     deepest: int = DEEPEST,
     worth: int = 0,
-) -> Cascade | None:
+) -> PrefixCascade | None:
     """The cascade of sequences with the page tables `pages` [B, P], of which the first `counts` [B] may be shared.
 
     On the host, and with no `suffix` yet. None where it would save `worth` tokens or fewer: those that sequences do not
@@ -102,7 +102,7 @@ def plan_pages(
         # A deeper range comes after the one that contains it.
         start[members[first:last]], levels[members[first:last]] = end * page_size, level + 1
     scaled = [(first, last, begin * page_size, end * page_size, level) for first, last, begin, end, level in tiles]
-    return Cascade(
+    return PrefixCascade(
         torch.from_numpy(members),
         torch.tensor(scaled, dtype=torch.int32),
         torch.from_numpy(start),
@@ -115,13 +115,13 @@ def plan_pages(
 
 
 def of_contexts(
-    cascade: Cascade, contexts: np.ndarray[Any, np.dtype[Any]], device: torch.device | None = None
-) -> Cascade:
+    cascade: PrefixCascade, contexts: np.ndarray[Any, np.dtype[Any]], device: torch.device | None = None
+) -> PrefixCascade:
     """The same with the `suffix` of sequences that have so many tokens [B], on a device."""
     parts = (cascade.members, cascade.tiles, cascade.start, cascade.levels)
     members, tiles, start, levels = parts if device is None else (part.to(device) for part in parts)
     suffix = int((contexts - cascade.start.numpy()).max())
-    return Cascade(members, tiles, start, levels, cascade.width, cascade.depth, cascade.prefix, suffix)
+    return PrefixCascade(members, tiles, start, levels, cascade.width, cascade.depth, cascade.prefix, suffix)
 
 
 def _nest(

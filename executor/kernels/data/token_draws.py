@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 
-@dataclass(frozen=True, slots=True)
-class HeadWeights:
+class HeadWeights(NamedTuple):
     """A linear head: logits = cap(scale · (W·h + bias)), cap(x) = softcap · tanh(x / softcap).
 
     weight:  [V, d], float32, bfloat16 or float16, the last dimension contiguous
@@ -22,8 +22,7 @@ class HeadWeights:
     softcap: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDraws:
+class TokenDraws(NamedTuple):
     """Tokens to draw; several draws may read one hidden state.
 
     rows:         int32 [D], the hidden state of each draw
@@ -38,7 +37,8 @@ class TokenDraws:
     positions: torch.Tensor
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
+        """How many they are."""
         return self.rows.shape[0]
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 # What floats may be stored in; all are computed with in float32.
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # In smaller groups, scales would take as much memory as what they scale.
-_LEAST_GROUP = 8
+_MIN_GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,12 @@ class GroupedWeight:
             raise ValueError("a block of several groups needs a number for the scale of each")
 
     @property
+    def _parts(self) -> dict[str, Any]:
+        """The tensors that there are, by name; each has a row for each output."""
+        names = ("codes", "scales", "offsets", "scale_codes", "offset_codes")
+        return {name: part for name in names if (part := getattr(self, name)) is not None}
+
+    @property
     def shape(self) -> tuple[int, int]:
         return self.codes.shape[0], self.codes.shape[1]
 
@@ -92,26 +99,14 @@ class GroupedWeight:
 
     def select(self, outputs: torch.Tensor | slice) -> GroupedWeight:
         """The weights of the given `outputs` int64 [n] alone, in that order; those of a slice are not copied."""
-
-        def of(part: torch.Tensor | None) -> torch.Tensor | None:
-            return None if part is None else part[outputs]
-
-        return GroupedWeight(
-            self.codes[outputs],
-            self.bits,
-            self.scales[outputs],
-            of(self.offsets),
-            self.group,
-            of(self.scale_codes),
-            of(self.offset_codes),
-        )
+        return replace(self, **{name: part[outputs] for name, part in self._parts.items()})
 
     def select_inputs(self, inputs: torch.Tensor) -> GroupedWeight:
         """The same for `inputs` int64 [n]. What comes apart is split: blocks into groups, groups into smaller ones.
 
         Raises ValueError where a group would have less than 8 inputs.
         """
-        sizes = (size for size in range(self.group, _LEAST_GROUP - 1, -1) if self.group % size == 0)
+        sizes = (size for size in range(self.group, _MIN_GROUP - 1, -1) if self.group % size == 0)
         group = next((size for size in sizes if _sources(inputs, size) is not None), None)
         if group is None:
             raise ValueError(f"these inputs take groups of {self.group} apart")
@@ -119,19 +114,8 @@ class GroupedWeight:
         if _sources(inputs, weight.block) is None:
             weight = weight.folded()
         blocks, groups = _sources(inputs, weight.block), _sources(inputs, group)
-
-        def of(part: torch.Tensor | None, columns: torch.Tensor | None) -> torch.Tensor | None:
-            return None if part is None else part[:, columns]
-
-        return GroupedWeight(
-            weight.codes[:, inputs],
-            weight.bits,
-            weight.scales[:, blocks],
-            of(weight.offsets, blocks),
-            group,
-            of(weight.scale_codes, groups),
-            of(weight.offset_codes, groups),
-        )
+        columns = {"codes": inputs, "scales": blocks, "offsets": blocks, "scale_codes": groups, "offset_codes": groups}
+        return replace(weight, group=group, **{name: part[:, columns[name]] for name, part in weight._parts.items()})
 
     def split(self, group: int) -> GroupedWeight:
         """The same values in groups of `group` inputs. A block that is one group is split with it.
@@ -142,14 +126,9 @@ class GroupedWeight:
         if left:
             raise ValueError(f"groups of {self.group} cannot be split into groups of {group}")
 
-        def repeated(part: torch.Tensor | None) -> torch.Tensor | None:
-            return None if part is None else part.repeat_interleave(times, dim=1)
-
-        scales, offsets = self.scales, self.offsets
-        if self.scale_codes is None:
-            scales, offsets = scales.repeat_interleave(times, dim=1), repeated(offsets)
-        groups = repeated(self.scale_codes), repeated(self.offset_codes)
-        return GroupedWeight(self.codes, self.bits, scales, offsets, group, *groups)
+        whole = {"codes"} if self.scale_codes is None else {"codes", "scales", "offsets"}
+        apart = {name: part.repeat_interleave(times, 1) for name, part in self._parts.items() if name not in whole}
+        return replace(self, group=group, **apart)
 
     def folded(self) -> GroupedWeight:
         """The same values with every group a block of its own."""

@@ -6,21 +6,41 @@ position and context only, so the bits are the same in any batch and however a p
 Up to `TOGETHER` queries go over their pages side by side: those of a chunk, or of sequences with one each. Pages that
 they share, such as the prefix of siblings, then come from a core's nearest cache.
 
-`query_group.py` has the code of such a group; here is what goes into one.
+In a group (`QueryGroup`) a vector holds the scores of `width / heads` tokens for a block of query heads that share a KV
+head. Sums over the dimensions of a head are made by transposing (`KernelCode.sums`), the softmax runs over the vectors
+of scores, and the values are added up token by token. The softmax takes two passes over stored scores. The online
+softmax of FlashAttention (Dao et al., 2022) would save memory traffic, which does not matter while scores stay in a
+core's cache. What a query adds up, and in what order, does not depend on the others of its group.
+
+The last tokens of a sequence that is a path in a tree (`Paths`) are read one by one from where they lie, each into the
+lane of its position: so the path has the bits of the same tokens in their places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.cache import HeadShape
-from qpdsl.executor.kernels.llvm.jit.builder import I32, I64, KernelCode, Value
-from qpdsl.executor.kernels.llvm.query_group import TOGETHER, HeadBlock, QueryGroup, Scores
+from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape, spread
+from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, I64, POINTER, KernelCode, Value, Variable
 
 # What to give as the window of a layer without one.
 NO_WINDOW = 1 << 40
+# Queries of a group. With more, what is kept for each would no longer stay in a core's nearest cache.
+TOGETHER = 8
+_LINE_BYTES = 64
+# A larger page would push the page that is being read out of a core's cache.
+_PREFETCH_BYTES = 1 << 16
+# Vector registers that hold sums while values are added up.
+_SUM_REGISTERS = 16
+# Above every number of a page.
+_NO_PAGE = 1 << 40
+# What is known of each query: its row; the first page of its sequence's table, as an address; how many tokens it sees,
+# and the first of them; and with trees, the first position that may lie in another place, and the address of the
+# places from there on.
+_FIELDS = ("row", "pages", "count", "least", "path", "places")
 
 
 def scratch_size(shape: HeadShape, width: int, table: int) -> int:
@@ -96,19 +116,13 @@ class _Units:
 
     def _singles(self) -> Value:
         """How many of the first sequences have one query each."""
-        code, builder = self._code, self._code.builder
-        count = code.variable(I64, code.number(0))
-        head, body, after = (builder.append_basic_block(part) for part in ("head", "body", "after"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        builder.cbranch(builder.icmp_signed("<", count.get(), code.arguments["sequences"]), body, after)
-        builder.position_at_end(body)
-        following = code.add(count.get(), 1)
-        is_single = builder.icmp_signed("==", code.integer(code.arguments["start"], following, I32), following)
-        count.set(builder.select(is_single, following, count.get()))
-        builder.cbranch(is_single, head, after)
-        builder.position_at_end(after)
-        return count.get()
+        code, arguments = self._code, self._code.arguments
+
+        def is_single(number: Value) -> Value:
+            following = code.add(number, 1)
+            return code.builder.icmp_signed("==", code.integer(arguments["start"], following, I32), following)
+
+        return code.leading(0, arguments["sequences"], is_single)
 
     def _sharing(self, most: Value, sequence: Callable[[Value], Value]) -> Value:
         """How many of the next queries are of sequences with the first page of the first one: others gain nothing.
@@ -120,17 +134,8 @@ class _Units:
         def first_page(index: Value) -> Value:
             return code.integer(arguments["pages"], builder.mul(sequence(index), arguments["table"]), I32)
 
-        page, count = first_page(code.number(0)), code.variable(I64, code.number(1))
-        head, body, after = (builder.append_basic_block(part) for part in ("head", "body", "after"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        builder.cbranch(builder.icmp_signed("<", count.get(), most), body, after)
-        builder.position_at_end(body)
-        is_same = builder.icmp_signed("==", first_page(count.get()), page)
-        count.set(builder.select(is_same, code.add(count.get(), 1), count.get()))
-        builder.cbranch(is_same, head, after)
-        builder.position_at_end(after)
-        return count.get()
+        page = first_page(code.number(0))
+        return code.leading(1, most, lambda index: builder.icmp_signed("==", first_page(index), page))
 
     def _turns(
         self, begin: Value, end: Value, length: Value, at: Callable[[Value], tuple[Value, Value, Value]]
@@ -141,20 +146,366 @@ class _Units:
         """
         code, builder = self._code, self._code.builder
         unit = code.variable(I64, begin)
-        head, body, after = (builder.append_basic_block(part) for part in ("head", "body", "after"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        builder.cbranch(builder.icmp_signed("<", unit.get(), end), body, after)
-        builder.position_at_end(body)
-        kv_head, number = builder.sdiv(unit.get(), length), builder.srem(unit.get(), length)
-        rest = code.least(builder.sub(length, number), builder.sub(end, unit.get()))
-        together = self._sharing(code.least(rest, TOGETHER), lambda index: at(code.add(number, index))[2])
-        with code.loop(0, together) as index:
-            self._group.describe(index, *at(code.add(number, index)))
-        block = self._shape.block(code.width)
-        for fold in range(0, self._shape.fold, block):
-            heads = range(fold, min(fold + block, self._shape.fold))
-            HeadBlock(self._group, heads, kv_head, together, self._scaling).emit()
-        unit.set(code.add(unit.get(), together))
-        builder.branch(head)
-        builder.position_at_end(after)
+        with code.repeat(lambda: builder.icmp_signed("<", unit.get(), end)):
+            kv_head, number = builder.sdiv(unit.get(), length), builder.srem(unit.get(), length)
+            rest = code.least(builder.sub(length, number), builder.sub(end, unit.get()))
+            together = self._sharing(code.least(rest, TOGETHER), lambda index: at(code.add(number, index))[2])
+            with code.loop(0, together) as index:
+                self._group.describe(index, *at(code.add(number, index)))
+            block = self._shape.block(code.width)
+            for fold in range(0, self._shape.fold, block):
+                heads = range(fold, min(fold + block, self._shape.fold))
+                HeadBlock(self._group, heads, kv_head, together, self._scaling).emit()
+            unit.set(code.add(unit.get(), together))
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What becomes of scores before the softmax, and where keys lie: see `emit_attend`."""
+
+    sinks: bool
+    softcap: float | None
+    trees: bool
+
+
+class QueryGroup:
+    """Up to `TOGETHER` queries, by their numbers."""
+
+    def __init__(self, code: KernelCode, shape: HeadShape, scores: Scores) -> None:
+        self.code, self.shape, self.scores = code, shape, scores
+        self._fields = {name: _array(code, I64, TOGETHER) for name in _FIELDS}
+
+    def describe(self, index: Value, row: Value, last: Value, sequence: Value) -> None:
+        """Query `index` is in `row` of `sequence`, whose last row is before `last`."""
+        code, builder, arguments = self.code, self.code.builder, self.code.arguments
+        count = builder.sub(code.integer(arguments["context"], sequence, I32), code.add(builder.sub(last, row), -1))
+        pages = code.at(arguments["pages"], code.times(sequence, arguments["table"]), I32)
+        fields = {
+            "row": row,
+            "pages": builder.ptrtoint(pages, I64),
+            "count": count,
+            "least": code.most(builder.sub(count, arguments["window"]), 0),
+        }
+        if self.scores.trees:
+            places = code.at(arguments["places"], code.times(sequence, arguments["path"]), I32)
+            fields["path"] = code.integer(arguments["path_start"], sequence, I32)
+            fields["places"] = builder.ptrtoint(places, I64)
+        for name, value in fields.items():
+            builder.store(value, code.at(self._fields[name], index, I64))
+
+    def field(self, name: str, index: Value) -> Value:
+        return self.code.builder.load(self.code.at(self._fields[name], index, I64), typ=I64)
+
+    def address(self, name: str, index: Value) -> Value:
+        return self.code.builder.inttoptr(self.field(name, index), POINTER)
+
+
+class HeadBlock:
+    """The code for a block of query heads that share KV head `head`, over `together` queries of a group."""
+
+    def __init__(self, group: QueryGroup, heads: range, head: Value, together: Value, scaling: Value) -> None:
+        code = group.code
+        self.code, self.shape, self.group = code, group.shape, group
+        self.heads, self.head, self.scaling = heads, head, scaling
+        self.block = group.shape.block(code.width)
+        self.tile = code.width // self.block
+        self.cache = Cache(code, group.shape.cache, code.arguments["rows"])
+        self._peaks = _array(code, F32, TOGETHER * code.width)
+        self._sums = _array(code, F32, TOGETHER * len(heads) * group.shape.dim)
+        # The page that was prefetched last, by its address.
+        self.fetched = code.variable(I64, code.number(0))
+        self._together = together
+
+    def emit(self) -> None:
+        builder = self.code.builder
+        with builder.if_else(builder.icmp_signed("==", self._together, self.code.number(1))) as (alone, several):
+            with alone:
+                self._alone()
+            with several:
+                self._several()
+
+    def _alone(self) -> None:
+        """One query: what is summed up stays in registers."""
+        code = self.code
+        query = _Query(self, code.number(0))
+        peak = code.variable(code.vector, code.constant(float("-inf")))
+        with code.loop(query.first, query.last) as page:
+            query.score(page, peak)
+        query.weigh(peak)
+        for parts in self._parts():
+            sums = {cell: code.variable(code.vector, code.constant(0.0)) for cell in self._cells(parts)}
+            with code.loop(query.first, query.last) as page:
+                query.add_up(page, sums)
+            query.write(sums, peak)
+
+    def _several(self) -> None:
+        """What is summed up goes to memory after every page."""
+        code, builder = self.code, self.code.builder
+        begin, end = code.variable(I64, code.number(_NO_PAGE)), code.variable(I64, code.number(0))
+        with code.loop(0, self._together) as index:
+            query = _Query(self, index)
+            begin.set(code.least(begin.get(), query.first))
+            end.set(code.most(end.get(), query.last))
+            code.store(code.constant(float("-inf")), self._peak(index))
+            for cell in self._cells(range(0, self.shape.dim, code.width)):
+                code.store(code.constant(0.0), self._sum(index, cell))
+        first, last = begin.get(), end.get()
+        with code.loop(first, last) as page, code.loop(0, self._together) as index:
+            query = _Query(self, index)
+            with builder.if_then(query.sees(page)):
+                peak = code.variable(code.vector, code.load(self._peak(index)))
+                query.score(page, peak)
+                code.store(peak.get(), self._peak(index))
+        with code.loop(0, self._together) as index:
+            peak = code.variable(code.vector, code.load(self._peak(index)))
+            _Query(self, index).weigh(peak)
+            code.store(peak.get(), self._peak(index))
+        with code.loop(first, last) as page, code.loop(0, self._together) as index:
+            query = _Query(self, index)
+            with builder.if_then(query.sees(page)):
+                for parts in self._parts():
+                    sums = self._loaded(index, parts)
+                    query.add_up(page, sums)
+                    for cell, total in sums.items():
+                        code.store(total.get(), self._sum(index, cell))
+        with code.loop(0, self._together) as index:
+            peak = code.variable(code.vector, code.load(self._peak(index)))
+            for parts in self._parts():
+                _Query(self, index).write(self._loaded(index, parts), peak)
+
+    def _parts(self) -> list[range]:
+        """The dimensions of a head in portions whose sums fit into registers, each by the starts of its vectors."""
+        at_once = max(1, _SUM_REGISTERS // len(self.heads)) * self.code.width
+        dim = self.shape.dim
+        return [range(at, min(at + at_once, dim), self.code.width) for at in range(0, dim, at_once)]
+
+    def _cells(self, parts: range) -> list[tuple[int, int]]:
+        """Numbers of the heads and parts."""
+        return [(number, part) for number in range(len(self.heads)) for part in parts]
+
+    def _peak(self, index: Value) -> Value:
+        return self.code.at(self._peaks, self.code.times(index, self.code.width))
+
+    def _sum(self, index: Value, cell: tuple[int, int]) -> Value:
+        number, part = cell
+        place = self.code.times(index, len(self.heads) * self.shape.dim)
+        return self.code.at(self._sums, self.code.add(place, number * self.shape.dim + part))
+
+    def _loaded(self, index: Value, parts: range) -> dict[tuple[int, int], Variable]:
+        code = self.code
+        return {cell: code.variable(code.vector, code.load(self._sum(index, cell))) for cell in self._cells(parts)}
+
+
+class _Query:
+    """The code for query `index` of a group and the heads of a block."""
+
+    def __init__(self, of: HeadBlock, index: Value) -> None:
+        code, shape, group = of.code, of.shape, of.group
+        builder, arguments = code.builder, code.arguments
+        self._of, self._code, self._shape = of, code, shape
+        row, offset = group.field("row", index), code.times(of.head, shape.dim)
+        self._queries = code.at(arguments["queries"], code.add(code.times(row, arguments["row"]), offset))
+        self._out = code.at(arguments["out"], code.add(code.times(row, shape.queries), offset))
+        self._pages = group.address("pages", index)
+        self._count, self._least = group.field("count", index), group.field("least", index)
+        scratch = code.times(arguments["table"], shape.page_size * of.block)
+        self._scratch = code.at(arguments["scratch"], builder.mul(index, scratch))
+        self.first = builder.sdiv(self._least, code.number(shape.page_size))
+        self.last = builder.sdiv(code.add(self._count, shape.page_size - 1), code.number(shape.page_size))
+        # Pages before this one are read as they lie, the positions of the others one by one.
+        self._split: Value | None = None
+        if group.scores.trees:
+            self._path, self._places = group.field("path", index), group.address("places", index)
+            split = builder.sdiv(self._path, code.number(shape.page_size))
+            self._split = code.least(code.most(split, self.first), self.last)
+
+    def sees(self, page: Value) -> Value:
+        """Whether it sees tokens of that page of its sequence."""
+        builder = self._code.builder
+        return builder.and_(builder.icmp_signed(">=", page, self.first), builder.icmp_signed("<", page, self.last))
+
+    def score(self, page: Value, peak: Variable) -> None:
+        """Stores the scores of a page, -inf where a token is not visible. `peak` is their maximum, lane by lane."""
+        code, builder, of, size = self._code, self._code.builder, self._of, self._shape.page_size
+
+        def as_it_lies() -> None:
+            address = self._page(page)
+            self._prefetch(page)
+            with code.loop(0, size, of.tile) as at:
+                tokens = [(address, code.add(at, number)) for number in range(of.tile)]
+                self._score(page, at, tokens, peak)
+
+        if self._split is None:
+            as_it_lies()
+            return
+        with builder.if_else(builder.icmp_signed("<", page, self._split)) as (lies, scattered):
+            with lies:
+                as_it_lies()
+            with scattered, code.loop(0, size, of.tile) as at:
+                position = code.add(code.times(page, size), at)
+                self._score(page, at, [self._token(code.add(position, number)) for number in range(of.tile)], peak)
+
+    def weigh(self, peak: Variable) -> None:
+        """Turns the scores into weights e^(score - highest), and the peak into the factor that makes their sum 1."""
+        code, builder, block = self._code, self._code.builder, self._of.block
+        highest = code.folded(peak.get(), block, code.maximum)
+        sinks = self._sinks() if self._of.group.scores.sinks else None
+        if sinks is not None:
+            highest = code.maximum(highest, sinks)
+        total = code.variable(code.vector, code.constant(0.0))
+        pages = builder.sub(self.last, self.first)
+        with code.loop(0, code.times(pages, self._shape.page_size * block), code.width) as at:
+            place = code.at(self._scratch, at)
+            weights = code.exp(builder.fsub(code.load(place), highest))
+            code.store(weights, place)
+            total.set(builder.fadd(total.get(), weights))
+        weight = code.folded(total.get(), block, builder.fadd)
+        if sinks is not None:
+            weight = builder.fadd(weight, code.exp(builder.fsub(sinks, highest)))
+        peak.set(builder.fdiv(code.constant(1.0), weight))
+
+    def add_up(self, page: Value, sums: dict[tuple[int, int], Variable]) -> None:
+        """Adds the values of a page, each times its weights, to `sums`, by number of the head and part."""
+        code, builder, size = self._code, self._code.builder, self._shape.page_size
+        before = code.times(page, size)
+        start = code.most(builder.sub(self._least, before), 0)
+        stop = code.least(builder.sub(self._count, before), size)
+        if self._split is None:
+            self._add_page(page, start, stop, sums)
+            return
+        with builder.if_else(builder.icmp_signed("<", page, self._split)) as (lies, scattered):
+            with lies:
+                self._add_page(page, start, stop, sums)
+            with scattered, code.loop(start, stop) as at:
+                self._add(*self._token(code.add(before, at)), self._kept(page, at), sums)
+
+    def write(self, sums: dict[tuple[int, int], Variable], factors: Variable) -> None:
+        """Writes sums of the values, times the factor of each head."""
+        code, shape = self._code, self._shape
+        for (number, part), total in sums.items():
+            factor = code.splat(code.lane(factors.get(), number))
+            place = self._of.heads[number] * shape.kv_heads * shape.dim + part
+            code.store(code.builder.fmul(total.get(), factor), code.at(self._out, place))
+
+    def _page(self, page: Value) -> Value:
+        """The address of this layer of a page of the sequence."""
+        return self._of.cache.page(self._code.integer(self._pages, page, I32), self._code.arguments["layer"])
+
+    def _prefetch(self, page: Value) -> None:
+        """Prefetches the page after this one, unless another query of the group did.
+
+        Pages are scattered, so the hardware does not. The first head does it for all.
+        """
+        code, builder, cache = self._code, self._code.builder, self._shape.cache
+        if self._shape.page_size * cache.token_bytes > _PREFETCH_BYTES:
+            return
+        following = self._page(code.least(code.add(page, 1), code.add(self.last, -1)))
+        number = builder.ptrtoint(following, I64)
+        is_first = builder.icmp_signed("==", self._of.head, code.number(0))
+        is_new = builder.icmp_signed("!=", number, self._of.fetched.get())
+        with builder.if_then(builder.and_(is_first, is_new)):
+            self._of.fetched.set(number)
+            with code.loop(0, self._shape.page_size * cache.token_bytes, _LINE_BYTES) as line:
+                code.prefetch(code.at(following, line, I8))
+
+    def _token(self, position: Value) -> tuple[Value, Value]:
+        """The address of the page that holds the token of a position, and its place there; for any position.
+
+        Those that are not visible are read where the last one lies.
+        """
+        code, builder = self._code, self._code.builder
+        position = code.least(position, code.add(self._count, -1))
+        place = code.integer(self._places, code.most(builder.sub(position, self._path), 0), I32)
+        place = builder.select(builder.icmp_signed("<", position, self._path), position, place)
+        size = code.number(self._shape.page_size)
+        return self._page(builder.sdiv(place, size)), builder.srem(place, size)
+
+    def _kept(self, page: Value, token: int | Value = 0) -> Value:
+        """The address of the scores of a token of a page, one for each head of the block."""
+        code = self._code
+        place = code.times(code.builder.sub(page, self.first), self._shape.page_size)
+        return code.at(self._scratch, code.times(code.add(place, token), self._of.block))
+
+    def _score(self, page: Value, at: Value, tokens: list[tuple[Value, Value]], peak: Variable) -> None:
+        """The scores of a tile, whose tokens are in these places of the pages at these addresses."""
+        code, builder, of = self._code, self._code.builder, self._of
+        keys = [of.cache.head(*place, KEY, of.head) for place in tokens]
+        scales = [of.cache.scale(*place, KEY, of.head) for place in tokens]
+        scores = builder.fmul(code.sums(self._products(keys)), self._factors(scales))
+        if of.group.scores.softcap is not None:
+            scores = self._capped(scores, of.group.scores.softcap)
+        lanes = ir.Constant(code.integers, [lane // of.block for lane in range(code.width)])
+        first = builder.trunc(code.add(code.times(page, self._shape.page_size), at), I32)
+        positions = builder.add(code.splat(first), lanes)
+        count, least = (code.splat(builder.trunc(bound, I32)) for bound in (self._count, self._least))
+        visible = builder.icmp_signed("<", positions, count)
+        visible = builder.and_(visible, builder.icmp_signed(">=", positions, least))
+        scores = builder.select(visible, scores, code.constant(float("-inf")))
+        code.store(scores, self._kept(page, at))
+        peak.set(code.maximum(peak.get(), scores))
+
+    def _products(self, keys: list[Value]) -> list[Value]:
+        """The products of query and key for each token of a tile and head of the block, each a vector to be summed."""
+        code, shape, of = self._code, self._shape, self._of
+        products: list[Value] = []
+        for key_head in keys:
+            sums: list[Value | None] = [None] * of.block
+            for part in range(0, shape.dim, code.width):
+                key = of.cache.load(key_head, KEY, part)
+                for index, head in enumerate(of.heads):
+                    query, before = (
+                        code.load(code.at(self._queries, head * shape.kv_heads * shape.dim + part)),
+                        sums[index],
+                    )
+                    sums[index] = code.builder.fmul(query, key) if before is None else code.fma(query, key, before)
+            products += [code.constant(0.0) if product is None else product for product in sums]
+        return products
+
+    def _factors(self, scales: list[Value | None]) -> Value:
+        """The factors of the sums of a tile: the scaling, and the scales of the keys where they are quantized."""
+        code, scaling = self._code, self._of.scaling
+        return scaling if scales[0] is None else code.builder.fmul(spread(code, scales), scaling)
+
+    def _capped(self, scores: Value, cap: float) -> Value:
+        """c·tanh(s/c), of tanh(x) = 1 - 2 / (e^2x + 1)."""
+        code, builder = self._code, self._code.builder
+        power = code.exp(builder.fmul(scores, code.constant(2.0 / cap)))
+        rest = builder.fdiv(code.constant(2.0), builder.fadd(power, code.constant(1.0)))
+        return builder.fmul(builder.fsub(code.constant(1.0), rest), code.constant(cap))
+
+    def _sinks(self) -> Value:
+        """The sink of each lane's query head."""
+        code, of = self._code, self._of
+        sinks = ir.Constant(code.vector, [0.0] * code.width)
+        for index, fold in enumerate(of.heads):
+            place = code.at(code.arguments["sinks"], code.add(of.head, fold * self._shape.kv_heads))
+            sink = code.builder.load(place, typ=F32, align=4)
+            for lane in range(index, code.width, of.block):
+                sinks = code.builder.insert_element(sinks, sink, ir.Constant(I32, lane))
+        return sinks
+
+    def _add_page(self, page: Value, start: Value, stop: Value, sums: dict[tuple[int, int], Variable]) -> None:
+        address = self._page(page)
+        with self._code.loop(start, stop) as token:
+            self._add(address, token, self._kept(page, token), sums)
+
+    def _add(self, address: Value, token: Value, kept: Value, sums: dict[tuple[int, int], Variable]) -> None:
+        """Adds a token's value times its weights at `kept` to `sums`, by number of the head and part."""
+        code, of = self._code, self._of
+        value_head = of.cache.head(address, token, VALUE, of.head)
+        values = {part: of.cache.load(value_head, VALUE, part) for part in sorted({part for _, part in sums})}
+        factor = of.cache.scale(address, token, VALUE, of.head)
+        for number in range(len(of.heads)):
+            weight = code.broadcast(code.at(kept, number))
+            if factor is not None:
+                weight = code.builder.fmul(weight, code.splat(factor))
+            for part, value in values.items():
+                total = sums[number, part]
+                total.set(code.fma(weight, value, total.get()))
+
+
+def _array(code: KernelCode, kind: ir.Type, size: int) -> Value:
+    """The address of an array of the function's own."""
+    with code.builder.goto_entry_block():
+        place = code.builder.alloca(kind, size)
+        return code.builder.inttoptr(code.builder.ptrtoint(place, I64), POINTER)

@@ -13,14 +13,14 @@ from llvmlite import ir
 
 from qpdsl.executor.kernels.data.int4_groups import FACTOR_BYTES, LIMIT, MOST, group_of
 from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, RowKind, head_bytes, row_bytes, scale_count
-from qpdsl.executor.kernels.llvm.jit.builder import F16, F32, I8, I16, I32, KernelCode, Value
+from qpdsl.executor.kernels.llvm.kernel_code import F16, F32, I8, I16, I32, KernelCode, Value
 
 # Keys come first in a row, then values.
 KEY, VALUE = 0, 1
 
 # e4m3 has 3 bits of mantissa and a bias of 7, float32 23 and 127.
 _SHIFT, _BIAS = 23 - 3, 127 - 7
-_LEAST_NORMAL = 2.0**-6
+_MIN_NORMAL = 2.0**-6
 _SIGN = 0x80
 
 
@@ -138,10 +138,7 @@ class Cache:
             for index in range(0, len(values), size):
                 self._store_group(values[index : index + size], target, index * code.width)
             return
-        largest = code.magnitude(values[0])
-        for value in values[1:]:
-            largest = code.maximum(largest, code.magnitude(value))
-        largest = code.folded(largest, 1, code.maximum)
+        largest = code.folded(code.largest([code.magnitude(value) for value in values]), 1, code.maximum)
         bound, zero = code.constant(LARGEST[kind]), code.constant(0.0)
         vanishes = builder.fcmp_ordered("<", largest, code.constant(SMALLEST))
         scale = builder.select(vanishes, zero, builder.fdiv(largest, bound))
@@ -263,7 +260,7 @@ class Cache:
         normal = builder.sub(builder.lshr(carried, self._bits(_SHIFT)), self._bits(_BIAS << 3))
         # Below the least normal number the bits count multiples of 2^-9.
         small = code.rounded(builder.fmul(magnitude, code.constant(2.0**9)))
-        is_small = builder.fcmp_ordered("<", magnitude, code.constant(_LEAST_NORMAL))
+        is_small = builder.fcmp_ordered("<", magnitude, code.constant(_MIN_NORMAL))
         sign = builder.lshr(builder.bitcast(value, code.integers), self._bits(24))
         return builder.or_(builder.select(is_small, small, normal), builder.and_(sign, self._bits(_SIGN)))
 

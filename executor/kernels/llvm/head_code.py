@@ -11,9 +11,16 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.gumbel import F64, WIDEST_GAP, NoiseCode, least_candidate, natural_log
-from qpdsl.executor.kernels.llvm.jit.builder import F32, I8, I16, I32, I64, POINTER, KernelCode, Value, Variable
-from qpdsl.executor.kernels.llvm.sample import Leaders, exact_score
+from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I16, I32, I64, POINTER, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.sample import (
+    F64,
+    WIDEST_GAP,
+    Leaders,
+    NoiseCode,
+    exact_score,
+    least_candidate,
+    natural_log,
+)
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX
 
 # Ids whose exponentials are summed together. Their logits, of up to some hundred rows, fit the cache of a core.
@@ -247,7 +254,7 @@ class _Draw(BlockDraw):
 
         Returns the best score of this block and those before it, of which `before` is the best, in every lane.
         """
-        code, builder, width = self._code, self._code.builder, self._code.width
+        code, builder = self._code, self._code.builder
         lowest = code.constant(float("-inf"))
         # An infinite difference would be no number.
         base = builder.select(builder.fcmp_ordered("==", peak, lowest), code.constant(0.0), peak)
@@ -266,14 +273,10 @@ class _Draw(BlockDraw):
                 second.set(code.maximum(second.get(), code.minimum(first.get(), values)))
                 first.set(code.maximum(first.get(), values))
             scores = [code.variable(code.vector, builder.fdiv(values, divisor)) for values in raw]
-            highest = scores[0].get()
-            for score in scores[1:]:
-                highest = code.maximum(highest, score.get())
+            highest = code.largest([score.get() for score in scores])
             reaches = builder.fcmp_ordered(">=", highest, least)
             reaches = builder.and_(reaches, builder.fcmp_ordered(">", highest, lowest))
-            word = builder.bitcast(reaches, ir.IntType(width))
-            reached = builder.icmp_unsigned("!=", word, ir.Constant(word.type, 0))
-            with builder.if_else(reached) as (some, none):
+            with builder.if_else(code.any_lane(reaches)) as (some, none):
                 with some:
                     self._noised(scores, places)
                     for score in scores:
@@ -315,10 +318,8 @@ class _Draw(BlockDraw):
         lowest = ir.Constant(F32, float("-inf"))
         with code.loop(self._first, self._last) as place:
             near = builder.fcmp_ordered(">=", code.load(self._at(self._scores, place)), least)
-            word = builder.bitcast(near, ir.IntType(code.width))
-            any_near = builder.icmp_unsigned("!=", word, ir.Constant(word.type, 0))
             start = code.times(self._panel(place), code.width)
-            with builder.if_then(any_near, likely=False), code.loop(0, code.width) as lane:
+            with builder.if_then(code.any_lane(near), likely=False), code.loop(0, code.width) as lane:
                 score = builder.load(code.at(self._at(self._scores, place), lane), typ=F32)
                 candidate = builder.fcmp_ordered(">=", score, code.lane(least, 0))
                 candidate = builder.and_(candidate, builder.fcmp_ordered(">", score, lowest))

@@ -15,17 +15,16 @@ import numpy as np
 import torch
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.gumbel import ROUNDING, SLACK
+from qpdsl.executor.kernels.llvm.compile import TEAM, Library
 from qpdsl.executor.kernels.llvm.head_code import TOGETHER, BlockDraw, block_row, finish_block, multiply_block
-from qpdsl.executor.kernels.llvm.head_plan import Numbers
-from qpdsl.executor.kernels.llvm.jit.builder import F32, I8, I32, KernelCode
-from qpdsl.executor.kernels.llvm.jit.compile import Library
-from qpdsl.executor.kernels.llvm.jit.team import TEAM
-from qpdsl.executor.kernels.llvm.matmul.emit import emit_listed, emit_pair
-from qpdsl.executor.kernels.llvm.matmul.panels import FloatPanels, GroupedPanels, PanelWeights, aligned_panels
-from qpdsl.executor.kernels.llvm.matmul.product import Product, threads_for
+from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, KernelCode
+from qpdsl.executor.kernels.llvm.matmul_code import emit_listed, emit_pair
+from qpdsl.executor.kernels.llvm.panels import FloatPanels, GroupedPanels, PanelWeights, aligned_panels
+from qpdsl.executor.kernels.llvm.product import Product, threads_for
+from qpdsl.executor.kernels.llvm.sample import ROUNDING, SLACK
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX
 
+_Numbers = np.ndarray[Any, np.dtype[Any]]
 _Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 _LARGEST = 127
@@ -56,8 +55,14 @@ class HeadScreen:
         return self._copy.data.nbytes + self._copy.errors.nbytes
 
     def panels(
-        self, x: torch.Tensor, rows: Numbers, temperature: _Floats, keys: Numbers, positions: Numbers, masks: Numbers
-    ) -> Numbers:
+        self,
+        x: torch.Tensor,
+        rows: _Numbers,
+        temperature: _Floats,
+        keys: _Numbers,
+        positions: _Numbers,
+        masks: _Numbers,
+    ) -> _Numbers:
         """The numbers of the panels that some draw needs, in order, int32.
 
         Hidden states float32 [R, d]. Of each draw, [D]: its row, its temperature, its noise, the address of its mask.
@@ -70,46 +75,25 @@ class HeadScreen:
         tops = np.empty((count, panels), dtype=np.float32)
         noise = np.where(temperature > 0, np.float32(GUMBEL_MAX), np.float32(0.0))
         reach = (noise + 2 * errors.max(axis=1) + 2 * SLACK).astype(np.float32)
-        self._run(x, rows, temperature, keys, positions, masks, reach, tops)
-        least = (tops - errors).max(axis=1, keepdims=True)
-        least -= 2 * SLACK + 4 * ROUNDING * np.abs(least)
-        # What is no number is kept, and found by who computes it.
-        return np.flatnonzero(~(tops + errors < least).all(axis=0)).astype(np.int32)
-
-    def _run(
-        self,
-        x: torch.Tensor,
-        rows: Numbers,
-        temperature: _Floats,
-        keys: Numbers,
-        positions: Numbers,
-        masks: Numbers,
-        reach: _Floats,
-        tops: _Floats,
-    ) -> None:
-        panels = len(self._listed)
         threads = threads_for(len(x) * self._inputs * self._vocabulary)
         room_row = (len(x) + 2) * block_row(self._width)
         room = torch.empty(threads, room_row, dtype=torch.float32)
-        best = np.full((threads, len(rows)), float("-inf"), dtype=np.float32)
+        best = np.full((threads, count), float("-inf"), dtype=np.float32)
         arguments = (
             *(x.data_ptr(), self._copy.data.data_ptr(), self._bias.data_ptr(), x.data_ptr(), self._listed.ctypes.data),
             *(self._finish.data_ptr(), rows.ctypes.data, temperature.ctypes.data, keys.ctypes.data),
             *(positions.ctypes.data, masks.ctypes.data, reach.ctypes.data, room.data_ptr(), best.ctypes.data),
-            *(
-                tops.ctypes.data,
-                self._multiply.address("multiply"),
-                self._copy.data.shape[1],
-                self._inputs,
-                0,
-                room_row,
-                len(x),
-            ),
-            *(len(rows), self._vocabulary, panels),
+            *(tops.ctypes.data, self._multiply.address("multiply"), self._copy.data.shape[1], self._inputs, 0),
+            *(room_row, len(x)),
+            *(count, self._vocabulary, panels),
         )
         screen = self._code["screen"]
         bounds = [panels * thread // threads // TOGETHER * TOGETHER for thread in range(threads)] + [panels]
         TEAM.run(threads, lambda thread: screen(*arguments, thread, bounds[thread], bounds[thread + 1]))
+        least = (tops - errors).max(axis=1, keepdims=True)
+        least -= 2 * SLACK + 4 * ROUNDING * np.abs(least)
+        # What is no number is kept, and found by who computes it.
+        return np.flatnonzero(~(tops + errors < least).all(axis=0)).astype(np.int32)
 
 
 class EightBitCopy:
@@ -231,9 +215,7 @@ class _Screened(BlockDraw):
             places = [code.add(start, number) for number in range(TOGETHER)]
             raw = [code.load(self._at(self._raw, place)) for place in places]
             scores = [code.variable(code.vector, builder.fdiv(values, divisor)) for values in raw]
-            highest = scores[0].get()
-            for score in scores[1:]:
-                highest = code.maximum(highest, score.get())
+            highest = code.largest([score.get() for score in scores])
             top = code.lane(code.folded(highest, 1, code.maximum), 0)
             # Also where it is no number.
             out = builder.fcmp_ordered("<", top, builder.fsub(best.get(), reach))

@@ -9,17 +9,15 @@ import torch
 from llvmlite import ir
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
-from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
-from qpdsl.executor.kernels.data.rounding import next_power_of_two
+from qpdsl.executor.kernels.data.paged_batch import Heads, PagedBatch, Scoring, next_power_of_two
 from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, emit_attend, scratch_size
 from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, CacheShape, HeadShape
+from qpdsl.executor.kernels.llvm.compile import TEAM, Function, Library, vector_width
 from qpdsl.executor.kernels.llvm.forward import dividing
-from qpdsl.executor.kernels.llvm.jit.builder import I64, KernelCode
-from qpdsl.executor.kernels.llvm.jit.compile import Function, Library, vector_width
-from qpdsl.executor.kernels.llvm.jit.team import TEAM
+from qpdsl.executor.kernels.llvm.kernel_code import I64, KernelCode
 
 if TYPE_CHECKING:
-    from qpdsl.executor.kernels.llvm.jit.builder import Value
+    from qpdsl.executor.kernels.llvm.kernel_code import Value
 
 # Products of queries and keys that a thread computes at least: fewer are not worth waking one.
 _WORK = 1 << 20
@@ -41,46 +39,21 @@ class LayerAttention:
         self._attends: dict[tuple[bool, float | None, bool], Function] = {}
         self._scratch = torch.empty(0, dtype=torch.float32)
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        rows: KVRows,
-        batch: PagedBatch,
-        layer: int,
-        scoring: Scoring,
-    ) -> torch.Tensor:
-        """Stores `key` and `value` [T, KV, D], then attends: `query` [T, H, D] to [T, H, D], all float32.
+    def attend(self, heads: Heads, rows: KVRows, batch: PagedBatch, layer: int, scoring: Scoring) -> torch.Tensor:
+        """Stores keys and values, then attends: [T, H, D], all float32.
 
         Query heads that share a KV head are neighbours. Padding rows give zeros.
         """
-        shape, count = self._shape, query.shape[0]
-        self._store(key, value, rows, batch.slots, layer)
-        grouped = query.reshape(count, shape.kv_heads, shape.fold, shape.dim)
+        shape, count = self._shape, heads.query.shape[0]
+        parts = [part if part.stride(-1) == 1 else part.contiguous() for part in (heads.key, heads.value)]
+        addresses = [number for part in parts for number in (part.data_ptr(), part.stride(0), part.stride(1))]
+        self._put(*addresses, batch.slots.data_ptr(), rows.data.data_ptr(), count, layer)
+        grouped = heads.query.reshape(count, shape.kv_heads, shape.fold, shape.dim)
         queries = grouped.transpose(1, 2).contiguous()
         # No kernel writes a padding row.
         padded = batch.query_start[-1].item() < count
         out = (torch.zeros_like if padded else torch.empty_like)(queries)
-        self._run(queries, out, rows, batch, layer, scoring)
-        return out.transpose(1, 2).reshape(count, -1, shape.dim)
-
-    def _store(self, key: torch.Tensor, value: torch.Tensor, rows: KVRows, slots: torch.Tensor, layer: int) -> None:
-        parts = [part if part.stride(-1) == 1 else part.contiguous() for part in (key, value)]
-        addresses = [number for part in parts for number in (part.data_ptr(), part.stride(0), part.stride(1))]
-        self._put(*addresses, slots.data_ptr(), rows.data.data_ptr(), key.shape[0], layer)
-
-    def _run(
-        self,
-        queries: torch.Tensor,
-        out: torch.Tensor,
-        rows: KVRows,
-        batch: PagedBatch,
-        layer: int,
-        scoring: Scoring,
-    ) -> None:
-        shape, table = self._shape, batch.pages.shape[1]
-        units = queries.shape[0] * shape.kv_heads
+        table, units = batch.pages.shape[1], count * shape.kv_heads
         work = units * shape.fold * shape.dim * min(batch.longest, scoring.window or batch.longest)
         threads = min(torch.get_num_threads(), units, 1 + work // _WORK)
         room = next_power_of_two(scratch_size(shape, self._width, table))
@@ -121,6 +94,7 @@ class LayerAttention:
             )
 
         TEAM.run(threads, run)
+        return out.transpose(1, 2).reshape(count, -1, shape.dim)
 
 
 @cache

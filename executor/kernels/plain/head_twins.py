@@ -13,7 +13,7 @@ from qpdsl.executor.kernels.data.token_draws import Drawn, HeadWeights, TokenDra
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX, gumbel, philox4x32
 
 # Enough rows for BLAS to sum a row alike for any larger number of them.
-_LEAST_ROWS = 16
+_MIN_ROWS = 16
 # Ids whose logits are in memory at a time: all blocks but the last have the same shape. A multiple of 4, as ids share
 # blocks of noise, and of 32, as they share words of a mask.
 _IDS = 1 << 15
@@ -28,9 +28,9 @@ def dense(
     bits: torch.Tensor | None = None,
     lines: torch.Tensor | None = None,
 ) -> Drawn:
-    """As `dense` of `triton/dense_head.py`."""
+    """As `dense` of `triton/head_kernels.py`."""
     vocabulary = head.weight.shape[0]
-    wide = pad(hidden.float(), (0, 0, 0, max(0, _LEAST_ROWS - len(hidden))))
+    wide = pad(hidden.float(), (0, 0, 0, max(0, _MIN_ROWS - len(hidden))))
     running = _Running(draws)
     for first in range(0, vocabulary, _IDS):
         last = min(first + _IDS, vocabulary)
@@ -39,7 +39,7 @@ def dense(
         logits = _finished(products.index_select(0, draws.rows), head)
         if bits is not None and lines is not None:
             logits.masked_fill_(~allowed(bits, lines, first, last), float("-inf"))
-        ids = torch.arange(first, last + -last % 4, device=hidden.device).expand(draws.count, -1)
+        ids = torch.arange(first, last + -last % 4, device=hidden.device).expand(draws.size, -1)
         running.add(pad(logits, (0, -last % 4), value=float("-inf")), ids, 4)
     return running.drawn()
 
@@ -47,10 +47,10 @@ def dense(
 def sparse(
     hidden: torch.Tensor, head: HeadWeights, draws: TokenDraws, offsets: torch.Tensor, ids: torch.Tensor, longest: int
 ) -> Drawn:
-    """As `sparse` of `triton/sparse_head.py`."""
+    """As `sparse` of `triton/head_kernels.py`."""
     running = _Running(draws)
     rows, own = hidden.index_select(0, draws.rows).double(), offsets.long()
-    count = max(1, _GATHERED // (draws.count * hidden.shape[1]))
+    count = max(1, _GATHERED // (draws.size * hidden.shape[1]))
     for first in range(0, longest, count):
         places = own[:-1, None] + torch.arange(first, min(first + count, longest), device=hidden.device)
         there = places < own[1:, None]

@@ -1,4 +1,4 @@
-"""Between a layer's matrix products, in torch: the twins of `triton/layers/`. See `kernels/layers.py`."""
+"""Between a layer's matrix products, in torch: the twins of `triton/layers.py`. See `kernels/layers.py`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
-from qpdsl.executor.kernels.data.paged_batch import Cascade, PagedBatch, Scoring
+from qpdsl.executor.kernels.data.paged_batch import PagedBatch, PrefixCascade, Scoring
 
 
 def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, layer: int) -> None:
@@ -78,7 +78,7 @@ def attention(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, 
 
 
 def cascade(
-    query: torch.Tensor, rows: KVRows, batch: PagedBatch, shared: Cascade, layer: int, scoring: Scoring
+    query: torch.Tensor, rows: KVRows, batch: PagedBatch, shared: PrefixCascade, layer: int, scoring: Scoring
 ) -> torch.Tensor:
     """Attention of one query [B, H, D] a sequence: each shared range once for its tile, own ranges alone, merged."""
     parts: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in range(query.shape[0])]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from triton.runtime.driver import driver
 
-from qpdsl.executor.kernels.data.kv_rows import KVRows
+from qpdsl.executor.kernels.data.int4_groups import record_bytes
+from qpdsl.executor.kernels.data.kv_rows import KVRows, scale_count
 
 LOG2E = tl.constexpr(math.log2(math.e))
 # From INT8 on the numbers of a head have one scale, which is multiplied in after sums. With INT4 only the values have
@@ -26,16 +27,48 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 LAUNCH = {"enable_fp_fusion": True}
 
 
-def geometry(rows: KVRows) -> dict[str, int]:
-    """The constants of a model's rows, by the names that the kernels have for them."""
-    return {
-        "ROW": rows.row_elements,
-        "PAGE": rows.page_size,
-        "KV": rows.kv_heads,
-        "D": rows.dim,
-        "D_PAD": max(16, triton.next_power_of_2(rows.dim)),
-        "KIND": KINDS[rows.kind],
-    }
+class KernelRows(NamedTuple):
+    """`KVRows` as kernels take them: two tensors, and constants of which those that end in _PAD are powers of two.
+
+    Stored elements are of KIND. A value has WIDE of them, numbers or bytes of a four-bit record, and a token SCALES for
+    each head. They are multiplied in the type DOT; None for a kernel that multiplies none.
+    """
+
+    data: torch.Tensor
+    scales: torch.Tensor
+    ROW: tl.constexpr
+    PAGE: tl.constexpr
+    KV: tl.constexpr
+    KV_PAD: tl.constexpr
+    D: tl.constexpr
+    D_PAD: tl.constexpr
+    WIDE: tl.constexpr
+    SCALES: tl.constexpr
+    KIND: tl.constexpr
+    DOT: tl.constexpr
+
+    @classmethod
+    def of(cls, rows: KVRows) -> KernelRows:
+        """For kernels that store."""
+        heads, dim = rows.kv_heads, rows.dim
+        padded = triton.next_power_of_2(heads), max(16, triton.next_power_of_2(dim))
+        wide = record_bytes(dim) if rows.kind == "int4" else dim
+        numbers = (rows.row_elements, rows.page_size, heads, padded[0], dim, padded[1], wide, scale_count(rows.kind))
+        return cls(rows.data, rows.scales, *map(tl.constexpr, (*numbers, KINDS[rows.kind], None)))
+
+
+class Strided(NamedTuple):
+    """Numbers [tokens, heads, dim] with their strides."""
+
+    data: torch.Tensor
+    token: int
+    head: int
+    dim: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Strided:
+        """Any tensor of three dimensions."""
+        return cls(tensor, *tensor.stride())
 
 
 def architecture() -> int:

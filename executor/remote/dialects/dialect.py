@@ -1,22 +1,34 @@
-"""What a dialect is: how a sample is asked for, and how what comes back is read."""
+"""What dialects write and read: requests for samples, questions whose answers are numbers, and what is answered."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
-from typing import Literal as OneOf
+from typing import Any, Literal, NamedTuple
 
-from qpdsl.executor.remote.server.abilities import Abilities
-from qpdsl.executor.requests.request import Constraint, ConstraintKind, SamplingParams
+from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
+from qpdsl.executor.requests.request import Calls, SampleConstraint, SamplingParams
+
+
+class Message(NamedTuple):
+    """One turn of a chat, with what the assistant thought before it."""
+
+    role: str
+    text: str
+    thought: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Chat turns (role, text), and `begun`, the text with which the assistant's answer begins: often none."""
+    """Chat turns, and `begun`, the assistant's turn with which its answer begins: often none.
 
-    turns: tuple[tuple[str, str], ...]
-    begun: str = ""
+    `think` is how the model is to think, one of the switches of `ServerThinking`, or empty where nothing is said.
+    """
+
+    turns: tuple[Message, ...]
+    begun: Message | None = None
+    think: str = ""
 
 
 # Token ids and plain text are continued, messages are answered.
@@ -28,7 +40,8 @@ class SampleRequest:
     """One sample of a model.
 
     `max_tokens`: None for as many as there is room for. `stops`: texts that the server is to stop after; what it wrote
-    is to end with the text that stopped it. `abilities` are those of the model at its server.
+    is to end with the text that stopped it. `thought`: tokens that the thought may take, None where that is not
+    bounded. `capabilities` are those of the model at its server.
     """
 
     model: str
@@ -36,9 +49,10 @@ class SampleRequest:
     sampling: SamplingParams
     max_tokens: int | None
     seed: int
-    abilities: Abilities
+    capabilities: ServerCapabilities
     stops: tuple[str, ...] = ()
-    constraint: Constraint | None = None
+    constraint: SampleConstraint | None = None
+    thought: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +70,25 @@ class CompletionChunk:
     `ids` are the tokens' own, with the model's end among them where the server tells it; None where it tells none.
     `logprobs`, one a token, empty where they are not told; `sizes` says how many bytes of text each is. `finish`: why
     it ended, None where it goes on; `named` says which of the stops did it. `prompt_tokens`, `cached_tokens` and
-    `sampled_tokens` are the server's counts, None where it has not said.
+    `sampled_tokens` are the server's counts, None where it has not said. `thought` is what the model thought before the
+    text, and `thought_tokens` how many of the sampled tokens that took, None where the server has not said.
     """
 
     text: str = ""
     ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] = ()
     sizes: tuple[int, ...] = ()
-    finish: OneOf["stop", "length"] | None = None
+    finish: Literal["stop", "length"] | None = None
     named: str | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     sampled_tokens: int | None = None
+    thought: str = ""
+    thought_tokens: int | None = None
+
+    @property
+    def thinks(self) -> bool:
+        return bool(self.thought or self.thought_tokens)
 
 
 def joined(pieces: Iterable[CompletionChunk]) -> CompletionChunk:
@@ -75,12 +96,14 @@ def joined(pieces: Iterable[CompletionChunk]) -> CompletionChunk:
     parts = list(pieces)
     written = [piece for piece in parts if piece.text or piece.ids]
     told = all(piece.ids is not None for piece in written) and bool(written)
+    last = ("finish", "named", "prompt_tokens", "cached_tokens", "sampled_tokens", "thought_tokens")
     return CompletionChunk(
-        "".join(piece.text for piece in parts),
-        tuple(id for piece in written for id in piece.ids or ()) if told else None,
-        tuple(logprob for piece in parts for logprob in piece.logprobs),
-        tuple(size for piece in parts for size in piece.sizes),
-        *(_last(parts, name) for name in ("finish", "named", "prompt_tokens", "cached_tokens", "sampled_tokens")),
+        text="".join(piece.text for piece in parts),
+        ids=tuple(id for piece in written for id in piece.ids or ()) if told else None,
+        logprobs=tuple(logprob for piece in parts for logprob in piece.logprobs),
+        sizes=tuple(size for piece in parts for size in piece.sizes),
+        thought="".join(piece.thought for piece in parts),
+        **{name: _last(parts, name) for name in last},
     )
 
 
@@ -88,21 +111,43 @@ def _last(parts: list[CompletionChunk], name: str) -> Any:
     return next((value for piece in reversed(parts) if (value := getattr(piece, name)) is not None), None)
 
 
-class Dialect(Protocol):
-    """Writes requests for a kind of server and reads its answers. It has no state."""
+Tokens = tuple[int, ...]
+# After so many tokens, these ids.
+Want = tuple[int, Tokens]
+# A row for each place that was asked about; None for a number that the answer does not have.
+Values = tuple[tuple[float | None, ...], ...]
 
-    @property
-    def constraints(self) -> frozenset[ConstraintKind]:
-        """The kinds of constraint that it has a field for; whether a server heeds it is for a probe to see."""
 
-    def write(self, request: SampleRequest) -> HTTPRequest:
-        """The request for one sample. Raises ValueError, in words, for what it has no field for."""
+class BadAnswer(Exception):
+    """An answer without what was asked for; the message says what is wrong with it, to be read after "the server"."""
 
-    def streamed(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The same request, with its answer as it is written."""
 
-    def read(self, answer: Any) -> CompletionChunk:
-        """What an answer, or an event of a stream, says. Raises Refused and Unreachable."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A POST of `body` to `path` whose answer is numbers, which `read` finds in its JSON. `read` raises BadAnswer."""
 
-    def counts(self, answer: Any) -> CompletionChunk:
-        """The server's counts of tokens alone, also of an answer that `read` raises for."""
+    path: str
+    body: Mapping[str, Any]
+    read: Callable[[Any], Values]
+
+
+# Sends a question, or finds its cached answer. Raises EngineError.
+Send = Callable[[Question], Awaitable[tuple[Values, Calls]]]
+
+
+def field(answer: Any, *names: str | int) -> Any:
+    """What an answer has under these names, one inside the other. Raises BadAnswer where there is nothing."""
+    for name in names:
+        try:
+            answer = answer[name]
+        except (KeyError, IndexError, TypeError):
+            shown = ".".join(map(str, names))
+            raise BadAnswer(f"returned no `{shown}`") from None
+    return answer
+
+
+def number(value: Any) -> float:
+    """A finite number of an answer. Raises BadAnswer."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadAnswer(f"returned {str(value)[:40]!r} instead of a number")
+    return float(value)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qpdsl.executor.remote.dialects.dialect import Dialect
 from qpdsl.executor.remote.dialects.llamacpp import LlamaCppDialect
 from qpdsl.executor.remote.dialects.openai import OpenAIDialect
 from qpdsl.executor.remote.dialects.sglang import SGLangDialect
 from qpdsl.executor.remote.dialects.vllm import VLLMDialect
 from qpdsl.grammar.model_id import DialectName
 
-_DIALECTS: Mapping[DialectName, Dialect] = {
+_DIALECTS: Mapping[DialectName, OpenAIDialect] = {
     "openai": OpenAIDialect(),
     "vllm": VLLMDialect(),
     "sglang": SGLangDialect(),
@@ -19,6 +18,6 @@ _DIALECTS: Mapping[DialectName, Dialect] = {
 }
 
 
-def named(name: DialectName) -> Dialect:
+def named(name: DialectName) -> OpenAIDialect:
     """The dialect of that name."""
     return _DIALECTS[name]

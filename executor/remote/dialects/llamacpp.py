@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qpdsl.executor.remote.dialects.openai import OpenAIDialect, all_filters, count_in
-from qpdsl.executor.requests.request import Constraint, ConstraintKind, SamplingParams
+from qpdsl.executor.requests.request import ConstraintKind, SampleConstraint, SamplingParams
 
 
 class LlamaCppDialect(OpenAIDialect):
@@ -20,7 +20,7 @@ class LlamaCppDialect(OpenAIDialect):
     def _unbounded(self) -> dict[str, Any]:
         return {"max_tokens": -1}
 
-    def _held(self, constraint: Constraint, *, chat: bool) -> dict[str, Any]:
+    def _held(self, constraint: SampleConstraint, *, chat: bool) -> dict[str, Any]:
         if constraint.kind == "choice":
             return {"grammar": f"root ::= {' | '.join(map(_literal, json.loads(constraint.source)))}"}
         if constraint.kind != "json_schema":

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from qpdsl.executor.remote.dialects.dialect import CompletionChunk, HTTPRequest, Messages, SampleRequest
-from qpdsl.executor.remote.server.errors import MOST_WORDS, PASSING, Refused, Unreachable
-from qpdsl.executor.requests.request import Constraint, ConstraintKind, SamplingParams
+from qpdsl.executor.remote.dialects.dialect import (
+    BadAnswer,
+    CompletionChunk,
+    HTTPRequest,
+    Messages,
+    Question,
+    SampleRequest,
+    Tokens,
+    Values,
+    Want,
+    field,
+    number,
+)
+from qpdsl.executor.remote.server.failures import MAX_WORDS, PASSING, Refused, Unreachable
+from qpdsl.executor.remote.server.server_capabilities import ScoreSource, ServerCapabilities
+from qpdsl.executor.requests.request import ConstraintKind, SampleConstraint, SamplingParams
+from qpdsl.grammar.words import THOUGHT_FIELDS
 
 # No request takes so many tokens.
-_MOST_TOKENS = 1 << 40
+_MAX_TOKENS = 1 << 40
+# Log-probabilities are cut off here, as vLLM does: JSON has no infinity.
+_MIN_LOGPROB = -9999.0
 # Characters of an answer that are shown where it cannot be read.
 _SHOWN = 120
 
@@ -22,45 +38,65 @@ class _Unreadable(ValueError):
 
 
 class OpenAIDialect:
-    """Only fields that api.openai.com knows: it refuses others. The base of the dialects that have more."""
+    """Writes requests and reads answers, with the fields alone that api.openai.com knows: it refuses others.
+
+    It is the base of the dialects that have more, and has no state. `constraints` are the kinds that it has a field
+    for; whether a server heeds it is for a probe to see. `reads_next`: a question about a path can ask what follows all
+    of its tokens; `reads_likeliest`: and reads the likeliest ids too, up to a bound that the server has.
+    `score_sources`: where the scores of a reward model may come from.
+    """
 
     constraints: frozenset[ConstraintKind] = frozenset({"json_schema"})
+    reads_next = False
+    reads_likeliest = False
+    score_sources: Sequence[ScoreSource] = ()
     # What else than usage at its end a stream is asked for.
     _stream_options: Mapping[str, bool] = {}
+    # Fields that have the server go on with the last turn; one of this dialect does it by itself, or does not.
+    _prefill: Mapping[str, Any] = {}
+    # Fields that ask for log-probabilities, for token ids, and for the stop in the text; and which one names the stop.
+    _logprobs: Mapping[str, Any] = {"logprobs": 1}
+    _ids: Mapping[str, Any] = {}
+    _stops: Mapping[str, Any] = {}
+    _stopped_by: str | None = None
 
     def write(self, request: SampleRequest) -> HTTPRequest:
-        able = request.abilities
+        """The request for one sample. Raises ValueError, in words, for what it has no field for."""
+        able = request.capabilities
         body: dict[str, Any] = {"model": request.model, **self._sampling(request.sampling), "seed": request.seed}
         if isinstance(request.prompt, Messages):
             path, most = "chat/completions", able.max_tokens_name
-            body["messages"] = self._messages(request.prompt)
-            if request.prompt.begun:
-                body |= self._prefill()
+            body["messages"] = self._messages(request.prompt, able)
+            if request.prompt.begun is not None:
+                body |= self._prefill
+            body |= self._thinking(request.prompt, request.thought, able)
             if able.logprobs:
                 body["logprobs"] = True
         else:
             path, most = "completions", "max_tokens"
             body["prompt"] = list(request.prompt) if isinstance(request.prompt, tuple) else request.prompt
             if able.logprobs:
-                body |= self._logprobs()
+                body |= self._logprobs
         if request.max_tokens is not None:
             body[most] = request.max_tokens
         elif path == "completions":
             body |= self._unbounded()
         if able.token_ids and isinstance(request.prompt, tuple):
-            body |= self._ids()
+            body |= self._ids
         if request.stops:
-            body |= self._stops(request.stops)
+            body |= {"stop": list(request.stops), **self._stops}
         if request.constraint is not None:
             body |= self._held(request.constraint, chat=path == "chat/completions")
         return HTTPRequest(path, body)
 
     def streamed(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The same request, with its answer as it is written."""
         return {**body, "stream": True, "stream_options": {"include_usage": True, **self._stream_options}}
 
     def read(self, answer: Any) -> CompletionChunk:
+        """What an answer, or an event of a stream, says. Raises Refused and Unreachable."""
         if not isinstance(answer, dict):
-            raise Refused("the server answers with something else than an answer", 200)
+            raise Refused("the server's answer is not a JSON object", 200)
         if answer.get("error"):
             raise _told(answer["error"])
         try:
@@ -73,6 +109,7 @@ class OpenAIDialect:
             raise Refused(message, 200) from error
 
     def counts(self, answer: Any) -> CompletionChunk:
+        """The server's counts of tokens alone, also of an answer that `read` raises for."""
         if not isinstance(answer, dict):
             return CompletionChunk()
         usage = answer.get("usage")
@@ -80,7 +117,39 @@ class OpenAIDialect:
             prompt_tokens=count_in(usage, "prompt_tokens"),
             cached_tokens=self._cached(answer),
             sampled_tokens=count_in(usage, "completion_tokens"),
+            thought_tokens=count_in(_details(usage, "completion"), "reasoning_tokens"),
         )
+
+    def path_question(self, model: str, tokens: Tokens, wants: Sequence[Want], likeliest: int) -> Question:
+        """About ids after several numbers of the `tokens`. Those that do not stand there may be left out.
+
+        Here by `echo`, which has the log-probabilities of the tokens that stand there alone.
+        """
+
+        def read(answer: Any) -> Values:
+            values = field(answer, "choices", 0, "logprobs", "token_logprobs")
+            # With the token that is drawn, which some leave out.
+            if not isinstance(values, list) or not 0 <= len(values) - len(tokens) <= 1:
+                raise BadAnswer(f"returned no log-probabilities of the {len(tokens)} tokens that it was given")
+            return tuple(
+                tuple(as_logprob(values[length]) if id == tokens[length] else None for id in ids)
+                for length, ids in wants
+            )
+
+        return Question("completions", {**reading(model, tokens), "echo": True, "logprobs": 1}, read)
+
+    def next_question(self, model: str, tokens: Tokens, ids: Tokens) -> Question | None:
+        """About ids as the token that follows `tokens`; None where the dialect has no such question."""
+        return None
+
+    def score_question(
+        self, source: ScoreSource, model: str, tokens: Tokens, places: Sequence[int], outputs: Tokens, *, shares: bool
+    ) -> Question:
+        """About the `outputs` of a reward model's head: at each of `places` ("pooling"), or at the last token.
+
+        `shares`: the server answers with probabilities; their logarithms are read.
+        """
+        raise ValueError("this dialect has no reward models")
 
     def _sampling(self, sampling: SamplingParams) -> dict[str, Any]:
         """What is neutral is sent too: the defaults of servers are others, those of their models often."""
@@ -88,27 +157,32 @@ class OpenAIDialect:
             raise ValueError("this dialect has no top_k and no min_p")
         return {"temperature": _temperature(sampling), "top_p": _top_p(sampling)}
 
-    def _messages(self, prompt: Messages) -> list[dict[str, str]]:
-        turns = [*prompt.turns, *([("assistant", prompt.begun)] if prompt.begun else [])]
-        return [{"role": role, "content": text} for role, text in turns]
+    def _messages(self, prompt: Messages, able: ServerCapabilities) -> list[dict[str, str]]:
+        turns = [*prompt.turns, *([] if prompt.begun is None else [prompt.begun])]
+        field = able.thinking.field if able.thinking is not None and able.thinking.returned else None
+        return [
+            {"role": turn.role, "content": turn.text} | ({field: turn.thought} if field and turn.thought else {})
+            for turn in turns
+        ]
 
-    def _prefill(self) -> dict[str, Any]:
-        """What has the server go on with the last turn; a server of this dialect does it by itself, or does not."""
-        return {}
-
-    def _logprobs(self) -> dict[str, Any]:
-        return {"logprobs": 1}
-
-    def _ids(self) -> dict[str, Any]:
-        return {}
+    def _thinking(self, prompt: Messages, bound: int | None, able: ServerCapabilities) -> Mapping[str, Any]:
+        """What says how the model is to think, in the fields that the server was seen to heed."""
+        thinking, think = able.thinking, prompt.think
+        if thinking is None:
+            return {}
+        if think not in ("", *thinking.switches):
+            known = ", ".join(thinking.switches) or "none"
+            raise ValueError(f"its server does not know `think={think}`; it knows {known}")
+        if bound is None:
+            return thinking.switches.get(think, {})
+        if thinking.bound is None:
+            raise ValueError("its server takes no bound on a thought")
+        return {**thinking.switches.get(think, {}), thinking.bound: bound}
 
     def _unbounded(self) -> dict[str, Any]:
         return {"max_tokens": None}
 
-    def _stops(self, stops: tuple[str, ...]) -> dict[str, Any]:
-        return {"stop": list(stops)}
-
-    def _held(self, constraint: Constraint, *, chat: bool) -> dict[str, Any]:
+    def _held(self, constraint: SampleConstraint, *, chat: bool) -> dict[str, Any]:
         if constraint.kind != "json_schema":
             raise ValueError(f"this dialect has no field for a {constraint.kind}")
         schema = {"name": "record", "schema": json.loads(constraint.source), "strict": True}
@@ -124,39 +198,67 @@ class OpenAIDialect:
         choice = choices[0]
         message = choice.get("message", choice.get("delta"))
         text = choice.get("text") if message is None else message.get("content")
-        if not isinstance(text, str | None):
-            raise _Unreadable("its text is no text")
+        thought = thought_in(message or {})[1]
+        if not isinstance(text, str | None) or not isinstance(thought, str):
+            raise _Unreadable("its text is not a string")
         logprobs, sizes = _logprobs(choice.get("logprobs"))
         if not all(map(math.isfinite, logprobs)):
-            raise _Unreadable("a log-probability is no number")
+            raise _Unreadable("a log-probability is not a number")
+        stop = None if self._stopped_by is None else choice.get(self._stopped_by)
         return CompletionChunk(
             text or "",
             self._token_ids(choice),
             logprobs,
             sizes,
             _finish(choice.get("finish_reason")),
-            self._stopped_by(choice),
+            stop if isinstance(stop, str) else None,
             counts.prompt_tokens,
             counts.cached_tokens,
             counts.sampled_tokens,
+            thought,
+            counts.thought_tokens,
         )
 
     def _token_ids(self, choice: Mapping[str, Any]) -> tuple[int, ...] | None:
         return None
 
-    def _stopped_by(self, choice: Mapping[str, Any]) -> str | None:
-        """The text that ended it, where it is told."""
-        return None
-
     def _cached(self, answer: Mapping[str, Any]) -> int | None:
-        usage = answer.get("usage")
-        return count_in(usage.get("prompt_tokens_details") if isinstance(usage, dict) else None, "cached_tokens")
+        return count_in(_details(answer.get("usage"), "prompt"), "cached_tokens")
+
+
+def reading(model: str, tokens: Tokens) -> dict[str, Any]:
+    """The body of a question. One token is drawn in any case: what a server makes of `max_tokens` 0 differs."""
+    return {"model": model, "prompt": list(tokens), "max_tokens": 1, "temperature": 0, "seed": 0}
+
+
+def as_logprob(value: Any) -> float:
+    """A log-probability of an answer. Raises BadAnswer."""
+    logprob = number(value)
+    if logprob > 1e-3:
+        raise BadAnswer(f"returned {logprob} as a log-probability")
+    return max(min(logprob, 0.0), _MIN_LOGPROB)
+
+
+def as_outputs(row: Any, outputs: Tokens, *, shares: bool = False) -> tuple[float, ...]:
+    """The numbers of a reward model's head. Raises BadAnswer."""
+    numbers = [number(field(row, output)) for output in outputs]
+    return tuple(math.log(one) if one > 0 else -745.0 for one in numbers) if shares else tuple(numbers)
+
+
+def thought_in(message: Mapping[str, Any]) -> tuple[str | None, Any]:
+    """The field of a message, or of a piece of one, that has its thought, and the thought; none and "" without."""
+    return next(((name, message[name]) for name in THOUGHT_FIELDS if message.get(name)), (None, ""))
+
+
+def _details(usage: Any, of: Literal["prompt", "completion"]) -> Any:
+    """What usage says of the parts of a count."""
+    return usage.get(f"{of}_tokens_details") if isinstance(usage, dict) else None
 
 
 def count_in(counts: Any, name: str) -> int | None:
     """A number of tokens that a server tells; None where it tells none, or one that nothing has."""
     count = counts.get(name) if isinstance(counts, dict) else None
-    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= _MOST_TOKENS else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= _MAX_TOKENS else None
 
 
 def given_ids(choice: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -205,15 +307,15 @@ def _finish(reason: Any) -> Any:
     if reason in (None, "stop", "length"):
         return reason
     if reason in ("abort", "error"):
-        raise Unreachable("the server gave the request up")
-    raise Refused(f"the server ended the answer for another reason: {reason}", 200)
+        raise Unreachable("the server aborted the request")
+    raise Refused(f"the server ended the answer for an unknown reason: {reason}", 200)
 
 
 def _told(error: Any) -> Refused | Unreachable:
     """An error in an answer of status 200, or in a stream."""
     message = error.get("message", error) if isinstance(error, dict) else error
     status = error.get("code") if isinstance(error, dict) else None
-    words = f"the server broke off: {' '.join(str(message).split())[:MOST_WORDS]}"
+    words = f"the server reported an error: {' '.join(str(message).split())[:MAX_WORDS]}"
     if isinstance(status, int) and 400 <= status < 500 and status not in PASSING:
         return Refused(words, status)
     return Unreachable(words, status=status if isinstance(status, int) else None)

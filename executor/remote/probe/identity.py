@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qpdsl.executor.remote.server.connection import Connection
-from qpdsl.executor.remote.server.errors import Refused, Unreachable
+from qpdsl.executor.remote.server.failures import Refused, Unreachable
 from qpdsl.grammar.model_id import DialectName
 
 # What a server says of whose its models are, and what it is then.

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from qpdsl.executor.remote.dialects.dialect import CompletionChunk, Dialect, HTTPRequest, Prompt, SampleRequest
-from qpdsl.executor.remote.server.abilities import Abilities
+from qpdsl.executor.remote.dialects.dialect import CompletionChunk, HTTPRequest, Prompt, SampleRequest
+from qpdsl.executor.remote.dialects.openai import OpenAIDialect
 from qpdsl.executor.remote.server.connection import Connection
-from qpdsl.executor.remote.server.errors import Refused, Unreachable
-from qpdsl.executor.requests.request import Constraint, SamplingParams
+from qpdsl.executor.remote.server.failures import Refused, Unreachable
+from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
+from qpdsl.executor.requests.request import SampleConstraint, SamplingParams
 
 # Two seeds of the range that samples take theirs from: one near its end, one that is no power of two.
 SEEDS = (2**31 - 2, 20_261_122)
@@ -24,18 +25,19 @@ _TRIES, _PAUSE, _LONGEST_PAUSE = 4, 1.0, 20.0
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """One short sample, greedy where nothing else is said. `prompt`: None for the client's first one.
+    """One short sample. `prompt`: None for the client's first one; `sampling`: None for the client's own.
 
-    `most`: tokens at most. `shape`: what the dialect is to ask for besides, as abilities; None for the client's own.
+    `most`: tokens at most of an answer. `shape`: what the dialect is to ask for besides, as capabilities; None for the
+    client's own.
     """
 
     prompt: Prompt | None = None
-    sampling: SamplingParams = field(default=SamplingParams(temperature=0.0))
+    sampling: SamplingParams | None = None
     seed: int = SEEDS[0]
     most: int = LENGTH
     stops: tuple[str, ...] = ()
-    constraint: Constraint | None = None
-    shape: Abilities | None = None
+    constraint: SampleConstraint | None = None
+    shape: ServerCapabilities | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +45,26 @@ class ProbeClient:
     """Asks one server for text of one model in one form: token ids, text or messages.
 
     `prompts` are alike; the first that the model has something to say to counts. `shape` is what the dialect is to ask
-    for besides, as abilities.
+    for besides, as capabilities. `greedy`: its samples are, as far as nothing else is said; a model whose server takes
+    no temperature samples at 1. `room`: tokens for a thought, beside those of the answer.
     """
 
     connection: Connection
-    dialect: Dialect
+    dialect: OpenAIDialect
     model: str
     prompts: Sequence[Prompt]
-    shape: Abilities = field(default=Abilities())
+    shape: ServerCapabilities = field(default=ServerCapabilities())
+    greedy: bool = True
+    room: int = 0
 
     async def ask(self, request: ProbeRequest) -> CompletionChunk | None:
         """What is answered, None where the server or the dialect refuses. Raises Unreachable."""
         written = self.written(request)
-        answer = None if written is None else await self.post(written.path, written.body)
+        return None if written is None else await self.read(written.path, written.body)
+
+    async def read(self, path: str, body: Mapping[str, Any]) -> CompletionChunk | None:
+        """What a body is answered, None where the server refuses. Raises Unreachable."""
+        answer = await self.post(path, body)
         try:
             return None if answer is None else self.dialect.read(answer)
         except (Refused, Unreachable):
@@ -66,8 +75,8 @@ class ProbeClient:
         sample = SampleRequest(
             self.model,
             self.prompts[0] if request.prompt is None else request.prompt,
-            request.sampling,
-            request.most,
+            SamplingParams(temperature=0.0 if self.greedy else 1.0) if request.sampling is None else request.sampling,
+            request.most + self.room,
             request.seed,
             request.shape or self.shape,
             request.stops,

@@ -1,27 +1,32 @@
-"""Asks a server what it does for one model, and says what was seen."""
+"""Asks a server what it does for one model: also whether its token ids are those of a tokenizer here."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, get_args
 
 from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.executor.remote.dialects.dialect import Messages
+from qpdsl.executor.remote.dialects.dialect import Message, Messages, Question, Values
 from qpdsl.executor.remote.dialects.known_dialects import named
-from qpdsl.executor.remote.probe.drawn import Drawn, draws, greedy_text
-from qpdsl.executor.remote.probe.held import Held, goes_on, holds
+from qpdsl.executor.remote.probe.constraint_probe import constraints, prefills
 from qpdsl.executor.remote.probe.identity import Identity, identify
 from qpdsl.executor.remote.probe.probe_client import LENGTH, ProbeClient, ProbeRequest, posted
-from qpdsl.executor.remote.probe.told import Told, stops_when_left, tells
-from qpdsl.executor.remote.probe.vocabulary import same_tokens
-from qpdsl.executor.remote.scoring.reading import Reading, Values
-from qpdsl.executor.remote.scoring.scoring_abilities import with_scoring
-from qpdsl.executor.remote.server.abilities import Abilities, BoundName, Endpoint
+from qpdsl.executor.remote.probe.response_probe import cancels, response
+from qpdsl.executor.remote.probe.sampling_probe import greedy_text, sampling
+from qpdsl.executor.remote.probe.scoring_probe import with_scoring
+from qpdsl.executor.remote.probe.thinking_probe import ROOM, SeenThinking, answering, thinking
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.connection import Connection
-from qpdsl.executor.remote.server.errors import ServerError
+from qpdsl.executor.remote.server.failures import ServerError
+from qpdsl.executor.remote.server.server_capabilities import (
+    BoundName,
+    Endpoint,
+    ServerCapabilities,
+    ServerThinking,
+)
 from qpdsl.executor.requests.request import Calls
 from qpdsl.grammar.suggest import listed
 
@@ -43,14 +48,33 @@ _MESSAGES = (
     "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?",
 )
 _SCORED = "Mia has 3 boxes with 4 cards in each box."
-_WAYS: Mapping[Endpoint, str] = {"ids": "completions", "text": "completions", "chat": "chat completions"}
-# What is seen of one form of prompts, but for the chat's own.
-_Seen = tuple[ProbeClient, Drawn, Held, Told]
+_ENDPOINTS: Mapping[Endpoint, str] = {"ids": "completions", "text": "completions", "chat": "chat completions"}
+
+
+# Words, figures, white space, letters beside a to z, and signs of code: what tokenizers cut in different ways.
+_TOKENIZED = (
+    "The answer is 42, not 1077.",
+    "  two\n\n\tlines ",
+    "naïve café, 日本語 🙂",
+    "for x in y[2:]: z = {'a': x}",
+)
+# What gives the ids of a text, and the text of ids: path, name of what is sent, name of what comes back.
+_TO_IDS = (
+    ("/tokenize", "prompt", "tokens"),
+    ("/tokenize", "content", "tokens"),
+    ("/extras/tokenize", "input", "tokens"),
+)
+_TO_TEXT = (
+    ("/detokenize", "tokens", "prompt"),
+    ("/detokenize", "tokens", "content"),
+    ("/detokenize", "tokens", "text"),
+)
+_PLAIN: Mapping[str, Any] = {"add_special_tokens": False, "add_special": False}
 
 
 async def probe(
     connection: Connection, address: Address, tokenizer: PreTrainedTokenizerFast | None = None
-) -> Abilities:
+) -> ServerCapabilities:
     """What the server was seen to do for the model, by some fifty requests for a few tokens each.
 
     `tokenizer` is that of the address, where it names one. Raises ModelError where the server does not answer or does
@@ -63,16 +87,22 @@ async def probe(
     except ServerError as error:
         raise ModelError(str(address), str(error)) from error
     except TimeoutError:
-        raise ModelError(str(address), f"the server did not answer a probe in {_PATIENCE:g} s") from None
+        raise ModelError(str(address), f"a probe of the server took more than {_PATIENCE:g} s") from None
 
 
 async def _probed(
     connection: Connection, address: Address, tokenizer: PreTrainedTokenizerFast | None, identity: Identity
-) -> Abilities:
-    known = Abilities(context=identity.context_of(address.name), version=identity.named)
+) -> ServerCapabilities:
+    known = ServerCapabilities(context=identity.context_of(address.name), version=identity.named)
     clients = await _clients(connection, address, tokenizer)
     own = tokenizer if "ids" in clients else None
-    seen: dict[Endpoint, _Seen] = {}
+    thinks = SeenThinking(None)
+    if "chat" in clients and own is None:
+        thinks = await thinking(clients["chat"])
+    if thinks.thinking is not None:
+        clients["chat"] = answering(clients["chat"], thinks.thinking)
+    seen: dict[Endpoint, list[ServerCapabilities]] = {}
+    best: tuple[ProbeClient, int] | None = None
     prefill = False
     for endpoint, client in clients.items():
         # Where token ids are sent, nothing else is.
@@ -81,40 +111,49 @@ async def _probed(
         found = await greedy_text(client)
         if found is None or not found[1]:
             continue
-        seen[endpoint] = (
-            client,
-            await draws(client, *found),
-            await holds(client, *found),
-            await tells(client, *found, own),
-        )
-        prefill = prefill or (endpoint == "chat" and await goes_on(client, *found))
-    if not seen:
+        best = best or (client, found[0])
+        seen[endpoint] = [
+            await sampling(client, *found),
+            await constraints(client, *found),
+            await response(client, *found, own),
+        ]
+        prefill = prefill or (endpoint == "chat" and await prefills(client, *found))
+    if best is None:
         scored = known if tokenizer is None else await _scores(connection, address, tokenizer, known)
         if scored.scores is not None:
             return replace(scored, endpoint="ids", notes=_notes(address, identity, scored.scores, {}))
-        raise ModelError(str(address), await _no_answer(connection, address, identity))
-    abilities = _together(known, seen, prefill, clients)
-    notes = _notes(address, identity, None, seen)
+        raise ModelError(str(address), await _no_answer(connection, address, identity, thinks.thinking))
+    notes = (*_notes(address, identity, None, seen), *thinks.notes)
     if "ids" not in clients and tokenizer is not None:
-        notes = (*notes, f"does not go on from token ids of `{address.tokenizer}`")
-    first = next(iter(seen.values()))
-    abilities = replace(abilities, cancels=await stops_when_left(first[0], first[1].prompt), notes=notes)
-    return abilities if own is None else await _scores(connection, address, own, abilities)
+        notes = (*notes, f"does not continue from token ids of `{address.tokenizer}`")
+    capabilities = replace(
+        _common(known, seen),
+        endpoint=next(iter(seen)),
+        chat="chat" in clients,
+        prefill=prefill,
+        thinking=thinks.thinking,
+        max_tokens_name=clients["chat"].shape.max_tokens_name if "chat" in clients else "max_tokens",
+        cancels=await cancels(*best),
+        notes=notes,
+    )
+    return capabilities if own is None else await _scores(connection, address, own, capabilities)
 
 
 async def _clients(
     connection: Connection, address: Address, tokenizer: PreTrainedTokenizerFast | None
-) -> Mapping[Endpoint, ProbeClient]:
+) -> dict[Endpoint, ProbeClient]:
     """A client for each form of prompts that the server answers, the best first."""
     dialect = named(address.dialect)
     text = ProbeClient(connection, dialect, address.name, _TEXTS)
-    chat = ProbeClient(connection, dialect, address.name, [Messages((("user", message),)) for message in _MESSAGES])
+    chat = ProbeClient(
+        connection, dialect, address.name, [Messages((Message("user", message),)) for message in _MESSAGES]
+    )
     clients: dict[Endpoint, ProbeClient] = {}
     written = await text.ask(ProbeRequest())
     if tokenizer is not None:
         prompts = [tuple(tokenizer.encode(prompt)) for prompt in _TEXTS]
         ids = ProbeClient(connection, dialect, address.name, prompts)
-        agree = await same_tokens(connection, address.name, tokenizer)
+        agree = await _same_tokens(connection, address.name, tokenizer)
         counted = await ids.ask(ProbeRequest()) if agree is not False else None
         if counted is not None and counted.prompt_tokens == len(prompts[0]):
             # Where nothing is told of ids, that text and ids are continued alike shows that they are read.
@@ -123,8 +162,9 @@ async def _clients(
                 clients["ids"] = ids
     if written is not None:
         clients["text"] = text
-    for name in get_args(BoundName):
-        bounded = replace(chat, shape=Abilities(max_tokens_name=name))
+    # Some models have a temperature of their own, and their servers refuse another.
+    for greedy, name in product((True, False), get_args(BoundName)):
+        bounded = replace(chat, shape=ServerCapabilities(max_tokens_name=name), greedy=greedy)
         answer = await bounded.ask(ProbeRequest(most=LENGTH // 2))
         if answer is not None and (answer.sampled_tokens is None or answer.sampled_tokens <= LENGTH // 2):
             clients["chat"] = bounded
@@ -132,89 +172,114 @@ async def _clients(
     return clients
 
 
-def _together(
-    known: Abilities, seen: Mapping[Endpoint, _Seen], prefill: bool, clients: Mapping[Endpoint, ProbeClient]
-) -> Abilities:
-    """What all forms have that will be used."""
-    drawn = [found for _, found, _, _ in seen.values()]
-    held = [found for _, _, found, _ in seen.values()]
-    told = [found for _, _, _, found in seen.values()]
-    constraints = held[0].constraints
-    for found in held[1:]:
-        constraints &= found.constraints
-    return replace(
-        known,
-        endpoint=next(iter(seen)),
-        chat="chat" in clients,
-        prefill=prefill,
-        seeds=all(found.seeds for found in drawn),
-        largest_seed=min(found.largest_seed for found in drawn),
-        greedy=all(found.greedy for found in drawn),
-        temperature=all(found.temperature for found in drawn),
-        top_k=all(found.top_k for found in drawn),
-        top_p=all(found.top_p for found in drawn),
-        min_p=all(found.min_p for found in drawn),
-        n=all(found.n for found in drawn),
-        logprobs=all(found.logprobs for found in told),
-        token_ids=all(found.token_ids for found in told),
-        constraints=constraints,
-        stops=all(found.stops for found in held),
-        names_stop=all(found.names_stop for found in held),
-        max_tokens_name=clients["chat"].shape.max_tokens_name if "chat" in clients else "max_tokens",
-        cached_tokens=all(found.cached_tokens for found in told),
-        streams=all(found.streams for found in told),
-    )
+# Who finds out which fields, in the order in which a form of prompts is probed.
+_PROBED = (
+    ("seeds", "largest_seed", "greedy", "temperature", "top_k", "top_p", "min_p", "n"),
+    ("constraints", "stops", "names_stop"),
+    ("logprobs", "token_ids", "streams", "cached_tokens"),
+)
+
+
+def _common(known: ServerCapabilities, seen: Mapping[Endpoint, Sequence[ServerCapabilities]]) -> ServerCapabilities:
+    """With what all forms of prompts have that will be used."""
+    common: dict[str, Any] = {}
+    for place, names in enumerate(_PROBED):
+        for name in names:
+            values = [getattr(found[place], name) for found in seen.values()]
+            # Of flags all, of numbers the least, of sets what is in each.
+            common[name] = frozenset.intersection(*values) if isinstance(values[0], frozenset) else min(values)
+    return replace(known, **common)
 
 
 async def _scores(
-    connection: Connection, address: Address, tokenizer: PreTrainedTokenizerFast, known: Abilities
-) -> Abilities:
+    connection: Connection, address: Address, tokenizer: PreTrainedTokenizerFast, known: ServerCapabilities
+) -> ServerCapabilities:
     """With what the server reads of given tokens."""
 
-    async def read(reading: Reading) -> tuple[Values, Calls]:
-        return reading.read(await posted(connection, reading.path, reading.body)), Calls(requests=1)
+    async def send(question: Question) -> tuple[Values, Calls]:
+        return question.read(await posted(connection, question.path, question.body)), Calls(requests=1)
 
-    return await with_scoring(known, address, tokenizer.encode(_SCORED), read)
+    return await with_scoring(known, address, tokenizer.encode(_SCORED), send)
 
 
-async def _no_answer(connection: Connection, address: Address, identity: Identity) -> str:
+async def _no_answer(
+    connection: Connection, address: Address, identity: Identity, thinking: ServerThinking | None
+) -> str:
     """Why the server gives no text for the model, in words."""
+    if thinking is not None:
+        return (
+            f"the model thinks for more than {ROOM} tokens about each question of the probe, and cannot be kept from it"
+        )
     if identity.models and address.name not in identity.models:
         return f"the server has no model of that name, only {listed(identity.models[:8], last='and')}"
-    body = {"model": address.name, "messages": [{"role": "user", "content": _MESSAGES[0]}], "max_tokens": LENGTH}
+    body = {
+        "model": address.name,
+        "messages": [{"role": "user", "content": _MESSAGES[0]}],
+        "max_tokens": LENGTH,
+        "seed": 1,
+    }
     try:
-        answer = await connection.post("chat/completions", body)
+        await connection.post("chat/completions", body)
     except ServerError as error:
         hint = "" if address.url.endswith("/v1") else f"; the URL of most servers ends with `/v1`: `{address.url}/v1`"
         return f"{error}{hint}"
-    if _reasons(answer):
-        return "the server keeps the model's reasoning apart from its text; start it without a parser of reasoning"
-    return "the server writes no text, whatever it is asked: it is none of a kind that is known"
+    return "the server returns no text: it is of no known kind"
 
 
-def _reasons(answer: Any) -> bool:
-    try:
-        message = answer["choices"][0]["message"]
-        return bool(message.get("reasoning") or message.get("reasoning_content"))
-    except (KeyError, IndexError, TypeError, AttributeError):
-        return False
-
-
-def _notes(address: Address, identity: Identity, scores: str | None, seen: Mapping[Endpoint, _Seen]) -> tuple[str, ...]:
+def _notes(
+    address: Address, identity: Identity, scores: str | None, seen: Mapping[Endpoint, Sequence[ServerCapabilities]]
+) -> tuple[str, ...]:
     """What people should know, each once."""
     notes: list[str] = []
     if identity.dialect not in (None, address.dialect):
-        better = "it can do more there" if address.dialect == "openai" else "what it has goes by other names there"
-        notes.append(f"is {identity.kind}: name it `{identity.dialect}:…`, {better}")
+        better = "which supports more" if address.dialect == "openai" else "whose fields have other names"
+        notes.append(f"is {identity.kind}: use `{identity.dialect}:…`, {better}")
     if identity.models and address.name not in identity.models:
         notes.append(
             f"does not list the model, only {listed(identity.models[:8], last='and')}; it may answer with another"
         )
     if scores is not None:
         notes.append("serves a reward model, which writes no text")
-    by_way = {endpoint: (*drawn.notes, *held.notes) for endpoint, (_, drawn, held, _) in seen.items()}
-    for endpoint, own in by_way.items():
+    by_endpoint = {endpoint: [note for one in found for note in one.notes] for endpoint, found in seen.items()}
+    for endpoint, own in by_endpoint.items():
         for note in own:
-            everywhere = all(note in others for others in by_way.values())
-            notes.append(note if everywhere else f"{note}, in {_WAYS[endpoint]}")
+            everywhere = all(note in others for others in by_endpoint.values())
+            notes.append(note if everywhere else f"{note}, in {_ENDPOINTS[endpoint]}")
     return tuple(dict.fromkeys(notes))
+
+
+async def _same_tokens(connection: Connection, model: str, tokenizer: PreTrainedTokenizerFast) -> bool | None:
+    """Whether ids mean the same there and here, None where the server does not say.
+
+    A server that reads our ids as our text has our vocabulary, whatever it makes of text itself: text is cut here.
+    """
+    here = [list(tokenizer.encode(text, add_special_tokens=False)) for text in _TOKENIZED]
+    there = await _all(connection, model, _TO_TEXT, here)
+    if there is not None:
+        read = [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in here]
+        return all(_alike(said, text) for said, text in zip(there, read, strict=True))
+    ids = await _all(connection, model, _TO_IDS, _TOKENIZED)
+    return None if ids is None else ids == here
+
+
+async def _all(
+    connection: Connection, model: str, forms: Sequence[tuple[str, str, str]], given: Sequence[Any]
+) -> list[Any] | None:
+    """What the server makes of all that is given, in the first form that it understands; None where in none."""
+    for path, sent, told in forms:
+        first = await _one(connection, model, path, sent, told, given[0])
+        if first is not None:
+            rest = [await _one(connection, model, path, sent, told, one) for one in given[1:]]
+            return [first, *rest]
+    return None
+
+
+async def _one(connection: Connection, model: str, path: str, sent: str, told: str, given: Any) -> Any:
+    plain = {} if sent == "tokens" else _PLAIN
+    answer = await posted(connection, path, {"model": model, sent: given, **plain})
+    return answer.get(told) if isinstance(answer, dict) else None
+
+
+def _alike(said: object, text: str) -> bool:
+    # SentencePiece tokenizers put a space in front, and take it away, in different places.
+    return isinstance(said, str) and said.lstrip(" ") == text.lstrip(" ")

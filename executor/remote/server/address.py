@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.grammar.model_id import DialectName, dialect_of
+from qpdsl.grammar.model_id import DialectName, dialect_of, without_think
 
 _SIGN = " tokenizer="
-_EXAMPLE = "such as `vllm:http://127.0.0.1:8000/v1#name`"
+_EXAMPLE = "; write it as in `vllm:http://127.0.0.1:8000/v1#name`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +34,22 @@ class Address:
         dialect = dialect_of(model)
         if dialect is None:
             return None
-        rest = model.partition(":")[2]
+        rest = without_think(model).partition(":")[2]
         place, _, tokenizer = rest.partition(_SIGN)
         url, _, name = place.strip().partition("#")
         try:
             parts = urlsplit(url)
             port_is_one = parts.port is None or parts.port > 0
         except ValueError:
-            raise ModelError(model, f"`{url}` is no URL, {_EXAMPLE}") from None
+            raise ModelError(model, f"`{url}` is not a URL{_EXAMPLE}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_one:
-            raise ModelError(model, f"`{url}` is no URL of a server, {_EXAMPLE}")
+            raise ModelError(model, f"`{url}` is not the URL of a server{_EXAMPLE}")
         if parts.username is not None or parts.password is not None or parts.query:
-            raise ModelError(model, "a URL of a server has no password and no question; keys come from the environment")
+            raise ModelError(model, "the URL of a server has no password and no query; keys come from the environment")
         if not place.isprintable():
-            raise ModelError(model, f"it has characters that no address has, {_EXAMPLE}")
+            raise ModelError(model, f"it has invalid characters{_EXAMPLE}")
         if not name:
-            raise ModelError(model, f"it does not say which model of the server, {_EXAMPLE}")
+            raise ModelError(model, f"it does not name a model of the server{_EXAMPLE}")
         return cls(dialect, url.rstrip("/"), name, tokenizer.strip() or None)
 
     def __str__(self) -> str:

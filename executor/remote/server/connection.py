@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
-from qpdsl.executor.remote.server.errors import MOST_WORDS, PASSING, Refused, ServerError, Unreachable
-from qpdsl.executor.remote.server.keys import key_of, variable_of
-from qpdsl.executor.remote.server.sse import ServerSentEvents
+from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.remote.server.failures import MAX_WORDS, PASSING, Refused, ServerError, Unreachable
+from qpdsl.executor.remote.server.key_in_text import without_key
 
 # Seconds to reach a server at all, and between two pieces of what is sent.
 _CONNECT, _WRITE = 10.0, 60.0
 # Seconds after which an idle socket is closed: servers do that too (uvicorn after 5), and then a request meets no one.
 _IDLE = 4.0
-# Seconds without a byte of the answer after which it is given up. A whole answer comes at once, after all its tokens.
+# Seconds after which a whole answer is given up, and a stream whose last event came so long ago.
 STALL = 300.0
 # No answer is longer, in bytes.
 _LONGEST = 64 << 20
@@ -29,12 +32,51 @@ _FOREVER = frozenset({501, 505})
 _SPENT = "insufficient_quota"
 
 
+T = TypeVar("T")
+
+
+class _Late(Exception):
+    """The time of an answer is over."""
+
+
+class AnswerClock:
+    """The time that an answer has, from its start or from when it told something last."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.restart()
+
+    def restart(self) -> None:
+        self._end = asyncio.get_running_loop().time() + self._seconds
+
+    async def within(self, work: Awaitable[T], more: float = 0.0) -> T:
+        """The result of what takes no longer, or `more` seconds longer. Raises _Late."""
+        limit = asyncio.timeout_at(self._end + more)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError:
+            if limit.expired():
+                raise _Late from None
+            raise
+
+    async def each(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Each of what comes. Raises _Late."""
+        while True:
+            try:
+                piece = await self.within(anext(pieces))
+            except StopAsyncIteration:
+                return
+            yield piece
+
+
 class Connection:
     """A server under `url`. It has one pool of sockets, made at the first request and closed by `close`.
 
     A path that begins with "/" stands under the server's root, which is the URL without a `/v1` at its end; another
-    one stands under the URL. The key goes to the URL's own origin: no redirect is followed. `stall`: seconds without a
-    byte after which an answer is given up. Raises ModelError where the environment's keys cannot be read.
+    one stands under the URL. The key goes to the URL's own origin: no redirect is followed. `stall`: seconds that a
+    whole answer may take, or the next event of a stream; bytes that tell nothing, comments among them, give it no more.
+    Raises ModelError where the environment's keys cannot be read.
     """
 
     def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None, stall: float = STALL) -> None:
@@ -47,18 +89,18 @@ class Connection:
 
     async def get(self, path: str) -> Any:
         """The JSON of an answer. Raises Refused, Unreachable."""
-        async with self._answer("GET", path, None) as response:
-            return await self._json(response)
+        async with self._answer("GET", path, None) as (response, clock):
+            return await self._json(response, clock)
 
     async def text(self, path: str) -> str:
         """An answer that is text, such as a server's metrics. Raises Refused, Unreachable."""
-        async with self._answer("GET", path, None) as response:
-            return b"".join([piece async for piece in self._pieces(response)]).decode("utf-8", "replace")
+        async with self._answer("GET", path, None) as (response, clock):
+            return b"".join([piece async for piece in self._pieces(response, clock)]).decode("utf-8", "replace")
 
     async def post(self, path: str, body: Mapping[str, Any], stall: float | None = None) -> Any:
         """The JSON of an answer to a JSON body; `stall` where it may take longer. Raises Refused, Unreachable."""
-        async with self._answer("POST", path, body, stall) as response:
-            return await self._json(response)
+        async with self._answer("POST", path, body, stall) as (response, clock):
+            return await self._json(response, clock)
 
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
         """The JSON of each event of an answer, as it comes; of one that is no stream, its own.
@@ -66,16 +108,17 @@ class Connection:
         Closing the generator closes the socket, which tells the server to stop. That the last event is the end of the
         answer is for the caller to see. Raises Refused, Unreachable.
         """
-        async with self._answer("POST", path, body) as response:
+        async with self._answer("POST", path, body) as (response, clock):
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                yield await self._json(response)
+                yield await self._json(response, clock)
                 return
             events = ServerSentEvents()
-            async for piece in self._pieces(response):
+            async for piece in self._pieces(response, clock):
                 for data in events.push(piece):
                     if data.strip() == "[DONE]":
                         return
                     yield self._event(data)
+                    clock.restart()
 
     async def close(self) -> None:
         """Closes all sockets; the next request opens new ones."""
@@ -85,24 +128,30 @@ class Connection:
 
     def without_key(self, text: str) -> str:
         """What is to be shown of a text that the server may have put the key into."""
-        return text if self._key is None else text.replace(self._key, "…")
+        return text if self._key is None else without_key(text, self._key)
 
     @asynccontextmanager
     async def _answer(
         self, method: str, path: str, body: Mapping[str, Any] | None, stall: float | None = None
-    ) -> AsyncIterator[httpx.Response]:
+    ) -> AsyncIterator[tuple[httpx.Response, AnswerClock]]:
         url = f"{self.root}{path}" if path.startswith("/") else f"{self.url}/{path}"
         content = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         try:
             timeout = self._timeout(stall or self.stall)
-            async with self._open().stream(method, url, content=content, timeout=timeout) as response:
+            clock = AnswerClock(stall or self.stall)
+            async with AsyncExitStack() as opened:
+                asking = self._open().stream(method, url, content=content, timeout=timeout)
+                response = await clock.within(opened.enter_async_context(asking), more=_CONNECT + _WRITE)
+                clock.restart()
                 if response.status_code != 200:
-                    raise await self._failure(response)
-                yield response
+                    raise await self._failure(response, clock)
+                yield response, clock
+        except _Late:
+            raise Unreachable(f"{self.url} stopped responding", stalled=True) from None
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise self._unreachable(error) from error
         except (httpx.InvalidURL, UnicodeError) as error:
-            raise Refused(f"{self.url} is no URL of a server: {error}", 0) from error
+            raise Refused(f"{self.url} is not the URL of a server: {error}", 0) from error
 
     def _timeout(self, stall: float) -> httpx.Timeout:
         return httpx.Timeout(stall, connect=_CONNECT, write=_WRITE, pool=None)
@@ -122,51 +171,52 @@ class Connection:
             )
         return self._client
 
-    async def _pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
+    async def _pieces(self, response: httpx.Response, clock: AnswerClock) -> AsyncIterator[bytes]:
         size = 0
-        async for piece in response.aiter_bytes():
+        async for piece in clock.each(response.aiter_bytes()):
             size += len(piece)
             if size > _LONGEST:
-                raise Refused(f"{self.url} gives an answer of more than {_LONGEST >> 20} MiB", response.status_code)
+                raise Refused(f"{self.url} sent an answer of more than {_LONGEST >> 20} MiB", response.status_code)
             yield piece
 
-    async def _json(self, response: httpx.Response) -> Any:
-        content = b"".join([piece async for piece in self._pieces(response)])
+    async def _json(self, response: httpx.Response, clock: AnswerClock) -> Any:
+        content = b"".join([piece async for piece in self._pieces(response, clock)])
         kind = response.headers.get("content-type", "")
         try:
             return json.loads(content)
         except (ValueError, RecursionError):
             if kind and "json" not in kind:
-                what = f"answers with `{kind.partition(';')[0]}` and not with JSON: it is no such server"
+                what = f"answered with `{kind.partition(';')[0]}` instead of JSON: it is not a model server"
                 raise Refused(f"{self.url} {what}", response.status_code) from None
-            raise Unreachable(f"{self.url} gives half an answer") from None
+            raise Unreachable(f"{self.url} sent a truncated answer") from None
 
     def _event(self, data: str) -> Any:
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
-            raise Unreachable(f"{self.url} gives half an answer") from None
+            raise Unreachable(f"{self.url} sent a truncated answer") from None
 
-    async def _failure(self, response: httpx.Response) -> ServerError:
+    async def _failure(self, response: httpx.Response, clock: AnswerClock) -> ServerError:
         status = response.status_code
         if 300 <= status < 400:
             return Refused(self._redirected(response.headers.get("location", "")), status)
-        words, code = self._words(await self._beginning(response))
+        words, code = self._words(await self._beginning(response, clock))
         if status in (401, 403):
-            why = "takes no request without a key" if self._key is None else "does not take the key"
+            why = "requires a key" if self._key is None else "rejected the key"
             return Refused(f"{self.url} {why}: set {variable_of(self.url)} in the environment{words}", status)
         if code != _SPENT and (status in PASSING or (status >= 500 and status not in _FOREVER)):
             after = _retry_after(response.headers)
-            return Unreachable(f"{self.url} answers {status}{words}", retry_after=after, status=status)
-        return Refused(f"{self.url} answers {status}{words}", status)
+            return Unreachable(f"{self.url} answered {status}{words}", retry_after=after, status=status)
+        return Refused(f"{self.url} answered {status}{words}", status)
 
-    async def _beginning(self, response: httpx.Response) -> bytes:
+    async def _beginning(self, response: httpx.Response, clock: AnswerClock) -> bytes:
         """What an error says, as far as it can be read."""
         content = b""
-        async for piece in response.aiter_bytes():
-            content += piece
-            if len(content) > 1 << 16:
-                break
+        with suppress(_Late):
+            async for piece in clock.each(response.aiter_bytes()):
+                content += piece
+                if len(content) > 1 << 16:
+                    break
         return content
 
     def _words(self, content: bytes) -> tuple[str, str]:
@@ -181,27 +231,27 @@ class Connection:
 
     def _shown(self, text: str) -> str:
         text = " ".join(self.without_key(text).split())
-        return f": {text if len(text) <= MOST_WORDS else text[:MOST_WORDS] + '…'}" if text else ""
+        return f": {text if len(text) <= MAX_WORDS else text[:MAX_WORDS] + '…'}" if text else ""
 
     def _redirected(self, place: str) -> str:
         target = httpx.URL(self.url).join(place)
-        return f"{self.url} is not where the model is: it sends to {target.scheme}://{target.netloc.decode()}"
+        return f"{self.url} redirects, which is not followed: the model may be at {target.scheme}://{target.netloc.decode()}"
 
     def _unreachable(self, error: httpx.TransportError | httpx.DecodingError) -> ServerError:
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ssl.SSLCertVerificationError):
-                return Refused(f"{self.url} has a certificate that is not valid: {cause.verify_message}", 0)
+                return Refused(f"{self.url} has an invalid certificate: {cause.verify_message}", 0)
             cause = cause.__cause__ or cause.__context__
         if isinstance(error, httpx.ConnectTimeout):
             return Unreachable(f"{self.url} could not be reached in {_CONNECT:g} s")
         if isinstance(error, httpx.ReadTimeout):
-            return Unreachable(f"{self.url} did not go on: it sent nothing for too long", stalled=True)
+            return Unreachable(f"{self.url} stopped responding", stalled=True)
         if isinstance(error, httpx.ConnectError):
             return Unreachable(f"{self.url} cannot be reached: {str(error) or 'no connection'}")
         if isinstance(error, httpx.UnsupportedProtocol):
-            return Refused(f"{self.url} is no URL of a server", 0)
-        return Unreachable(f"{self.url} broke off: {str(error) or type(error).__name__}")
+            return Refused(f"{self.url} is not the URL of a server", 0)
+        return Unreachable(f"{self.url} dropped the connection: {str(error) or type(error).__name__}")
 
 
 def error_in(said: Any) -> tuple[str, str] | None:
@@ -233,3 +283,104 @@ def _retry_after(headers: httpx.Headers) -> float | None:
             return max(0.0, (moment - datetime.now(UTC)).total_seconds())
     except (ValueError, OverflowError):
         return None
+
+
+_OPENAI = "https://api.openai.com"
+_PORTS = {"http": 80, "https": 443}
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of a URL, written in one way. Raises ValueError for what is not the URL of a server."""
+    parts = urlsplit(url)
+    port = parts.port or _PORTS.get(parts.scheme)
+    if port is None or not parts.hostname:
+        raise ValueError(f"`{url}` is not the URL of a server")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port}"
+
+
+def key_of(url: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """The key for the server of a URL, None without one.
+
+    Raises ModelError where the environment's variables cannot be read.
+    """
+    environment = os.environ if environment is None else environment
+    origin = origin_of(url)
+    for entry in environment.get("QPDSL_API_KEYS", "").split():
+        place, sign, key = entry.partition("=")
+        try:
+            given = origin_of(place)
+        except ValueError:
+            given = ""
+        # What stands there may be a key, so it is not shown.
+        if not sign or not key or not given:
+            raise ModelError(url, "QPDSL_API_KEYS has an invalid entry; one is `https://host:8000=KEY`")
+        if given == origin:
+            return _checked(url, key)
+    key = environment.get("OPENAI_API_KEY", "").strip()
+    return _checked(url, key) if key and origin in _openai_origins(environment) else None
+
+
+def variable_of(url: str, environment: Mapping[str, str] | None = None) -> str:
+    """What to set in the environment for a server that wants a key."""
+    environment = os.environ if environment is None else environment
+    origin = origin_of(url)
+    if origin in _openai_origins(environment):
+        return "OPENAI_API_KEY"
+    parts = urlsplit(url)
+    return f'QPDSL_API_KEYS="{parts.scheme}://{parts.netloc}=KEY"'
+
+
+def _openai_origins(environment: Mapping[str, str]) -> set[str]:
+    origins = {origin_of(_OPENAI)}
+    try:
+        origins.add(origin_of(environment.get("OPENAI_BASE_URL", "").strip() or _OPENAI))
+    except ValueError:
+        return origins
+    return origins
+
+
+def _checked(url: str, key: str) -> str:
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ModelError(url, f"the key in {variable_of(url).partition('=')[0]} has invalid characters")
+    return key
+
+
+class ServerSentEvents:
+    """Takes bytes as they come and gives the data of the events that they complete.
+
+    Lines end with CR, LF or both; they are decoded as a whole, so a character may be cut between two pieces. Comments
+    and fields other than `data` are skipped.
+    """
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+        self._data: list[str] = []
+        self._after_cr = False
+
+    def push(self, piece: bytes) -> list[str]:
+        """The data of the events that end in this piece."""
+        if self._after_cr and piece.startswith(b"\n"):
+            piece = piece[1:]
+            self._after_cr = False
+        if not piece:
+            return []
+        self._after_cr = piece.endswith(b"\r")
+        if b"\n" not in piece and b"\r" not in piece:
+            self._line += piece
+            return []
+        lines = (bytes(self._line) + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._line = bytearray(lines.pop())
+        events = []
+        for line in lines:
+            if line:
+                self._take(line)
+            elif self._data:
+                events.append("\n".join(self._data))
+                self._data = []
+        return events
+
+    def _take(self, line: bytes) -> None:
+        name, _, value = line.decode("utf-8", "replace").partition(":")
+        if name == "data":
+            self._data.append(value.removeprefix(" "))

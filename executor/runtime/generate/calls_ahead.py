@@ -11,10 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qpdsl.executor.requests.request import Finish, Sample
-from qpdsl.executor.runtime.generate.beyond_watch import BeyondWatch
 from qpdsl.executor.runtime.generate.continuation import Continuation
-from qpdsl.executor.runtime.generate.sampling import Sampling
-from qpdsl.executor.runtime.instance.written_ahead import WrittenAhead
+from qpdsl.executor.runtime.generate.sampling import BeyondWatch, Sampling
+from qpdsl.executor.runtime.instance.instance import WrittenAhead
 
 
 def cut_at_stop(sampling: Sampling, continuation: Continuation, sample: Sample) -> Sample:
@@ -45,7 +44,8 @@ def cut_at_stop(sampling: Sampling, continuation: Continuation, sample: Sample) 
 
 def taken_over(sampling: Sampling, continuation: Continuation) -> Sample | None:
     """The sample of a row, where an earlier call has written all of it past its own stop; None where it has not."""
-    if not sampling.strategy.continues or not continuation.options.params.greedy:
+    thinks = continuation.turn.thinks
+    if thinks or not sampling.strategy.continues or not continuation.options.params.greedy:
         return None
     prompt, instance = continuation.prompt, sampling.instance
     for written in instance.written:

@@ -49,7 +49,7 @@ async def choice_samples(sampling: Sampling, continuations: list[Continuation]) 
             continue
         scores = next(scores_of)
         logits = torch.tensor([scores] * count, dtype=torch.float64)
-        draw = sample(logits, [row.options.params] * count, list(row.keys), [0] * count)
+        draw = sample(logits, [row.options.params] * count, list(row.keys), [row.drawn] * count)
         numbers, logprobs, near_ties = draw.tokens.tolist(), draw.logprobs.tolist(), draw.near_ties.tolist()
         samples.append(
             tuple(
@@ -58,8 +58,10 @@ async def choice_samples(sampling: Sampling, continuations: list[Continuation]) 
             )
         )
         if instance.services.on_token is not None:
+            # An option completes no letter that was begun before it.
+            begun = model.detokenizer.tail(row.turn.text)
             for path, number in zip(row.paths, numbers, strict=True):
-                instance.services.on_token(path, op.stage, texts[number])
+                instance.services.on_token(path, op.stage, begun + texts[number], False)
     return samples
 
 

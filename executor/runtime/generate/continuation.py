@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from qpdsl.executor.events.events import Path
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.draw_figures import DrawFigures
-from qpdsl.executor.requests.request import Sample, SamplingParams
-from qpdsl.executor.runtime.instance.candidates import Generated, Row
+from qpdsl.executor.requests.drawing import ConfidenceFloor, DrawFigures
+from qpdsl.executor.requests.request import Sample, SamplingParams, Thought
+from qpdsl.executor.runtime.generate.thought import ThoughtWatch
+from qpdsl.executor.runtime.generate.turn import Think, Turn, turn_of
+from qpdsl.executor.runtime.instance.candidates import Generated, Row, ThoughtState
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, checked
 from qpdsl.executor.runtime.operators.json_documents import spelt_in
 from qpdsl.executor.runtime.operators.valid_records import fault_of
-from qpdsl.executor.text.context import ContextError, encode
+from qpdsl.executor.text.chat_template import ContextError
+from qpdsl.executor.text.context import Context, encode, encode_after, read_beside
+from qpdsl.executor.text.detokenizer import Detokenizer
 from qpdsl.executor.text.stop import Stops, StopWatch
+from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
+from qpdsl.grammar.ast import USUAL_WINDOW
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value
 
-# What leaves nothing to go on with: the model ended its turn, or has no room. All else the program has ended.
-_FINISHED = ("eos", "context")
+# What leaves nothing to go on with: the model ended its turn, has no room, or is not sure enough. All else the program
+# has ended.
+_FINISHED = ("eos", "context", "until", "thought")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +39,14 @@ class GenerateOptions:
     params: SamplingParams
     stop: Stops | None
     max_tokens: int | None
+    think: Think
+    floor: ConfidenceFloor | None
 
     @classmethod
     def of(cls, values: Mapping[str, Value], patterns: tuple[str, ...]) -> GenerateOptions:
         """Of the values of the options that the stage has, and its regexes. Raises RowError where one does not do."""
-        given = {name: checked(name, value) for name, value in values.items() if name != "stop"}
+        unchecked = ("stop", "think", "bar")
+        given = {name: checked(name, value) for name, value in values.items() if name not in unchecked}
         top_k, bound = given.get("top_k"), given.get("max_tokens")
         params = SamplingParams(
             given["temperature"], None if top_k is None else int(top_k), given.get("top_p"), given.get("min_p")
@@ -44,25 +56,44 @@ class GenerateOptions:
         if len(texts) < (len(stop) if isinstance(stop, tuple) else 1):
             raise RowError("`stop` must be a text that is not empty, or a list of such texts")
         stops = Stops(texts, patterns) if texts or patterns else None
-        return cls(int(given["n"]), params, stops, None if bound is None else int(bound))
+        think, bar = Think.of(values.get("think")), values.get("bar")
+        floor = None
+        # Nothing is less than none.
+        if isinstance(bar, int | float):
+            floor = ConfidenceFloor(int(given.get("window", USUAL_WINDOW)), float(bar), SCORE_DIGITS)
+        return cls(int(given["n"]), params, stops, None if bound is None else int(bound), think, floor)
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
     """An unfinished row: the tokens that it goes on from, how many may follow, and its samples' paths and keys.
 
-    `earlier` are the last of the tokens: what was generated since the context was set, in those of the model. `options`
-    are those of the stage, for this row. `full`: as many tokens as may follow take all of the model's context.
+    The last of the tokens are those of the row's `turn`. `options` are those of the stage, for this row. `full`: as
+    many tokens as may follow take all of the model's context. `thought`: what comes before an answer, of which `limit`
+    says how long it is. `drawn`: how many tokens were drawn before under the keys.
     """
 
     row: Row
     options: GenerateOptions
     prompt: tuple[int, ...]
-    earlier: tuple[int, ...]
+    turn: Turn
     limit: int
     full: bool
     paths: tuple[Path, ...]
     keys: tuple[int, ...]
+    thought: Thought | None = None
+    drawn: int = 0
+
+    @property
+    def floor(self) -> ConfidenceFloor | None:
+        """What its confidence may not fall under, that of what was drawn before counted in."""
+        floor = self.options.floor
+        return None if floor is None else floor.after(self.row.generated.figures or ())
+
+    @property
+    def earlier(self) -> tuple[int, ...]:
+        """What was written since the context was set, in the tokens of the model."""
+        return self.turn.earlier
 
     @classmethod
     def of(
@@ -71,54 +102,94 @@ class Continuation:
         """None where the row is finished, or what was generated has filled its context. Raises RowError."""
         if row.generated.finished:
             return None
-        earlier = _generated(row, model)
-        prompt = _context(row, model, instance) + earlier
-        models = [model, instance.services.models[op.via.model]] if isinstance(op.via, ops.Filter) else [model]
+        think = options.think
+        turn = turn_of(op, row, model, think)
+        prompt = _context(row, model, instance, turn.state.switch) + turn.earlier
+        models = [model, instance.services.models[op.via.model.name]] if isinstance(op.via, ops.Filter) else [model]
         room = min(one.max_positions for one in models) - len(prompt)
         assert row.context is not None
         if room <= 0 and (row.generated.text or row.generated.sampled or row.context.grown):
             return None
         paths = tuple((*row.path, index) for index in range(options.count))
+        bounds = [options.max_tokens, think.limit if turn.thinks and op.only == "thought" else None]
+        most = min((bound for bound in bounds if bound is not None), default=room)
         return cls(
             row,
             options,
             prompt,
-            earlier,
-            max(1, room if options.max_tokens is None else min(options.max_tokens, room)),
-            options.max_tokens is None or options.max_tokens >= room,
+            turn,
+            max(1, min(most, room)),
+            most >= room,
             paths,
             instance.keys(op.ordinal, row.context, paths),
+            turn.thought(op, model.thought_marks, think.limit, room),
+        )
+
+    @property
+    def of_thought(self) -> Continuation:
+        """The same for the thought alone."""
+        assert self.thought is not None
+        return replace(self, limit=self.thought.most, thought=None)
+
+    def of_answer(self, index: int, thought: tuple[int, ...]) -> Continuation | None:
+        """How a sample goes on with its answer behind these tokens; None where it has no room."""
+        assert self.thought is not None
+        room = self.thought.room - len(thought)
+        if room < 1:
+            return None
+        return replace(
+            self,
+            options=replace(self.options, count=1),
+            prompt=self.prompt + thought,
+            turn=Turn("answer", (earlier := self.earlier + thought), replace(self.turn.state, begins=len(earlier))),
+            limit=min(self.limit, room),
+            full=self.limit >= room,
+            paths=self.paths[index : index + 1],
+            keys=self.keys[index : index + 1],
+            thought=None,
+            drawn=self.drawn + len(thought),
         )
 
     def child(self, index: int, sample: Sample, op: ops.Generate, model: TextModel) -> Row:
         """The row that a sample makes."""
         row, before, stop = self.row, self.row.generated, self.options.stop
         tokens = self.earlier + (sample.tokens[:-1] if sample.finish == "eos" else sample.tokens)
-        cut = sample.watch.cut if sample.finish == "stop" and isinstance(sample.watch, StopWatch) else None
+        stopped = sample.watch if sample.finish == "stop" else None
+        cut = stopped.cut if isinstance(stopped, StopWatch | ThoughtWatch) else None
         if cut is not None:
             tokens = tokens[: len(self.earlier) + cut.tokens]
             tokens += model.encode_after(tokens, cut.tail) if cut.tail else ()
-        text = model.decode(tokens)
-        known = before.text if text.startswith(before.text) else model.decode(self.earlier)
-        step = text[len(known) :]
-        # Special tokens of a `say` are in its text, but no tokenizer gives them back.
-        text = before.text + step
+        finish = self._finish(sample, op)
+        finished = finish in _FINISHED or (op.like is not None and finish == "length")
+        state = self.turn.state
+        if self.turn.thinks:
+            tokens, text, step, state = self._parted(tokens, op, model, finished=finished)
+            state = replace(state, tokens=self.turn.state.tokens + thought_tokens(sample))
+            if isinstance(sample.watch, ThoughtWatch):
+                watch, former = sample.watch, before.figures or ()
+                state = replace(
+                    state,
+                    figures=state.figures + sample.figures[watch.thought],
+                    before=len(former) + min(watch.answer, len(sample.figures)),
+                )
+        else:
+            text, step = self._texts(tokens, model.detokenizer, finished=finished)
         if stop is not None and sample.finish == "stop":
             step = stop.without(step)
-        finish = self._finish(sample, op)
         whole = op.constraint is None or finish == "match"
         invalid = fault_of(step, op.constraint.schema) if op.constraint and op.constraint.schema and whole else None
         generated = Generated(
             model.name,
             tokens,
             text,
-            finish in _FINISHED or (op.like is not None and finish == "length"),
+            finished,
             before.logprob + sample.logprob,
             before.sampled + sample.size,
             not whole or invalid is not None,
             invalid,
             least=_least(before, sample),
             figures=_figures(before, sample),
+            thought=state,
         )
         columns = {
             **row.columns,
@@ -128,17 +199,68 @@ class Continuation:
             "finished": generated.finished,
             "logprob": generated.logprob,
             "tokens": generated.sampled,
+            "thought": state.text,
+            "thought_tokens": state.tokens,
         }
         if op.into is not None:
-            columns[op.into] = None if generated.incomplete else _held(op.constraint, step)
+            columns[op.into.id] = None if generated.incomplete else _held(op.constraint, step)
         return Row(row.context, self.paths[index], columns, generated)
+
+    def _texts(self, tokens: tuple[int, ...], detokenizer: Detokenizer, *, finished: bool) -> tuple[str, str]:
+        """The text of the row that ends with these tokens, and what this call has written of it.
+
+        A letter belongs to the call that completes it: one that is only begun is no part of the second, unless the
+        row is finished.
+        """
+        before, tokens = self.turn.text, tokens[self.turn.state.begins :]
+        begun, added = detokenizer.tail(before), detokenizer.added(before, tokens)
+        # Special tokens of a `say` are in the text before, but no tokenizer gives them back.
+        text = self.row.generated.text.removesuffix(begun) + added
+        step = added if finished else added.removesuffix(detokenizer.tail(tokens))
+        if self.turn.begins:
+            text, step = text.lstrip(), step.lstrip()
+        return text, step.removeprefix(begun)
+
+    def _parted(
+        self, tokens: tuple[int, ...], op: ops.Generate, model: TextModel, *, finished: bool
+    ) -> tuple[tuple[int, ...], str, str, ThoughtState]:
+        """The row's tokens, its text, what this call has written of it, and its thought. A thought alone stays open."""
+        marks, detokenizer, inside = model.thought_marks, model.detokenizer, self.turn.state.inside
+        assert marks is not None
+        if op.only is not None:
+            tokens = marks.unclosed(tokens, inside=inside)
+        parted = marks.parted(tokens, inside=inside)
+        open_ = parted.place != "answer"
+        state = replace(self.turn.state, text=parted.thought, open=open_, begins=0 if open_ else parted.begins)
+        if op.only is not None:
+            step = detokenizer.added(self.earlier, tokens)
+            return tokens, "", step.removesuffix(detokenizer.tail(tokens)), state
+        tail = "" if finished else detokenizer.tail(tokens[parted.begins :])
+        return tokens, parted.answer, parted.answer.removesuffix(tail) if parted.answer else "", state
 
     def _finish(self, sample: Sample, op: ops.Generate) -> str:
         """Why the sample ended, as a program sees it. A model can end a turn only where nothing holds its output."""
         chooses = op.constraint is not None and op.constraint.kind == "choice"
-        if sample.finish == "length" and (self.full or chooses):
+        watch, full = sample.watch, self.full
+        if sample.finish == "until":
+            return "until"
+        if isinstance(watch, ThoughtWatch):
+            if op.only is not None and (watch.closed or sample.finish == "eos"):
+                # To end the turn is to end its thought: an answer may still be asked for.
+                return "closed"
+            if watch.place != "answer" and sample.finish == "eos":
+                return "eos"
+            full = watch.filled if self.thought is not None else full
+        if sample.finish == "length" and (full or chooses):
             return "context"
         return "match" if sample.finish == "eos" and op.constraint is not None else sample.finish
+
+
+def thought_tokens(sample: Sample) -> int:
+    """How many tokens the model drew for the thought of a sample."""
+    if sample.thought is not None:
+        return sample.thought
+    return sample.watch.thought_tokens if isinstance(sample.watch, ThoughtWatch) else 0
 
 
 def _least(before: Generated, sample: Sample) -> float | None:
@@ -170,26 +292,45 @@ def finished_row(row: Row, op: ops.Generate) -> Row:
             columns={**row.columns, "finish": "context", "finished": True},
             generated=replace(row.generated, finished=True, incomplete=incomplete),
         )
-    return row if op.into is None or op.into in row.columns else row.with_column(op.into, None)
+    return row if op.into is None or op.into.id in row.columns else row.with_column(op.into.id, None)
 
 
-def _context(row: Row, model: TextModel, instance: Instance) -> tuple[int, ...]:
+async def read_contexts(op: ops.Generate, rows: Sequence[Row], instance: Instance) -> None:
+    """Encodes the contexts of unfinished rows ahead of their continuations. Raises RowError."""
+    model = instance.services.models[op.model.name]
+    same = op.think is None or is_same_for_all(op.think, instance.arguments)
+    think = Think.of(instance.option(op.think)) if same else Think()
+    for row in rows:
+        if row.context is None or row.generated.finished:
+            continue
+        place = model.name, row.context, turn_of(op, row, model, think).state.switch
+        if place not in instance.contexts:
+            encoded = partial(_encoded, row.context, model, place[-1])
+            instance.contexts[place] = await read_beside(row.context.characters, encoded)
+
+
+def _context(row: Row, model: TextModel, instance: Instance, switch: str) -> tuple[int, ...]:
+    """The tokens of a row's context, rendered under a switch of how the model thinks."""
     assert row.context is not None
-    context = instance.contexts.get((model.name, row.context))
+    place = model.name, row.context, switch
+    context = instance.contexts.get(place)
     if context is None:
-        try:
-            context = encode(model.tokenizer, row.context)
-        except ContextError as error:
-            raise RowError(f"model `{model.name}`: {error}") from error
-        if not context:
-            raise RowError("the context is empty: there is nothing to go on from")
-        instance.contexts[model.name, row.context] = context
+        # Where one runs ahead of the stage.
+        context = instance.contexts[place] = _encoded(row.context, model, switch)
     return context
 
 
-def _generated(row: Row, model: TextModel) -> tuple[int, ...]:
-    """What was generated since the context was set, in the tokens of `model`."""
-    generated = row.generated
-    if generated.model in (model.name, ""):
-        return model.encode_said(generated.tokens, generated.said)
-    return tuple(model.encode(generated.text))
+def _encoded(context: Context, model: TextModel, switch: str) -> tuple[int, ...]:
+    kept = context.kept
+    try:
+        if kept is not None and kept.model == model.name:
+            drawn = _encoded(kept.before, model, kept.switch) + model.encode_said(kept.tokens, kept.said)
+            close = model.thought_marks.closing if kept.open and model.thought_marks is not None else ()
+            tokens = drawn + close + encode_after(model.tokenizer, context, kept.number, model.thinking, switch)
+        else:
+            tokens = encode(model.tokenizer, context, model.thinking, switch)
+    except ContextError as error:
+        raise RowError(f"model `{model.name}`: {error}") from error
+    if not tokens:
+        raise RowError("the context is empty: there is nothing to go on from")
+    return tokens

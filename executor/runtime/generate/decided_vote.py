@@ -22,11 +22,18 @@ from functools import partial
 
 from qpdsl.executor.requests.request import Completion, Sample
 from qpdsl.executor.requests.ticket import Ticket
-from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row
+from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row, read_contexts, thought_tokens
 from qpdsl.executor.runtime.generate.sampling import Sampling, TokenCounter
+from qpdsl.executor.runtime.generate.thought import submit
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Usage
-from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_done, emit_expanded, emit_started
+from qpdsl.executor.runtime.instance.operator_events import (
+    MadeRow,
+    emit_changes,
+    emit_done,
+    emit_expanded,
+    emit_started,
+)
 from qpdsl.executor.runtime.operators.relational import why_none
 from qpdsl.executor.runtime.operators.vote import answers_of, decided_after, stays_ahead, weight_of
 from qpdsl.planner.plan import ops
@@ -36,7 +43,7 @@ Run = Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]
 # Totals are compared in five digits; what is nearer than this is left to the whole vote.
 _SAME = 1e-4
 # The most samples that are begun at once in waves.
-_MOST_WAVE = 1024
+_MAX_WAVE = 1024
 
 
 @dataclass(slots=True)
@@ -81,6 +88,8 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
         emit_started(len(rows), replace(instance, operator=nodes[0].id))
     vote = nodes[-1]
     assert isinstance(vote.op, ops.Vote)
+    assert isinstance(nodes[0].op, ops.Generate)
+    await read_contexts(nodes[0].op, rows, instance)
     feeding = _SampleQueue(nodes[0], rows, replace(instance, usage=accounts[0].usage, operator=nodes[0].id))
     accounts[0].rows_in = len(rows)
     known: dict[int, Row] = {}
@@ -94,7 +103,7 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
         while out:
             ended = await feeding.ended()
             if instance.watched:
-                feeding.tell(rows)
+                feeding.tell()
             accounts[0].rows_out += len(ended)
             for slot, row in await _through(nodes[1:-1], ended, accounts[1:-1], instance, run):
                 known[slot] = row
@@ -141,7 +150,7 @@ class _SampleQueue:
         self._waiting: dict[asyncio.Task[Completion], Ticket] = {}
         self._counter = TokenCounter(sampling.model)
         self._samples: list[Sample] = []
-        self._unreported: list[tuple[Row, Sample]] = []
+        self._unreported: list[MadeRow] = []
         self.slots = self._drawn = self._under_way = 0
         # The samples that are not begun: those of a row, by its first slot, from a number on.
         self._unbegun: deque[tuple[Continuation, int, int]] = deque()
@@ -188,12 +197,11 @@ class _SampleQueue:
         self._under_way -= len(rows)
         return rows
 
-    def tell(self, rows_in: Candidates) -> None:
+    def tell(self) -> None:
         """Tells whoever watches of the rows that samples made since the last time."""
         fresh, self._unreported = self._unreported, []
         if fresh:
-            rows, samples = [row for row, _ in fresh], [sample for _, sample in fresh]
-            emit_expanded(rows, rows_in, samples, self._sampling.model, self._sampling.instance)
+            emit_expanded(fresh, self._sampling.model, self._sampling.instance)
 
     async def close(self) -> None:
         """Gives up the samples that have not ended."""
@@ -206,14 +214,14 @@ class _SampleQueue:
                 usage.took(ticket)
             else:
                 usage.spent(ticket)
-        usage.sampled_tokens += self._counter.rest(self._samples)
+        self._counter.count_rest(self._samples, usage)
         usage.counts["given_up"] += self._drawn - len(self._samples)
 
     def _submit(self, continuation: Continuation, slot: int, part: range) -> None:
         sampling, instance = self._sampling, self._sampling.instance
         first = part.start
         for request in sampling.requests(continuation, counter=self._counter, part=part):
-            ticket = instance.services.engine.submit(sampling.model.name, request)
+            ticket = submit(instance.services.engine, sampling.model.name, request)
             ticket.on_sample = partial(self._sample_ended, continuation, slot, first)
             instance.usage.prompt_tokens += len(request.prompt)
             first += len(request.keys)
@@ -237,7 +245,7 @@ class _SampleQueue:
             usage.near_ties += copy.near_ties
             row = self._sampling.child(continuation, number, copy)
             if self._sampling.instance.watched:
-                self._unreported.append((row, copy))
+                self._unreported.append(MadeRow(row, copy, continuation.earlier, thought_tokens(copy)))
             self._ready.put_nowait((slot + number, row))
 
     def _failed(self, task: asyncio.Task[Completion]) -> None:
@@ -280,7 +288,7 @@ def _tally(op: ops.Vote, known: dict[int, Row], out: set[int]) -> Tally:
     slots = sorted(known)
     totals: dict[Hashable, float] = {}
     first: dict[Hashable, int] = {}
-    values = [known[slot].columns.get(op.column) for slot in slots]
+    values = [known[slot].columns.get(op.column.id) for slot in slots]
     for slot, answer in zip(slots, answers_of(op, values), strict=True):
         weight = weight_of(op, known[slot])
         if answer is not None and weight is not None:
@@ -292,7 +300,7 @@ def _tally(op: ops.Vote, known: dict[int, Row], out: set[int]) -> Tally:
 def votes_to_decide(leader: int, second: int, sure: float) -> int:
     """How many more votes for the leader would make it sure to stay ahead."""
     more = 1
-    while stays_ahead(leader + more, second) < sure and more < _MOST_WAVE:
+    while stays_ahead(leader + more, second) < sure and more < _MAX_WAVE:
         more += 1
     return more
 
@@ -304,7 +312,7 @@ def _is_sure(op: ops.Vote, known: dict[int, Row], out: set[int], sure: float, *,
     """
     frontier = min(out)
     slots = [slot for slot in sorted(known) if slot < frontier]
-    answers = answers_of(op, [known[slot].columns.get(op.column) for slot in slots])
+    answers = answers_of(op, [known[slot].columns.get(op.column.id) for slot in slots])
     if decided_after(answers, sure) is not None:
         return True
     if whole:
@@ -316,7 +324,7 @@ def _is_sure(op: ops.Vote, known: dict[int, Row], out: set[int], sure: float, *,
 
 def _missing_votes(op: ops.Vote, known: dict[int, Row], sure: float) -> int:
     """How many votes it takes at least to decide one that the rows known do not decide."""
-    answers = answers_of(op, [known[slot].columns.get(op.column) for slot in sorted(known)])
+    answers = answers_of(op, [known[slot].columns.get(op.column.id) for slot in sorted(known)])
     votes = [count for _, count in Counter(answer for answer in answers if answer is not None).most_common(2)]
     leader, second = (*votes, 0, 0)[:2]
     return votes_to_decide(leader, second, sure)
@@ -324,6 +332,6 @@ def _missing_votes(op: ops.Vote, known: dict[int, Row], sure: float) -> int:
 
 def _bound(nodes: tuple[PhysicalOp, ...], instance: Instance) -> float:
     """The most that one row can add: 1, but for a verifier whose scores know no bound."""
-    scores = [node.op for node in nodes if isinstance(node.op, ops.Score)]
-    verifiers = [instance.services.verifiers[op.verifier] for op in scores]
+    scores = [node.op for node in nodes if isinstance(node.op, ops.StepScore)]
+    verifiers = [instance.services.verifiers[op.verifier.name] for op in scores]
     return 1.0 if all(verifier.bounded for verifier in verifiers) else float("inf")

@@ -1,8 +1,8 @@
 """`via filter(…)`: the small model's token stands where it is sure of it; elsewhere the large model draws.
 
 Source: CALID, "Collaborative Accelerate LLM Inference with Draft Model with Filter Decoding", algorithm 2. Both models
-sample with the noise of the row and the place (`instance/noise.py`), so a token of the large model is the one that it
-would have drawn by itself after the same text. How sure the small model is: `executor/requests/confidence.py`.
+sample with the noise of the row and the place (`instance/candidates.py`), so a token of the large model is the one that
+it would have drawn by itself after the same text. How sure the small model is: `executor/requests/drawing.py`.
 
 There are two ways, with the same tokens:
 
@@ -20,23 +20,26 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.confidence import Confidence
+from qpdsl.executor.requests.drawing import Confidence
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.requests.request import Finish, GenerateRequest, LogProbRequest, Mask, Sample
 from qpdsl.executor.requests.shadow import shadowed
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.generate.continuation import Continuation
-from qpdsl.executor.runtime.generate.filter_shadows import count_shadow, small_draws
 from qpdsl.executor.runtime.generate.sampling import Sampling
+from qpdsl.executor.runtime.generate.thought import ThoughtWatch
 from qpdsl.executor.runtime.instance.instance import Usage
 from qpdsl.executor.runtime.instance.request_cache import Flush, RequestCache
-from qpdsl.executor.runtime.instance.tasks import together
+from qpdsl.executor.runtime.instance.row_tasks import together
 from qpdsl.executor.text.stop import StopWatch
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.ops import THRESHOLDS
 
 
 async def filter_samples(sampling: Sampling, continuations: list[Continuation]) -> list[tuple[Sample, ...]]:
@@ -69,7 +72,7 @@ class _Sample:
     continuation: Continuation
     key: int
     confidence: Confidence
-    watch: StopWatch | None
+    watch: StopWatch | ThoughtWatch | None
     mask: Mask | None
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
@@ -126,7 +129,7 @@ class _Filtering:
         return cls(
             sampling,
             sampling.model,
-            instance.services.models[via.model],
+            instance.services.models[via.model.name],
             Confidence(via.by, share=share) if threshold is None else Confidence(via.by, threshold),
             Flush(
                 strategy.flush_rows if via.rows is None else instance.whole("rows", via.rows),
@@ -237,7 +240,7 @@ class _Filtering:
             self.large.eos,
             watches.__getitem__ if watches else None,
             self.sampling.mask if first.mask is None or len(samples) > 1 else first.mask.fork,
-            drawn=len(first.tokens),
+            drawn=first.continuation.drawn + len(first.tokens),
             confidence=confidence,
             cached=self.sampling.strategy.share,
             jump=decode.constraint == "jump",
@@ -288,7 +291,7 @@ class _Filtering:
                 prompt=sample.continuation.prompt + sample.tokens[:place],
                 watch=None,
                 mask=None if state is None else state.fork,
-                drawn=place,
+                drawn=sample.continuation.drawn + place,
                 # Nobody waits for its token.
                 priority=1,
                 jump=False,
@@ -311,3 +314,32 @@ class _Filtering:
         completion = await ticket
         self._sent(ticket)
         sample.logprobs = completion.logprobs
+
+
+def small_draws(
+    tokens: Sequence[int], large: Collection[int], mask: Mask | None, *, jump: bool
+) -> Iterator[tuple[int, Mask | None]]:
+    """The places of a sample's tokens that the small model drew, each with the mask as it was before the token.
+
+    `large` are those where the large model did. `mask` is a fresh one of the sample, and goes on with it. With `jump`
+    nobody drew what it forced.
+    """
+    forced: list[int] = []
+    if mask is not None and jump:
+        forced = mask.forced()
+    for place, token in enumerate(tokens):
+        if not forced and place not in large:
+            yield place, None if mask is None else mask.fork()
+        if mask is not None and place + 1 < len(tokens):
+            mask.push(token)
+            forced = forced[1:] or (mask.forced() if jump else [])
+
+
+def count_shadow(counts: Counter[str], probability: float | None, *, same: bool) -> None:
+    """Counts a draw that the large model made too, by the small one's `probability` where its threshold is one of it.
+
+    So one run tells of every larger threshold what it would have lost.
+    """
+    for suffix in ("", *(f"_{least}" for least in THRESHOLDS if probability is not None and probability > least)):
+        counts[f"shadowed{suffix}"] += 1
+        counts[f"differed{suffix}"] += not same

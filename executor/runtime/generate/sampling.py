@@ -1,31 +1,106 @@
-"""The requests that one run of a `generate` makes to the engine, as its strategy says."""
+"""The requests that one run of a `generate` makes to the engine, as its strategy says.
+
+How the tokens of a `generate` came about, as counts: what EXPLAIN ANALYZE tells and the statistics keep.
+
+Allowed ids are counted in buckets, so that their median and their tail can be told without keeping every step. What
+n-grams would have drafted is counted where nothing drafts, since the planner may draft by them where that pays.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from qpdsl.executor.events.events import Path, Routed
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
-from qpdsl.executor.requests.request import Constraint, GenerateRequest, Mask, Priority, Sample, Watch
-from qpdsl.executor.runtime.generate.beyond_watch import BeyondWatch
-from qpdsl.executor.runtime.generate.continuation import Continuation, GenerateOptions
-from qpdsl.executor.runtime.generate.step_counts import count_ngrams, count_steps, routed_words
+from qpdsl.executor.requests.request import Finish, GenerateRequest, Mask, Priority, Sample, SampleConstraint, Watch
+from qpdsl.executor.requests.routing import ARMS
+from qpdsl.executor.runtime.generate.continuation import Continuation, GenerateOptions, thought_tokens
+from qpdsl.executor.runtime.generate.thought import ThoughtWatch
 from qpdsl.executor.runtime.instance.candidates import Row
-from qpdsl.executor.runtime.instance.instance import Instance, RowError
+from qpdsl.executor.runtime.instance.instance import Instance, OnToken, RowError, Usage
 from qpdsl.executor.text.constraint import ConstraintError
+from qpdsl.executor.text.detokenizer import Tokens
 from qpdsl.executor.text.stop import StopWatch
 from qpdsl.grammar.literals.early_match import EarlyMatcher, early_matcher
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DecodePlan
+from qpdsl.planner.plan.ops import DRAFTED
 from qpdsl.planner.plan.physical import GenerateStrategy
 from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value
 
-OnToken = Callable[[Path, int, str], None]
+# A number of allowed ids is counted by so many of its leading bits.
+_BITS = 5
+_GRAM = 2
+# So much of a prompt is looked into for n-grams.
+_PROMPT = 512
+
+
+def count_steps(counts: Counter[str], samples: Sequence[Sample], decode: DecodePlan) -> None:
+    """Counts the steps of samples, as far as the decode plan has parts that they tell something of."""
+    for sample in samples:
+        steps = sample.steps
+        counts["draws"] += steps.draws
+        counts["rounds"] += steps.rounds
+        if decode.drafts:
+            counts["drafted"] += steps.drafted
+            counts["accepted"] += steps.accepted
+            counts[f"{decode.draft}_drafted"] += steps.drafted
+            counts[f"{decode.draft}_rounds"] += steps.rounds
+            counts[f"{decode.draft}_draws"] += steps.draws
+            counts[f"{decode.draft}_accepted"] += steps.accepted
+            counts[f"{decode.draft}_rejected"] += steps.rejected
+        for variant in decode.variants:
+            for name in variant.counts:
+                counts[name] += getattr(steps, name)
+            for name in variant.rare:
+                if of_steps := getattr(steps, name):
+                    counts[name] += of_steps
+        for arm, forwards in steps.arms:
+            counts[f"{arm}_steps"] += forwards
+        for ids in steps.allowed:
+            counts[f"allowed_{bucket(ids)}"] += 1
+
+
+def routed_words(counts: Counter[str]) -> str:
+    """How often a router took each way, to compute the head or to draw at an exit; empty where there was no choice."""
+    steps: dict[str, int] = {arm: counts[f"{arm}_steps"] for arm in ARMS}
+    steps = steps if any(steps.values()) else {"exit": counts["exits"] + counts["refined"], "full": counts["full"]}
+    total = sum(steps.values())
+    return " · ".join(f"{arm} {own / total:.0%}" for arm, own in steps.items() if own)
+
+
+def bucket(ids: int) -> int:
+    """The number under which steps with so many allowed ids are counted: itself up to 31, else at most 6% less."""
+    shift = max(ids.bit_length() - _BITS, 0)
+    return ids >> shift << shift
+
+
+def count_undrafted(counts: Counter[str], prompt: Sequence[int], tokens: Sequence[int]) -> None:
+    """Counts the rounds in which a sample would have been drawn with n-grams from itself and its prompt as drafts."""
+    text = (*prompt[-_PROMPT:], *tokens)
+    start = len(text) - len(tokens)
+    follows: dict[tuple[int, ...], int] = {}
+    known = _GRAM
+    at, rounds, drafted = start, 0, 0
+    while at < len(text):
+        while known < at:
+            follows[text[known - _GRAM : known]] = known
+            known += 1
+        proposed = follows.get(text[at - _GRAM : at])
+        accepted = 0
+        if proposed is not None:
+            length = min(DRAFTED, at - proposed)
+            drafted += length
+            while accepted < length and at + accepted < len(text) and text[proposed + accepted] == text[at + accepted]:
+                accepted += 1
+        rounds += 1
+        at += accepted + 1
+    counts.update(would_draws=len(tokens), would_rounds=rounds, would_drafted=drafted)
 
 
 class TokenCounter:
@@ -33,9 +108,9 @@ class TokenCounter:
 
     def __init__(self, model: TextModel) -> None:
         self._known = model.own_tokens
-        self._watches: list[StopWatch | _Counter] = []
+        self._watches: list[StopWatch | ThoughtWatch | _Counter] = []
 
-    def watch(self, watch: StopWatch | None) -> StopWatch | _Counter:
+    def watch(self, watch: StopWatch | ThoughtWatch | None) -> StopWatch | ThoughtWatch | _Counter:
         """What counts one more sample: the watch that it has anyway, if it has one."""
         self._watches.append(watch or _Counter())
         return self._watches[-1]
@@ -44,10 +119,16 @@ class TokenCounter:
     def total(self) -> int:
         return sum(watch.pushed for watch in self._watches) if self._known else 0
 
-    def rest(self, ended: Sequence[Sample]) -> int:
-        """The tokens of the samples that have not ended."""
+    def count_rest(self, ended: Sequence[Sample], usage: Usage) -> None:
+        """Counts the tokens of the samples that have not ended, and the thoughts that they are in."""
         done = {id(sample.watch) for sample in ended}
-        return self._known * sum(watch.pushed for watch in self._watches if id(watch) not in done)
+        rest = [watch for watch in self._watches if id(watch) not in done] if self._known else []
+        usage.sampled_tokens += sum(watch.pushed for watch in rest)
+        thoughts = [watch for watch in rest if isinstance(watch, ThoughtWatch)]
+        if thoughts:
+            unended = [watch.thought_tokens for watch in thoughts if watch.place != "answer"]
+            usage.counts["thought_tokens"] += sum(watch.thought_tokens for watch in thoughts)
+            usage.counts.update(thoughts_given_up=len(unended), thought_tokens_given_up=sum(unended))
 
 
 class _Counter:
@@ -84,7 +165,7 @@ class Sampling:
     @classmethod
     def of(cls, op: ops.Generate, instance: Instance, strategy: GenerateStrategy) -> Sampling:
         """Raises RowError where an option's value or a constraint does not do."""
-        model = instance.services.models[op.model]
+        model = instance.services.models[op.model.name]
         options, leave = None, None
         if all(is_same_for_all(value, instance.arguments) for _, value in op.options):
             options = GenerateOptions.of({name: instance.option(value) for name, value in op.options}, op.stop_patterns)
@@ -103,7 +184,8 @@ class Sampling:
 
     def watched(self, continuation: Continuation) -> bool:
         """Whether anything depends on a sample's text while it grows."""
-        return continuation.options.stop is not None or self.until is not None or self.on_token is not None
+        follows = continuation.options.stop is not None or self.until is not None or self.on_token is not None
+        return follows or continuation.turn.thinks
 
     def continuations(self, rows: Sequence[Row]) -> list[Continuation | None]:
         """What each row goes on from, None for one that does not go on. Raises RowError."""
@@ -127,7 +209,11 @@ class Sampling:
 
     def child(self, continuation: Continuation, index: int, sample: Sample) -> Row:
         """The row that a sample makes, by its number."""
-        return continuation.child(index, sample, self.op, self.model)
+        row = continuation.child(index, sample, self.op, self.model)
+        if self.on_token is not None:
+            rest = self.model.detokenizer.tail(row.generated.tokens[row.generated.thought.begins :])
+            self.instance.unshown[row.path] = self.op.stage, rest, row.generated.thought.open
+        return row
 
     def count(self, continuation: Continuation, samples: Sequence[Sample]) -> None:
         """Counts the samples of a row: tokens where they were drawn, near ties as if each copy had been."""
@@ -149,7 +235,15 @@ class Sampling:
         if instance.drawn_before is None or not shared or not self._repeats():
             return 0
         options, tokens = continuation.options, 0
-        ends = (options.stop, continuation.limit, self.op.constraint, self.op.via, self.strategy.until)
+        ends = (
+            options.stop,
+            continuation.limit,
+            self.op.constraint,
+            self.op.via,
+            self.strategy.until,
+            continuation.thought,
+            continuation.floor,
+        )
         for index, sample in enumerate(samples, first):
             key = 0 if options.params.greedy and self.op.via is None else continuation.keys[index]
             mark = (self.model.name, continuation.prompt, options.params, *ends, key)
@@ -162,8 +256,12 @@ class Sampling:
         return self.instance.services.engine.capabilities(self.model.name).repeats == "exact"
 
     def count_steps(self, continuation: Continuation, samples: Sequence[Sample]) -> None:
-        """Counts how the tokens of distinct samples of a row came about."""
+        """Counts how the tokens of distinct samples of a row came about, those of thoughts apart."""
         decode, counts = self.strategy.decode, self.instance.usage.counts
+        if thought := sum(map(thought_tokens, samples)):
+            counts["thought_tokens"] += thought
+        if self.op.until is not None:
+            counts["under_bar"] += sum(sample.finish == "until" for sample in samples)
         if not decode.whole:
             return
         count_steps(counts, samples, decode)
@@ -172,29 +270,47 @@ class Sampling:
             choice += f" · state {services.exit_state(self.model.name)}" if decode.routes_exits else ""
             services.events.emit(Routed(operator=self.instance.operator, choice=choice))
         if not decode.drafts and decode.constraint == "none" and samples:
-            count_ngrams(counts, continuation.prompt, samples[0].tokens)
+            count_undrafted(counts, continuation.prompt, samples[0].tokens)
 
-    def watch(self, continuation: Continuation, index: int) -> StopWatch:
+    def watch(self, continuation: Continuation, index: int) -> StopWatch | ThoughtWatch:
         """Follows the text of the sample of that number, and of its copies."""
-        until, paths, stop = None, continuation.paths, continuation.options.stop
-        if self.until is not None:
-            until = self.until.search()
-        if self.on_token is None:
-            return StopWatch(self.model.detokenizer, stop, until=until)
+        turn, paths, detokenizer = continuation.turn, continuation.paths, self.model.detokenizer
         own = paths if self.distinct(continuation) < len(paths) else paths[index : index + 1]
-        return StopWatch(self.model.detokenizer, stop, partial(self._show, own), until)
+        stop = continuation.options.stop
+
+        def answer(earlier: Tokens, leading: bool) -> StopWatch:
+            until = None if self.until is None else self.until.search()
+            return StopWatch(detokenizer, stop, self._shows(own), until, earlier, leading=leading)
+
+        if not turn.thinks:
+            return answer(turn.text, turn.begins)
+        alone, marks = self.op.only is not None, self.model.thought_marks
+        assert marks is not None
+
+        def thought(earlier: Tokens, leading: bool) -> StopWatch | None:
+            stops, shows = stop if alone else None, self._shows(own, thought=True)
+            if stops is None and shows is None:
+                return None
+            return StopWatch(detokenizer, stops, shows, None, earlier, leading=leading)
+
+        return ThoughtWatch(marks, turn.place, turn.earlier, thought, answer)
 
     def beyond(self, continuation: Continuation) -> int:
         """For how many tokens a sample of a row is to go on past its stop; 0 where it ends there."""
-        options = continuation.options
-        return self.strategy.beyond if options.params.greedy and options.stop is not None else 0
+        options, goes_on = continuation.options, not continuation.turn.thinks
+        return self.strategy.beyond if goes_on and options.params.greedy and options.stop is not None else 0
 
     def ended_by(self, continuation: Continuation) -> tuple[object, ...]:
         """What the watches of a row's samples end them by."""
         stop, until = continuation.options.stop, None if self.strategy.until is None else self.strategy.until.pattern
-        if beyond := self.beyond(continuation):
-            return stop, until, continuation.limit, beyond
-        return () if stop is None and until is None else (stop, until)
+        turn = continuation.turn
+        thought = (turn.place, self.op.only) if turn.thinks else None
+        if stop is None and until is None and thought is None:
+            return ()
+        # Behind other tokens the first one can have another text.
+        ends = stop, until, bool(continuation.earlier), thought
+        beyond = self.beyond(continuation)
+        return (*ends, continuation.limit, beyond) if beyond else ends
 
     def requests(
         self,
@@ -231,7 +347,7 @@ class Sampling:
 
         def watch(index: int) -> Watch:
             own = self.watch(continuation, first + index)
-            if beyond:
+            if beyond and isinstance(own, StopWatch):
                 return BeyondWatch(own, limit, beyond)
             if counter is None:
                 return own
@@ -245,6 +361,7 @@ class Sampling:
             self.model.eos,
             watch if watched or counter is not None else None,
             self.mask,
+            drawn=continuation.drawn,
             exit=self.leave,
             priority=priority,
             cached=self.strategy.share,
@@ -254,21 +371,30 @@ class Sampling:
             route=self.instance.services.routing if self.strategy.decode.routes_heads else None,
             logprobs=self.strategy.logprobs or self.instance.watched,
             figures=self.strategy.figures,
+            floor=continuation.floor,
             constraint=_constraint(self.op) if self.mask is not None else None,
             stops=() if stop is None or beyond else stop.texts,
             lead=self.strategy.lead and not first and len(keys) > 1,
+            thought=continuation.thought,
             ended_by=self.ended_by(continuation),
         )
 
-    def _show(self, paths: Sequence[Path], piece: str) -> None:
-        assert self.on_token is not None
-        for path in paths:
-            self.on_token(path, self.op.stage, piece)
+    def _shows(self, paths: Sequence[Path], *, thought: bool = False) -> Callable[[str], None] | None:
+        """What shows a piece of text to whoever listens, as that of these rows."""
+        listener = self.on_token
+        if listener is None:
+            return None
+
+        def show(piece: str) -> None:
+            for path in paths:
+                listener(path, self.op.stage, piece, thought)
+
+        return show
 
 
-def _constraint(op: ops.Generate) -> Constraint:
+def _constraint(op: ops.Generate) -> SampleConstraint:
     assert op.constraint is not None
-    return Constraint(op.constraint.kind, op.constraint.source)
+    return SampleConstraint(op.constraint.kind, op.constraint.source)
 
 
 def _mask(op: ops.Generate, model: TextModel) -> Callable[[], Mask]:
@@ -300,10 +426,42 @@ def _early_exit(via: ops.Amortized, decode: DecodePlan, instance: Instance) -> E
 
 def _drafting(op: ops.Generate, decode: DecodePlan, model: TextModel, instance: Instance) -> Drafting:
     """What the requests say of drafts: the method that the plan names, and the rest as the program has it."""
-    draft = op.draft or ops.Draft("ngram")
+    draft = op.draft
+    if draft is None:
+        return Drafting(decode.draft, length=ops.DRAFTED)
     assert decode.draft == draft.method != "none"
     drafter = draft.model
     if draft.method == "model" and drafter is not None:
         drafter = instance.services.models[drafter].name
     corpus = (model.corpus(draft.texts),) if draft.texts else ()
     return Drafting(draft.method, drafter, draft.tokens, draft.branches, corpus=corpus)
+
+
+class BeyondWatch:
+    """An engine `Watch` that lets a sample go on for `beyond` tokens past the stop of its `own` watch.
+
+    Without a stop the sample ends after `limit` tokens, as it would by itself. `length` is how many of its tokens are
+    its own, None where neither has come.
+    """
+
+    def __init__(self, own: StopWatch, limit: int, beyond: int) -> None:
+        self.own = own
+        self.length: int | None = None
+        self.pushed = 0
+        self._limit, self._beyond = limit, beyond
+        self._stopped = False
+
+    @property
+    def finish(self) -> Finish:
+        """Why its own tokens end; for one that has a `length`."""
+        return "stop" if self._stopped else "length"
+
+    def push(self, token: int) -> bool:
+        self.pushed += 1
+        if self.length is not None:
+            return self.pushed >= self.length + self._beyond
+        self._stopped = self.own.push(token)
+        if not self._stopped and self.pushed < self._limit:
+            return False
+        self.length = self.pushed
+        return not self._stopped or not self._beyond

@@ -1,18 +1,52 @@
-"""The rows between operators."""
+"""The rows between operators, and the noise keys: which random numbers belong to which sample.
+
+A key hashes what the sample is by its meaning, and nothing of how it is run: the seed, the texts that the model is
+shown before its own turn, which `generate` of the program it is, the rounds of the loops around it, and the row path.
+What shapes the distribution (temperature, filters, masks) has no part in it, and neither has a width or an argument
+that the model is not shown, so plans and settings that are compared share their random numbers. The noise itself is
+Philox, under this key, with a counter of the token id and the number of tokens drawn.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
-from qpdsl.executor.events.events import Path
-from qpdsl.executor.requests.draw_figures import DrawFigures
+from qpdsl.executor.events.events import Path, Rounds
+from qpdsl.executor.requests.drawing import DrawFigures
 from qpdsl.executor.text.context import Context, Piece
 from qpdsl.planner.values.value import Value
 
+if TYPE_CHECKING:
+    from qpdsl.executor.text.context import Context
+
 # What a program can return: a value, or the record in a JSON text.
 JsonValue = Value | dict[str, Any] | list[Any]
+# The version of what a seed means. Results of another version cannot be repeated.
+NOISE_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtState:
+    """What a model thought in a row since its context was set; the row's tokens have it.
+
+    `text` is None where it thought nothing; `tokens` were drawn for it. `open`: the row stands in the thought, and its
+    text is empty. `inside`: its tokens begin in the thought, as the context has opened it, under `switch`. So many of
+    the tokens come before the answer `begins`. `figures` are those of its tokens, the marks aside, as far as they are
+    told; `before` counts the turn's figures that stand before the answer.
+    """
+
+    text: str | None = None
+    tokens: int = 0
+    open: bool = False
+    inside: bool = False
+    switch: str = ""
+    begins: int = 0
+    figures: tuple[DrawFigures, ...] = ()
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +57,8 @@ class Generated:
     pieces of text, and whether the program's author wrote them. `text` is the text of both. `logprob` is the sum over
     the `sampled` tokens. `least` is the least log-probability of one of them, and `figures` are those of each, None
     where some have none. `incomplete`: the text had to satisfy a constraint and does not: it was cut off before, or it
-    is a record with the fault `invalid`. `closed`: a search has given the row up as it is, and its score stays.
+    is a record with the fault `invalid`. `closed`: a search has given the row up as it is, and its score stays. Of
+    a model that thinks `text` is the answer; `thought` says what came before.
     """
 
     model: str = ""
@@ -38,6 +73,7 @@ class Generated:
     said: tuple[Piece, ...] = ()
     least: float | None = None
     figures: tuple[DrawFigures, ...] | None = ()
+    thought: ThoughtState = ThoughtState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +91,7 @@ class Row:
 
 Candidates = tuple[Row, ...]
 
+
 # The columns of a row whose context was just set.
 FRESH: Mapping[str, Value] = {
     "text": "",
@@ -64,4 +101,23 @@ FRESH: Mapping[str, Value] = {
     "logprob": 0.0,
     "tokens": 0,
     "group": 0,
+    "thought": None,
+    "thought_tokens": 0,
 }
+
+
+def hash_context(context: Context) -> bytes:
+    """A digest, of 16 bytes, of the turns and the text of a context. How a prompt is cut into pieces does not count."""
+    # Without a thought, a turn is its role and its text.
+    turns = [turn if any(turn[2:]) else turn[:2] for turn in context.turns]
+    texts = [turns, "".join(text for text, _ in context.prompt)]
+    return blake2b(json.dumps(texts, ensure_ascii=True).encode(), digest_size=16).digest()
+
+
+def noise_key(seed: int, context: bytes, ordinal: int, rounds: Rounds, path: Path) -> int:
+    """The 64-bit key of one sample, as an unsigned integer.
+
+    `context` is `hash_context` of the row's; `ordinal` numbers the program's `generate`s in reading order, from 0.
+    """
+    text = f"{seed}|{ordinal}|{','.join(map(str, rounds))}|{','.join(map(str, path))}"
+    return int.from_bytes(blake2b(context + text.encode(), digest_size=8).digest(), "little")

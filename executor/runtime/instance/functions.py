@@ -9,18 +9,16 @@ from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any
-from typing import Literal as OneOf
+from typing import Any, Literal
 
-from qpdsl.executor.runtime.instance.row_clock import RowClock
-from qpdsl.executor.runtime.instance.tasks import together
+from qpdsl.executor.runtime.instance.row_tasks import RowClock, together
 from qpdsl.executor.runtime.instance.user_code import CallThread, UserCodeError, in_loop
 from qpdsl.planner.values.value import Value
 
 # What a function can ask for besides columns and parameters; one that gets several rows at once may use the plural.
 _INPUTS = ("text", "problem", "row")
 # Which rows a function is called with: each by itself, all that stand at the stage, or those that it has not seen yet.
-Rows = OneOf["one", "all", "batch"]
+Rows = Literal["one", "all", "batch"]
 
 _TYPES: Mapping[str, type[str | int | float | bool]] = {"text": str, "int": int, "float": float, "bool": bool}
 # The largest whole number that a column holds.
@@ -52,7 +50,7 @@ class PythonFunction:
     name: str
     call: Callable[..., Any]
     rows: Rows = "one"
-    kind: OneOf["scorer", "extractor"] = "scorer"
+    kind: Literal["scorer", "extractor"] = "scorer"
     returns: str = "text"
 
     @property

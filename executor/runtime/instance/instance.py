@@ -17,16 +17,14 @@ from qpdsl.executor.requests.request import Calls, Completion, Request, Sample
 from qpdsl.executor.requests.routing import ExitRouting, Routing
 from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.requests.ticket import Ticket
-from qpdsl.executor.runtime.instance.candidates import Row
+from qpdsl.executor.runtime.instance.candidates import Row, hash_context, noise_key
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
-from qpdsl.executor.runtime.instance.noise import hash_context, noise_key
 from qpdsl.executor.runtime.instance.request_cache import RequestCache
-from qpdsl.executor.runtime.instance.row_clock import RowClock
-from qpdsl.executor.runtime.instance.written_ahead import WrittenAhead
+from qpdsl.executor.runtime.instance.row_tasks import RowClock
+from qpdsl.executor.runtime.sandbox.permission import CodePermission
 from qpdsl.executor.text.context import Context
-from qpdsl.executor.verifiers.score_store import ScoreStore
-from qpdsl.executor.verifiers.verifier import Verifier
+from qpdsl.executor.verifiers.verifier import ScoreStore, Verifier
 from qpdsl.grammar import ast
 from qpdsl.planner.plan.evaluate import evaluate, evaluate_each
 from qpdsl.planner.plan.options import LARGEST, RANGES
@@ -36,15 +34,48 @@ from qpdsl.planner.values.value import Value, format_value
 VerifierInput = tuple[str, str, str]
 _KINDS = {"int": "a whole number", "float": "a number"}
 # So many samples that wrote past their stop are kept, the latest.
-_MOST_WRITTEN = 256
+_MAX_WRITTEN = 256
+
+
+@dataclass(slots=True)
+class WrittenAhead:
+    """A prompt with the tokens that `model` went on to, of which those from `start` on are past the stop.
+
+    `billed`: the server counted its own tokens for all of it, and these are others. `used`: up to where it was taken.
+    """
+
+    model: str
+    tokens: tuple[int, ...]
+    start: int
+    billed: bool = False
+    used: int = 0
+
+    def goes_on_from(self, prompt: tuple[int, ...]) -> bool:
+        """Whether there are tokens here that follow a prompt, some of which may be past the stop as well."""
+        return self.start <= len(prompt) < len(self.tokens) and self.tokens[: len(prompt)] == prompt
+
+    def use(self, end: int) -> int:
+        """Takes what is past the stop up to `end`; returns how many tokens of it nobody took before."""
+        before = max(self.used, self.start)
+        self.used = max(before, end)
+        return self.used - before
 
 
 class RowError(Exception):
     """Why one program instance failed, in words for the user."""
 
 
+class NoAnswerError(RowError):
+    """Why one program instance came to no answer: what the model wrote has none, or none that is whole."""
+
+
+# Called with each piece of text as it is generated: the path and the source stage of the row that it will be in, the
+# piece, and whether it is of a thought.
+OnToken = Callable[[Path, int, str, bool], None]
+
+
 class RunAhead(Protocol):
-    """What runs ahead of a `repeat`, as the `generate` in it sees it; `generate/run_ahead.py` implements it."""
+    """What runs ahead of a `repeat`, as the `generate` in it sees it."""
 
     def taken(self, continuation: Any, instance: Instance) -> Ticket | None:
         """The request for the children of a row that is sampled from now, where they ran ahead."""
@@ -60,8 +91,7 @@ class RunAhead(Protocol):
 class Services:
     """What all instances of a run share: the engine and, by the names in the program, models, verifiers and functions.
 
-    `on_token` is called with each piece of text as it is generated: the path and the source stage of the row that it
-    will be in, and the piece. `scores` keeps scores from instance to instance; None where that would not be sound.
+    `scores` keeps scores from instance to instance; None where that would not be sound.
     `routing`: who decides what a plan leaves to a router. `request_cache`: where requests to large models wait for each
     other; None where those of an operator do so alone. `exit_routing`: who decides which draws try an early exit, where
     the plan leaves it to a router, and `exit_state` names what that knows of a model; `shadowing`: of which draws it is
@@ -73,12 +103,12 @@ class Services:
     verifiers: Mapping[str, Verifier]
     events: EventStream
     functions: Mapping[str, PythonFunction] = field(default_factory=dict)
-    on_token: Callable[[Path, int, str], None] | None = None
+    on_token: OnToken | None = None
     mathematics: Mathematics = field(default_factory=Mathematics)
     scores: ScoreStore | None = None
     routing: Routing = field(default_factory=Routing)
     request_cache: RequestCache | None = None
-    allow_code: bool = False
+    allow_code: CodePermission = False
     exit_routing: ExitRouting | None = None
     exit_state: Callable[[str], str] = str
     shadowing: Shadowing = field(default_factory=Shadowing)
@@ -98,11 +128,12 @@ class Usage:
       never scored
     - `unscored`: rows without a score, as their text is too long for the verifier, or the judge's answer was cut off
     - `steps`: steps asked of verifiers; `steps_known`: those of them that were scored before
-    - `run_ahead`: samples that ran ahead; `run_ahead_used`: those of them that were used; `unused_prompt` and
-      `unused_sampled`: the tokens of the others, which are counted nowhere else
-    - `given_up`: samples that were given up
+    - what decisions of rules came to, by the names in their `Effect` (`planner/plan/rule.py`); `unused_prompt` and
+      `unused_sampled`: the tokens of samples that ran ahead for nothing, which are counted nowhere else
+    - `thought_tokens`: those of the sampled tokens that are thoughts; `thoughts_given_up`: thoughts that a decided vote
+      broke off, with `thought_tokens_given_up`, which are among them
     - `draws`: tokens that a model was asked for, in `rounds` forwards; `forced`: those that a constraint forced without
-      it; `allowed_8`: draws at which a mask allowed so many ids, or a few more (see `step_counts.py`)
+      it; `allowed_8`: draws at which a mask allowed so many ids, or a few more (see `count_steps`)
     - `exits`: draws that left the model early, `refined`: those that could have and went on; `late`: tokens whose last
       layers were computed after later tokens had been drawn; `skipped`: for each token that never had some, the layers
       that it was spared; `full`: draws that a router had leave the exit out
@@ -113,9 +144,9 @@ class Usage:
       `filter_draws`: tokens that the small one drew, `filter_sure`: those of them that stood; `large_draws`: tokens
       that the large one drew, `large_tokens`: those that it computed for them, prompts and what it caught up on;
       `flush_8`: requests that went to it in a batch of eight, and so on
-    - `drafted`: tokens that were proposed, `accepted`: those of them that stood; `ngram_drafted`, `ngram_rounds` and
-      `ngram_draws`, and so for other ways to draft: the same of that way; `would_drafted`, …: the same of n-grams where
-      nothing drafted
+    - `drafted`: tokens that were proposed, `accepted`: those of them that stood; `eagle_drafted`, `eagle_rounds` and
+      `eagle_draws`, and so for other ways to draft: the same of that way; `would_drafted`, …: the same where nothing
+      drafted, of the way that needs no other model
     - of models on servers: `requests` that were sent, `retries` of them again, `replayed` ones that an earlier run had
       kept; `server_cached`: prompt tokens that the server found in a cache; `cost_millionths` of the currency of the
       price table
@@ -133,12 +164,13 @@ class Usage:
     engine_seconds: float = 0.0
 
     def took(self, ticket: Ticket) -> None:
-        """Counts what a request took that is answered. Its tokens have been counted as prompt."""
-        self.cached_tokens += ticket.result().cached
+        """Counts what a request took that is answered. Raises EngineError where it failed instead."""
+        ticket.result()
         self.spent(ticket)
 
     def spent(self, ticket: Ticket) -> None:
-        """Counts what a request took until it was answered or given up."""
+        """Counts what a request took until it was answered or given up. Its tokens have been counted as prompt."""
+        self.cached_tokens += ticket.cached
         self.engine_seconds += ticket.seconds
         if ticket.shared:
             self.counts.update(shared_samples=ticket.shared, saved_tokens=ticket.saved_tokens)
@@ -181,14 +213,16 @@ class Instance:
 
     These keep what was computed, so that equal content is computed once: `scores` maps a digest of a model and a token
     prefix to the score read at its end, and `scored` holds the digests of whole texts; `judged` maps what a judge or a
-    Python function was shown to its answer; `contexts` maps (model, context) to the context's tokens, and `digests` a
-    context to its digest in noise keys; `steps` maps an operator's id and its input to the scores of the steps, of
-    which there are none where the text is too long.
+    Python function was shown to its answer; `contexts` maps (model, context, switch) to the context's tokens, and
+    `digests` a context to its digest in noise keys; `steps` maps an operator's id and its input to the scores of the
+    steps, of which there are none where the text is too long.
 
     `written` is what samples wrote past their stop. `emptied` says of each operator that left no row why, in words that
     follow a colon. `supports` has, by the id of an operator that chooses one row of several, how sure it was (see
     `support.py`). `drawn` are marks of the samples that were counted, and `drawn_before` of those that an earlier way
-    of the program drew, which are counted no more; None where it has no ways.
+    of the program drew, which are counted no more; None where it has no ways. `unshown` has, by a row's path, the stage
+    that wrote it last, what stands at its end for a letter that is only begun, and whether that is of a thought:
+    `on_token` is given that at the end.
     """
 
     name: str
@@ -209,10 +243,11 @@ class Instance:
     supports: dict[str, float] = field(default_factory=dict)
     drawn: set[Hashable] = field(default_factory=set)
     drawn_before: frozenset[Hashable] | None = None
-    contexts: dict[tuple[str, Context], tuple[int, ...]] = field(default_factory=dict)
+    unshown: dict[Path, tuple[int, str, bool]] = field(default_factory=dict)
+    contexts: dict[tuple[str, Context, str], tuple[int, ...]] = field(default_factory=dict)
     digests: dict[Context, bytes] = field(default_factory=dict)
     judged: dict[tuple[str, ...], Value] = field(default_factory=dict)
-    written: deque[WrittenAhead] = field(default_factory=lambda: deque(maxlen=_MOST_WRITTEN))
+    written: deque[WrittenAhead] = field(default_factory=lambda: deque(maxlen=_MAX_WRITTEN))
     _scoring: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     @property

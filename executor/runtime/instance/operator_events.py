@@ -7,18 +7,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from qpdsl.executor.events.events import Candidate, Expanded, OperatorDone, OperatorStarted, Selected, Valued
+from qpdsl.executor.events.events import CandidateRecord, Expanded, OperatorDone, OperatorStarted, Selected, Valued
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.request import Sample
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance
+from qpdsl.grammar.ast.walk import made_column
 from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import Value, format_value
-
-_CUT = "\N{REPLACEMENT CHARACTER}"
-# The most tokens that one character is spread over.
-_LONGEST = 4
 
 
 def emit_started(rows_in: int, instance: Instance) -> None:
@@ -54,67 +52,59 @@ def emit_changes(op: ops.Operator, before: Candidates, after: Candidates, instan
     `generate` emits its own event, while it has the samples; operators that contain others emit nothing here, but
     for the column that a `call` makes.
     """
-    match op:
-        case (
-            ops.Score(into=column)
-            | ops.Judge(into=column)
-            | ops.Prob(into=column)
-            | ops.LogProb(into=column)
-            | ops.DrawScore(into=column)
-            | ops.PythonScore(into=column)
-            | ops.Equal(into=column)
-            | ops.ValidJson(into=column)
-            | ops.Passes(into=column)
-        ):
-            _emit_values(column, after, instance, scores=True)
-        case (
-            ops.Extract(column=column)
-            | ops.PythonExtract(column=column)
-            | ops.Let(column=column)
-            | ops.Call(into=column)
-        ):
-            _emit_values(column, after, instance, scores=False)
-        case ops.Say():
-            _emit_values("step", after, instance, scores=False)
-        case ops.Where() | ops.Distinct() | ops.Join() | ops.TopK() | ops.Tournament() | ops.Vote():
-            kept = {row.path for row in after}
-            instance.services.events.emit(
-                Selected(
-                    instance=instance.name,
-                    operator=instance.operator,
-                    rounds=instance.rounds,
-                    kept=tuple(row.path for row in after),
-                    dropped=tuple(row.path for row in before if row.path not in kept),
-                )
+    column = made_column(op)
+    if isinstance(op, ops.Split):
+        emit_copies(after, instance)
+    elif op.rows in ("fewer", "count", "one") and not isinstance(op, ops.Return):
+        kept = {row.path for row in after}
+        instance.services.events.emit(
+            Selected(
+                instance=instance.name,
+                operator=instance.operator,
+                rounds=instance.rounds,
+                kept=tuple(row.path for row in after),
+                dropped=tuple(row.path for row in before if row.path not in kept),
             )
-        case ops.Split():
-            emit_copies(after, instance)
+        )
+    elif isinstance(op, ops.Say):
+        _emit_values("step", after, instance, scores=False)
+    elif op.rows == "same" and column is not None:
+        _emit_values(column, after, instance, scores=isinstance(op, ops.Score))
 
 
 def emit_copies(copies: Candidates, instance: Instance) -> None:
     """The rows that an operator copied others to."""
-    _emit_expanded(tuple(Candidate(path=row.path) for row in copies), instance)
+    _emit_expanded(tuple(CandidateRecord(path=row.path) for row in copies), instance)
 
 
-def emit_expanded(
-    after: Sequence[Row], before: Candidates, samples: Sequence[Sample], model: TextModel, instance: Instance
-) -> None:
-    """The rows that samples made. `samples` are those of the rows in `after` that are not in `before`, in order."""
-    paths = {row.path for row in before}
-    new = [row for row in after if row.path not in paths]
-    _emit_expanded(tuple(_candidate(row, sample, model) for row, sample in zip(new, samples, strict=True)), instance)
+class MadeRow(NamedTuple):
+    """A row, the sample that made it, and the generated tokens that the sample went on from.
+
+    So many of the sample's tokens were drawn for a `thought`.
+    """
+
+    row: Row
+    sample: Sample
+    earlier: tuple[int, ...]
+    thought: int
 
 
-def _emit_expanded(candidates: tuple[Candidate, ...], instance: Instance) -> None:
+def emit_expanded(made: Sequence[MadeRow], model: TextModel, instance: Instance) -> None:
+    """The rows that samples made."""
+    _emit_expanded(tuple(_candidate(*one, model) for one in made), instance)
+
+
+def _emit_expanded(candidates: tuple[CandidateRecord, ...], instance: Instance) -> None:
     instance.services.events.emit(
         Expanded(instance=instance.name, operator=instance.operator, rounds=instance.rounds, candidates=candidates)
     )
 
 
-def _candidate(row: Row, sample: Sample, model: TextModel) -> Candidate:
-    pieces = _pieces(sample.tokens, model) if len(sample.logprobs) == len(sample.tokens) else ()
+def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int, model: TextModel) -> CandidateRecord:
+    told = len(sample.logprobs) == len(sample.tokens)
+    pieces = _pieces(sample.tokens, earlier, model, finished=row.generated.finished) if told else ()
     finish = row.columns.get("finish")
-    return Candidate(
+    return CandidateRecord(
         path=row.path,
         step=str(row.columns.get("step") or ""),
         finish=finish if isinstance(finish, str) else None,
@@ -123,26 +113,17 @@ def _candidate(row: Row, sample: Sample, model: TextModel) -> Candidate:
         tokens=sample.size,
         pieces=pieces,
         logprobs=sample.logprobs if pieces else (),
+        thought=row.generated.thought.text if thought and not row.generated.thought.open else None,
+        thought_tokens=thought,
     )
 
 
-def _pieces(tokens: tuple[int, ...], model: TextModel) -> tuple[str, ...]:
-    """The text of each token. A character that is spread over several tokens comes with the last of them."""
-    cache = model.pieces
-    pieces: list[str] = []
-    pending: list[int] = []
-    for token in tokens:
-        text = cache.get(token) if not pending else None
-        if text is None:
-            pending.append(token)
-            text = model.backend.decode(pending, skip_special_tokens=False)
-            if text.endswith(_CUT) and len(pending) < _LONGEST:
-                pieces.append("")
-                continue
-            if len(pending) == 1:
-                cache[token] = text
-            pending = []
-        pieces.append(text)
+def _pieces(tokens: tuple[int, ...], earlier: tuple[int, ...], model: TextModel, *, finished: bool) -> tuple[str, ...]:
+    """The text of each token. A letter that is spread over several tokens comes with the last of them."""
+    text = model.marked_detokenizer.begin(earlier)
+    pieces = [text.push(token) for token in tokens]
+    if pieces and finished:
+        pieces[-1] += text.tail
     return tuple(pieces)
 
 

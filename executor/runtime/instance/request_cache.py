@@ -3,6 +3,8 @@
 It is shared by all instances of a run. Rows that the small model is unsure of wait here while others are still in its
 hands; a batch goes once enough of them wait, once the first has waited for long enough, or once no row is left that
 could still join them. When a request is sent changes no token: noise depends on the row and the place alone.
+
+`ClientEngine` is the engine as one instance sees it: all that it submits is known to be its own.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from qpdsl.executor.requests.engine import Engine
+from qpdsl.executor.requests.engine import Capabilities, Engine
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Request
+from qpdsl.executor.requests.request import Client, Request
 from qpdsl.executor.requests.ticket import Ticket
 
 
@@ -122,3 +124,23 @@ class RequestCache:
         if not queue.waiting and queue.timer is not None:
             queue.timer.cancel()
             queue.timer = None
+
+
+class ClientEngine:
+    """An `Engine` that puts a client on every request. Somebody else drives the engine behind it."""
+
+    def __init__(self, engine: Engine, client: Client) -> None:
+        self._engine = engine
+        self._client = client
+
+    def capabilities(self, model: str) -> Capabilities:
+        return self._engine.capabilities(model)
+
+    def submit(self, model: str, request: Request) -> Ticket:
+        return self._engine.submit(model, replace(request, client=self._client))
+
+    def busy(self, model: str) -> int:
+        return self._engine.busy(model)
+
+    async def drive(self) -> None:
+        await self._engine.drive()

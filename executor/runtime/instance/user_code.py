@@ -20,7 +20,7 @@ from contextvars import Context, ContextVar, copy_context
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from qpdsl.executor.runtime.instance.row_clock import RowClock
+from qpdsl.executor.runtime.instance.row_tasks import RowClock
 
 T = TypeVar("T")
 
@@ -283,6 +283,11 @@ def _value(outcome: T | _Raised) -> T:
 
 def raised(error: BaseException) -> str:
     """What was raised and where, on one line that UTF-8 can hold. It never raises itself."""
+    return f"{named(error)}{_line(error)}".encode("utf-8", "backslashreplace").decode()
+
+
+def named(error: BaseException) -> str:
+    """What was raised, by its name and text, on one line that UTF-8 can hold. It never raises itself."""
     try:
         name = str(type(error).__name__)
     except BaseException:
@@ -293,7 +298,7 @@ def raised(error: BaseException) -> str:
         reason = f"{name}, whose text cannot be shown"
     if len(reason) > _LONGEST_REASON:
         reason = f"{reason[: _LONGEST_REASON - 1]}…"
-    return f"{reason}{_line(error)}".encode("utf-8", "backslashreplace").decode()
+    return reason.encode("utf-8", "backslashreplace").decode()
 
 
 def _line(error: BaseException) -> str:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 
 from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
-from qpdsl.executor.text.context import Context, Piece
+from qpdsl.executor.text.context import Context, KeptTurn, Piece, Turn
+from qpdsl.executor.text.detokenizer import Detokenizer
 from qpdsl.grammar import ast
 from qpdsl.grammar.suggest import listed
-from qpdsl.grammar.words import ROLES
+from qpdsl.grammar.words import ROLES, THOUGHT_FIELDS
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import split_template
-from qpdsl.planner.values.value import Value, format_value
+from qpdsl.planner.values.value import Value, format_value, thawed
+
+_ROLES = (*ROLES, "tool")
+# What turns have for tools, by their role.
+_CALLS = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}
 
 
 async def set_context(op: ops.SetContext, rows: Candidates, instance: Instance) -> Candidates:
     """Puts what was generated into the longer context and clears its columns; the other columns stay."""
     return tuple(
-        _with_context(row, addition) for row, addition in zip(rows, _additions(op, rows, instance), strict=True)
+        _with_context(op, row, addition) for row, addition in zip(rows, _additions(op, rows, instance), strict=True)
     )
 
 
@@ -30,20 +36,30 @@ async def say(op: ops.Say, rows: Candidates, instance: Instance) -> Candidates:
         said = [tuple(split_template(op.text, instance.scope(row))) for row in rows]
     else:
         said = [((format_value(value), False),) for value in instance.values(op.text, rows)]
-    return tuple(_going_on(row, pieces) for row, pieces in zip(rows, said, strict=True))
+    detokenizers = {model.name: model.detokenizer for model in instance.services.models.values()}
+    return tuple(_going_on(row, pieces, detokenizers) for row, pieces in zip(rows, said, strict=True))
 
 
-def _going_on(row: Row, pieces: tuple[Piece, ...]) -> Row:
+def _going_on(row: Row, pieces: tuple[Piece, ...], detokenizers: Mapping[str, Detokenizer]) -> Row:
     text = "".join(text for text, _ in pieces)
     before = row.generated
-    open_ = replace(before, finished=False, incomplete=False, invalid=None, closed=False)
-    generated = replace(open_, text=before.text + text, said=before.said + pieces)
-    own = {"text": generated.text, "step": text, "finish": None, "finished": False}
-    return Row(row.context, row.path, {**row.columns, **own}, generated)
+    open_ = replace(before, finished=False, incomplete=False, invalid=None, closed=False, said=before.said + pieces)
+    thought, begun = before.thought, ""
+    if before.tokens and not before.finished and not before.said:
+        # No call completes this letter any more, and so it is a part of none's step.
+        begun = detokenizers[before.model].tail(before.tokens[thought.begins :])
+    if thought.open:
+        generated = replace(open_, thought=replace(thought, text=(thought.text or "") + text))
+    else:
+        generated = replace(open_, text=before.text + text)
+    own = {"text": generated.text, "step": begun + text, "finish": None, "finished": False}
+    return Row(row.context, row.path, {**row.columns, **own, "thought": generated.thought.text}, generated)
 
 
-def _with_context(row: Row, addition: Context) -> Row:
+def _with_context(op: ops.SetContext, row: Row, addition: Context) -> Row:
     context = _longer(row, addition)
+    if isinstance(op, ops.Chat) and op.history == "tokens":
+        context = _kept(row, context)
     # A new turn does not change which copy of a `split` a row is.
     fresh = {**FRESH, "group": row.columns.get("group", FRESH["group"])}
     return Row(context, row.path, {**row.columns, **fresh})
@@ -51,37 +67,63 @@ def _with_context(row: Row, addition: Context) -> Row:
 
 def _additions(op: ops.SetContext, rows: Candidates, instance: Instance) -> list[Context]:
     """What is added to the context of each row."""
-    if op.prompt is not None:
-        prompts = [tuple(split_template(op.prompt, instance.scope(row))) for row in rows]
+    if isinstance(op, ops.Prompt):
+        prompts = [tuple(split_template(op.text, instance.scope(row))) for row in rows]
         return [Context(prompt=pieces, opening=len(pieces)) for pieces in prompts]
-    added = [
-        [_conversation(value) if turn.role == "messages" else ((turn.role, format_value(value)),) for value in values]
-        for turn in op.turns
-        for values in [instance.values(turn.content, rows)]
-    ]
+    assert isinstance(op, ops.Chat)
+    added = [[_said(turn.role, value) for value in instance.values(turn.content, rows)] for turn in op.turns]
     return [Context(turns=tuple(chain.from_iterable(turns))) for turns in zip(*added, strict=True)]
 
 
-def _conversation(value: Value) -> tuple[tuple[str, str], ...]:
-    """The turns of a conversation that is given as a value. Raises RowError for what is none."""
-    turns: list[tuple[str, str]] = []
-    for number, message in enumerate(value if isinstance(value, tuple) else ()):
-        role, content = (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)
-        if role not in ROLES or not isinstance(content, str):
-            raise RowError(f"turn {number} of `messages` has no `role` of {listed(ROLES)}, or no text as `content`")
-        turns.append((str(role), content))
-    return tuple(turns)
+def _said(role: str, value: Value) -> tuple[Turn, ...]:
+    """A turn of a `chat`, or those of a conversation that is given as a value. Raises RowError for what is none."""
+    if role != "messages":
+        return (Turn(role, format_value(value)),)
+    return tuple(_turn(number, message) for number, message in enumerate(value if isinstance(value, tuple) else ()))
+
+
+def _turn(number: int, message: Value) -> Turn:
+    """One turn of `messages`, as chat APIs have it: with the thought of an assistant, and with calls of tools."""
+    said = {name: thawed(part) for name, part in message.items()} if isinstance(message, Mapping) else {}
+    role, content = said.pop("role", None), said.pop("content", None)
+    # What a server that answered left empty.
+    given = {name: part for name, part in said.items() if part not in (None, "", [])}
+    thoughts = [given.pop(name) for name in THOUGHT_FIELDS if name in given] if role == "assistant" else []
+    known = _CALLS.get(str(role), ())
+    calls = {name: given.pop(name) for name in known if name in given}
+    if content is None and calls and role == "assistant":
+        calls["content"], content = None, ""
+    if role not in _ROLES or not isinstance(content, str):
+        raise RowError(f"turn {number} of `messages` has no `role` of {listed(_ROLES)}, or no text as `content`")
+    if any(not isinstance(thought, str) or thought != thoughts[0] for thought in thoughts):
+        raise RowError(f"turn {number} of `messages` has a thought that is no text, or two")
+    if given:
+        raise RowError(f"turn {number} of `messages` has `{next(iter(given))}`, which no turn of the role `{role}` has")
+    return Turn(role, content, thoughts[0] if thoughts else "", json.dumps(calls) if calls else "")
+
+
+def _kept(row: Row, longer: Context) -> Context:
+    """A longer context in which the model's turn stays as it was drawn."""
+    generated, before = row.generated, row.context
+    if before is None or not generated.tokens or not before.turns:
+        return longer if before is None else replace(longer, kept=before.kept)
+    thought = generated.thought
+    own = generated.model, generated.tokens, generated.said
+    return replace(longer, kept=KeptTurn(before, *own, len(before.turns), thought.switch, thought.open))
 
 
 def _longer(row: Row, addition: Context) -> Context:
     """The row's context, what was generated in it, and the addition to both."""
-    context, generated = row.context, row.generated
+    generated = row.generated
+    context = None if row.context is None else replace(row.context, kept=None)
     if context is None:
         if not addition.turns and not addition.prompt:
             raise RowError("the conversation has no turn: `messages` is empty")
         return addition
+    thought = generated.thought.text or ""
     if not generated.sampled and not generated.text:
         return replace(context, turns=context.turns + addition.turns, prompt=context.prompt + addition.prompt)
     if context.turns:
-        return replace(context, turns=(*context.turns, ("assistant", generated.text), *addition.turns), grown=True)
+        own = Turn("assistant", generated.text, thought)
+        return replace(context, turns=(*context.turns, own, *addition.turns), grown=True)
     return replace(context, prompt=(*context.prompt, (generated.text, False), *addition.prompt), grown=True)

@@ -15,13 +15,13 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import Value
 
 _BOX = re.compile(r"\\boxed\s*\{")
-# In a box: a sign behind a backslash, which pairs with nothing, or a brace.
+# A sign behind a backslash, which pairs with nothing, or a brace.
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Candidates:
     """Sets the column in each row. It is None where nothing matches, or where constrained output was cut off."""
-    return tuple(row.with_column(op.column, _extracted(op, row)) for row in rows)
+    return tuple(row.with_column(op.column.id, _extracted(op, row)) for row in rows)
 
 
 def _extracted(op: ops.Extract, row: Row) -> Value:
@@ -30,7 +30,7 @@ def _extracted(op: ops.Extract, row: Row) -> Value:
     text = row.generated.text
     if isinstance(op.pattern, ast.JsonPath):
         return typed(value_at(op.pattern.steps, text), op.type)
-    found = boxed(text) if isinstance(op.pattern, str) else _matches(op.pattern.pattern, text)
+    found = _matches(op.pattern.pattern, text) if isinstance(op.pattern, ast.Regex) else boxed(text)
     if op.which == "all":
         return tuple(value for value in found if value is not None)
     return next(iter(deque(found, maxlen=1)) if op.which == "last" else found, None)
@@ -44,18 +44,22 @@ def _matches(regex: str, text: str) -> Iterator[str | None]:
 
 def boxed(text: str) -> Iterator[str]:
     """What stands in the braces of each `\\boxed{…}`, braces inside paired; nothing of a box that does not end."""
+    ends = _closing_braces(text)
     position = 0
     while (box := _BOX.search(text, position)) is not None:
-        end = _closing_brace(text, box.end())
+        end = ends.get(box.end())
         position = box.end() if end is None else end
         if end is not None:
             yield text[box.end() : end]
 
 
-def _closing_brace(text: str, start: int) -> int | None:
-    depth = 1
-    for sign in _BRACE.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(sign[0], 0)
-        if not depth:
-            return sign.start()
-    return None
+def _closing_braces(text: str) -> dict[int, int]:
+    """The place of each brace that closes another, by the place behind that one."""
+    open_braces: list[int] = []
+    ends: dict[int, int] = {}
+    for sign in _BRACE.finditer(text):
+        if sign[0] == "{":
+            open_braces.append(sign.end())
+        elif sign[0] == "}" and open_braces:
+            ends[open_braces.pop()] = sign.start()
+    return ends

@@ -8,11 +8,10 @@ import sys
 from typing import Any, NoReturn
 
 from qpdsl.executor.runtime.instance.candidates import JsonValue
-from qpdsl.planner.values.value import Record, Value, frozen
-from qpdsl.planner.values.value_types import fields_of, is_list, is_record, item_of
+from qpdsl.planner.values.value import Record, Value, fields_of, frozen, is_list, is_record, item_of
 
 # Python reads no integer of many more.
-_MOST_DIGITS = 4000
+_MAX_DIGITS = 4000
 
 
 def value_at(steps: tuple[str | int, ...], text: str) -> object:
@@ -87,7 +86,7 @@ def _finite(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
+    if len(text) > _MAX_DIGITS:
         raise ValueError(f"a number of {len(text)} digits is too large")
     return int(text)
 

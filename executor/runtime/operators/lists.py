@@ -24,11 +24,11 @@ async def join(op: ops.Join, rows: Candidates, instance: Instance) -> Candidates
     numbers = {index: number for group in groups for number, index in enumerate(group, 1)}
     scopes = [{**instance.scope(row), ROW_NUMBER: numbers[index]} for index, row in enumerate(rows)]
     values = evaluate_each(op.value, scopes)
-    between = format_value(instance.option(op.sep))
+    between = "\n" if op.sep is None else format_value(instance.option(op.sep))
     joined = []
     for group in groups:
         texts = [format_value(values[index]) for index in group if values[index] is not None]
-        joined.append(rows[group[0]].with_column(op.column, between.join(texts)))
+        joined.append(rows[group[0]].with_column(op.column.id, between.join(texts)))
     return tuple(joined)
 
 
@@ -39,7 +39,7 @@ def each_element(op: ops.Each, rows: Candidates, instance: Instance) -> Candidat
     else:
         lists = [value if isinstance(value, tuple) else () for value in instance.values(op.source, rows)]
     return tuple(
-        replace(row, path=(*row.path, index), columns={**row.columns, op.column: element})
+        replace(row, path=(*row.path, index), columns={**row.columns, op.column.id: element})
         for row, elements in zip(rows, lists, strict=True)
         for index, element in enumerate(elements)
     )

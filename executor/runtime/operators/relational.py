@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, JsonValue, Row
-from qpdsl.executor.runtime.instance.instance import Instance, RowError
+from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError
 from qpdsl.executor.runtime.operators.json_documents import record
 from qpdsl.executor.runtime.operators.valid_records import fault_of
+from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate_rows
 from qpdsl.planner.plan.reads import names
@@ -19,7 +20,7 @@ from qpdsl.planner.values.value import Value, thawed
 async def let(op: ops.Let, rows: Candidates, instance: Instance) -> Candidates:
     """Sets the column in each row to the value of the expression."""
     values = instance.values(op.value, rows)
-    return tuple(row.with_column(op.column, value) for row, value in zip(rows, values, strict=True))
+    return tuple(row.with_column(op.column.id, value) for row, value in zip(rows, values, strict=True))
 
 
 async def where(op: ops.Where, rows: Candidates, instance: Instance) -> Candidates:
@@ -27,13 +28,13 @@ async def where(op: ops.Where, rows: Candidates, instance: Instance) -> Candidat
     return tuple(row for row, holds in zip(rows, instance.values(op.condition, rows), strict=True) if holds)
 
 
-async def top_k(op: ops.TopK, rows: Candidates, instance: Instance) -> Candidates:
+async def top_k(op: ops.Keep, rows: Candidates, instance: Instance) -> Candidates:
     """The `k` best rows of each group, groups in the order first seen. Raises RowError.
 
     With `like`, as search-and-learn does it: the rows kept stay in their order, and a group whose best row is at its
     end is kept whole and closed. Where one row of all is kept, its value is left in `Instance.supports`.
     """
-    k, values = instance.whole("keep", op.k), instance.values(op.by, rows)
+    k, values = instance.whole("keep", op.count), instance.values(op.by, rows)
     kept: list[Row] = []
     for group in grouped(rows, op.per):
         # Python's sort is stable, so that ties stay in row order; a row without a value sorts after all others.
@@ -47,6 +48,13 @@ async def top_k(op: ops.TopK, rows: Candidates, instance: Instance) -> Candidate
             if k == 1 and op.per is None and sort_key(values[best[0]])[0]:
                 instance.supports[instance.operator] = float(sort_key(values[best[0]])[1])
     return tuple(kept)
+
+
+async def first(op: ops.First, rows: Candidates, instance: Instance) -> Candidates:
+    """The first rows of each group, all in the order in which they stand. Raises RowError."""
+    count = instance.whole("first", op.count)
+    kept = {index for group in grouped(rows, op.per) for index in group[:count]}
+    return tuple(row for index, row in enumerate(rows) if index in kept)
 
 
 async def distinct(op: ops.Distinct, rows: Candidates, instance: Instance) -> Candidates:
@@ -67,11 +75,11 @@ async def order(op: ops.Order, rows: Candidates, instance: Instance) -> Candidat
     return tuple(rows[p] for p in (*numbers, *texts, *(p for p in places if p not in sorted_)))
 
 
-def grouped(rows: Candidates, per: str | None) -> list[list[int]]:
+def grouped(rows: Candidates, per: ast.Name | None) -> list[list[int]]:
     """The places of the rows of each value of a column, in the order first seen; of all rows where there is none."""
     groups: dict[Value, list[int]] = {}
     for index, row in enumerate(rows):
-        groups.setdefault(None if per is None else row.columns.get(per), []).append(index)
+        groups.setdefault(None if per is None else row.columns.get(per.id), []).append(index)
     return list(groups.values())
 
 
@@ -87,29 +95,31 @@ def _closed(row: Row) -> Row:
 
 
 def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonValue:
-    """The value of the program over its last rows, or the record in it. Raises RowError where there is none."""
+    """The value of the program over its last rows, or the record in it. Raises NoAnswerError where there is none."""
     if not rows:
-        raise RowError(": ".join(["no row is left", *instance.emptied[-1:]]))
+        raise NoAnswerError(": ".join(["no row is left", *instance.emptied[-1:]]))
     if op.parse and rows[0].generated.invalid is not None:
         raise RowError(f"the record breaks its schema, though llguidance let it through: {rows[0].generated.invalid}")
     if op.parse and rows[0].generated.incomplete:
-        raise RowError("the output was cut off before the record in it was whole; `max_tokens` or the context is short")
+        raise NoAnswerError(
+            "the output was cut off before the record in it was whole; `max_tokens` or the context is short"
+        )
     value = evaluate_rows(op.value, [instance.scope(row) for row in rows], instance.arguments)
     if value is None and rows[0].generated.incomplete and rows[0].generated.invalid is None:
         why = "what the first row generated was cut off before it was whole; `max_tokens` or the context is short"
-        raise RowError(f"no row has a value to return: {why}")
+        raise NoAnswerError(f"no row has a value to return: {why}")
     if value is None:
-        raise RowError("no row has a value to return")
+        raise NoAnswerError("no row has a value to return")
     try:
         given: JsonValue = record(str(value)) if op.parse else thawed(value)
     except (ValueError, RecursionError) as error:
-        raise RowError(f"what is to be returned is no JSON: {error}") from error
+        raise NoAnswerError(f"what is to be returned is no JSON: {error}") from error
     if op.schema is None:
         return given
     given = _without_none(given)
     fault = fault_of(json.dumps(given, ensure_ascii=False), op.schema)
     if fault is not None:
-        raise RowError(f"the result is not of the type that the program declares: {fault}")
+        raise NoAnswerError(f"the result is not of the type that the program declares: {fault}")
     return given
 
 
@@ -127,11 +137,11 @@ def why_none(op: ops.Operator) -> str:
             read = ", ".join(dict.fromkeys(f"`{name.id}`" for name in names(condition)))
             return f"`where` held for none of the rows{f', by {read}' if read else ''}"
         case ops.Vote(column=column, weight=weight):
-            either = f"`{column}`" if weight is None else f"`{column}` or its weight"
-            return f"`vote {column}` found no answer, since {either} is none in each row"
+            either = f"`{column.id}`" if weight is None else f"`{column.id}` or its weight"
+            return f"`vote {column.id}` found no answer, since {either} is none in each row"
         case ops.Each(column=column):
-            return f"`each {column}` found nothing to go through: the list of every row is empty, or there is none"
-    return f"`{type(op).__name__.lower()}` left none"
+            return f"`each {column.id}` found nothing to go through: the list of every row is empty, or there is none"
+    return f"`{op.operator.lower()}` left none"
 
 
 def sort_key(value: Value) -> tuple[bool, float]:

@@ -8,6 +8,7 @@ are compared as the decimals that they are written as.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sized
 from datetime import date
 from decimal import Context, Decimal, DecimalException
@@ -16,9 +17,10 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Any
 
 from qpdsl.grammar.literals.matcher import matcher
+from qpdsl.planner.names.json_pointer import target_of
 
-_MOST_DIGITS = 4000
-_EXACT = Context(prec=2 * _MOST_DIGITS)
+_MAX_DIGITS = 4000
+_EXACT = Context(prec=2 * _MAX_DIGITS)
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
     "boolean": lambda value: isinstance(value, bool),
@@ -66,7 +68,7 @@ def _parsed(text: str) -> Any:
 
 
 def _number(text: str) -> Decimal:
-    if len(text) > _MOST_DIGITS:
+    if len(text) > _MAX_DIGITS:
         raise ValueError(f"a number of {len(text)} digits is too long")
     try:
         number = Decimal(text)
@@ -96,12 +98,16 @@ class _Check:
                 yield f"{where}nothing is allowed here"
             return
         if "$ref" in schema:
-            yield from self.faults(value, self._target(schema["$ref"]), path)
+            yield from self.faults(value, target_of(self.root, schema["$ref"]), path)
         yield from (f"{where}{fault}" for fault in _own_faults(value, schema))
         for inner in schema.get("allOf", ()):
             yield from self.faults(value, inner, path)
         if "anyOf" in schema and not any(self._satisfies(value, inner, path) for inner in schema["anyOf"]):
             yield f"{where}none of the alternatives fits"
+        if "oneOf" in schema:
+            fitting = sum(self._satisfies(value, inner, path) for inner in schema["oneOf"])
+            if fitting != 1:
+                yield f"{where}{f'{fitting} of the alternatives fit' if fitting else 'none of the alternatives fits'}"
         if isinstance(value, list):
             yield from self._items(value, schema, path)
         if isinstance(value, dict):
@@ -125,12 +131,6 @@ class _Check:
             inner += [named[name]] if name in named else []
             for found in inner or [schema.get("additionalProperties", True)]:
                 yield from self.faults(item, found, f"{path}/{name}")
-
-    def _target(self, reference: str) -> Any:
-        target = self.root
-        for part in reference.removeprefix("#").split("/")[1:]:
-            target = target[part.replace("~1", "/").replace("~0", "~")]
-        return target
 
 
 def _own_faults(value: Any, schema: Any) -> Iterator[str]:
@@ -184,7 +184,8 @@ def _shown(value: Any) -> str:
 
 def _is_date(text: str) -> bool:
     try:
-        return len(text) == 10 and date.fromisoformat(text) is not None
+        # Python also reads a week with its day.
+        return _DATE.fullmatch(text) is not None and date.fromisoformat(text) is not None
     except ValueError:
         return False
 
@@ -200,15 +201,18 @@ def _is_address(kind: Callable[[str], object]) -> Callable[[str], bool]:
 
 
 _CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]"
-_TIME = matcher(f"^{_CLOCK}:[0-5][0-9](\\.[0-9]+)?(Z|[+-]{_CLOCK})$")
-_UUID = matcher("^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
-# Formats of which Python knows what is one. The others are what llguidance lets through.
+_DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = re.compile(f"{_CLOCK}:[0-5][0-9](\\.[0-9]+)?(Z|[+-]{_CLOCK})")
+_UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_IPV6 = _is_address(IPv6Address)
+# The formats that are checked; of a hostname only its length is. The others are what llguidance lets through.
 _FORMATS: Mapping[str, Callable[[str], bool]] = {
     "date": _is_date,
-    "time": _TIME.matches,
-    "date-time": lambda text: _is_date(text[:10]) and text[10:11] == "T" and _TIME.matches(text[11:]),
+    "time": lambda text: _TIME.fullmatch(text) is not None,
+    "date-time": lambda text: _is_date(text[:10]) and text[10:11] == "T" and _TIME.fullmatch(text[11:]) is not None,
     "hostname": lambda text: 0 < len(text) <= 253,
     "ipv4": _is_address(IPv4Address),
-    "ipv6": _is_address(IPv6Address),
-    "uuid": _UUID.matches,
+    # Python also reads a zone.
+    "ipv6": lambda text: "%" not in text and _IPV6(text),
+    "uuid": lambda text: _UUID.fullmatch(text) is not None,
 }

@@ -19,6 +19,28 @@ from qpdsl.planner.plan.reads import names
 from qpdsl.planner.values.value import NUMBER, Value, format_value
 
 
+def elected(answers: Sequence[Hashable], weights: Sequence[Value]) -> tuple[int, float] | None:
+    """The place of the best vote for the answer with the most weight, and that weight; None where nobody votes.
+
+    An answer or a weight of None is no vote. Of equal answers, and of equal votes, the first wins. Weights are numbers
+    of 0 or more.
+    """
+    totals: dict[Hashable, float] = {}
+    best: dict[Hashable, tuple[float, int]] = {}
+    for place, (answer, weight) in enumerate(zip(answers, weights, strict=True)):
+        if answer is None or not isinstance(weight, (int, float)):
+            continue
+        totals[answer] = totals.get(answer, 0.0) + weight
+        if answer not in best or weight > best[answer][0]:
+            best[answer] = (weight, place)
+    if not totals:
+        return None
+    # `max` takes the first of equals, and the dictionary is in the order values were first seen. Rounded, since the
+    # rounding errors of a sum must not tell equal totals apart.
+    winner = max(totals, key=lambda answer: round(totals[answer], SCORE_DIGITS))
+    return best[winner][1], totals[winner]
+
+
 async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates:
     """The best row of the winning answer; a row whose answer or weight is None has no vote. No row where none has one.
 
@@ -27,34 +49,23 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
 
     Raises RowError where a weight is below 0 or not finite, or where `equal=math` has nothing to compare with.
     """
-    values = [row.columns.get(op.column) for row in rows]
-    try:
-        answers = await _answers(op, values, instance)
-    except NoMathematics as error:
-        raise RowError(str(error)) from error
+    values = [row.columns.get(op.column.id) for row in rows]
+    answers = await all_answers_of(op, values, instance)
     sure = instance.number("decided", op.decided)
     weights = [1] * len(rows) if op.weight is None else instance.values(op.weight, rows)
     winners: list[int] = []
     for group in grouped(rows, op.per):
         counted = group if sure is None else group[: decided_after([answers[index] for index in group], sure)]
-        totals: dict[Hashable, float] = {}
-        best: dict[Hashable, tuple[float, int]] = {}
         for index in counted:
-            answer, weight = answers[index], weights[index]
-            if answer is None or not isinstance(weight, (int, float)):
-                continue
-            if not 0 <= weight < math.inf:
+            weight = weights[index]
+            if answers[index] is not None and isinstance(weight, (int, float)) and not 0 <= weight < math.inf:
                 raise RowError(_wrong_weight(op, values[index], weight))
-            totals[answer] = totals.get(answer, 0.0) + weight
-            if answer not in best or weight > best[answer][0]:
-                best[answer] = (weight, index)
-        if totals:
-            # `max` takes the first of equals, and the dictionary is in the order values were first seen. Rounded, since
-            # the rounding errors of a sum must not tell equal totals apart.
-            winner = max(totals, key=lambda answer: round(totals[answer], SCORE_DIGITS))
-            winners.append(best[winner][1])
+        winner = elected([answers[index] for index in counted], [weights[index] for index in counted])
+        if winner is not None:
+            place, total = winner
+            winners.append(counted[place])
             if op.per is None:
-                instance.supports[instance.operator] = round(totals[winner] / len(counted), SCORE_DIGITS)
+                instance.supports[instance.operator] = round(total / len(counted), SCORE_DIGITS)
     return tuple(rows[index] for index in winners)
 
 
@@ -63,7 +74,7 @@ def _wrong_weight(op: ops.Vote, value: Value, weight: float) -> str:
     voted, shown = format_value(value).strip(), format_value(weight)
     read = ", ".join(dict.fromkeys(f"`{name.id}`" for name in names(op.weight)))
     wrong = f"it is {shown}{f' by {read}' if read else ''} for the answer `{voted}`"
-    return f"`vote {op.column}`: a weight is a number of 0 or more, and {wrong}"
+    return f"`vote {op.column.id}`: a weight is a number of 0 or more, and {wrong}"
 
 
 def weight_of(op: ops.Vote, row: Row) -> float | None:
@@ -111,11 +122,17 @@ def stays_ahead(leader: int, second: int) -> float:
     return 1.0 - tail
 
 
-async def _answers(op: ops.Vote, values: Sequence[Value], instance: Instance) -> Sequence[Hashable]:
-    """The answer of each value: equal values have the same one. None stays None."""
-    if op.equal == "math":
+async def all_answers_of(op: ops.Vote, values: Sequence[Value], instance: Instance) -> Sequence[Hashable]:
+    """The answer of each value: values that count as equal have the same one. None stays None.
+
+    Raises RowError where `equal=math` has nothing to compare with.
+    """
+    if op.equal != "math":
+        return answers_of(op, values)
+    try:
         return await _mathematical_answers(values, instance.services.mathematics)
-    return answers_of(op, values)
+    except NoMathematics as error:
+        raise RowError(str(error)) from error
 
 
 def number_of(value: Value) -> Hashable:

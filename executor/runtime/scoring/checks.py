@@ -7,20 +7,23 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from qpdsl.executor.runtime.instance.candidates import Candidates
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.instance.mathematics import NoMathematics
 from qpdsl.executor.runtime.operators.valid_records import fault_of
 from qpdsl.executor.runtime.operators.vote import number_of
-from qpdsl.executor.runtime.scoring.sandbox import NoSandbox, passes_tests
-from qpdsl.executor.runtime.scoring.scored_texts import scored_texts
+from qpdsl.executor.runtime.sandbox.permission import UNCONFINED
+from qpdsl.executor.runtime.sandbox.run import NoSandbox, passes_tests
+from qpdsl.executor.runtime.scoring.score import scored_texts
 from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import Value, format_value
 
 # Any document satisfies it.
 _ANYTHING = "{}"
-_FENCED = re.compile(r"^ {0,3}(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)
+# Nothing of its first line is tried twice, as a line of marks alone may be long.
+_FENCED = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)[ \t]*+(\w*+)[^\n]*+\n(.*?)(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)
 _PYTHON = ("python", "py", "python3", "")
 _USUAL_TIMEOUT = 5.0
 # A process that waits for a processor is closer to its end by the clock.
@@ -31,7 +34,7 @@ async def equal(op: ops.Equal, rows: Candidates, instance: Instance) -> Candidat
     """1.0 or 0.0, None where one of the two is none. Raises RowError where there is nothing to compare with."""
     pairs = zip(instance.values(op.answer, rows), instance.values(op.reference, rows), strict=True)
     scores = [await _same(op, answer, reference, instance) for answer, reference in pairs]
-    return _with_scores(op.into, rows, scores)
+    return _with_scores(op.made, rows, scores)
 
 
 async def _same(op: ops.Equal, answer: Value, reference: Value, instance: Instance) -> bool | None:
@@ -50,9 +53,9 @@ async def _same(op: ops.Equal, answer: Value, reference: Value, instance: Instan
 
 async def valid_json(op: ops.ValidJson, rows: Candidates, instance: Instance) -> Candidates:
     """1.0 or 0.0, None where the text is none."""
-    schema = _ANYTHING if op.schema is None else op.schema
+    schema = _ANYTHING if op.source is None else op.source
     texts = scored_texts(op.of, rows, instance)
-    return _with_scores(op.into, rows, [None if text is None else fault_of(text, schema) is None for text in texts])
+    return _with_scores(op.made, rows, [None if text is None else fault_of(text, schema) is None for text in texts])
 
 
 async def passes(op: ops.Passes, rows: Candidates, instance: Instance) -> Candidates:
@@ -60,7 +63,8 @@ async def passes(op: ops.Passes, rows: Candidates, instance: Instance) -> Candid
 
     Raises RowError where the caller does not allow code to be run, or where no sandbox can be made.
     """
-    if not instance.services.allow_code:
+    allowed = instance.services.allow_code
+    if not allowed:
         raise RowError("`score passes(…)` runs code that a model wrote, and that is not allowed here")
     texts, tests = scored_texts(op.of, rows, instance), instance.values(op.tests, rows)
     limit = instance.number("timeout", op.timeout) or _USUAL_TIMEOUT
@@ -71,19 +75,20 @@ async def passes(op: ops.Passes, rows: Candidates, instance: Instance) -> Candid
     async with instance.scoring("passes"):
         new = [key for key in dict.fromkeys(keys) if key is not None and key not in instance.judged]
         try:
-            runs = [in_sandbox(code, test, limit) for _, code, test, _ in new]
+            runs = [in_sandbox(code, test, limit, unconfined=allowed == UNCONFINED) for _, code, test, _ in new]
             instance.judged.update(zip(new, await asyncio.gather(*runs), strict=True))
         except NoSandbox as error:
             raise RowError(f"`score passes(…)`: {error}") from error
-    return _with_scores(op.into, rows, [None if key is None else instance.judged[key] is True for key in keys])
+    return _with_scores(op.made, rows, [None if key is None else instance.judged[key] is True for key in keys])
 
 
-async def in_sandbox(code: str, tests: str, seconds: float) -> bool:
-    """Whether code passes tests in so many seconds of processor time. Raises NoSandbox.
+async def in_sandbox(code: str, tests: str, seconds: float, *, unconfined: bool = False) -> bool:
+    """Whether code passes tests in so many seconds of processor time; see `passes_tests`. Raises NoSandbox.
 
     As many run at once as there are processors.
     """
-    return await asyncio.get_running_loop().run_in_executor(_PROCESSES, passes_tests, code, tests, seconds)
+    run = partial(passes_tests, code, tests, seconds, unconfined=unconfined)
+    return await asyncio.get_running_loop().run_in_executor(_PROCESSES, run)
 
 
 def code_in(text: str) -> str:

@@ -1,30 +1,45 @@
-"""The `score judge(…)` operator: a model is asked about a row, and answers with a number of a scale.
+"""The operators that ask a model about rows, and read the probabilities that it gives to answers.
 
-The mean of the scale under the model's probabilities tells more apart than its likeliest number (Liu et al., "G-Eval",
-2023, section 2).
+`score judge(…)`: a number of a scale. The mean of the scale under the model's probabilities tells more apart than its
+likeliest number (Liu et al., "G-Eval", 2023, section 2). `score prob(…)`: how probable an answer to a question is.
+`best by compare(…)`: a knockout tournament in which a model says which of two rows is better. A model favours what it
+is shown first (Zheng et al., "Judging LLM-as-a-Judge", 2023, section 3.3), so a match is asked about in both orders.
+
+The probability of an answer is that of its tokens and of the end after it, as in `choice`. All answers of a question
+are read in one pass over the tree of their tokens, in which what they begin with alike is computed once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
+from itertools import islice
 
-from qpdsl.executor.requests.request import Constraint, GenerateRequest, Sample, SamplingParams
-from qpdsl.executor.runtime.instance.candidates import Candidates
+from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.requests.request import GenerateRequest, Sample, SampleConstraint, SamplingParams, TreeRequest
+from qpdsl.executor.runtime.generate.turn import prompt_of
+from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Submissions
-from qpdsl.executor.runtime.scoring.answers import answer_logprobs
-from qpdsl.executor.runtime.scoring.prob import shares
-from qpdsl.executor.runtime.scoring.scored_texts import scored_texts
+from qpdsl.executor.runtime.operators.relational import grouped
+from qpdsl.executor.runtime.scoring.score import scored_texts
+from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.constraint import ConstraintError
-from qpdsl.executor.text.context import Context, ContextError, encode
+from qpdsl.executor.text.context import read_beside
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
+from qpdsl.grammar.words import COMPARED
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import ScoreStrategy
-from qpdsl.planner.values.value import format_value
+from qpdsl.planner.values.value import Value, format_value
 
 # More than any number of a scale takes.
 _ANSWER_TOKENS = 16
 _PLAIN = ScoreStrategy()
+_ANSWERS = ("A", "B")
+# A question, which is a whole user turn, and the texts that could answer it.
+Question = tuple[str, tuple[str, ...]]
 
 
 async def judge(op: ops.Judge, rows: Candidates, instance: Instance, strategy: ScoreStrategy = _PLAIN) -> Candidates:
@@ -35,7 +50,7 @@ async def judge(op: ops.Judge, rows: Candidates, instance: Instance, strategy: S
     """
     questions = _questions(op, rows, instance)
     marks = await (_expected if op.reduce == "expected" else _answered)(op, questions, instance, strategy)
-    return tuple(row.with_column(op.into, mark) for row, mark in zip(rows, marks, strict=True))
+    return tuple(row.with_column(op.made, mark) for row, mark in zip(rows, marks, strict=True))
 
 
 async def _expected(
@@ -45,7 +60,7 @@ async def _expected(
     scale = range(op.low, op.high + 1)
     answers = tuple(map(str, scale))
     asked = [None if question is None else (question, answers) for question in questions]
-    found = await answer_logprobs(op.model, asked, instance, strategy, f"judge `{op.model}`")
+    found = await answer_logprobs(op.model.name, asked, instance, strategy, f"judge `{op.model.name}`")
     return [
         None
         if logprobs is None
@@ -58,7 +73,7 @@ async def _answered(
     op: ops.Judge, questions: Sequence[str | None], instance: Instance, strategy: ScoreStrategy
 ) -> list[float | None]:
     """The number that is answered greedily."""
-    model = instance.services.models[op.model]
+    model = instance.services.models[op.model.name]
     scale = f"{op.low}..{op.high}"
     keys = [None if question is None else ("judge", model.name, scale, question) for question in questions]
     async with instance.scoring(f"judge {model.name}"):
@@ -66,9 +81,9 @@ async def _answered(
         try:
             answers = "|".join(map(str, range(op.low, op.high + 1)))
             mask = model.constrainer.masks("regex", answers)
-            prompts = {key: encode(model.tokenizer, Context(turns=(("user", key[-1]),))) for key in new}
+            prompts = {key: await _asking(model, key[-1]) for key in new}
         except (ContextError, ConstraintError) as error:
-            raise RowError(f"judge `{op.model}`: {error}") from error
+            raise RowError(f"judge `{op.model.name}`: {error}") from error
         asked = [key for key in new if len(prompts[key]) < model.max_positions]
         instance.judged.update(dict.fromkeys(set(new).difference(asked)))
         with Submissions(instance) as submissions:
@@ -82,7 +97,7 @@ async def _answered(
                     model.eos,
                     mask=mask,
                     cached=strategy.share,
-                    constraint=Constraint("regex", answers),
+                    constraint=SampleConstraint("regex", answers),
                 )
                 submissions.submit(model.name, request)
                 instance.usage.prompt_tokens += len(prompt)
@@ -116,3 +131,120 @@ def _answer(sample: Sample, eos: AbstractSet[int]) -> tuple[int, ...] | None:
     if sample.finish not in ("eos", "match"):
         return None
     return tuple(token for token in sample.tokens if token not in eos)
+
+
+async def prob(op: ops.Prob, rows: Candidates, instance: Instance, strategy: ScoreStrategy) -> Candidates:
+    """The probability of the first answer: among all of them where there are several, else by itself.
+
+    None where question and answers do not fit into the model's context; such rows are counted. Raises RowError where
+    the model cannot be asked.
+    """
+    texts = [map(format_value, instance.values(template, rows)) for template in (op.question, *op.answers)]
+    questions = [(question, answers) for question, *answers in zip(*texts, strict=True)]
+    asked = [(question, tuple(answers)) for question, answers in questions]
+    found = await answer_logprobs(op.model.name, asked, instance, strategy, f"`score prob({op.model.name}, …)`")
+    scores = [None if logprobs is None else round(_first(logprobs), SCORE_DIGITS) for logprobs in found]
+    return tuple(row.with_column(op.made, score) for row, score in zip(rows, scores, strict=True))
+
+
+def _first(logprobs: Sequence[float]) -> float:
+    return shares(logprobs)[0] if len(logprobs) > 1 else math.exp(logprobs[0])
+
+
+def shares(logprobs: Sequence[float]) -> list[float]:
+    """The probabilities of answers, such that they sum to 1."""
+    most = max(logprobs)
+    if most == -math.inf:
+        return [1 / len(logprobs)] * len(logprobs)
+    weights = [math.exp(logprob - most) for logprob in logprobs]
+    return [weight / sum(weights) for weight in weights]
+
+
+async def tournament(op: ops.Tournament, rows: Candidates, instance: Instance, strategy: ScoreStrategy) -> Candidates:
+    """The winner; with `per` those of all values, in the order in which the values are first seen.
+
+    All matches of a round are asked about at once. A match that does not fit into the model's context is a tie, and is
+    counted. Raises RowError where the model cannot be asked.
+    """
+    standing = [[rows[index] for index in group] for group in grouped(rows, op.per)]
+    while any(len(group) > 1 for group in standing):
+        matches = [pair for group in standing for pair in _pairs(group)]
+        winners = iter(await _winners(op, matches, instance, strategy))
+        standing = [[*_bye(group), *(next(winners) for _ in _pairs(group))] for group in standing]
+    return tuple(winner for (winner,) in standing)
+
+
+def _bye(group: list[Row]) -> list[Row]:
+    """The first row where their number is odd."""
+    return group[: len(group) % 2]
+
+
+def _pairs(group: list[Row]) -> list[tuple[Row, Row]]:
+    rest = group[len(group) % 2 :]
+    return list(zip(rest[::2], rest[1::2], strict=True))
+
+
+async def _winners(
+    op: ops.Tournament, matches: Sequence[tuple[Row, Row]], instance: Instance, strategy: ScoreStrategy
+) -> list[Row]:
+    orders = [(a, b) for a, b in matches] + ([(b, a) for a, b in matches] if op.both else [])
+    questions = [(_question(op, a, b, instance), _ANSWERS) for a, b in orders]
+    found = await answer_logprobs(
+        op.model.name, questions, instance, strategy, f"`best by compare({op.model.name}, …)`"
+    )
+    firsts = [0.5 if logprobs is None else shares(logprobs)[0] for logprobs in found]
+    turned = [1 - share for share in firsts[len(matches) :]] or firsts
+    chances = [
+        round((own + other) / 2, SCORE_DIGITS) for own, other in zip(firsts[: len(matches)], turned, strict=True)
+    ]
+    return [a if chance >= 0.5 else b for (a, b), chance in zip(matches, chances, strict=True)]
+
+
+def _question(op: ops.Tournament, a: Row, b: Row, instance: Instance) -> str:
+    pair = dict(zip(COMPARED, (a.columns, b.columns), strict=True))
+    return format_value(evaluate(op.question, {**instance.arguments, **pair}))
+
+
+async def answer_logprobs(
+    name: str, questions: Sequence[Question | None], instance: Instance, strategy: ScoreStrategy, who: str
+) -> list[tuple[float, ...] | None]:
+    """The log-probability of each answer of each question, by the model that the program calls `name`.
+
+    Each question is asked in a chat of its own, and equal ones once. None where there is no question, or where it does
+    not fit into the model's context with its answers: those are counted. `who` asks, in messages. Raises RowError where
+    the model cannot be asked.
+    """
+    model = instance.services.models[name]
+    keys = [None if asked is None else ("answers", model.name, asked[0], *asked[1]) for asked in questions]
+    async with instance.scoring(f"answers {model.name}"):
+        new = [key for key in dict.fromkeys(keys) if key is not None and key not in instance.judged]
+        try:
+            prompts = {key: await _asking(model, key[2]) for key in new}
+        except ContextError as error:
+            raise RowError(f"{who}: {error}") from error
+        branches = {key: tuple(model.encode_after((), text) for text in key[3:]) for key in new}
+        end = tuple(sorted(model.eos))
+        fitting = [key for key in new if len(prompts[key]) + max(map(len, branches[key])) <= model.most_read]
+        with Submissions(instance) as submissions:
+            for key in fitting:
+                request = TreeRequest(prompts[key], branches[key], end, cached=strategy.share)
+                submissions.submit(model.name, request)
+                instance.usage.prompt_tokens += len(request.tokens)
+            completions = await submissions.completions()
+        instance.judged.update(dict.fromkeys(set(new).difference(fitting)))
+        for key, completion in zip(fitting, completions, strict=True):
+            logprobs = iter(completion.logprobs)
+            instance.judged[key] = tuple(sum(islice(logprobs, len(ids) + bool(end))) for ids in branches[key])
+    found = [None if key is None else _figures(instance.judged[key]) for key in keys]
+    if unscored := sum(key is not None and figures is None for key, figures in zip(keys, found, strict=True)):
+        instance.usage.counts["unscored"] += unscored
+    return found
+
+
+async def _asking(model: TextModel, question: str) -> tuple[int, ...]:
+    """The tokens of a chat that asks a question. Raises ContextError."""
+    return await read_beside(len(question), partial(prompt_of, model, question))
+
+
+def _figures(value: Value) -> tuple[float, ...] | None:
+    return tuple(figure for figure in value if isinstance(figure, float)) if isinstance(value, tuple) else None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from qpdsl.executor.runtime.instance.candidates import Candidates
 from qpdsl.executor.runtime.instance.functions import FunctionError, PythonFunction
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
-from qpdsl.executor.runtime.scoring.scored_texts import scored_texts
+from qpdsl.executor.runtime.scoring.score import scored_texts
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
 from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import Value, thawed
@@ -30,7 +30,7 @@ async def python_score(op: ops.PythonScore, rows: Candidates, instance: Instance
     shown = _inputs(op, function, rows, problems, scored_texts(op.of, rows, instance))
     values = iter(await _call(op, function, [inputs for inputs in shown if inputs is not None], instance))
     scores = [None if inputs is None else _rounded(next(values)) for inputs in shown]
-    return tuple(row.with_column(op.into, score) for row, score in zip(rows, scores, strict=True))
+    return tuple(row.with_column(op.made, score) for row, score in zip(rows, scores, strict=True))
 
 
 def _rounded(value: Value) -> float | None:
@@ -47,7 +47,7 @@ async def python_extract(op: ops.PythonExtract, rows: Candidates, instance: Inst
     texts: list[str | None] = [row.generated.text for row in complete]
     shown = _inputs(op, function, complete, instance.problems(complete, None), texts)
     values = iter(await _call(op, function, [inputs for inputs in shown if inputs is not None], instance))
-    return tuple(row.with_column(op.column, None if row.generated.incomplete else next(values)) for row in rows)
+    return tuple(row.with_column(op.column.id, None if row.generated.incomplete else next(values)) for row in rows)
 
 
 def _function(name: str, instance: Instance) -> PythonFunction:

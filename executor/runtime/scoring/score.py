@@ -1,6 +1,8 @@
 """The `score` operators that need no function: a verifier's step scores by prefill, and the row's log-probability.
 
 A step is known by a digest of the model and of all tokens up to its position, so equal content is scored once.
+
+`draw_score` says how sure the model was of what it wrote, of figures that the engine reported of each draw.
 """
 
 from __future__ import annotations
@@ -8,18 +10,21 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
+from qpdsl.executor.requests.drawing import ConfidenceWindow
 from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Submissions, Usage, VerifierInput
-from qpdsl.executor.runtime.scoring.scored_texts import scored_texts
-from qpdsl.executor.text.context import ContextError
-from qpdsl.executor.verifiers.score_store import ScoreStore
-from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, StepReads, Verifier, reduce_scores
+from qpdsl.executor.text.chat_template import ContextError
+from qpdsl.executor.text.context import read_beside
+from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, ScoreStore, StepReads, Verifier, reduce_scores
+from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import ScoreStrategy
+from qpdsl.planner.values.value import format_value
 
 _PLAIN = ScoreStrategy()
 
@@ -32,7 +37,9 @@ class _Layout:
     digests: tuple[bytes, ...]
 
 
-async def score(op: ops.Score, rows: Candidates, instance: Instance, strategy: ScoreStrategy = _PLAIN) -> Candidates:
+async def score(
+    op: ops.StepScore, rows: Candidates, instance: Instance, strategy: ScoreStrategy = _PLAIN
+) -> Candidates:
     """Adds the verifier's score of each row's text.
 
     None where a row has no step yet, where its problem or its text is none, or where both are longer than the
@@ -48,15 +55,15 @@ async def score(op: ops.Score, rows: Candidates, instance: Instance, strategy: S
     return tuple(_with_score(op, row, scores) for row, scores in zip(rows, steps, strict=True))
 
 
-def _with_score(op: ops.Score, row: Row, steps: tuple[float, ...] | None) -> Row:
-    if op.raw and row.generated.closed and op.into in row.columns:
+def _with_score(op: ops.StepScore, row: Row, steps: tuple[float, ...] | None) -> Row:
+    if op.raw and row.generated.closed and op.made in row.columns:
         return row
-    return row.with_column(op.into, reduce_scores(steps, op.reduce) if steps else None)
+    return row.with_column(op.made, reduce_scores(steps, str(op.reduce)) if steps else None)
 
 
 async def log_prob(op: ops.LogProb, rows: Candidates, instance: Instance) -> Candidates:
     """The sum over the sampled tokens, their mean or the least; None for the latter two of a row without any."""
-    return tuple(row.with_column(op.into, _log_prob(op, row)) for row in rows)
+    return tuple(row.with_column(op.made, _log_prob(op, row)) for row in rows)
 
 
 def _log_prob(op: ops.LogProb, row: Row) -> float | None:
@@ -69,19 +76,20 @@ def _log_prob(op: ops.LogProb, row: Row) -> float | None:
 
 
 async def _score_steps(
-    op: ops.Score, inputs: Sequence[VerifierInput | None], instance: Instance, strategy: ScoreStrategy
+    op: ops.StepScore, inputs: Sequence[VerifierInput | None], instance: Instance, strategy: ScoreStrategy
 ) -> None:
     """Fills in `instance.steps` for the inputs."""
-    verifier = instance.services.verifiers[op.verifier]
-    model, most = instance.services.models[op.verifier].name, instance.services.models[op.verifier].most_read
+    verifier = instance.services.verifiers[op.verifier.name]
+    model, most = instance.services.models[op.verifier.name].name, instance.services.models[op.verifier.name].most_read
     layouts: dict[VerifierInput, _Layout] = {}
     too_long: list[VerifierInput] = []
     for verifier_input in dict.fromkeys(given for given in inputs if given is not None):
         problem, text, system = verifier_input
         try:
-            reads = verifier.reads(problem, text, raw=op.raw, system=system)
+            read = partial(verifier.reads, problem, text, raw=op.raw, system=system)
+            reads = await read_beside(len(problem) + len(text) + len(system), read)
         except ContextError as error:
-            raise RowError(f"verifier `{op.verifier}`: {error}") from error
+            raise RowError(f"verifier `{op.verifier.name}`: {error}") from error
         if reads is not None and reads.positions[-1] >= most:
             too_long.append(verifier_input)
         elif reads is not None:
@@ -98,7 +106,7 @@ async def _score_steps(
         instance.steps[instance.operator, verifier_input] = ()
 
 
-def verifier_inputs(op: ops.Score, rows: Candidates, instance: Instance) -> list[VerifierInput | None]:
+def verifier_inputs(op: ops.StepScore, rows: Candidates, instance: Instance) -> list[VerifierInput | None]:
     """What the verifier is shown of each row, None where the problem or the text is none."""
     shown = zip(rows, instance.problems(rows, op.given), scored_texts(op.of, rows, instance), strict=True)
     return [
@@ -194,3 +202,40 @@ def _digests(model: str, reads: StepReads) -> tuple[bytes, ...]:
         start = position + 1
         digests.append(state.digest())
     return tuple(digests)
+
+
+def scored_texts(of: ast.Expr | None, rows: Candidates, instance: Instance) -> list[str | None]:
+    """The text of each row; None where the value of `of` is none."""
+    if of is None:
+        return [row.generated.text for row in rows]
+    return [None if value is None else format_value(value) for value in instance.values(of, rows)]
+
+
+async def draw_score(op: ops.DrawScore, rows: Candidates, instance: Instance) -> Candidates:
+    """None where nothing was sampled there, or a part of it was not drawn token by token. Raises RowError.
+
+    A confidence is also none where the model had no choice at any token.
+    """
+    window = ast.USUAL_WINDOW if op.window is None else instance.whole("window", op.window)
+    return tuple(row.with_column(op.made, _draw_score(op, row, window)) for row in rows)
+
+
+def _draw_score(op: ops.DrawScore, row: Row, window: int) -> float | None:
+    generated = row.generated
+    drawn, thought = generated.figures or (), generated.thought
+    if isinstance(op.of, ast.Name):
+        drawn = thought.figures if op.of.id == "thought" else drawn[thought.before :]
+    values: list[float] = [getattr(figures, op.kind) for figures in drawn]
+    if op.kind == "confidence":
+        values = group_means(values, window)
+    if not values:
+        return None
+    made = {"min": min(values), "last": values[-1], "mean": sum(values) / len(values)}
+    return round(made[str(op.reduce)], SCORE_DIGITS)
+
+
+def group_means(values: Sequence[float], window: int) -> list[float]:
+    """The mean of each run of `window` confidences; that of all where there are fewer."""
+    window = min(window, sum(value != 0 for value in values))
+    group = ConfidenceWindow(window)
+    return [mean for value in values if (mean := group.push(value)) is not None]

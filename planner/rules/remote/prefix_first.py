@@ -14,8 +14,7 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.reads import whole_state_access
-from qpdsl.planner.plan.rewrite import Chain, decide, with_inner, with_ops
-from qpdsl.planner.plan.rule import Rule
+from qpdsl.planner.plan.rule import Chain, Rule, decide, with_inner, with_ops
 
 NAME = "prefix_first"
 # With fewer samples less is computed twice than the wait for a first token is worth.
@@ -46,7 +45,7 @@ def _pays(plan: PhysicalPlan, node: PhysicalOp, strategy: GenerateStrategy) -> b
     """A server that answers in one piece says nothing before the sample has ended, which is too long to wait for."""
     op = node.op
     assert isinstance(op, ops.Generate)
-    model, values = plan.remote_model(op.model), plan.values()
+    model, values = plan.remote_model(op.model.name), plan.values()
     if model is None or not model.streams or not strategy.share or not strategy.decode.whole:
         return False
     if strategy.collapse and evaluate(op.temperature, values) == 0:
@@ -62,9 +61,9 @@ def _words(node: PhysicalOp) -> Iterator[str]:
 
 RULE = Rule(
     NAME,
-    "let the first sample of a prompt reach the server's cache before the others are sent",
+    "send the first sample of a prompt alone, so that the others find the prompt in the server's cache",
     "exact",
-    "after sharing prefixes and drawing equal samples once: it is about the samples that one prompt is left with",
+    "after sharing prefixes and drawing equal samples once: it concerns the remaining samples of one prompt",
     prefix_first,
     _words,
 )

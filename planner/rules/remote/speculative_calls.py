@@ -19,8 +19,7 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.reads import whole_state_access
-from qpdsl.planner.plan.rewrite import Chain, decide, map_chains
-from qpdsl.planner.plan.rule import Rule
+from qpdsl.planner.plan.rule import Chain, Rule, decide, map_chains
 
 NAME = "speculative_calls"
 # How many tokens a call is asked for past its stop: the text that the program puts in, and a short answer.
@@ -35,13 +34,13 @@ def speculative_calls(plan: PhysicalPlan) -> PhysicalPlan:
 def _followed(plan: PhysicalPlan, chain: Chain) -> Chain:
     nodes = list(chain)
     for index, node in enumerate(chain):
-        after = _next_call(chain, index)
-        if after is None or not _is_greedy_call(plan, node) or not _is_greedy_call(plan, chain[after]):
+        after = _next_call(chain, index) if _is_greedy_call(plan, node) else None
+        if after is None or not _is_greedy_call(plan, chain[after]):
             continue
         first, second = nodes[index], nodes[after]
         assert isinstance(first.op, ops.Generate) and isinstance(second.op, ops.Generate)
         assert isinstance(first.strategy, GenerateStrategy) and isinstance(second.strategy, GenerateStrategy)
-        if first.op.stop is not None and first.op.model == second.op.model:
+        if first.op.stop is not None and first.op.model.name == second.op.model.name:
             nodes[index] = decide(first, replace(first.strategy, beyond=BEYOND), NAME)
             nodes[after] = decide(second, replace(second.strategy, continues=True), NAME)
     return chain if all(node is same for node, same in zip(nodes, chain, strict=True)) else tuple(nodes)
@@ -66,7 +65,7 @@ def _is_greedy_call(plan: PhysicalPlan, node: PhysicalOp) -> bool:
     op, strategy = node.op, node.strategy
     if not isinstance(op, ops.Generate) or not isinstance(strategy, GenerateStrategy):
         return False
-    model = plan.remote_model(op.model)
+    model = plan.remote_model(op.model.name)
     if model is None or not model.streams or evaluate(op.temperature, plan.values()) != 0:
         return False
     # Where the server's tokens are not known they cannot be counted either.
@@ -75,7 +74,7 @@ def _is_greedy_call(plan: PhysicalPlan, node: PhysicalOp) -> bool:
         return False
     free = op.constraint is None and op.via is None and op.like is None
     told = strategy.logprobs or strategy.figures
-    return free and strategy.decode.whole and not told and strategy.vote is None and not strategy.run_ahead
+    return free and strategy.decode.whole and not told and strategy.vote is None and not strategy.speculates
 
 
 def _words(node: PhysicalOp) -> Iterator[str]:
@@ -88,9 +87,9 @@ def _words(node: PhysicalOp) -> Iterator[str]:
 
 RULE = Rule(
     NAME,
-    "ask a server's model to go on past a stop, and take the next call's text from that where it fits",
+    "let a remote model write past a stop, and use that as the next call's text if it fits",
     "exact",
-    "after what ends samples early or lets them run ahead: it is about calls that are left to be made whole",
+    "after what ends samples early or lets them run ahead: it concerns the remaining calls",
     speculative_calls,
     _words,
 )

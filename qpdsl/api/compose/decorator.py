@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import update_wrapper
+from dataclasses import replace
+from functools import partial, update_wrapper
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, overload
 from typing import Literal as OneOf
 
 from qpdsl.api.call_sites import PythonFile
-from qpdsl.api.compose.python_errors import pythonic
 from qpdsl.api.compose.signature import Signature
 from qpdsl.api.compose.stage_call import StageCall
 from qpdsl.api.compose.stages import Rows
 from qpdsl.api.compose.symbols import Symbol, convert
-from qpdsl.api.compose.targets import Draft, Model, Within
+from qpdsl.api.compose.targets import DraftTarget, Model, Permission
 from qpdsl.api.composition import Composition, PythonFiles
 from qpdsl.api.program import Program
 from qpdsl.api.syntax_trees import NOWHERE
 from qpdsl.errors import naming_keywords
 from qpdsl.grammar import ast
-from qpdsl.grammar.diagnostic import QpError
+from qpdsl.grammar.diagnostic import Diagnostic, QpError
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import BUDGET_UNITS, SYSTEMS, BudgetUnit
-from qpdsl.sources.surroundings import environment
+from qpdsl.session.surroundings import Surroundings
 
 System = OneOf["search_and_learn"]
 P = ParamSpec("P")
 R = TypeVar("R")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+# Spellings of `.qp` text in help, and how Python spells the same.
+_SPELLINGS = tuple(
+    (re.compile(text), python)
+    for text, python in (
+        (r"`score (\w+) into (\w+)`", r'`rows.score(\1, into="\2")`'),
+        (r"`score (\w+)`", r"`rows.score(\1)`"),
+        (r"`extract (\w+) = /regex/`", r'`rows.extract("\1", r"…")`'),
+        (r"`generate … as (\w+)`", r"`rows.generate(…, as_=\1)`"),
+        (r"`reduce=(\w+)`", r'`reduce="\1"`'),
+        (r"`(all|any|max|mean|min)\(", r"`qp.\1("),
+        (r"`-> text`", "`-> str`"),
+    )
+)
 
 
 @overload
@@ -38,9 +52,9 @@ def program(function: Callable[P, R], /) -> Program[P, R]: ...
 def program(
     *,
     name: str | None = None,
-    within: Within | None = None,
+    within: Permission | None = None,
     latency: float | None = None,
-    draft: Draft | Model | str | OneOf[False] | None = None,
+    draft: DraftTarget | Model | str | OneOf[False] | None = None,
     like: System | None = None,
     budget: Mapping[BudgetUnit, float] | None = None,
 ) -> Callable[[Callable[P, R]], Program[P, R]]: ...
@@ -50,9 +64,9 @@ def program(
     /,
     *,
     name: str | None = None,
-    within: Within | None = None,
+    within: Permission | None = None,
     latency: float | None = None,
-    draft: Draft | Model | str | OneOf[False] | None = None,
+    draft: DraftTarget | Model | str | OneOf[False] | None = None,
     like: System | None = None,
     budget: Mapping[BudgetUnit, float] | None = None,
 ) -> Any:
@@ -66,31 +80,17 @@ def program(
     program that leaves arms or widths open: `{"tokens": 2000}`, `{"seconds": 1.5}` or `{"cost": 0.002}`. Raises
     QpError.
     """
-    options = ProgramOptions(name, within, latency, draft, like, budget)
-    if function is None:
-        return lambda function: _program(function, options)
-    return _program(function, options)
+    composed = partial(_program, name=name, within=within, latency=latency, draft=draft, like=like, budget=budget)
+    return composed if function is None else composed(function)
 
 
-@dataclass(frozen=True)
-class ProgramOptions:
-    """The options of the decorator."""
-
-    name: str | None
-    within: Within | None
-    latency: float | None
-    draft: Draft | Model | str | OneOf[False] | None
-    like: System | None
-    budget: Mapping[BudgetUnit, float] | None
-
-
-def _program(function: Callable[..., Any], options: ProgramOptions) -> Program[..., Any]:
+def _program(function: Callable[..., Any], **options: Any) -> Program[..., Any]:
     if not isinstance(function, FunctionType):
         raise TypeError(f"`@qp.program` takes a function, not {function!r}")
     composition = Composition(PythonFile.of(function.__code__))
     signature = Signature(function, composition)
     with composition.active():
-        syntax = _syntax(function, signature, composition, options)
+        syntax = _syntax(function, signature, composition, **options)
     file = ast.File(
         composition.file.source,
         tuple(composition.models.values()),
@@ -102,12 +102,11 @@ def _program(function: Callable[..., Any], options: ProgramOptions) -> Program[.
     )
     files = PythonFiles.beside(composition.file.folder, composition.texts)
     functions = composition.functions
+    known = Surroundings(functions=functions).with_files(files)
     try:
-        composed: Program[..., Any] = Program(
-            file, syntax.name, environment(files, functions), functions, signature.result, composed=True
-        )
+        composed: Program[..., Any] = Program(file, syntax.name, known, functions, signature.result, composed=True)
     except QpError as error:
-        raise pythonic(error) from None
+        raise _pythonic(error) from None
     update_wrapper(composed, function, updated=())
     return composed
 
@@ -126,12 +125,21 @@ def _budget(call: StageCall, budget: Mapping[BudgetUnit, float]) -> ast.Budget:
 
 
 def _syntax(
-    function: Callable[..., Any], signature: Signature, composition: Composition, options: ProgramOptions
+    function: Callable[..., Any],
+    signature: Signature,
+    composition: Composition,
+    *,
+    name: str | None,
+    within: Permission | None,
+    latency: float | None,
+    draft: DraftTarget | Model | str | OneOf[False] | None,
+    like: System | None,
+    budget: Mapping[BudgetUnit, float] | None,
 ) -> ast.Program:
     """Runs the function over symbols, and gives the program that it composed. Raises QpError."""
     call = StageCall(composition, composition.file.here())
-    name = composition.name(options.name or function.__name__, signature.name_span, "a program's name")
-    draft = call.draft(options.draft)
+    name = composition.name(name or function.__name__, signature.name_span, "a program's name")
+    drafts = call.draft(draft)
     params = signature.params()
     returned = function(**{param.name: _argument(param, composition) for param in params})
     for what, span in composition.unopened:
@@ -143,7 +151,6 @@ def _syntax(
     value = _returned(returned, body, signature.return_span, composition)
     if value is not None:
         body.append(ast.Return(value, span=signature.return_span))
-    within, latency = options.within, options.latency
     return ast.Program(
         name,
         params,
@@ -151,9 +158,9 @@ def _syntax(
         tuple(body),
         None if within is None else ast.Within(within.level, within.bound, span=call.place("within")),
         None if latency is None else ast.Prefer(latency, span=call.place("latency")),
-        draft,
-        None if options.like is None else _like(call, options.like),
-        None if options.budget is None else _budget(call, options.budget),
+        drafts,
+        None if like is None else ast.Like(call.word("like", like, SYSTEMS, "QP124"), span=call.place("like")),
+        None if budget is None else _budget(call, budget),
         span=signature.span,
         name_span=signature.name_span,
     )
@@ -168,10 +175,6 @@ def _argument(param: ast.Param, composition: Composition) -> Symbol | Model:
     return Symbol(ast.Name(param.name, span=NOWHERE))
 
 
-def _like(call: StageCall, system: System) -> ast.Like:
-    return ast.Like(call.word("like", system, SYSTEMS, "QP124"), span=call.place("like"))
-
-
 def _returned(value: object, body: list[ast.Stage], span: Span, composition: Composition) -> ast.Expr | None:
     """The expression that the program returns, None where it would return the same without a `return`."""
     if value is None or isinstance(value, Rows):
@@ -180,3 +183,20 @@ def _returned(value: object, body: list[ast.Stage], span: Span, composition: Com
     last = body[-1]
     implied = last.column.id if isinstance(last, ast.Vote) else "text"
     return None if isinstance(expr, ast.Name) and expr.id == implied else expr
+
+
+def _pythonic(error: QpError) -> QpError:
+    """The error without what shows `.qp` text: the forms of stages, and edits that are more than another name."""
+    return QpError([_pythonic_diagnostic(diagnostic) for diagnostic in error.diagnostics], error.source)
+
+
+def _pythonic_diagnostic(diagnostic: Diagnostic) -> Diagnostic:
+    notes = tuple(note for note in diagnostic.notes if not note.startswith("form: "))
+    help, edit = diagnostic.help, diagnostic.edit
+    for text, python in _SPELLINGS:
+        help = help and text.sub(python, help)
+    if edit is not None and not _WORD.fullmatch(edit.text):
+        edit = None
+    elif edit is not None and diagnostic.code == "QP214" and edit.text == "text":
+        edit = replace(edit, text="str")
+    return replace(diagnostic, notes=notes, help=help, edit=edit)

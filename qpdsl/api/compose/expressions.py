@@ -32,7 +32,7 @@ class Columns:
 
     @property
     def finish(self) -> str:
-        """Why the last stage ended: `eos`, `stop`, `length` or `match`."""
+        """Why the last stage ended: `eos`, `stop`, `length`, `match`, `context`, `closed` or `thought`."""
         return cast(str, self["finish"])
 
     @property
@@ -54,6 +54,16 @@ class Columns:
     def group(self) -> builtins.int:
         """The number of the copy that `split` made and the row comes from."""
         return cast(builtins.int, self["group"])
+
+    @property
+    def thought(self) -> str:
+        """What the model thought before its answer; none where it did not."""
+        return cast(str, self["thought"])
+
+    @property
+    def thought_tokens(self) -> builtins.int:
+        """How many tokens were sampled for the row's thought."""
+        return cast(builtins.int, self["thought_tokens"])
 
     @property
     def score(self) -> builtins.float:
@@ -93,6 +103,11 @@ def mean(value: builtins.float, *, per: object = None) -> builtins.float:
 def std(value: builtins.float, *, per: object = None) -> builtins.float:
     """The standard deviation of a value over the rows, as that of a whole population."""
     return cast(builtins.float, _apply("std", value, per=per))
+
+
+def quantile(value: builtins.float, share: builtins.float, *, per: object = None) -> builtins.float:
+    """The value that a share of the rows is under: 0.5 for the median. It lies between the two values around it."""
+    return cast(builtins.float, _apply("quantile", value, share, per=per))
 
 
 def min(*values: N, per: object = None) -> N:

@@ -13,7 +13,7 @@ from typing import Any
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals import regex
-from qpdsl.grammar.literals.regex_tree import whole_text
+from qpdsl.grammar.literals.regex import whole_text
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import RESERVED
 

@@ -21,7 +21,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan.options import spelt
 from qpdsl.planner.values.value import frozen
-from qpdsl.sources.functions import evaluated, without_none
+from qpdsl.session.functions import evaluated, without_none
 
 
 class Signature:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, final
 
 from qpdsl.api.call_sites import Site
@@ -15,7 +15,7 @@ from qpdsl.api.composition import Composition, needed, shown
 from qpdsl.api.syntax_trees import NOWHERE
 from qpdsl.grammar import ast
 from qpdsl.grammar.builders.verifier_forms import SCALES, is_scale
-from qpdsl.grammar.model_id import adapter_of, with_adapter
+from qpdsl.grammar.model_id import adapter_of, think_of, thought_marks, with_adapter, with_think
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
 from qpdsl.grammar.words import (
@@ -24,12 +24,12 @@ from qpdsl.grammar.words import (
     CONFIDENCES,
     DRAFT_OPTIONS,
     EQUALITIES,
-    MOST_DRAFTED,
+    MAX_DRAFTED,
     RESERVED,
     TYPES,
     VERIFIER_KINDS,
 )
-from qpdsl.sources.functions import Extractor, Scorer
+from qpdsl.session.functions import Extractor, Scorer
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
@@ -68,6 +68,49 @@ class StageCall:
 
     def place(self, name: str, at: int | None = None) -> Span:
         return self.site.argument(name, at)
+
+    def stage(self, form: type[ast.Stage], values: Sequence[object], named: Mapping[str, object]) -> ast.Stage:
+        """A stage of the values that are given for its fields, in their order and by name; its blocks are empty."""
+        return form(**self.parts(form, values, named), span=self.span)
+
+    def parts(self, form: type[ast.Node], values: Sequence[object], named: Mapping[str, object]) -> dict[str, Any]:
+        """The fields of a stage, each of its value as the field is declared."""
+        roles = dict(ast.parts(form))
+        order = [field.name for field in fields(form) if field.name in roles]
+        given = {name: (value, at) for at, (name, value) in enumerate(zip(order, values, strict=False))}
+        found: dict[str, Any] = {}
+        for name, part in roles.items():
+            keyword = "as_" if part.lead == "as" else part.lead if part.kind == "part" and part.lead else name
+            value, at = given.get(name, (named.get(keyword), None))
+            if part.kind in ("block", "arms"):
+                found[name] = ()
+            elif value is not None or (part.kind == "part" and part.lead):
+                found[name] = self._part(keyword, name, part, value, at)
+            elif ast.usual(form, name) is MISSING:
+                found[name] = None
+        return found
+
+    def _part(self, keyword: str, name: str, part: ast.Role, value: Any, at: int | None) -> Any:
+        """A field of a stage; `keyword` is what Python calls it."""
+        match part.kind:
+            case "made":
+                return self.new_column(keyword, value, at)
+            case "column":
+                return self.column(keyword, value, at)
+            case "model":
+                return self.model(keyword, value, at)
+            case "word":
+                return self.word(keyword, value, part.words, part.code)
+            case "part":
+                parts = {"as": self.target, "via": self.via, "draft": self.draft, "until": self.until}
+                return parts[part.lead](value)
+            case "plain":
+                return self.pattern(keyword, value, at or 0)
+        if name == "stop":
+            return self.stop(value)
+        if part.template:
+            return self.template(keyword, value, at)
+        return self.expr(keyword, value, at)
 
     def expr(self, name: str, value: object, at: int | None = None) -> ast.Expr:
         return convert(value, self.place(name, at))
@@ -114,21 +157,35 @@ class StageCall:
             raise self.composition.refuse("QP304", "an adapter cannot be empty", span)
         if adapter is not None and adapter_of(id_) is not None:
             raise self.composition.refuse("QP117", f"`adapter` is given twice: `{id_}` has one", span)
-        whole = with_adapter(id_, adapter)
+        think = self._think(value.think, id_, span)
+        whole = with_think(with_adapter(id_, adapter), think)
         declared = value.name or self._variable(value)
         if declared is None:
             return ast.ModelRef(whole, True, span=span)
         self.composition.name(declared, span, "a model's name")
         kind = None if value.kind is None else self.word(name, value.kind, VERIFIER_KINDS, "QP127")
-        model = ast.Model(declared, id_, kind, adapter, span=span, name_span=span)
+        model = ast.Model(declared, id_, kind, adapter, think, span=span, name_span=span)
         known = self.composition.models.setdefault(declared, model)
-        other = with_adapter(known.id, known.adapter)
+        other = known.whole_id
         if other != whole and value.name is None:
             return ast.ModelRef(whole, True, span=span)
         if other != whole:
             message = f"two models are called `{declared}`: `{other}` and `{whole}`"
             raise self.composition.refuse("QP208", message, span, help='tell them apart with `qp.model("…", name="…")`')
         return ast.ModelRef(declared, False, span=span)
+
+    def _think(self, value: str | None, id_: str, span: Span) -> str | None:
+        """What a model is said to think between."""
+        if value is None:
+            return None
+        think = self.composition.plain(value, span, "`think`")
+        try:
+            thought_marks(think)
+        except ValueError as error:
+            raise self.composition.refuse("QP128", f"`think` {error}", span) from None
+        if think_of(id_) is not None:
+            raise self.composition.refuse("QP117", f"`think` is given twice: `{id_}` has one", span)
+        return think
 
     def model_id(self, value: str, span: Span) -> str:
         id_ = self.composition.plain(value, span, "a model id")
@@ -150,7 +207,7 @@ class StageCall:
         match value:
             case None:
                 return None
-            case targets.Regex(pattern=pattern):
+            case targets.RegexText(pattern=pattern):
                 return self.composition.regex(pattern, self.site, span)
             case targets.Choice(options=options):
                 if len(options) == 1 and isinstance(options[0], Symbol):
@@ -159,7 +216,7 @@ class StageCall:
                 return ast.ChoiceTarget(texts, span=span)
             case targets.Grammar(text=text, path=path):
                 return ast.GrammarTarget(path or self.composition.file_of("grammar", "lark", text or ""), span=span)
-            case targets.Schema(name=name):
+            case targets.NamedSchema(name=name):
                 self.schema(name, value.data, value.path, span, closed=False)
                 return ast.SchemaTarget(name, span=span)
             case Mapping():
@@ -189,90 +246,108 @@ class StageCall:
         return None if value is None else self._stop(value, span)
 
     def _stop(self, value: object, span: Span) -> ast.Expr:
-        if isinstance(value, targets.Regex):
+        if isinstance(value, targets.RegexText):
             return self.composition.regex(value.pattern, self.site, span)
         return convert(value, span)
 
     def via(self, value: Any) -> ast.Via | None:
         span = self.place("via")
+        if value is None:
+            return None
+        if not isinstance(value, targets.Via):
+            raise self.refuse(f"`via` takes `qp.filter(…)` or `qp.amortized(…)`, not {shown(value)}", span)
+        given = value.values
+        if value.form is ast.Filter:
+            if (given["threshold"] is None) == (given["share"] is None):
+                raise self.refuse("`qp.filter` takes a threshold or `share=`, one of them", span)
+            if given["by"] not in CONFIDENCES:
+                by = shown(given["by"])
+                raise self.refuse(f"`by` of `qp.filter` is one of {listed(CONFIDENCES)}, not {by}", span)
+        elif given["margin"] is None and given["certify"] is None:
+            raise self.refuse("`qp.amortized` takes a margin, or `certify=` in its place", span)
+        return value.form(**self._fields(value.form, given, "via", None, span), span=span)
 
-        def optional(number: object) -> ast.Expr | None:
-            return None if number is None else convert(number, span)
+    def _fields(
+        self, form: type[ast.Node], values: Mapping[str, object], keyword: str, at: int | None, span: Span
+    ) -> dict[str, Any]:
+        """The fields of what is handed over as a whole, at one place."""
+        roles, found = dict(ast.parts(form)), dict(values)
+        for name, value in values.items():
+            if name not in roles or value is None or roles[name].kind == "word":
+                continue
+            if roles[name].kind == "model":
+                found[name] = self.model(keyword, value, at)
+            elif roles[name].kind == "plain":
+                found[name] = self.composition.plain(str(value), span, "a path")
+            elif isinstance(value, tuple) and roles[name].template:
+                found[name] = tuple(self.template(keyword, text, at) for text in value)
+            elif roles[name].template:
+                found[name] = self.template(keyword, value, at)
+            else:
+                found[name] = convert(value, span)
+        return found
 
-        match value:
-            case None:
-                return None
-            case targets.Filter(model=model, threshold=threshold, by=by, share=share):
-                if (threshold is None) == (share is None):
-                    raise self.refuse("`qp.filter` takes a threshold or `share=`, one of them", span)
-                if by not in CONFIDENCES:
-                    raise self.refuse(f"`by` of `qp.filter` is one of {listed(CONFIDENCES)}, not {shown(by)}", span)
-                numbers = map(optional, (share, value.rows, value.wait))
-                return ast.Filter(self.model("via", model), optional(threshold), by, *numbers, span=span)
-            case targets.Amortized(margin=margin, certify=certify):
-                if margin is None and certify is None:
-                    raise self.refuse("`qp.amortized` takes a margin, or `certify=` in its place", span)
-                head = None if value.head is None else self.composition.plain(value.head, span, "a path")
-                layer, rerank = optional(value.layer), optional(value.rerank)
-                return ast.Amortized(optional(margin), layer, rerank, head, optional(certify), span=span)
-        raise self.refuse(f"`via` takes `qp.filter(…)` or `qp.amortized(…)`, not {shown(value)}", span)
-
-    def draft(self, value: Any) -> ast.Draft | None:
+    def draft(self, value: Any) -> ast.DraftClause | None:
         """What proposes tokens: a model or a way to draft; False for nothing."""
         span = self.place("draft")
         if value is None:
             return None
         if value is False:
-            return ast.Draft("none", span=span)
-        if not isinstance(value, targets.Draft):
-            return ast.Draft("model", self.model("draft", value), span=span)
+            return ast.DraftClause("none", span=span)
+        if not isinstance(value, targets.DraftTarget):
+            return ast.DraftClause("model", self.model("draft", value), span=span)
         for option in DRAFT_OPTIONS:
             number = getattr(value, option)
-            if number is not None and (type(number) is not int or not 1 <= number <= MOST_DRAFTED):
-                bounds = f"a whole number of 1 to {MOST_DRAFTED}"
+            if number is not None and (type(number) is not int or not 1 <= number <= MAX_DRAFTED):
+                bounds = f"a whole number of 1 to {MAX_DRAFTED}"
                 raise self.refuse(f"`{option}` of a draft is {bounds}, not {shown(number)}", span)
         model = None if value.model is None else self.model("draft", value.model)
         place = None if value.place is None else self.composition.plain(value.place, span, "a path")
-        return ast.Draft(value.method, model, place, value.tokens, value.branches, span=span)
+        return ast.DraftClause(value.method, model, place, value.tokens, value.branches, span=span)
 
-    def verifier(self, value: Any) -> ast.Verifier:
-        """What `score` asks."""
+    def until(self, value: Any) -> ast.Until | None:
+        """What ends a row by its confidence."""
+        span = self.place("until")
+        if value is None:
+            return None
+        if not isinstance(value, targets.UnderBar) or value.score.values.get("kind") != "confidence":
+            raise self.refuse(f"`until` takes `qp.confidence(…) < bar`, not {shown(value)}", span)
+        window = value.score.values["window"]
+        bar = convert(value.bar, span)
+        return ast.Until(bar, None if window is None else convert(window, span), span=span)
+
+    def verifier(self, value: Any) -> tuple[type[ast.Score], dict[str, Any]]:
+        """What `score` asks: a class of stages, and its own fields."""
         span = self.place("verifier", 0)
-        match value:
-            case targets.Judge(model=model, rubric=rubric, scale=scale, whole=whole):
-                if not isinstance(scale, tuple) or len(scale) != 2 or not is_scale(*scale):
-                    raise self.refuse(f"{SCALES}: `(1, 5)`, not {shown(scale)}", span)
-                asked = self.template("verifier", rubric, 0)
-                return ast.Judge(self.model("verifier", model, 0), asked, *scale, whole, span=span)
-            case targets.Prob(model=model, question=question, answers=answers):
-                asked, *texts = (self.template("verifier", text, 0) for text in (question, *answers))
-                return ast.Prob(self.model("verifier", model, 0), asked, tuple(texts), span=span)
-            case targets.Equal(answer=answer, reference=reference, by=by):
-                if by not in EQUALITIES:
-                    raise self.refuse(f"`by` of `qp.equal` is one of {listed(EQUALITIES)}, not {shown(by)}", span)
-                return ast.Equal(convert(answer, span), convert(reference, span), by, span=span)
-            case targets.ValidJson(schema=None):
-                return ast.ModelRef("json", False, span=span)
-            case targets.ValidJson(schema=schema):
-                target = self.target(schema)
-                if not isinstance(target, ast.SchemaTarget):
-                    what = "a pydantic model or a JSON schema"
-                    raise self.refuse(f"`qp.valid_json` takes {what}, not {shown(schema)}", span)
-                return ast.ValidJson(ast.Name(target.name, span=span), span=span)
-            case targets.Passes(tests=tests, timeout=timeout):
-                limit = None if timeout is None else convert(timeout, span)
-                return ast.Passes(convert(tests, span), limit, span=span)
-            case targets.OfDraws(kind=kind, window=None):
-                return ast.ModelRef(kind, False, span=span)
-            case targets.OfDraws(window=window):
-                return ast.WindowConfidence(convert(window, span), span=span)
-            case targets.LogProb():
-                return ast.ModelRef("logprob", False, span=span)
-            case Scorer():
-                return ast.ModelRef(self.function(value.function, span), False, span=span)
-        return self.model("verifier", value, 0)
+        if isinstance(value, Scorer):
+            return ast.StepScore, {"verifier": ast.ModelRef(self.function(value.function, span), False, span=span)}
+        if not isinstance(value, targets.VerifierTarget):
+            return ast.StepScore, {"verifier": self.model("verifier", value, 0)}
+        form, given = value.form, dict(value.values)
+        # What is written as a bare name.
+        bare: dict[type[ast.Score], object] = {ast.LogProb: "logprob", ast.ValidJson: "json"}
+        named = bare.get(form, given.get("kind"))
+        if named is not None and all(given.get(name) is None for name in ("schema", "window")):
+            return ast.StepScore, {"verifier": ast.ModelRef(str(named), False, span=span)}
+        if form is ast.Judge:
+            scale = given.pop("scale")
+            if not isinstance(scale, tuple) or len(scale) != 2 or not is_scale(*scale):
+                raise self.refuse(f"{SCALES}: `(1, 5)`, not {shown(scale)}", span)
+            given |= {"low": scale[0], "high": scale[1]}
+        elif form is ast.Equal and given["by"] not in EQUALITIES:
+            raise self.refuse(f"`by` of `qp.equal` is one of {listed(EQUALITIES)}, not {shown(given['by'])}", span)
+        elif form is ast.ValidJson:
+            return form, {"schema": self._valid(given["schema"], span)}
+        return form, self._fields(form, given, "verifier", 0, span)
 
-    def compare(self, name: str, value: targets.Compare) -> ast.Compare:
+    def _valid(self, schema: object, span: Span) -> ast.Name:
+        target = self.target(schema)
+        if not isinstance(target, ast.SchemaTarget):
+            what = "a pydantic model or a JSON schema"
+            raise self.refuse(f"`qp.valid_json` takes {what}, not {shown(schema)}", span)
+        return ast.Name(target.name, span=span)
+
+    def compare(self, name: str, value: targets.Compare, per: ast.Name | None) -> ast.Tournament:
         """The tournament that `best` holds."""
         span = self.place(name)
         if not callable(value.question):
@@ -281,7 +356,7 @@ class StageCall:
         question = convert(value.question(*map(ComparedRow, COMPARED)), span)
         if not isinstance(question, ast.Template):
             raise self.refuse("the question of `qp.compare` is a text", span)
-        return ast.Compare(self.model(name, value.model), question, bool(value.both), span=span)
+        return ast.Tournament(self.model(name, value.model), question, bool(value.both), per, span=self.span)
 
     def pattern(self, name: str, value: object, at: int) -> ast.Regex | ast.JsonPath | ast.Name:
         """What `extract` reads a column by: a regex, a JSON path or an extractor."""
@@ -291,7 +366,7 @@ class StageCall:
                 return ast.Name(self.function(value.function, span), span=span)
             case targets.Boxed():
                 return ast.Name(BOXED, span=span)
-            case targets.Regex(pattern=text):
+            case targets.RegexText(pattern=text):
                 return self.composition.regex(text, self.site, span)
             case str() if _PATH.fullmatch(value):
                 return self.json_path(value, span)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, final, overload
-from typing import Literal as OneOf
+from keyword import iskeyword
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, final, overload
 
 from qpdsl.api.compose import targets
 from qpdsl.api.compose.blocks import BranchBlock, EachBlock, Stages, WithBlock
@@ -14,21 +14,21 @@ from qpdsl.api.compose.symbols import Symbol, convert
 from qpdsl.api.composition import Composition, shown
 from qpdsl.errors import naming_keywords
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import made_column, with_block
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import (
-    EQUALITIES,
-    JUDGE_REDUCES,
-    REDUCES,
+    HISTORIES,
     ROLES,
     SEARCH_METHODS,
     Equality,
+    History,
     JudgeReduce,
+    Part,
     Reduce,
     SearchMethod,
-    Which,
 )
-from qpdsl.sources.functions import Extractor, Scorer
+from qpdsl.session.functions import Extractor, Scorer
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -41,7 +41,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-Role = OneOf["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant"]
 
 
 @naming_keywords
@@ -63,7 +63,9 @@ def chat(
 
 def prompt(text: str) -> Rows:
     """Starts the context with plain text."""
-    return Rows(_add_prompt(stage_call("qp.prompt"), text))
+    call = stage_call("qp.prompt")
+    call.composition.add(call.stage(ast.Prompt, (text,), {}))
+    return Rows(call.composition)
 
 
 def let(column: str, value: T) -> T:
@@ -81,8 +83,11 @@ class GenerateKeywords(TypedDict, total=False):
     min_p: float | None
     stop: targets.Stop | None
     max_tokens: int | None
-    via: targets.Filter | targets.Amortized | None
-    draft: targets.Draft | targets.Model | str | OneOf[False] | None
+    think: bool | int | str | None
+    only: Part | None
+    via: targets.Via | None
+    draft: targets.DraftTarget | targets.Model | str | Literal[False] | None
+    until: targets.UnderBar | None
     into: str | None
 
 
@@ -105,22 +110,24 @@ class Rows:
         user: str | None = None,
         assistant: str | None = None,
         messages: Sequence[Any] | None = None,
+        history: History = "template",
     ) -> Rows:
-        """Appends turns to the context."""
+        """Appends turns to the context.
+
+        With `history="tokens"` what the model wrote stays in the tokens that were drawn, its thoughts among them; else
+        it is shown as the chat template has it.
+        """
         named = {"system": system, "user": user, "assistant": assistant, "messages": messages}
-        _add_turns(self._stage_call("chat"), turns, named)
+        _add_turns(self._stage_call("chat"), turns, named, history)
         return self
 
     def prompt(self, text: str) -> Rows:
         """Appends plain text to the context."""
-        _add_prompt(self._stage_call("prompt"), text)
-        return self
+        return self._rows(ast.Prompt, text)
 
     def say(self, text: str) -> Rows:
         """Goes on with the open turn of the assistant by a text that is given."""
-        call = self._stage_call("say")
-        self._add(ast.Say(call.expr("text", text, 0), span=call.span), call)
-        return self
+        return self._rows(ast.Say, text)
 
     @overload
     def generate(self, model: targets.Model | str, *, as_: type[M], **options: Unpack[GenerateKeywords]) -> M: ...
@@ -130,7 +137,7 @@ class Rows:
         self,
         model: targets.Model | str,
         *,
-        as_: targets.Schema | Mapping[str, Any],
+        as_: targets.NamedSchema | Mapping[str, Any],
         **options: Unpack[GenerateKeywords],
     ) -> dict[str, Any]: ...
 
@@ -139,7 +146,7 @@ class Rows:
         self,
         model: targets.Model | str,
         *,
-        as_: targets.Choice | targets.Regex | targets.Grammar | None = None,
+        as_: targets.Choice | targets.RegexText | targets.Grammar | None = None,
         **options: Unpack[GenerateKeywords],
     ) -> str: ...
 
@@ -155,39 +162,32 @@ class Rows:
         min_p: float | None = None,
         stop: targets.Stop | None = None,
         max_tokens: int | None = None,
+        think: bool | int | str | None = None,
+        only: Part | None = None,
         as_: Any = None,
-        via: targets.Filter | targets.Amortized | None = None,
-        draft: targets.Draft | targets.Model | str | OneOf[False] | None = None,
+        via: targets.Via | None = None,
+        draft: targets.DraftTarget | targets.Model | str | Literal[False] | None = None,
+        until: targets.UnderBar | None = None,
         into: str | None = None,
     ) -> Any:
         """Each row becomes `n` rows, each continued with text of the model. Returns the text.
 
+        `think` is for a model that thinks before it answers: whether it does, for how many tokens at most, or how hard
+        ("low"). `only` is "thought" to go on with the thought alone, and "answer" to end it and answer.
         `as_` makes the text follow a pydantic model, a JSON schema, a choice, a regex or a grammar; `into` names a
-        column for the text of this call. `draft` is a model that proposes tokens, `qp.ngram()`, `qp.early_exit()` or
-        `qp.eagle(…)`; False means that nothing does.
+        column for the text of this call. `draft` is what proposes tokens (see `qp.draft`);
+        False means that nothing does. `until` ends a row as soon as its confidence falls:
+        `until=qp.confidence(window=64) < bar`.
         """
-        call = self._stage_call("generate")
-        stage = ast.Generate(
-            call.model("model", model, 0),
-            call.maybe("n", n),
-            call.maybe("temperature", temperature),
-            call.maybe("top_p", top_p),
-            call.maybe("top_k", top_k),
-            call.maybe("min_p", min_p),
-            call.stop(stop),
-            call.maybe("max_tokens", max_tokens),
-            call.target(as_),
-            call.via(via),
-            call.draft(draft),
-            None if into is None else call.new_column("into", into),
-            span=call.span,
-        )
-        return self._add(stage, call, stage.into.id if stage.into else "text")
+        options = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "stop": stop}
+        options |= {"max_tokens": max_tokens, "think": think, "only": only}
+        clauses = {"as_": as_, "via": via, "draft": draft, "until": until, "into": into}
+        return self._column(ast.Generate, model, **options, **clauses)
 
     @naming_keywords
     def score(
         self,
-        verifier: targets.Verifier | Scorer[..., Any] | str,
+        verifier: targets.Model | targets.VerifierTarget | Scorer[..., Any] | str,
         *,
         reduce: Reduce | JudgeReduce | None = None,
         of: str | None = None,
@@ -197,25 +197,23 @@ class Rows:
         """Adds a column with the verifier's score of each row, and returns it.
 
         The verifier is a model, `qp.judge(…)`, `qp.prob(…)`, `qp.logprob`, `qp.equal(…)`, `qp.valid_json()`,
-        `qp.passes(…)` or a scorer. `of` is the text that is scored, by default the row's; `given` is the problem that
-        is shown with it, by default the first user turn.
+        `qp.passes(…)` or a scorer. `of` is the text that is scored, by default the row's, and for `qp.entropy`,
+        `qp.certainty` and `qp.confidence` the part of the turn, `qp.col.thought` or `qp.col.text`; `given` is the
+        problem that is shown with it, by default the first user turn.
         """
         call = self._stage_call("score")
-        known = (*REDUCES, *JUDGE_REDUCES)
-        word = None if reduce is None else call.word("reduce", reduce, known, "QP207")
-        column = None if into is None else call.new_column("into", into)
-        shown_ = call.maybe("of", of), call.maybe("given", given)
-        stage = ast.Score(call.verifier(verifier), word, *shown_, column, span=call.span)
-        return cast(float, self._add(stage, call, column.id if column else "score"))
+        form, own = call.verifier(verifier)
+        shared = call.parts(ast.Score, (), {"reduce": reduce, "of": of, "given": given, "into": into})
+        return cast(float, self._made(form(**own, **shared, span=call.span, at=call.place("verifier", 0)), call))
 
     @overload
     def extract(
-        self, column: str, pattern: str | targets.Regex | targets.Boxed, *, which: OneOf["all"]
+        self, column: str, pattern: str | targets.RegexText | targets.Boxed, *, which: Literal["all"]
     ) -> list[str]: ...
 
     @overload
     def extract(
-        self, column: str, pattern: str | targets.Regex | targets.Boxed, *, which: OneOf["last"] | None = None
+        self, column: str, pattern: str | targets.RegexText | targets.Boxed, *, which: Literal["last"] | None = None
     ) -> str: ...
 
     @overload
@@ -225,41 +223,34 @@ class Rows:
     def extract(
         self,
         column: str,
-        pattern: str | targets.Regex | targets.Boxed | Extractor[..., Any, Any],
+        pattern: str | targets.RegexText | targets.Boxed | Extractor[..., Any, Any],
         *,
-        which: OneOf["last", "all"] | None = None,
+        which: Literal["last", "all"] | None = None,
     ) -> Any:
         """Adds a column and returns it.
 
         It holds the first match of a regex, the last LaTeX box (`qp.boxed`), the value at a JSON path (`.a.b[0]`), or
         the value of an extractor. `which` says that of the matches the last one is meant, or the list of all.
         """
-        call = self._stage_call("extract")
-        name = call.new_column("column", column, 0)
-        word: Which = "first"
-        if which is not None:
-            word = call.word("which", which, ("last", "all"), "QP250")
-        stage = ast.Extract(name, call.pattern("pattern", pattern, 1), word, span=call.span)
-        return self._add(stage, call, name.id)
+        return self._column(ast.Extract, column, pattern, which=which)
 
     def let(self, column: str, value: T) -> T:
         """Adds a column with what is worked out for each row, and returns it."""
-        return cast(T, _let(self._stage_call("let"), column, value))
+        return cast(T, self._column(ast.Let, column, value))
 
     def where(self, condition: bool) -> Rows:
         """Keeps the rows for which a condition holds."""
-        call = self._stage_call("where")
-        self._add(ast.Where(call.expr("condition", condition, 0), span=call.span), call)
-        return self
+        return self._rows(ast.Where, condition)
 
     @naming_keywords
     def keep(self, count: int, *, by: float, per: object = None) -> Rows:
         """Keeps the `count` rows with the greatest `by`; with `per`, that many for each value of that column."""
-        call = self._stage_call("keep")
-        column = None if per is None else call.column("per", per)
-        stage = ast.Keep(call.expr("count", count, 0), call.expr("by", by), column, span=call.span)
-        self._add(stage, call)
-        return self
+        return self._rows(ast.Keep, count, by=by, per=per)
+
+    @naming_keywords
+    def first(self, count: int = 1, *, per: object = None) -> Rows:
+        """Keeps the first `count` rows as they stand; with `per`, that many for each value of that column."""
+        return self._rows(ast.First, count, per=per)
 
     @naming_keywords
     def best(self, *, by: float | targets.Compare, per: object = None) -> Rows:
@@ -267,26 +258,22 @@ class Rows:
 
         With `qp.compare(…)` for `by` the row is kept that wins a tournament.
         """
+        if not isinstance(by, targets.Compare):
+            return self._rows(ast.Best, by=by, per=per)
         call = self._stage_call("best")
         column = None if per is None else call.column("per", per)
-        value = call.compare("by", by) if isinstance(by, targets.Compare) else call.expr("by", by)
-        self._add(ast.Best(value, column, span=call.span), call)
+        self._composition.add(call.compare("by", by, column))
         return self
 
     @naming_keywords
     def distinct(self, *, by: object, per: object = None) -> Rows:
         """Keeps the first row of each value of `by`; with `per`, within each value of that column."""
-        call = self._stage_call("distinct")
-        column = None if per is None else call.column("per", per)
-        self._add(ast.Distinct(call.expr("by", by), column, span=call.span), call)
-        return self
+        return self._rows(ast.Distinct, by=by, per=per)
 
     @naming_keywords
     def order(self, *, by: object) -> Rows:
         """Puts the rows in order, greatest number first, texts in that of the alphabet."""
-        call = self._stage_call("order")
-        self._add(ast.Order(call.expr("by", by), span=call.span), call)
-        return self
+        return self._rows(ast.Order, by=by)
 
     @naming_keywords
     def join(self, column: str, value: object, *, sep: str | None = None, per: object = None) -> str:
@@ -295,11 +282,7 @@ class Rows:
         In `value`, `qp.col.i` is the row's number, from 1. `sep` stands between the values, a newline by default.
         Returns the column.
         """
-        call = self._stage_call("join")
-        name = call.new_column("column", column, 0)
-        groups = None if per is None else call.column("per", per)
-        stage = ast.Join(name, call.expr("value", value, 1), call.maybe("sep", sep), groups, span=call.span)
-        return cast(str, self._add(stage, call, name.id))
+        return cast(str, self._column(ast.Join, column, value, sep=sep, per=per))
 
     @naming_keywords
     def vote(
@@ -316,13 +299,7 @@ class Rows:
         With `decided` the samples count in their order, up to where the winner is that sure to stay ahead. With `per`
         there is a vote for each value of that column.
         """
-        call = self._stage_call("vote")
-        name = call.column("column", column, 0)
-        word = call.word("equal", equal, EQUALITIES, "QP126")
-        groups = None if per is None else call.column("per", per)
-        options = call.maybe("weight", weight), word, call.maybe("decided", decided)
-        stage = ast.Vote(name, *options, groups, span=call.span)
-        return cast(T, self._add(stage, call, name.id))
+        return cast(T, self._column(ast.Vote, column, weight=weight, equal=equal, decided=decided, per=per))
 
     @naming_keywords
     def split(
@@ -333,30 +310,16 @@ class Rows:
         With `by`, makes `count` rows in all, shared out by the softmax of `by` over `temperature`; with `per` too, so
         many of each value of that column.
         """
-        call = self._stage_call("split")
-        rows, value, soft = (
-            call.expr("count", count, 0),
-            call.maybe("by", by),
-            call.maybe("temperature", temperature),
-        )
-        column = None if per is None else call.column("per", per)
-        if column is not None and value is None:
-            raise call.composition.refuse(
-                "QP502", "`per` stands beside `by`: rows are shared out in each group", call.span
-            )
-        self._add(ast.Split(rows, value, soft, column, span=call.span), call)
-        return self
+        if per is not None and by is None:
+            call = self._stage_call("split")
+            message = "`per` stands beside `by`: rows are shared out in each group"
+            raise call.composition.refuse("QP502", message, call.span)
+        return self._rows(ast.Split, count, by=by, temperature=temperature, per=per)
 
     @naming_keywords
     def repeat(self, limit: int, *, until: bool | None = None) -> WithBlock:
         """Runs the stages of the `with` block until a condition over all rows holds, `limit` times at most."""
-        call = self._stage_call("repeat")
-        most, condition = call.expr("limit", limit, 0), call.maybe("until", until)
-
-        def done(body: Stages) -> None:
-            self._add(ast.Repeat(most, condition, body, span=call.span), call)
-
-        return WithBlock(call, "`repeat`", done)
+        return self._block(ast.Repeat, limit, until=until)
 
     @naming_keywords
     def search(
@@ -374,42 +337,27 @@ class Rows:
         there are of a row and those below it, and their mean.
         """
         call = self._stage_call("search")
-        word = call.word("method", method, SEARCH_METHODS, "QP150")
-        options = (call.maybe("simulations", simulations), call.maybe("c", c), call.maybe("per_round", per_round))
-        value, most = call.expr("by", by), options[0]
-        if most is None:
+        if simulations is None:
             raise call.composition.refuse("QP150", "`search` says how often it may expand a row", call.span)
-        if word != "puct" and c is not None:
-            message = f"`c` weighs how much is explored, which `{word}` finds out by itself"
+        if call.word("method", method, SEARCH_METHODS, "QP150") != "puct" and c is not None:
+            message = f"`c` weighs how much is explored, which `{method}` finds out by itself"
             raise call.composition.refuse("QP150", message, call.place("c"))
-
-        def done(body: Stages) -> None:
-            self._add(ast.Search(word, value, most, *options[1:], body, span=call.span), call)
-
-        return WithBlock(call, "`search`", done)
+        return self._block(ast.Search, method, by=by, simulations=simulations, c=c, per_round=per_round)
 
     def branch(self) -> BranchBlock:
         """Runs each arm of the `with` block on the same rows. The rows of all arms come one after another."""
-        call = self._stage_call("branch")
-        return BranchBlock(call, lambda arms: self._add(ast.Branch(arms, span=call.span), call))
+        return self._arms(ast.Branch)
 
     def strategy(self) -> BranchBlock:
         """Arms that aim at the same: a budget has one of them run for a problem, or several one after another."""
-        call = self._stage_call("strategy")
-
-        def done(arms: tuple[Stages, ...]) -> None:
-            self._add(ast.Strategy(arms, span=call.span), call)
-
-        return BranchBlock(call, done, "strategy", 2)
+        return self._arms(ast.Strategy, 2)
 
     def if_(self, condition: bool) -> WithBlock:
         """Runs the stages of the `with` block on the rows for which a condition holds; the others pass.
 
         `with rows.else_():` right after it has the stages for the others.
         """
-        call = self._stage_call("if_")
-        holds = call.expr("condition", condition, 0)
-        return WithBlock(call, "`if_`", lambda body: self._add(ast.If(holds, body, span=call.span), call))
+        return self._block(ast.If, condition)
 
     def else_(self) -> WithBlock:
         """Runs the stages of the `with` block on the rows for which the condition of the `if_` before it fails."""
@@ -435,24 +383,18 @@ class Rows:
         name = call.new_column("column", column, 0)
         path = source if isinstance(source, str) and source.startswith(".") else None
         listed = call.expr("source", source, 1) if path is None else call.json_path(path, call.place("source", 1))
-
-        def done(body: Stages) -> None:
-            self._add(ast.Each(name, listed, body, span=call.span), call)
-
-        return EachBlock(call, name, done)
+        return EachBlock(call, name, lambda body: self._composition.add(ast.Each(name, listed, body, span=call.span)))
 
     def peek(self) -> WithBlock:
         """Runs the stages of the `with` block. Then the rows are as they were before, with the columns that it made."""
-        call = self._stage_call("peek")
-        return WithBlock(call, "`peek`", lambda body: self._add(ast.Peek(body, span=call.span), call))
+        return self._block(ast.Peek)
 
     def ask(self) -> WithBlock:
         """Runs the stages of the `with` block for each row in a conversation of its own.
 
         The rows are as they were then, with the columns that it made.
         """
-        call = self._stage_call("ask")
-        return WithBlock(call, "`ask`", lambda body: self._add(ast.Ask(body, span=call.span), call))
+        return self._block(ast.Ask)
 
     def call(self, program: Program[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Rows:
         """Runs another program's stages in this place."""
@@ -483,7 +425,34 @@ class Rows:
         ]
         values += [ast.Argument(key, call.expr(key, value), span=call.place(key)) for key, value in kwargs.items()]
         stage = ast.Call(name, tuple(values), into, span=call.span, name_span=span)
-        return self._add(stage, call, into.id if into else None)
+        return self._made(stage, call) if into else self._composition.add(stage)
+
+    def _rows(self, form: type[ast.Stage], *values: object, **named: object) -> Rows:
+        """Adds a stage, and gives the rows back."""
+        call = self._stage_call(form.word)
+        self._composition.add(call.stage(form, values, named))
+        return self
+
+    def _column(self, form: type[ast.Stage], *values: object, **named: object) -> Any:
+        """Adds a stage, and gives back the column that it makes or reads."""
+        call = self._stage_call(form.word)
+        return self._made(call.stage(form, values, named), call)
+
+    def _made(self, stage: ast.Stage, call: StageCall) -> Symbol:
+        self._composition.add(stage)
+        voted = stage.column.id if isinstance(stage, ast.Vote) else None
+        return Symbol(ast.Name(made_column(stage) or voted or "text", span=call.span), self)
+
+    def _block(self, form: type[ast.Stage], *values: object, **named: object) -> WithBlock:
+        """The block of a stage, which is added when the block ends."""
+        word = f"{form.word}_" if iskeyword(form.word) else form.word
+        call = self._stage_call(word)
+        stage = call.stage(form, values, named)
+        return WithBlock(call, f"`{word}`", lambda body: self._composition.add(with_block(stage, body)))
+
+    def _arms(self, form: type[ast.Branch | ast.Strategy], least: int = 1) -> BranchBlock:
+        call = self._stage_call(form.word)
+        return BranchBlock(call, lambda arms: self._composition.add(form(arms, span=call.span)), form.word, least)
 
     def _stage_call(self, word: str) -> StageCall:
         call = stage_call(word)
@@ -491,19 +460,20 @@ class Rows:
             raise call.composition.refuse("QP504", "these rows belong to another program", call.span)
         return call
 
-    def _add(self, stage: ast.Stage, call: StageCall, column: str | None = None) -> Any:
-        self._composition.add(stage)
-        return None if column is None else Symbol(ast.Name(column, span=call.span), self)
-
 
 def _let(call: StageCall, column: str, value: object) -> Symbol:
     """Adds a `let` stage. Raises QpError."""
-    name = call.new_column("column", column, 0)
-    call.composition.add(ast.Let(name, call.expr("value", value, 1), span=call.span))
-    return Symbol(ast.Name(name.id, span=call.span))
+    stage = call.stage(ast.Let, (column, value), {})
+    call.composition.add(stage)
+    return Symbol(ast.Name(made_column(stage) or "", span=call.span))
 
 
-def _add_turns(call: StageCall, pairs: tuple[tuple[Role, str], ...], named: Mapping[str, object]) -> Composition:
+def _add_turns(
+    call: StageCall,
+    pairs: tuple[tuple[Role, str], ...],
+    named: Mapping[str, object],
+    history: History = "template",
+) -> Composition:
     """Adds a `chat` stage with turns in the order in which they are written. Raises QpError."""
     turns: list[tuple[Any, object, Span]] = []
     for index, pair in enumerate(pairs):
@@ -518,11 +488,6 @@ def _add_turns(call: StageCall, pairs: tuple[tuple[Role, str], ...], named: Mapp
     if not turns:
         raise call.refuse(f"`chat` takes a turn at least: {listed(ROLES)}", call.span)
     syntax = (ast.Turn(role, convert(content, span), span=span) for role, content, span in turns)
-    call.composition.add(ast.Chat(tuple(syntax), span=call.span))
-    return call.composition
-
-
-def _add_prompt(call: StageCall, text: str) -> Composition:
-    """Adds a `prompt` stage. Raises QpError."""
-    call.composition.add(ast.Prompt(call.template("text", text, 0), span=call.span))
+    kept = call.word("history", history, HISTORIES, "QP129")
+    call.composition.add(ast.Chat(tuple(syntax), kept, span=call.span))
     return call.composition

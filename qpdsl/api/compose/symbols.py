@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, NoReturn, final
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeAlias, final
 
 from qpdsl.api.composition import current, misuse, shown
 from qpdsl.api.syntax_trees import NOWHERE, placed
@@ -20,6 +21,17 @@ from qpdsl.grammar.source import Span
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # How many bits a whole number may have.
 _MAX_BITS = 1024
+Operator: TypeAlias = "Callable[[Symbol, object], Symbol]"
+
+
+def _left(op: str) -> Operator:
+    """The method of an operator with a symbol on its left."""
+    return lambda self, other: binary(op, self, other)
+
+
+def _right(op: str) -> Operator:
+    """The method of an operator with a symbol on its right, and none on its left."""
+    return lambda self, other: binary(op, other, self)
 
 
 @final
@@ -46,65 +58,19 @@ class Symbol:
             raise AttributeError(unknown(name, known, "there is no stage"))
         return getattr(self.rows, name)
 
-    def __add__(self, other: object) -> Symbol:
-        return binary("+", self, other)
-
-    def __radd__(self, other: object) -> Symbol:
-        return binary("+", other, self)
-
-    def __sub__(self, other: object) -> Symbol:
-        return binary("-", self, other)
-
-    def __rsub__(self, other: object) -> Symbol:
-        return binary("-", other, self)
-
-    def __mul__(self, other: object) -> Symbol:
-        return binary("*", self, other)
-
-    def __rmul__(self, other: object) -> Symbol:
-        return binary("*", other, self)
-
-    def __truediv__(self, other: object) -> Symbol:
-        return binary("/", self, other)
-
-    def __rtruediv__(self, other: object) -> Symbol:
-        return binary("/", other, self)
-
-    def __mod__(self, other: object) -> Symbol:
-        return binary("%", self, other)
-
-    def __rmod__(self, other: object) -> Symbol:
-        return binary("%", other, self)
-
-    def __lt__(self, other: object) -> Symbol:
-        return binary("<", self, other)
-
-    def __le__(self, other: object) -> Symbol:
-        return binary("<=", self, other)
-
-    def __gt__(self, other: object) -> Symbol:
-        return binary(">", self, other)
-
-    def __ge__(self, other: object) -> Symbol:
-        return binary(">=", self, other)
-
-    def __eq__(self, other: object) -> Symbol:  # type: ignore[override]
-        return binary("==", self, other)
-
-    def __ne__(self, other: object) -> Symbol:  # type: ignore[override]
-        return binary("!=", self, other)
-
-    def __and__(self, other: object) -> Symbol:
-        return binary("and", self, other)
-
-    def __rand__(self, other: object) -> Symbol:
-        return binary("and", other, self)
-
-    def __or__(self, other: object) -> Symbol:
-        return binary("or", self, other)
-
-    def __ror__(self, other: object) -> Symbol:
-        return binary("or", other, self)
+    __add__, __radd__ = _left("+"), _right("+")
+    __sub__, __rsub__ = _left("-"), _right("-")
+    __mul__, __rmul__ = _left("*"), _right("*")
+    __truediv__, __rtruediv__ = _left("/"), _right("/")
+    __mod__, __rmod__ = _left("%"), _right("%")
+    __and__, __rand__ = _left("and"), _right("and")
+    __or__, __ror__ = _left("or"), _right("or")
+    __lt__ = _left("<")
+    __le__ = _left("<=")
+    __gt__ = _left(">")
+    __ge__ = _left(">=")
+    __eq__ = _left("==")  # type: ignore[assignment]
+    __ne__ = _left("!=")  # type: ignore[assignment]
 
     def __invert__(self) -> Symbol:
         return unary("not", self)

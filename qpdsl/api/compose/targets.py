@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from qpdsl.errors import UsageError, naming_keywords
-from qpdsl.grammar.words import Confidence, DraftMethod, DrawFigure, Equality, VerifierKind, WithinLevel
+from qpdsl.grammar import ast
+from qpdsl.grammar.words import Confidence, DraftMethod, Equality, VerifierKind, WithinLevel
 
 
 @final
@@ -20,6 +21,7 @@ class Model:
     name: str | None
     kind: VerifierKind | None = None
     adapter: str | None = None
+    think: str | None = None
 
 
 @final
@@ -32,14 +34,14 @@ class Choice:
 
 @final
 @dataclass(frozen=True)
-class Regex:
+class RegexText:
     """A text that a regex describes; made by `qp.regex`."""
 
     pattern: str
 
 
 # What ends a sample: a text, a regex, or a list of them.
-Stop = str | Regex | Sequence[str | Regex]
+Stop = str | RegexText | Sequence[str | RegexText]
 
 
 @final
@@ -53,7 +55,7 @@ class Grammar:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Schema:
+class NamedSchema:
     """A JSON document that a schema describes: as data, or in a file; made by `qp.schema`."""
 
     name: str
@@ -62,33 +64,17 @@ class Schema:
 
 
 @final
-@dataclass(frozen=True)
-class Filter:
-    """Decoding by a small model, filtered by its confidence; made by `qp.filter`."""
+@dataclass(frozen=True, eq=False)
+class Via:
+    """A way to decode, by the values of its fields; made by `qp.filter` and `qp.amortized`."""
 
-    model: Model | str
-    threshold: float | None
-    by: Confidence
-    share: float | None
-    rows: int | None
-    wait: float | None
+    form: type[ast.Filter | ast.Amortized]
+    values: Mapping[str, object]
 
 
 @final
 @dataclass(frozen=True)
-class Amortized:
-    """Decoding that leaves at an early layer where it is sure; made by `qp.amortized`."""
-
-    margin: float | None
-    layer: int | None
-    rerank: int | None
-    head: str | None
-    certify: float | None
-
-
-@final
-@dataclass(frozen=True)
-class Draft:
+class DraftTarget:
     """What proposes tokens; made by `qp.draft`, `qp.ngram`, `qp.early_exit` and `qp.eagle`."""
 
     method: DraftMethod
@@ -99,57 +85,25 @@ class Draft:
 
 
 @final
-@dataclass(frozen=True)
-class LogProb:
-    """The verifier that gives a row its own log-probability: `qp.logprob`."""
+@dataclass(frozen=True, eq=False)
+class VerifierTarget:
+    """What `score` asks besides models and scorers, by the values of its own fields; made by `qp.judge` and others."""
 
+    form: type[ast.Score]
+    values: Mapping[str, object]
 
-@final
-@dataclass(frozen=True)
-class Judge:
-    """A model that is asked to rate a row; made by `qp.judge`. `whole`: the rubric is the whole question."""
-
-    model: Model | str
-    rubric: str
-    scale: tuple[int, int]
-    whole: bool = False
-
-
-@final
-@dataclass(frozen=True)
-class Prob:
-    """How probable an answer is to a model that is asked; made by `qp.prob`."""
-
-    model: Model | str
-    question: str
-    answers: tuple[str, ...]
+    def __lt__(self, bar: float) -> UnderBar:
+        """What ends a row, for `until=`."""
+        return UnderBar(self, bar)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Equal:
-    """Whether two values of a row are the same answer; made by `qp.equal`."""
+class UnderBar:
+    """What ends a row: a score of it that falls under a bar; made by `qp.confidence(…) < bar`."""
 
-    answer: object
-    reference: object
-    by: Equality
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class ValidJson:
-    """Whether a text is JSON, of a schema where there is one; made by `qp.valid_json`."""
-
-    schema: Any
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Passes:
-    """Whether the code in a text passes unit tests; made by `qp.passes`."""
-
-    tests: str
-    timeout: float | None
+    score: VerifierTarget
+    bar: float
 
 
 @final
@@ -164,26 +118,14 @@ class Compare:
 
 @final
 @dataclass(frozen=True)
-class OfDraws:
-    """How sure the model was of its tokens: `qp.entropy`, `qp.certainty`, or made by `qp.confidence`."""
-
-    kind: DrawFigure
-    window: int | None = None
-
-
-Verifier = Model | Judge | Prob | Equal | ValidJson | Passes | LogProb | OfDraws
-
-
-@final
-@dataclass(frozen=True)
-class Within:
+class Permission:
     """How far a plan may go: `qp.exact`, `qp.replayable`, `qp.recorded`, or made by `qp.epsilon` and `qp.loss`."""
 
     level: WithinLevel
     bound: float | None
 
 
-logprob: Final = LogProb()
+logprob: Final = VerifierTarget(ast.LogProb, {})
 
 
 @final
@@ -193,31 +135,40 @@ class Boxed:
 
 
 boxed: Final = Boxed()
-entropy: Final = OfDraws("entropy")
-certainty: Final = OfDraws("certainty")
+entropy: Final = VerifierTarget(ast.DrawScore, {"kind": "entropy"})
+certainty: Final = VerifierTarget(ast.DrawScore, {"kind": "certainty"})
 
 
-def confidence(window: int | None = None) -> OfDraws:
-    """How sure the model was of the least sure group of `window` tokens one after another, by default of 256."""
-    return OfDraws("confidence", window)
+def confidence(window: int | None = None) -> VerifierTarget:
+    """How sure the model was of the least sure group of `window` tokens one after another, by default of 256.
+
+    `until=qp.confidence(window=64) < bar` ends a row where a group falls under the bar.
+    """
+    return VerifierTarget(ast.DrawScore, {"kind": "confidence", "window": window})
 
 
-exact: Final = Within("exact", None)
-replayable: Final = Within("replayable", None)
-recorded: Final = Within("recorded", None)
+exact: Final = Permission("exact", None)
+replayable: Final = Permission("replayable", None)
+recorded: Final = Permission("recorded", None)
 
 
 @naming_keywords
 def model(
-    id: str, *, name: str | None = None, kind: VerifierKind | None = None, adapter: str | Path | None = None
+    id: str,
+    *,
+    name: str | None = None,
+    kind: VerifierKind | None = None,
+    adapter: str | Path | None = None,
+    think: str | None = None,
 ) -> Model:
     """A built-in model (`zoo/…`), a folder, or a Hugging Face id. Nothing is loaded before a program runs.
 
     In a program's text the model has `name`, or else the name of the variable that it is in. `kind` says how a
     model that scores does it, where its own files do not say. `adapter` is a LoRA adapter in PEFT's format, a folder or
-    a hub id, which is merged into the model's weights.
+    a hub id, which is merged into the model's weights. `think` says what opens and closes its thoughts, as in
+    `"<think>|</think>"`, or `"none"`, where its chat template does not.
     """
-    return Model(id, name, kind, None if adapter is None else str(adapter))
+    return Model(id, name, kind, None if adapter is None else str(adapter), think)
 
 
 def choice(*options: str | Sequence[str]) -> Choice:
@@ -227,9 +178,9 @@ def choice(*options: str | Sequence[str]) -> Choice:
     return Choice(options)
 
 
-def regex(pattern: str) -> Regex:
+def regex(pattern: str) -> RegexText:
     """Output, or a part of it, that a regex describes."""
-    return Regex(pattern)
+    return RegexText(pattern)
 
 
 def lark(grammar: str | Path) -> Grammar:
@@ -242,11 +193,11 @@ def lark(grammar: str | Path) -> Grammar:
     return Grammar(grammar, None)
 
 
-def schema(name: str, source: Mapping[str, Any] | str | Path) -> Schema:
+def schema(name: str, source: Mapping[str, Any] | str | Path) -> NamedSchema:
     """Output that a JSON Schema describes: the schema as data, or the path of its file, as `qp.lark` takes one."""
     if isinstance(source, (str, Path)):
-        return Schema(name, None, str(source))
-    return Schema(name, source, None)
+        return NamedSchema(name, None, str(source))
+    return NamedSchema(name, source, None)
 
 
 @naming_keywords
@@ -258,7 +209,7 @@ def filter(
     share: float | None = None,
     rows: int | None = None,
     wait: float | None = None,
-) -> Filter:
+) -> Via:
     """`via=`: the small model's token stands where its confidence is over the threshold.
 
     `by` says what the confidence is: the `probability` of the drawn token, the `margin` between the two likeliest ones,
@@ -266,7 +217,8 @@ def filter(
     large model draws that share of the tokens. What the large model has to draw waits until `rows` rows want it, or the
     first of them has waited for `wait` seconds; by default 16 and 0.1.
     """
-    return Filter(model, threshold, by, share, rows, wait)
+    values = {"model": model, "threshold": threshold, "by": by, "share": share, "rows": rows, "wait": wait}
+    return Via(ast.Filter, values)
 
 
 @naming_keywords
@@ -277,7 +229,7 @@ def amortized(
     rerank: int | None = None,
     head: str | Path | None = None,
     certify: float | None = None,
-) -> Amortized:
+) -> Via:
     """`via=`: leave at an early layer where its margin is at or over `margin`.
 
     `layer`: after so many layers, by default those of the head, else half of them. `rerank`: elsewhere the last layer
@@ -285,43 +237,47 @@ def amortized(
     relative path counts from the folder of the Python file that the program is in. `certify`: leave only where the
     exit leads by more than an error of its logits of so much could take away.
     """
-    return Amortized(margin, layer, rerank, None if head is None else str(head), certify)
+    place = None if head is None else str(head)
+    values = {"margin": margin, "layer": layer, "rerank": rerank, "head": place, "certify": certify}
+    return Via(ast.Amortized, values)
 
 
 @naming_keywords
-def draft(model: Model | str, *, tokens: int | None = None, branches: int | None = None) -> Draft:
+def draft(model: Model | str, *, tokens: int | None = None, branches: int | None = None) -> DraftTarget:
     """`draft=`: a smaller model proposes up to so many tokens, each followed by up to `branches` others."""
-    return Draft("model", model, None, tokens, branches)
+    return DraftTarget("model", model, None, tokens, branches)
 
 
 @naming_keywords
-def ngram(texts: str | Path | None = None, *, tokens: int | None = None, branches: int | None = None) -> Draft:
+def ngram(texts: str | Path | None = None, *, tokens: int | None = None, branches: int | None = None) -> DraftTarget:
     """`draft=`: what followed the last tokens where they stood before; `texts` is a file that is looked into too.
 
     A relative path counts from the folder of the Python file that the program is in.
     """
-    return Draft("ngram", None, None if texts is None else str(texts), tokens, branches)
+    return DraftTarget("ngram", None, None if texts is None else str(texts), tokens, branches)
 
 
 @naming_keywords
-def early_exit(head: str | Path | None = None, *, tokens: int | None = None, branches: int | None = None) -> Draft:
+def early_exit(
+    head: str | Path | None = None, *, tokens: int | None = None, branches: int | None = None
+) -> DraftTarget:
     """`draft=`: the model's own first layers propose tokens; with `head` those up to an exit head, and through it.
 
     `head` is a folder that `qpdsl calibrate` wrote; a relative path counts from that of the program's Python file.
     """
-    return Draft("early_exit", None, None if head is None else str(head), tokens, branches)
+    return DraftTarget("early_exit", None, None if head is None else str(head), tokens, branches)
 
 
 @naming_keywords
-def eagle(folder: str | Path, *, tokens: int | None = None, branches: int | None = None) -> Draft:
+def eagle(folder: str | Path, *, tokens: int | None = None, branches: int | None = None) -> DraftTarget:
     """`draft=`: a head that was trained for the model proposes tokens; `folder` holds it in EAGLE's format."""
-    return Draft("eagle", None, str(folder), tokens, branches)
+    return DraftTarget("eagle", None, str(folder), tokens, branches)
 
 
 @naming_keywords
 def judge(
     model: Model | str, rubric: str, scale: tuple[int, int] | None = None, *, as_: tuple[int, int] | None = None
-) -> Judge:
+) -> VerifierTarget:
     """A verifier: the model is asked about a row, and can only answer with a whole number of the scale.
 
     With `scale` it is shown the problem, the row's text and the rubric; with `as_` in its place the rubric is all that
@@ -331,32 +287,32 @@ def judge(
         raise UsageError("`qp.judge` takes a scale or `as_`, one of them", 'as in `qp.judge(llm, "…", (1, 5))`')
     given = scale if as_ is None else as_
     assert given is not None
-    return Judge(model, rubric, given, as_ is not None)
+    return VerifierTarget(ast.Judge, {"model": model, "rubric": rubric, "scale": given, "whole": as_ is not None})
 
 
-def prob(model: Model | str, question: str, answer: str, /, *others: str) -> Prob:
+def prob(model: Model | str, question: str, answer: str, /, *others: str) -> VerifierTarget:
     """A verifier: the probability that the model answers the question so, among the answers where there are several."""
-    return Prob(model, question, (answer, *others))
+    return VerifierTarget(ast.Prob, {"model": model, "question": question, "answers": (answer, *others)})
 
 
 @naming_keywords
-def equal(answer: object, reference: object, *, by: Equality = "text") -> Equal:
+def equal(answer: object, reference: object, *, by: Equality = "text") -> VerifierTarget:
     """A verifier: 1 where both are the same answer, else 0, compared as texts, as numbers or as mathematics."""
-    return Equal(answer, reference, by)
+    return VerifierTarget(ast.Equal, {"answer": answer, "reference": reference, "by": by})
 
 
-def valid_json(schema: Any = None) -> ValidJson:
+def valid_json(schema: Any = None) -> VerifierTarget:
     """A verifier: 1 where a text is JSON, else 0; of a schema, which is what `as_` of `generate` takes."""
-    return ValidJson(schema)
+    return VerifierTarget(ast.ValidJson, {"schema": schema})
 
 
 @naming_keywords
-def passes(tests: str, *, timeout: float | None = None) -> Passes:
+def passes(tests: str, *, timeout: float | None = None) -> VerifierTarget:
     """A verifier: 1 where the Python code in a text passes unit tests in a sandbox, else 0.
 
     It may use so many seconds of a processor, by default 5. Only a caller that says `allow_code=True` runs it.
     """
-    return Passes(tests, timeout)
+    return VerifierTarget(ast.Passes, {"tests": tests, "timeout": timeout})
 
 
 @naming_keywords
@@ -369,11 +325,11 @@ def compare(model: Model | str, question: Callable[[Any, Any], str], *, both: bo
     return Compare(model, question, both)
 
 
-def epsilon(bound: float) -> Within:
+def epsilon(bound: float) -> Permission:
     """`within=`: on the same prefix a plan's logits differ from the exact plan's by at most `bound`."""
-    return Within("epsilon", bound)
+    return Permission("epsilon", bound)
 
 
-def loss(bound: float) -> Within:
+def loss(bound: float) -> Permission:
     """`within=`: at most this share of the results is expected to change."""
-    return Within("loss", bound)
+    return Permission("loss", bound)

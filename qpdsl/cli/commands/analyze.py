@@ -14,7 +14,7 @@ from qpdsl.cli.shared_options import format_option
 @click.command(short_help="Show or drop the statistics of earlier runs.")
 @click.argument("name", metavar="[PROGRAM]", required=False)
 @click.option("--forget", is_flag=True, help="Drop them: those of PROGRAM, or all.")
-@click.option("--rebuild", is_flag=True, help="Make them anew from the runs that are kept, and drop all others.")
+@click.option("--rebuild", is_flag=True, help="Make them anew from the saved runs, and drop all others.")
 @format_option
 def command(name: str | None, forget: bool, rebuild: bool, form: str) -> Exit:
     """Show what programs came to when they ran: rounds, rows, lengths, for one problem on average.
@@ -28,7 +28,7 @@ def command(name: str | None, forget: bool, rebuild: bool, form: str) -> Exit:
     from qpdsl.errors import UsageError
     from qpdsl.planner.cost.statistics import STATISTICS_FILE
     from qpdsl.planner.explain.measurements import servers_text, statistics_text
-    from qpdsl.planning.user_cache import changing_statistics, damaged_files, folder, read_statistics
+    from qpdsl.session.user_cache import changing_statistics, damaged_files, folder, read_statistics
 
     if rebuild and (forget or name is not None):
         raise UsageError("`--rebuild` makes the statistics of all programs anew; leave out the rest")
@@ -66,10 +66,10 @@ def command(name: str | None, forget: bool, rebuild: bool, form: str) -> Exit:
 
 def _rebuild() -> Exit:
     from qpdsl.planner.cost.statistics import Statistics
-    from qpdsl.planning.user_cache import changing_statistics
-    from qpdsl.run_store.measured import statistics_of
-    from qpdsl.run_store.run_file import RunFile, RunFileError
-    from qpdsl.run_store.run_folder import RunFolder
+    from qpdsl.runs.store.measured import statistics_of
+    from qpdsl.runs.store.run_file import RunFile, RunFileError
+    from qpdsl.runs.store.run_folder import RunFolder
+    from qpdsl.session.user_cache import changing_statistics
 
     folder, rebuilt, runs = RunFolder(), Statistics(), 0
     for id in folder.ids():
@@ -83,5 +83,5 @@ def _rebuild() -> Exit:
         runs += bool(own.programs)
     with changing_statistics() as statistics:
         statistics.programs, statistics.losses, statistics.servers = rebuilt.programs, rebuilt.losses, rebuilt.servers
-    say(f"the statistics are those of {runs} kept run{'s' * (runs != 1)}")
+    say(f"the statistics are those of {runs} saved run{'s' * (runs != 1)}")
     return Exit.OK

@@ -13,11 +13,11 @@ from qpdsl.cli.console import is_terminal, put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard
 from qpdsl.cli.proposals import complete_models
-from qpdsl.cli.shared_options import FileName, device_option, format_option
-from qpdsl.settings import DTYPES
+from qpdsl.cli.shared_options import FileName, format_option, setting_options
+from qpdsl.session.settings import SessionSettings
 
 if TYPE_CHECKING:
-    from qpdsl.executor.models.exit_record import ExitFigures, ExitRecord
+    from qpdsl.exit_heads.exit_record import ExitFigures, ExitRecord
 
     _ParamType = click.ParamType[tuple[int, ...]]
 else:
@@ -77,13 +77,7 @@ class _Layers(_ParamType):
     help="End fitting after so many; what comes out then depends on the clock.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides what is fitted to and what measures.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: torch's choice]")
-@device_option
-@click.option(
-    "--dtype",
-    type=click.Choice(DTYPES),
-    help="What to compute in.  [default: float32 on a CPU, else the model's own]",
-)
+@setting_options(SessionSettings, "calibrate")
 @click.option("--overwrite", is_flag=True, help="Replace exit heads that are in the folder.")
 @format_option
 def command(
@@ -109,13 +103,12 @@ def command(
     """
     import json
 
-    from qpdsl.calibration.texts import read_texts
     from qpdsl.cli.signals import interruptible
+    from qpdsl.exit_heads.texts import read_texts
     from qpdsl.model_location import check_models
     from qpdsl.output import folder_written
-    from qpdsl.settings import check_threads
 
-    check_threads(threads)
+    settings = SessionSettings(device=device, dtype=dtype, threads=threads)
     check_models((model,))
     target = _guarded(model, text, output, overwrite=overwrite)
     texts = [piece for name in text for piece in read_texts(Path(name), field)]
@@ -123,11 +116,11 @@ def command(
         # Only now, as it loads torch.
         import torch
 
-        from qpdsl.calibration.head_fitting import fit_heads
-        from qpdsl.executor.models.exit_head import save_heads
+        from qpdsl.exit_heads.exit_head import save_heads
+        from qpdsl.exit_heads.head_fitting import fit_heads
 
-        if threads is not None:
-            torch.set_num_threads(threads)
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
         with _Progress() as progress:
             record, heads = fit_heads(
                 model,
@@ -136,8 +129,8 @@ def command(
                 tokens=tokens,
                 seed=seed,
                 seconds=seconds,
-                device=device,
-                dtype=dtype,
+                device=settings.device,
+                dtype=settings.dtype,
                 tell=progress.tell,
             )
         with folder_written(target) as folder:
@@ -152,32 +145,19 @@ def command(
 
 def _guarded(model: str, texts: tuple[str, ...], output: str, *, overwrite: bool) -> Path:
     """The folder to write, where that loses nothing. Raises UsageError."""
-    import contextlib
-
-    from qpdsl import zoo
-    from qpdsl.errors import UserError
-    from qpdsl.executor.models.exit_record import RECORD, WEIGHTS
-    from qpdsl.model_location import locate, locate_adapter
-    from qpdsl.planning import user_cache
+    from qpdsl.cli.runs.run_files import name_models
+    from qpdsl.exit_heads.exit_record import RECORD, WEIGHTS
 
     guard = FileGuard()
     for name in texts:
         guard.reads(Path(name), "a text")
-    for location in (locate(model), locate_adapter(model)):
-        if isinstance(location, Path) and location.is_dir():
-            guard.keeps(location, f"the folder of `{model}`")
-        elif isinstance(location, Path):
-            guard.reads(location, f"the file of `{model}`")
-    for builtin in zoo.BUILTIN:
-        guard.keeps(zoo.path(builtin.name), f"the folder of the model `{builtin.name}`")
-    with contextlib.suppress(UserError):
-        guard.keeps(user_cache.folder(), "the folder where qpdsl keeps its statistics")
+    name_models(guard, {model: model})
     contents = Contents("exit heads", _begins_record)
     return guard.writes_folder(Path(output), "`--output`", (RECORD, WEIGHTS), contents, overwrite=overwrite)
 
 
 def _begins_record(file: BinaryIO) -> bool:
-    from qpdsl.executor.models.exit_record import KIND
+    from qpdsl.exit_heads.exit_record import KIND
 
     return KIND.encode() in file.read(64)
 
@@ -210,7 +190,7 @@ class _Progress:
 
 def _lines(record: ExitRecord) -> list[str]:
     """The record as a table: of each layer the smallest margin that keeps to the usual agreement."""
-    from qpdsl.executor.models.exit_record import USUAL
+    from qpdsl.exit_heads.exit_record import USUAL
 
     draws = record.heads[0].draws
     lines = [

@@ -42,19 +42,19 @@ def command(code: str | None, form: str) -> Exit:
 
 def _list(form: str) -> None:
     from qpdsl.grammar.codes import CODES
-    from qpdsl.planner.values.json_values import dumps
+    from qpdsl.planner.values.value import dumps
 
     if form == "json":
-        put(dumps([{"code": n, "title": c.title, "summary": c.explanation} for n, c in CODES.items()]))
+        put(dumps([{"code": n, "title": c.title, "summary": c.summary} for n, c in CODES.items()]))
     else:
         put("\n".join(f"{name}  {code.title}" for name, code in CODES.items()))
 
 
 def _show(name: str, form: str) -> None:
-    from qpdsl.grammar.codes import page
-    from qpdsl.planner.values.json_values import dumps
+    from qpdsl.grammar.codes import CODES
+    from qpdsl.planner.values.value import dumps
 
-    explanation = page(name)
+    explanation = CODES[name]
     if form == "json":
         keys = ("code", "title", "summary", "body", "fails", "fixed")
         put(dumps({**{key: getattr(explanation, key) for key in keys}, "files": dict(explanation.files)}))

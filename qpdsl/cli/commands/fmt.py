@@ -39,7 +39,7 @@ def command(targets: tuple[str, ...], check: bool, diff: bool) -> Exit:
 
     Comments stay. A file that does not parse is left as it is, and what is wrong with it is shown.
     """
-    from qpdsl.cli.diagnostics import show_error
+    from qpdsl.cli.diagnostics import say_error, show_error
     from qpdsl.errors import UsageError
     from qpdsl.grammar.diagnostic import QpError
 
@@ -58,7 +58,7 @@ def command(targets: tuple[str, ...], check: bool, diff: bool) -> Exit:
             show_error(error)
             code = Exit.USAGE
         except UsageError as error:
-            say(f"error: {error.message}" + (f"\nhelp: {error.help}" if error.help else ""))
+            say_error(error)
             code = Exit.USAGE
     return Exit(code)
 
@@ -66,7 +66,7 @@ def command(targets: tuple[str, ...], check: bool, diff: bool) -> Exit:
 def _formatted(target: str) -> _Text:
     from qpdsl.grammar.format.formatter import format_source
     from qpdsl.grammar.source import Source
-    from qpdsl.sources.programs import read_file, read_target
+    from qpdsl.session.programs import read_file, read_target
 
     path = None if target == "-" else Path(target)
     source = read_target("-") if path is None else Source(target, read_file(path))
@@ -83,7 +83,7 @@ def _difference(text: _Text) -> list[str]:
 def _write(text: _Text) -> None:
     from qpdsl.errors import UsageError
     from qpdsl.output import replace_text
-    from qpdsl.sources.programs import read_file
+    from qpdsl.session.programs import read_file
 
     if text.path is None:
         put(text.after, end="")

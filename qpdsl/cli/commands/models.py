@@ -1,4 +1,4 @@
-"""`qpdsl models`: the models that come with the package, and what those on servers can do."""
+"""`qpdsl models`: the models that come with the package, how one thinks, and what those on servers can do."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.proposals import complete_ids
 from qpdsl.cli.shared_options import format_option
 
 _OWN = """\
 A model of your own: any Hugging Face decoder with safetensors weights, by its folder or its hub id, or a GGUF file.
   in a program:         model llm = "Qwen/Qwen3-0.6B"
   a GGUF file:          model llm = "./model-Q4_K_M.gguf"
-  for a shipped one:    qpdsl run beam_search --model llm=./my-model --set problem="…"
+  for a shipped one:    qpdsl run self_consistency --model llm=./my-model --set problem="…"
   with a LoRA adapter:  model llm = "Qwen/Qwen3-0.6B" adapter="./my-lora"
-                        qpdsl run beam_search --model llm=./my-model --adapter llm=./my-lora --set problem="…"
+                        qpdsl run self_consistency --model llm=./my-model --adapter llm=./my-lora --set problem="…"
   on a server:          qpdsl run best_of_n --model "llm=vllm:http://127.0.0.1:8000/v1#name" --set problem="…"
-                        qpdsl models --probe http://127.0.0.1:8000/v1\
+                        qpdsl models --probe http://127.0.0.1:8000/v1
+  how it thinks:        qpdsl models Qwen/Qwen3-0.6B\
 """
 
 
-@click.command(short_help="List the models that come with qpdsl, or see what one on a server can do.")
+@click.command(short_help="List the models that come with qpdsl; see how one thinks, or what one on a server can do.")
+@click.argument("model", metavar="ID", required=False, shell_complete=complete_ids)
 @click.option(
     "--probe",
     metavar="URL",
@@ -28,8 +31,12 @@ A model of your own: any Hugging Face decoder with safetensors weights, by its f
     "of several models, or a whole id such as `vllm:http://127.0.0.1:8000/v1#NAME tokenizer=./folder`.",
 )
 @format_option
-def command(probe: str | None, form: str) -> Exit:
+def command(model: str | None, probe: str | None, form: str) -> Exit:
     """List the models that come with qpdsl, and say how to use one of your own.
+
+    With the ID of a model, see how it thinks before it answers, by its tokenizer and chat template: what opens and
+    closes a thought, which values of `think=` it knows, and what becomes of the thoughts of earlier turns. No weights
+    are loaded. Exits with 4 if there is no such tokenizer here.
 
     With --probe, see which server answers at a URL, which models it has, and what it does of all that programs may
     need. Each thing is tried and judged by what comes back, since servers answer with success to what they ignore. What
@@ -37,32 +44,64 @@ def command(probe: str | None, form: str) -> Exit:
     without a key, or does not have the model.
     """
     if probe is not None:
+        if model is not None:
+            raise click.UsageError("--probe goes without ID")
         return _probed(probe, form)
+    if model is not None:
+        return _described(model, form)
     import json
 
     from qpdsl import zoo
 
     rows = []
-    for model in zoo.BUILTIN:
-        folder = zoo.path(model.name)
+    for known in zoo.BUILTIN:
+        folder = zoo.path(known.name)
         size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) if folder.is_dir() else 0
         rows.append(
             {
-                "name": model.name,
-                "role": model.role,
-                "parameters": model.parameters,
+                "name": known.name,
+                "role": known.role,
+                "parameters": known.parameters,
                 "bytes": size,
-                "description": model.description,
+                "description": known.description,
             }
         )
     if form == "json":
         put(json.dumps(rows, ensure_ascii=False, indent=2))
         return Exit.OK
-    for model, row in zip(zoo.BUILTIN, rows, strict=True):
-        parameters, megabytes = model.parameters / 1e6, int(str(row["bytes"])) / 1e6
-        put(f"{model.name:<18} {model.role:<10} {parameters:5.1f}M parameters {megabytes:6.1f} MB")
-        put(f"    {model.description}")
+    for known, row in zip(zoo.BUILTIN, rows, strict=True):
+        parameters, megabytes = known.parameters / 1e6, int(str(row["bytes"])) / 1e6
+        put(f"{known.name:<20} {known.role:<10} {parameters:5.1f}M parameters {megabytes:6.1f} MB")
+        put(f"    {known.description}")
     put(f"\n{_OWN}")
+    return Exit.OK
+
+
+def _described(model: str, form: str) -> Exit:
+    """Prints how a model thinks."""
+    import json
+
+    from qpdsl.errors import UsageError
+    from qpdsl.executor.models.load import load_tokens
+    from qpdsl.executor.text.thinking import thinking_of
+    from qpdsl.grammar.model_id import think_of
+    from qpdsl.model_location import tokenizer_place
+
+    tokens = load_tokens(model, tokenizer_place(model), say)
+    try:
+        thinking, note = thinking_of(tokens.tokenizer, think_of(model))
+    except ValueError as error:
+        raise UsageError(f"`think` {error}") from None
+    if form == "json":
+        put(json.dumps({"model": model, "thinking": None if thinking is None else thinking.data}, ensure_ascii=False))
+    elif thinking is None:
+        put(f"{model} does not think before it answers")
+    else:
+        put(f"{model} thinks before it answers; found in {thinking.found}")
+        for name, words in thinking.in_words.items():
+            put(f"    {name:<22} {words}")
+    if note:
+        say(f"note: {note}")
     return Exit.OK
 
 
@@ -75,26 +114,31 @@ def _probed(target: str, form: str) -> Exit:
 
     if find_spec("httpx") is None:
         raise UsageError("a server is asked with httpx", "pip install 'qpdsl[remote]'")
-    from qpdsl.executor.remote.server.abilities_json import abilities_json
+    from qpdsl.executor.remote.probe.known_servers import probed
+    from qpdsl.executor.remote.server.server_capabilities import capabilities_json, in_words
     from qpdsl.model_location import locate_tokenizer
-    from qpdsl.remote.abilities_words import in_words
-    from qpdsl.remote.probing import probed
 
     found = asyncio.run(probed(target, locate_tokenizer, say))
     if form == "json":
         id = None if found.address is None else str(found.address)
-        abilities = None if found.abilities is None else abilities_json(found.abilities)
-        seen = {"url": found.url, "server": found.server, "models": found.models, "model": id, "abilities": abilities}
+        capabilities = None if found.capabilities is None else capabilities_json(found.capabilities)
+        seen = {
+            "url": found.url,
+            "server": found.server,
+            "models": found.models,
+            "model": id,
+            "abilities": capabilities,
+        }
         put(json.dumps(seen, ensure_ascii=False, indent=2))
         return Exit.OK
     put(f"{found.server or 'a server'} at {found.url}")
     put("models: " + (", ".join(found.models) or "it lists none"))
-    if found.address is None or found.abilities is None:
+    if found.address is None or found.capabilities is None:
         say(f"help: `{found.url}#NAME` says which of them is to be asked")
         return Exit.OK
     put(f"\nmodel llm = {json.dumps(str(found.address), ensure_ascii=False)}")
-    for name, words in in_words(found.abilities).items():
+    for name, words in in_words(found.capabilities).items():
         put(f"    {name:<34} {words}")
-    for note in found.abilities.notes:
+    for note in found.capabilities.notes:
         say(f"note: the server {note}")
     return Exit.OK

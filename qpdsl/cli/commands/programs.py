@@ -22,7 +22,7 @@ def command(name: str | None, form: str) -> Exit:
     qpdsl programs beam_search > my_search.qp
     """
     from qpdsl.errors import UsageError, unknown
-    from qpdsl.sources.programs import shipped_data, shipped_idioms, shipped_programs
+    from qpdsl.session.programs import shipped_data, shipped_idioms, shipped_programs
 
     programs = {name: entry.read_text("utf-8") for name, entry in shipped_programs().items()}
     idioms = {name: entry.read_text("utf-8") for name, entry in shipped_idioms().items()}

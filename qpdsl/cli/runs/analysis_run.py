@@ -1,188 +1,148 @@
-"""`--analyze`: its options, and a run that measures what a plan takes."""
+"""`--analyze`: a run that measures what a plan takes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import click
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.options.input_options import InputOptions, input_options, read_input
-from qpdsl.cli.shared_options import (
-    code_option,
-    device_option,
-    router_option,
-    shadow_option,
-    statistics_option,
-    with_options,
-)
-from qpdsl.errors import UserError
-from qpdsl.garbage_collector import collections_paused
-from qpdsl.settings import DTYPES
+from qpdsl.cli.shared_options import read_input
+from qpdsl.errors import UsageError, UserError
+from qpdsl.session.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from qpdsl.dataset.row_outcome import Outcome
-    from qpdsl.inputs.input_row import InputRow
+    from qpdsl.planner.explain.analyze import Analysis
     from qpdsl.planner.plan.physical import PhysicalPlan
-    from qpdsl.planner.values.value import Value
-    from qpdsl.planning.analysis import RunAnalysis
-    from qpdsl.session import Session
-    from qpdsl.sources.surroundings import Surroundings
-
-Command = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalyzeOptions(InputOptions):
-    """What `explain` takes to run a program; `_OPTIONS` says what each means."""
-
-    analyze: bool
-    seed: int | None
-    concurrency: int | None
-    device: str
-    dtype: str | None
-    threads: int | None
-    router: str | None
-    shadow: float | None
-    allow_code: bool
-    statistics: bool
-
-    def check(self, *, alone: bool) -> None:
-        """Raises UsageError where the options do not go together; `alone` is false beside other kinds of plans."""
-        from qpdsl.errors import UsageError
-
-        if self.analyze and not alone:
-            raise UsageError("`--analyze` shows how one plan ran; leave out `--verbose` and `--against`")
-        if not self.analyze:
-            for name in ("input", "seed", "concurrency", "shadow"):
-                if getattr(self, name) is not None:
-                    raise UsageError(f"`--{name}` needs `--analyze`, since without it nothing runs")
-        self.check_input()
+    from qpdsl.runs.data.input_row import InputRow
+    from qpdsl.runs.store.run_file import RunFile
+    from qpdsl.session.analysis import RunAnalysis
+    from qpdsl.session.prepare import Prepared
+    from qpdsl.session.session import Session
 
 
-_OPTIONS = (
-    click.option("--analyze", is_flag=True, help="Run the program, and show what it came to beside the estimates."),
-    click.option("--seed", type=int, help="Same seed, same tokens.  [default: 0]"),
-    click.option("--concurrency", type=click.IntRange(min=1), help="Rows in flight.  [default: what the plan says]"),
-    device_option,
-    click.option("--dtype", type=click.Choice(DTYPES), help="What to compute in."),
-    click.option("--threads", type=click.IntRange(min=1), help="CPU threads."),
-    router_option,
-    shadow_option,
-    code_option,
-    statistics_option,
-)
+class Measurement:
+    """What is measured of a session from now on for `--analyze` and the statistics; nothing without both.
+
+    `rows` is how many rows of `plan` run. `alone` says that the session runs nothing else meanwhile, `wanted` that the
+    user asked for an analysis. With statistics, routers begin with what earlier runs learned.
+    """
+
+    def __init__(
+        self, settings: Settings, session: Session, plan: PhysicalPlan, rows: int, *, alone: bool, wanted: bool
+    ) -> None:
+        self._settings = settings
+        self._session = session
+        self._how = {"alone": alone, "wanted": wanted}
+        self._analysis: RunAnalysis | None = None
+        if not wanted and not settings.statistics:
+            return
+        from qpdsl.session.analysis import RunAnalysis
+
+        self._analysis = RunAnalysis(session, plan, rows, settings.concurrency)
+        if settings.statistics:
+            self._analysis.warm_start(lambda line: say(f"note: {line}"))
+
+    @property
+    def result(self) -> Analysis:
+        """The figures so far, where something is measured."""
+        assert self._analysis is not None
+        return self._analysis.done()
+
+    def remember(self, saved: RunFile | None = None) -> None:
+        """Adds what was measured to the statistics, and to the file of the run; however the run ended."""
+        analysis = self._analysis
+        if analysis is None:
+            return
+        if self._settings.statistics:
+            with _no_failure("the statistics do not have this run"):
+                analysis.remember(**self._how)
+        if saved is None:
+            return
+        from qpdsl.runs.store.measured import keep_measured
+
+        # What was measured is no part of the results. Where it cannot be written, the end of the run says so.
+        result = self.result
+        with _no_failure("warning: what was measured could not be saved with the run"):
+            keep_measured(saved, result.plan, result.figures, analysis.own_statistics(**self._how))
+
+    def tell(self) -> None:
+        """Shows what was measured, or else what the session's routers did."""
+        if self._how["wanted"]:
+            say(self.result.text(width_of(sys.stderr)))
+            return
+        from qpdsl.planner.explain.quantities import exit_router_words, router_words
+        from qpdsl.session.analysis import exit_router_figures, router_figures
+
+        for model, figures in router_figures(self._session).items():
+            say(f"{model}: {router_words(figures)}")
+        for model, exits in exit_router_figures(self._session).items():
+            for router in exits:
+                say(f"{model}: {exit_router_words(router)}")
 
 
-def analyze_options(command: Command) -> Command:
-    """The options of a command that can run what it explains."""
-    return with_options(_OPTIONS[:1], input_options(with_options(_OPTIONS[1:], command)))
-
-
-def run_analysis(
-    session: Session, plan: PhysicalPlan, problems: int, in_flight: int | None = None, *, warm: bool = True
-) -> RunAnalysis:
-    """Measures a run from now on; see `RunAnalysis`. With `warm`, routers begin with what earlier runs learned."""
-    from qpdsl.planning.analysis import RunAnalysis
-
-    analysis = RunAnalysis(session, plan, problems, in_flight)
-    if warm:
-        analysis.warm_start(lambda line: say(f"note: {line}"))
-    return analysis
-
-
-def remember(analysis: RunAnalysis, *, alone: bool, wanted: bool) -> None:
-    """Adds a run to the statistics; see `RunAnalysis.remember`. A failure to do so is no failure of the run."""
+@contextmanager
+def _no_failure(words: str) -> Iterator[None]:
+    """Says what could not be kept. That is no failure of the run, and where nothing can be kept the user knows it."""
     try:
-        analysis.remember(alone=alone, wanted=wanted)
+        yield
     except UserError:
-        # There is no cache folder to keep them in, which the user knows.
         pass
     except Exception as error:
-        say(f"the statistics do not have this run: {type(error).__name__}: {error}")
+        say(f"{words}: {type(error).__name__}: {error}")
 
 
-def run_for_analysis(
-    options: AnalyzeOptions, plan: PhysicalPlan, surroundings: Surroundings, values: Mapping[str, Value], form: str
-) -> Exit:
-    """Runs a plan, with `values` for its parameters, and prints its analysis, as text or JSON."""
+def run_for_analysis(options: Settings, prepared: Prepared, form: str) -> Exit:
+    """Runs a prepared program, and prints its analysis, as text or JSON."""
     import json
 
-    from qpdsl.cli.runs.load_notes import LoadNotes
+    from qpdsl.cli.runs.run_options import loaded_session
     from qpdsl.cli.signals import interruptible, run_until_interrupted
-    from qpdsl.stage_options import check_code
+    from qpdsl.runs.job import Job
+    from qpdsl.runs.runner import outcomes_of
 
-    check_code(plan, allowed=options.allow_code)
-    rows = _rows(options, plan, values)
-    notes = LoadNotes(plan.models, quiet=form == "json")
-    notes.begin()
-    with collections_paused():
-        from qpdsl.session import Session
-
-    outcomes: dict[int, Outcome] = {}
+    plan = prepared.plan
+    rows = _rows(options, prepared)
     with interruptible():
-        functions = surroundings.functions.values()
-        session = Session(
-            options.device,
-            options.dtype,
-            plan.kv_type,
-            threads=options.threads,
-            functions=functions,
-            router=options.router,
-            shadow=options.shadow,
-            allow_code=options.allow_code,
-        )
-        session.load(plan, notes.loaded, notes.slow)
-        analysis = run_analysis(session, plan, len(rows), options.concurrency, warm=options.statistics)
+        surroundings = prepared.bound.surroundings
+        session = loaded_session(options.for_plan(plan), [plan], surroundings, quiet=form == "json")
+        measured = Measurement(options, session, plan, len(rows), alone=True, wanted=True)
         try:
-            run_until_interrupted(_run(session, plan, rows, options, outcomes))
+            job = Job.of(prepared, options.seed or 0)
+            outcomes = run_until_interrupted(outcomes_of(session, job, rows, options.concurrency))
         finally:
-            if options.statistics:
-                remember(analysis, alone=True, wanted=True)
-    result = analysis.done()
+            measured.remember()
+    result = measured.result
     put(
         json.dumps(result.to_json(), ensure_ascii=False, indent=2)
         if form == "json"
         else result.text(width_of(sys.stdout))
     )
-    failed = [outcome for outcome in outcomes.values() if outcome.error is not None]
+    failed = [outcome for outcome in outcomes if outcome.failure is not None]
     if failed:
-        say(f"error: {len(failed)} of {len(outcomes)} rows failed (row `{failed[0].id}`: {failed[0].error})")
+        say(f"error: {len(failed)} of {len(outcomes)} rows failed (row `{failed[0].id}`: {failed[0].failure})")
         return Exit.ROW_FAILED
     return Exit.OK
 
 
-def _rows(options: AnalyzeOptions, plan: PhysicalPlan, values: Mapping[str, Value]) -> list[InputRow]:
+def _rows(options: Settings, prepared: Prepared) -> list[InputRow]:
     """The rows to run: of the input, or a single one of the values. Raises UsageError and DataError."""
-    from qpdsl.arguments import ArgumentError, bind
-    from qpdsl.errors import UsageError
-    from qpdsl.inputs.input_row import InputRow
+    if options.input is None:
+        return [row_of_values(prepared)]
+    data = read_input(options, prepared.plan, prepared.values)
+    for note in data.notes:
+        say(note)
+    return list(data.rows)
 
-    if options.input is not None:
-        data = read_input(options, plan, values)
-        for note in data.notes:
-            say(note)
-        return list(data.rows)
+
+def row_of_values(prepared: Prepared) -> InputRow:
+    """The only row of a program that was given its values by options. Raises UsageError where one is missing."""
+    from qpdsl.arguments import ArgumentError, bind
+    from qpdsl.runs.data.input_row import InputRow
+
     try:
-        return [InputRow(plan.name, bind(plan.params, values))]
+        return InputRow(prepared.plan.name, bind(prepared.plan.params, prepared.values))
     except ArgumentError as error:
         raise UsageError(str(error), "`--set NAME=VALUE` gives a value, `--input` many rows of them") from error
-
-
-async def _run(
-    session: Session,
-    plan: PhysicalPlan,
-    rows: Sequence[InputRow],
-    options: AnalyzeOptions,
-    outcomes: dict[int, Outcome],
-) -> None:
-    from qpdsl.dataset.job import Job, run_rows
-
-    job = Job(plan, None, options.seed or 0)
-    await run_rows(session, job, list(enumerate(rows)), options.concurrency, outcomes.__setitem__)

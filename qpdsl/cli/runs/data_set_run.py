@@ -1,196 +1,217 @@
-"""A run over the rows of a data set: a kept run, its results in order, its summary."""
+"""A run over the rows of a data set: a sweep of one cell, with its results in order and its summary."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
 import threading
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from qpdsl.cli.console import is_terminal, put, say, width_of
+from qpdsl.cli.console import is_terminal, put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.file_guard import OutputFile
-from qpdsl.cli.options.input_options import read_input
-from qpdsl.cli.runs.analysis_run import remember, run_analysis
-from qpdsl.cli.runs.route_record import tell_routers
+from qpdsl.cli.runs.analysis_run import Measurement
+from qpdsl.cli.runs.rows_run import RowsRun
 from qpdsl.cli.runs.run_events import RunEvents, emit_row, run_events
 from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
-from qpdsl.cli.signals import last_words, run_until_interrupted
-from qpdsl.dataset.job import Job
-from qpdsl.dataset.row_runner import FinishedRow, KeepRows, SessionRunner
-from qpdsl.dataset.server_totals import call_facts, total_calls
-from qpdsl.dataset.summary import Summary
-from qpdsl.dataset.token_waits import count_waits
+from qpdsl.cli.shared_options import graded_input, grader_for
+from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.errors import UsageError
-from qpdsl.executor.events.events import RunEnded
-from qpdsl.executor.requests.errors import BudgetReached, ServerGone
-from qpdsl.executor.requests.latencies import Waits
-from qpdsl.executor.requests.request import Calls
-from qpdsl.inputs.input_row import InputData, InputRow
 from qpdsl.output import OrderedLines, holds_something
-from qpdsl.planner.values.json_values import dumps
-from qpdsl.planner.values.value import Value
-from qpdsl.run_store.description import run_record
-from qpdsl.run_store.fingerprint import run_fingerprint
-from qpdsl.run_store.measured import keep_measured
-from qpdsl.run_store.model_digests import model_digests
-from qpdsl.run_store.recording import Recording
-from qpdsl.run_store.resumption import others_like, unfinished, writer_of
-from qpdsl.run_store.reuse import reuse
-from qpdsl.run_store.run_folder import RunFolder
-from qpdsl.run_store.run_record import RunRecord, Status
-from qpdsl.sources.surroundings import Surroundings
+from qpdsl.planner.values.value import dumps
+from qpdsl.runs.data.input_row import InputData, groups_of
+from qpdsl.runs.grid import Cell
+from qpdsl.runs.job import Job
+from qpdsl.runs.record_file import record_format
+from qpdsl.runs.row_outcome import FinishedRow
+from qpdsl.runs.runner import RowRunner
+from qpdsl.runs.store.continuing import CellRun, others_like, reuse, unfinished, writer_of
+from qpdsl.runs.store.fingerprint import model_digests
+from qpdsl.runs.store.recording import Recording
+from qpdsl.runs.store.run_file import RunFile
+from qpdsl.runs.store.run_folder import RunFolder
+from qpdsl.runs.store.run_record import RunRecord
+from qpdsl.runs.summary import Summary
+from qpdsl.runs.sweep import Sweep
+from qpdsl.runs.usage import count_waits
+from qpdsl.session.prepare import BoundProgram, Prepared
 
 if TYPE_CHECKING:
-    from qpdsl.cli.runs.replica_rows import ReplicaRows
-    from qpdsl.session import Session
+    from qpdsl.session.session import Session
 
 
-def answer_rows(
-    options: RunOptions,
-    job: Job,
-    surroundings: Surroundings,
-    values: Mapping[str, Value],
-    files: RunFiles,
-    command: Sequence[str] = (),
-) -> Exit:
-    """Runs every row of the input, and keeps what comes of each; `values` are for parameters that a row does not set.
+def answer_rows(options: RunOptions, prepared: Prepared, files: RunFiles, command: Sequence[str] = ()) -> Exit:
+    """Runs every row of the input, and saves what comes of each.
 
-    `command` is the command line, for the record of the run.
+    The program's values are for parameters that a row does not set. `command` is the command line, for the record.
     """
-    data = read_input(options, job.plan, values, options.used_fields)
+    data = graded_input(options, prepared.plan, prepared.values)
     for note in data.notes:
         say(note)
-    job = replace(job, grader=options.grader_for(data, surroundings, allow_code=options.allow_code))
-    groups = options.groups_of(data.rows)
-    with contextlib.ExitStack() as stack:
-        events = stack.enter_context(run_events(options, job, data.rows, files.trace))
-        return _Run(options, job, surroundings, values, files, command, data, events, groups).run(stack)
+    grader = grader_for(options, data, prepared.bound.surroundings)
+    job = Job.of(prepared, options.seed or 0, with_rows=options.rows, grader=grader)
+    groups = groups_of(data.rows, options.by)
+    with run_events(options, job, data.rows, files.trace) as events:
+        return _DataSetRun(options, job, prepared.bound, files, command, data, events, groups).carry_out()
 
 
-@dataclass
-class _Run:
-    """One run: what it has to do, and once it has begun what is kept of it."""
+class _DataSetRun(RowsRun[RunOptions]):
+    """One run: what it has to do, and once it has begun what is saved of it."""
 
-    options: RunOptions
-    job: Job
-    surroundings: Surroundings
-    values: Mapping[str, Value]
-    files: RunFiles
-    command: Sequence[str]
-    data: InputData
-    record_events: RunEvents
-    groups: Sequence[str] | None = None
-    kept: Recording | None = None
-    _session: Session | None = None
-    _replicas: ReplicaRows | None = None
-    _lines: OrderedLines | None = None
-    # Where the run cannot end in good order, another thread prints the finished rows.
-    _printing: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(
+        self,
+        options: RunOptions,
+        job: Job,
+        bound: BoundProgram,
+        files: RunFiles,
+        command: Sequence[str],
+        data: InputData,
+        record_events: RunEvents,
+        groups: Sequence[str] | None,
+    ) -> None:
+        super().__init__(options, bound.surroundings, record_events.stream)
+        self._job, self._values, self._files, self._command = job, bound.values, files, command
+        self._data, self._groups = data, groups
+        self._record_events = record_events
+        self._output = files.output
+        self._recording: Recording | None = None
+        self._earlier: set[int] = set()
+        self._measured: Measurement | None = None
+        self._summary: Summary | None = None
+        self._lines = OrderedLines(put) if files.output is None else None
+        # Where the run cannot end in good order, another thread prints the finished rows.
+        self._printing = threading.Lock()
+        self._waits = count_waits(self.events)
 
-    def __post_init__(self) -> None:
-        self.events = self.record_events.stream
-        self.output = self.files.output
-        self._waits: Mapping[str, Waits] = count_waits(self.events)
-
-    def run(self, stack: contextlib.ExitStack) -> Exit:
-        """Runs the rows; what is kept of the run is closed with `stack`."""
+    def run(self) -> None:
+        """Runs the rows; with them the results are there, whole and in order."""
+        self.sweep = Sweep([self._run()], self._open, saved=self.rows_saved, finish=self._finish)
         try:
-            with last_words(self._last_words):
-                kept = self.kept = stack.enter_context(self._begun())
-                self.record_events.record()
-                earlier = set(kept.outcomes)
-                for number in sorted(earlier):
-                    emit_row(self.events, self.data.rows[number], kept.outcomes[number])
-                seconds = self._run_rest(kept)
-                if self.output is not None:
-                    self.output.write(self._line(number) for number in range(len(self.data.rows)))
-            summary = self._summary(kept, earlier, seconds)
-            kept.end("finished", summary.to_json(timing=True))
-        except KeyboardInterrupt:
-            return self._interrupted()
-        except (BudgetReached, ServerGone) as error:
-            return self._ended_early(error)
+            self.sweep.run(self.runner, self.drive)
         except UsageError as error:
             # A full disk, say: what is finished is not lost.
-            self._end("failed")
-            raise UsageError(error.message, self._where() or error.help) from error
-        except BaseException:
-            self._end("failed")
-            raise
-        return self._report(summary)
+            raise UsageError(error.message, self.resumption() or error.help) from error
 
-    def _begun(self) -> Recording:
+    def report(self) -> Exit:
+        assert self._summary is not None
+        options = self.options
+        say("\n".join(self._summary.lines()))
+        if options.json and self._output is not None:
+            put(dumps(self._summary.to_json(timing=options.timing)))
+        return Exit.ROW_FAILED if self._summary.failed else Exit.OK
+
+    def open_session(self) -> Session:
+        if self.session is None:
+            self.session = open_session(self.options, self._job, self.surroundings, self.events)
+        return self.session
+
+    def saves(self) -> RunFile | None:
+        return None if self._recording is None else self._recording.run
+
+    def resumption(self, more: str = "") -> str | None:
+        if self._recording is None or not self._recording.outcomes:
+            return None
+        done = f"{len(self._recording.outcomes)} of {len(self._data.rows)} rows are saved"
+        how = " and ".join(filter(None, ("`--resume`", more, "" if self._files.trace is None else "another `--trace`")))
+        return f"{done} in run `{self._recording.id}`; the same command with {how} goes on from there"
+
+    def runner(self) -> RowRunner:
+        runner = super().runner()
+        if self.session is not None and self._recording is not None:
+            rows, alone = len(self._recording.left()), self._job.greedy is None
+            how = {"alone": alone, "wanted": self.options.analyze}
+            self._measured = Measurement(self.options, self.session, self._job.plan, rows, **how)
+        return runner
+
+    def drive(self, rows: Coroutine[Any, Any, None], *, wanted: bool = True) -> None:
+        super().drive(rows, wanted=self._lines is None or not is_terminal(sys.stdout))
+        if self._measured is not None:
+            self._measured.tell()
+        if self.replicas is not None:
+            self.replicas.tell()
+
+    def row_saved(self, row: FinishedRow) -> None:
+        emit_row(self.events, self._data.rows[row.number], row.outcome)
+        if self._lines is not None:
+            with self._printing:
+                self._lines.put(row.number, self._line(row.number))
+
+    def rows_ended(self) -> None:
+        # However the run ends, the finished rows are printed.
+        self._print_rest()
+        if self._measured is not None and self._recording is not None:
+            self._measured.remember(self._recording.run)
+
+    def last_words(self) -> None:
+        self._print_rest()
+        super().last_words()
+
+    def _open(self, run: CellRun) -> Recording:
         """The run with what is there of it: a new one, or one that is gone on with. Files are changed from here on."""
-        folder = RunFolder()
-        record = self._record()
-        if self.output is not None and (writer := writer_of(folder, self.output.path.absolute())):
-            raise self._busy(writer)
-        if self.options.resume:
-            kept = self._resumed(folder, record)
+        options, folder = self.options, RunFolder()
+        self._refuse_busy(folder)
+        if options.resume:
+            recording = self._resumed(folder, run)
         else:
-            self._tell_of_others(folder, record)
+            self._say_others(folder, run.record)
             # Models are loaded before anything is written, unless there is nothing left for them to do.
-            if not self.options.reuse:
+            if not options.reuse:
                 self._load()
-            kept = Recording.begin(folder, record, self.data, self.job.grader)
+            recording = run.begin(folder)
         try:
-            if self.output is not None and (writer := writer_of(folder, self.output.path.absolute(), but=kept.id)):
-                raise self._busy(writer)
-            if self.options.reuse:
-                taken = run_until_interrupted(reuse(kept, folder))
-                for id, rows in taken.items():
-                    say(f"reused {rows} row{'s' * (rows > 1)} of run `{id}`")
-                if not taken:
-                    say("note: `--reuse` found no row: no kept run has the same program, values, seed and rows")
-            if kept.left():
+            self._refuse_busy(folder, but=recording.id)
+            if options.reuse:
+                self._reuse(folder, recording)
+            if recording.left():
                 self._load()
+            self._recording, self._earlier = recording, set(recording.outcomes)
+            self._record_events.record()
+            for number in sorted(self._earlier):
+                self.row_saved(FinishedRow(number, recording.outcomes[number]))
         except BaseException:
-            kept.close()
+            recording.close()
             raise
-        return kept
+        return recording
 
-    def _record(self) -> RunRecord:
-        models = model_digests(self.job.models, self._open_session)
-        fingerprint = run_fingerprint(
-            self.job, self.values, self.options.computing, models=models, python=self.surroundings.python
-        )
-        return run_record(
-            self.job,
-            self.data,
-            self.values,
-            fingerprint,
-            command=self.command,
-            output=None if self.output is None else self.output.path.absolute(),
+    def _run(self) -> CellRun:
+        return CellRun.of(
+            Cell(self._job.plan.name),
+            self._job,
+            self._data,
+            self._values,
+            self.options,
+            models=model_digests(self._job.models, self.open_session),
+            python=self.surroundings.python,
+            command=self._command,
+            output=None if self._output is None else self._output.path.absolute(),
             replaces=self.options.overwrite,
         )
 
-    def _resumed(self, folder: RunFolder, record: RunRecord) -> Recording:
-        run = unfinished(folder, record, self.data)
-        try:
-            replaces = self.options.overwrite or (run.record.replaces and run.record.output == record.output)
-            if self.output is not None:
-                self.output = replace(self.output, overwrite=replaces)
-                if holds_something(self.output.path) and not replaces:
-                    raise UsageError(
-                        f"`{self.output.path}` has come there since run `{run.id}` began",
-                        "move it away or give another name, then `--resume`",
-                    )
-            record = replace(record, replaces=replaces)
-            kept = asyncio.run(Recording.resume(run, record, self.data, self.job.grader))
-        except BaseException:
-            run.close()
-            raise
-        for note in kept.kept.notes(kept.id, len(self.data.rows)):
+    def _resumed(self, folder: RunFolder, run: CellRun) -> Recording:
+        file, record = unfinished(folder, run.record, run.data), run.record
+        replaces = record.replaces or (file.record.replaces and file.record.output == record.output)
+        if self._output is not None:
+            self._output = replace(self._output, overwrite=replaces)
+            if holds_something(self._output.path) and not replaces:
+                file.close()
+                raise UsageError(
+                    f"`{self._output.path}` was not there when run `{file.id}` began",
+                    "move it away or give another name, then `--resume`",
+                )
+        recording = replace(run, record=replace(record, replaces=replaces)).resume(file)
+        for note in recording.continued.notes(recording.id, len(run.data.rows)):
             say(note)
-        return kept
+        return recording
 
-    def _tell_of_others(self, folder: RunFolder, record: RunRecord) -> None:
+    def _reuse(self, folder: RunFolder, recording: Recording) -> None:
+        taken = run_until_interrupted(reuse(recording, folder))
+        for id, rows in taken.items():
+            say(f"reused {rows} row{'s' * (rows > 1)} of run `{id}`")
+        if not taken:
+            say("note: `--reuse` found no row: no saved run has the same program, values, seed and rows")
+
+    def _say_others(self, folder: RunFolder, record: RunRecord) -> None:
         """Says which other runs compute, or have begun to compute, the same."""
         for info in others_like(folder, record):
             if info.writing:
@@ -199,183 +220,38 @@ class _Run:
                 done = f"{info.totals.done} of {info.record.rows} rows"
                 say(f"note: run `{info.id}` ended early with {done}; `--resume` goes on with it")
 
-    def _busy(self, writer: str) -> UsageError:
-        assert self.output is not None
-        return UsageError(
-            f"another run is writing to `{self.output.path}` now: `{writer}`",
-            "wait for it or stop it, or give `--output` another name",
-        )
+    def _refuse_busy(self, folder: RunFolder, but: str = "") -> None:
+        """Raises UsageError where another run than `but` will write the same output."""
+        if self._output is not None and (writer := writer_of(folder, self._output.path.absolute(), but=but)):
+            raise UsageError(
+                f"another run is writing to `{self._output.path}` now: `{writer}`",
+                "wait for it or stop it, or give `--output` another name",
+            )
 
     def _load(self) -> None:
         """Loads the models, where this process runs the rows."""
         if self.options.cluster is None:
-            self._open_session()
-
-    def _open_session(self) -> Session:
-        if self._session is None:
-            self._session = open_session(self.options, self.job, self.surroundings, self.events)
-        return self._session
-
-    def _run_rest(self, kept: Recording) -> float:
-        """Runs the rows that are left. Returns the seconds that took."""
-        from qpdsl.dataset.progress import progress_bar
-
-        rest = kept.left()
-        stream = self._lines = OrderedLines(put) if self.output is None else None
-        if stream is not None:
-            for number in sorted(kept.outcomes):
-                stream.put(number, self._line(number))
-        if not rest:
-            return 0.0
-        runner = self._runner(kept, len(rest))
-        on_screen = stream is not None and is_terminal(sys.stdout)
-        start = time.monotonic()
-        with progress_bar(self.events, len(self.data.rows), len(kept.outcomes), wanted=not on_screen) as bar:
-
-            def finished(rows: Sequence[FinishedRow]) -> None:
-                kept.add_all(rows)
-                for row in rows:
-                    emit_row(self.events, self.data.rows[row.number], row.outcome)
-                    if stream is not None:
-                        with self._printing:
-                            stream.put(row.number, self._line(row.number))
-                    if bar is not None:
-                        bar.row_done()
-
-            try:
-                run_until_interrupted(runner.run(rest, finished))
-            finally:
-                # However the run ends, the finished rows are printed.
-                self._print_rest()
-                runner.stop()
-        seconds = time.monotonic() - start
-        runner.tell()
-        return seconds
-
-    def _runner(self, kept: Recording, rows: int) -> _Here | ReplicaRows:
-        """What runs the rows that are left: this process, or replicas."""
-        if self.options.cluster is None:
-            return _Here(self.options, self.job, self._open_session(), self.files.routes, rows, kept)
-        from qpdsl.cli.runs.replica_rows import ReplicaRows
-
-        shadow = self.options.shadow
-        jobs = (self.job,)
-        self._replicas = ReplicaRows(self.options, jobs, self.surroundings, self.events, kept.run, shadow=shadow)
-        return self._replicas
+            self.open_session()
 
     def _line(self, number: int) -> str:
-        assert self.kept is not None
-        return dumps(self.kept.outcomes[number].record(timing=self.options.timing))
+        return dumps(self._row_record(number))
+
+    def _row_record(self, number: int) -> dict[str, Any]:
+        assert self._recording is not None
+        return self._recording.outcomes[number].record(timing=self.options.timing)
 
     def _print_rest(self) -> None:
         if self._lines is not None:
             with self._printing:
                 self._lines.rest()
 
-    def _last_words(self) -> None:
-        self._print_rest()
-        self._say_interrupted()
-
-    def _interrupted(self) -> Exit:
-        self._say_interrupted()
-        self._end("interrupted")
-        self.events.emit(RunEnded(status="interrupted"))
-        return Exit.INTERRUPTED
-
-    def _ended_early(self, error: BudgetReached | ServerGone) -> Exit:
-        """Says why servers are not asked any more, and how to go on."""
-        say(f"error: {error}: {self._done} of {len(self.data.rows)} rows are finished")
-        for name, text in call_facts(self._calls):
-            say(f"{name}: {text}")
-        if (where := self._where()) is not None:
-            more = " and more to spend" if isinstance(error, BudgetReached) else ""
-            say(f"help: {where.replace('`--resume`', f'`--resume`{more}', 1)}")
-        self._end("failed")
-        self.events.emit(RunEnded(status="failed", error=str(error)))
-        return Exit.BUDGET if isinstance(error, BudgetReached) else Exit.SERVER
-
-    def _say_interrupted(self) -> None:
-        say(f"interrupted: {self._done} of {len(self.data.rows)} rows are finished")
-        if (where := self._where()) is not None:
-            say(f"help: {where}")
-
-    @property
-    def _done(self) -> int:
-        return 0 if self.kept is None else len(self.kept.outcomes)
-
-    @property
-    def _calls(self) -> Calls | None:
-        if self._replicas is not None:
-            return total_calls(self._replicas.calls)
-        return total_calls({} if self._session is None else self._session.calls)
-
-    def _where(self) -> str | None:
-        """Where the finished rows are, and how to go on from them; None where there are none."""
-        if self.kept is None or not self._done:
-            return None
-        how = "`--resume`" if self.options.trace is None else "`--resume` and another `--trace`"
-        return (
-            f"{self._done} of {len(self.data.rows)} rows are kept in run `{self.kept.id}`; "
-            f"the same command with {how} goes on from there"
-        )
-
-    def _end(self, status: Status) -> None:
-        if self.kept is not None:
-            # Where that cannot be written, the run is one that was stopped.
-            with contextlib.suppress(UsageError):
-                self.kept.end(status)
-
-    def _summary(self, kept: Recording, earlier: set[int], seconds: float) -> Summary:
-        sampled = sum(outcome.tokens_out for number, outcome in kept.outcomes.items() if number not in earlier)
-        outcomes = [kept.outcomes[number] for number in sorted(kept.outcomes)]
-        return Summary(outcomes, seconds, sampled, self._waits, self._calls, self.groups)
-
-    def _report(self, summary: Summary) -> Exit:
-        say("\n".join(summary.lines()))
-        if self.options.json and self.output is not None:
-            put(dumps(summary.to_json(timing=self.options.timing)))
-        return Exit.ROW_FAILED if summary.failed else Exit.OK
-
-
-class _Here:
-    """Rows that a session of this process runs, and what is measured of it meanwhile."""
-
-    def __init__(
-        self, options: RunOptions, job: Job, session: Session, routes: OutputFile | None, rows: int, kept: Recording
-    ) -> None:
-        self._options = options
-        self._kept = kept
-        self._alone = job.greedy is None and routes is None
-        self._routes = routes
-        self._session = session
-        self._rows = SessionRunner(session, job, options.concurrency)
-        measured = options.analyze or options.statistics
-        self._analysis = (
-            run_analysis(session, job.plan, rows, options.concurrency, warm=options.statistics) if measured else None
-        )
-
-    async def run(self, rows: Sequence[tuple[int, InputRow]], done: KeepRows) -> None:
-        """See `RowRunner`."""
-        await self._rows.run(rows, done)
-
-    def stop(self) -> None:
-        """Remembers what was measured, however the run ended."""
-        if self._analysis is None:
-            return
-        how = {"alone": self._alone, "wanted": self._options.analyze}
-        if self._options.statistics:
-            remember(self._analysis, **how)
-        result = self._analysis.done()
-        # What was measured is no part of the results. Where it cannot be written, the end of the run says so.
-        try:
-            keep_measured(self._kept.run, result.plan, result.figures, self._analysis.own_statistics(**how))
-        except UsageError:
-            pass
-        except Exception as error:
-            say(f"the run does not keep what was measured of it: {type(error).__name__}: {error}")
-
-    def tell(self) -> None:
-        """Says what was measured, once all rows are there."""
-        if self._analysis is not None and self._options.analyze:
-            say(self._analysis.done().text(width_of(sys.stderr)))
-        tell_routers(self._session, self._routes, analyzed=self._options.analyze)
+    def _finish(self, place: int) -> dict[str, Any]:
+        """Writes the results, all of which are there. Returns the summary of the run."""
+        assert self._recording is not None
+        outcomes = [self._recording.outcomes[number] for number in range(len(self._data.rows))]
+        if self._output is not None:
+            records = [self._row_record(number) for number in range(len(outcomes))]
+            self._output.write_records(records, record_format(str(self.options.output)))
+        sampled = sum(own.tokens_out for number, own in enumerate(outcomes) if number not in self._earlier)
+        self._summary = Summary(outcomes, self.seconds, sampled, self._waits, self.calls, self._groups)
+        return self._summary.to_json(timing=True)

@@ -12,20 +12,20 @@ from qpdsl.cli.console import say
 from qpdsl.cli.file_guard import OutputFile
 from qpdsl.cli.live import Server
 from qpdsl.cli.runs.run_options import RunOptions
-from qpdsl.dataset.job import Job
-from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.errors import UserError, reason, shorten
+from qpdsl.errors import UserError, reason
 from qpdsl.executor.events.events import InputListed, RowDone, RunEnded, RunStarted, Status
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.events.trace import TraceWriter
-from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.explain.plan import explain_json
-from qpdsl.planner.values.json_values import shown
+from qpdsl.planner.values.value import shown
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.job import Job
+from qpdsl.runs.row_outcome import Outcome
+from qpdsl.runs.store.run_record import asked
 
 # Set for a run that a dashboard started: it emits detailed events from its first row on.
 WATCHED = "_QPDSL_WATCHED"
 _MAX_LISTED = 20_000
-_MAX_QUESTION = 400
 
 
 class RunEvents:
@@ -107,7 +107,7 @@ def _started(options: RunOptions, job: Job, rows: Sequence[InputRow]) -> RunStar
         program=job.plan.name,
         plan=explain_json(job.plan),
         rows=len(rows),
-        seed=options.seed,
+        seed=job.seed,
         device=options.device,
         concurrency=options.concurrency or job.plan.in_flight or 1,
         pid=os.getpid(),
@@ -120,12 +120,6 @@ def _listed(rows: Sequence[InputRow]) -> InputListed:
     first = rows[:_MAX_LISTED]
     return InputListed(
         ids=tuple(row.id for row in first),
-        asked=tuple(_question(row) for row in first),
+        asked=tuple(map(asked, first)),
         references=tuple(None if row.reference is None else shown(row.reference) for row in first),
     )
-
-
-def _question(row: InputRow) -> str:
-    """The longest text argument of a row, by which people recognize it."""
-    texts = [value for value in row.arguments.values() if isinstance(value, str)]
-    return shorten(max(texts, key=len, default=""), _MAX_QUESTION)

@@ -1,91 +1,172 @@
-"""The options of `qpdsl run`, and the session that they ask for."""
+"""The options of `qpdsl run`, the session that they ask for, and what is said of the models that it loads."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from qpdsl.cli.options.budget_options import BudgetOptions
-from qpdsl.cli.options.cluster_options import ClusterOptions
-from qpdsl.cli.options.grading_options import GradingOptions
-from qpdsl.cli.options.input_options import InputOptions
-from qpdsl.cli.options.session_options import SessionOptions
-from qpdsl.cli.runs.load_notes import LoadNotes
+from qpdsl.cli.console import is_terminal, say
+from qpdsl.errors import UsageError
 from qpdsl.garbage_collector import collections_paused
-from qpdsl.grammar.model_id import is_remote
-from qpdsl.run_store.fingerprint import Computing
-from qpdsl.sources.surroundings import Surroundings
+from qpdsl.grammar.model_id import is_remote, without_think
+from qpdsl.planner.explain.quantities import count, seconds
+from qpdsl.session.setting import FilePath, setting
+from qpdsl.session.settings import MEASURING, OUTPUT, ROWS, SessionSettings, Settings
+from qpdsl.session.surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from qpdsl.dataset.job import Job
     from qpdsl.executor.events.stream import EventStream
+    from qpdsl.executor.models.text_model import TextModel
     from qpdsl.planner.plan.physical import PhysicalPlan
-    from qpdsl.session import Session
+    from qpdsl.runs.job import Job
+    from qpdsl.session.session import Session
+
+# A model that is there sooner is not spoken of.
+_MOMENT = 1.0
+_own = partial(setting, on="run")
+_output = partial(_own, heading=OUTPUT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions(BudgetOptions, GradingOptions, InputOptions, ClusterOptions, SessionOptions):
-    """The options as the user set them; `cli.commands.run` says what each means."""
+class LoadNotes:
+    """The notes on `models`, the ids of a run's models by name. `quiet`: none but those that a user must know."""
 
-    target: str | None
-    pipeline: str | None
-    output: str | None
-    seed: int
-    json: bool
-    rows: bool
-    timing: bool
-    resume: bool
-    reuse: bool
-    overwrite: bool
-    concurrency: int | None
-    row_timeout: float | None
-    greedy: bool
-    trace: str | None
-    tui: bool
-    analyze: bool
-    router: str | None
-    record_routes: str | None
-    shadow: float | None
-    statistics: bool
+    def __init__(self, models: Mapping[str, str], *, quiet: bool) -> None:
+        self._names: dict[str, list[str]] = {}
+        for name, model in models.items():
+            self._names.setdefault(model, []).append(name)
+        self._quiet = quiet or not is_terminal(sys.stderr)
 
-    @property
-    def computing(self) -> Computing:
-        """What the results depend on of what the options ask for."""
-        return Computing(
-            device=self.device,
-            dtype=self.dtype,
-            kv_type=self.kv_type,
-            router=self.router,
-            deterministic=self.deterministic,
-            compile=self.compile,
-        )
+    def begin(self) -> None:
+        """Says on a terminal what is about to be loaded."""
+        if not self._quiet:
+            say(f"loading {', '.join(self._names)} …")
+
+    def slow(self, model: str, what: str) -> None:
+        """Says on a terminal why the model takes longer than it will the next time."""
+        if not self._quiet:
+            say(f"loading {', '.join(self._names.get(model, ['a model']))}: {_short(model)} ({what})")
+
+    def loaded(self, model: TextModel, took: float) -> None:
+        """Says on a terminal that a model was loaded, where that took more than a moment; and what is odd of it."""
+        if took >= _MOMENT and not self._quiet:
+            names = ", ".join(self._names.get(model.name, ["a model"]))
+            say(f"{names}: {_short(model.name)} ({_made_of(model)}) loaded in {seconds(took)}")
+        for note in model.all_notes:
+            say(f"note: {note}")
+
+
+def _made_of(model: TextModel) -> str:
+    from qpdsl.executor.models.text_model import PagedTextModel
+
+    if isinstance(model, PagedTextModel):
+        return f"{model.weights}, {count(model.paged.parameters)} parameters"
+    return "on its server"
+
+
+def _short(model: str) -> str:
+    """The last part of an id, and of its adapter's place."""
+    return " with ".join(Path(part).name for part in without_think(model).split(" adapter="))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Settings):
+    """What `qpdsl run` takes besides the settings of all commands."""
+
+    output: str | None = _output(
+        kind=FilePath("without `--output` the results go to stdout"),
+        metavar="FILE",
+        shown="stdout",
+        needs="input",
+        help="Write the results of --input to FILE, whole or not at all, in the format that its ending says. "
+        "The run is saved either way: `qpdsl runs`.",
+    )
+    json: bool = _output(False, help="Print JSON: with --input and --output the summary.")
+    rows: bool = _output(False, help="Show all final rows with all their columns too.")
+    timing: bool = _output(False, help="Show seconds, and tokens per second.")
+    greedy: bool = _output(True, help="Compare with greedy decoding.")
+    trace: str | None = _output(
+        kind=FilePath("a trace has a file of its own"),
+        metavar="FILE",
+        help="Write events to FILE as they happen; `qpdsl replay` and `qpdsl report` show it.",
+    )
+    tui: bool = _output(
+        False,
+        help="Watch the run on a dashboard; `qpdsl top` does so from another terminal.",
+    )
+    resume: bool = _own(
+        False,
+        heading=ROWS,
+        needs="input",
+        help="Continue the unfinished run of the same program, values and rows.",
+    )
+    reuse: bool = _own(False, heading=ROWS, needs="input", help="Reuse finished rows of earlier runs.")
+    analyze: bool = _own(
+        False,
+        heading=MEASURING,
+        alone="it measures this process",
+        help="Print actual against estimated cost per operator, and remember it for later plans. No greedy decoding.",
+    )
+
+    def check(self) -> None:
+        """Raises UsageError where options do not go together."""
+        if self.input is not None and self.output is None and self.json:
+            raise UsageError(
+                "`--json` with `--input` needs `--output`", "without it, stdout has the records as JSON lines"
+            )
+        if self.overwrite and self.output is None and self.trace is None:
+            raise UsageError("`--overwrite` needs `--output` or `--trace`")
+        if self.target == "-" and self.input == "-":
+            raise UsageError("the program and `--input` cannot both come from standard input")
+        super().check()
+        if self.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError(
+                "`--tui` needs a terminal", "`--trace FILE` records the run, for `qpdsl replay` and `qpdsl report`"
+            )
 
 
 def open_session(options: RunOptions, job: Job, surroundings: Surroundings, events: EventStream) -> Session:
     """A session with the models of a job loaded. Raises ModelError."""
-    notes = LoadNotes(job.models, quiet=options.json)
-    notes.begin()
-    with collections_paused():
-        from qpdsl.measures.graders.judge_program import bind_grader
-        from qpdsl.session import Session
+    from qpdsl.runs.graders.judge_program import bind_grader
 
-    session = Session(
-        **{**options.settings_of_session, "kv_type": options.kv_type or job.plan.kv_type},
-        functions=surroundings.functions.values(),
-        events=events,
-        router=options.router,
-        record_routes=options.record_routes is not None,
-        shadow=options.shadow,
-    )
-    load_plans(session, [job.plan, *([] if job.greedy is None else [job.greedy])], notes)
+    plans = [job.plan, *([] if job.greedy is None else [job.greedy])]
+    session = loaded_session(options.for_plan(job.plan), plans, surroundings, events, quiet=options.json)
     bind_grader(job.grader, session)
     return session
 
 
-def load_plans(session: Session, plans: Sequence[PhysicalPlan], notes: LoadNotes) -> None:
+def loaded_session(
+    settings: SessionSettings,
+    plans: Sequence[PhysicalPlan],
+    surroundings: Surroundings,
+    events: EventStream | None = None,
+    *,
+    quiet: bool,
+    **parts: Any,
+) -> Session:
+    """A session by these settings with the models of plans loaded. Raises ModelError.
+
+    Its notes go to stderr; `parts` are more of what `Session` takes.
+    """
+    notes = LoadNotes({name: model for plan in plans for name, model in plan.models.items()}, quiet=quiet)
+    notes.begin()
+    with collections_paused():
+        from qpdsl.session.session import Session
+
+    def tell(note: str) -> None:
+        say(f"note: {note}")
+
+    functions = surroundings.functions.values()
+    session = Session.of(settings, functions=functions, events=events, tell=tell, **parts)
+    _load_plans(session, plans, notes)
+    return session
+
+
+def _load_plans(session: Session, plans: Sequence[PhysicalPlan], notes: LoadNotes) -> None:
     """Loads the models of plans into a session, and tells its events. Raises ModelError."""
     start = time.monotonic()
     from qpdsl.executor.checkpoint.errors import ModelError

@@ -2,60 +2,60 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qpdsl import zoo
-from qpdsl.arguments import ArgumentError, bind
-from qpdsl.cli.console import put, say, width_of
+from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.runs.analysis_run import remember, run_analysis
-from qpdsl.cli.runs.route_record import tell_routers
+from qpdsl.cli.runs.analysis_run import Measurement, row_of_values
 from qpdsl.cli.runs.run_events import emit_row, run_events
 from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
-from qpdsl.dataset.job import Job, run_one
-from qpdsl.dataset.lossy_figures import FilterFigures, shadow_facts, shadow_json
-from qpdsl.dataset.row_outcome import Outcome, outcome, plain_rows
-from qpdsl.dataset.server_totals import call_facts, calls_record, total_calls
-from qpdsl.dataset.summary import TOO_LONG, aligned
-from qpdsl.dataset.token_waits import count_waits, wait_facts, waits_json
-from qpdsl.errors import UsageError
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
-from qpdsl.inputs.input_row import InputRow
-from qpdsl.measures.equal_answer import same_answer
 from qpdsl.model_location import locate_adapter
-from qpdsl.planner.values.json_values import dumps, plain, shown
-from qpdsl.planner.values.value import Value
-from qpdsl.sources.surroundings import Surroundings
+from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS, thought_json
+from qpdsl.planner.values.value import Value, dumps, plain, shown
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.graders.grader import same_answer
+from qpdsl.runs.job import Job, run_one
+from qpdsl.runs.row_outcome import Outcome, outcome, plain_rows
+from qpdsl.runs.summary import TOO_LONG, aligned
+from qpdsl.runs.usage import (
+    FilterFigures,
+    call_facts,
+    calls_record,
+    count_waits,
+    shadow_facts,
+    shadow_json,
+    tokens_words,
+    total_calls,
+    wait_facts,
+    waits_json,
+)
+from qpdsl.session.prepare import Prepared
 from qpdsl.stage_options import check_options
 
 if TYPE_CHECKING:
     from qpdsl.executor.requests.latencies import Waits
     from qpdsl.executor.requests.request import Calls
     from qpdsl.executor.runtime.run import InstanceResult
-    from qpdsl.session import Session
+    from qpdsl.session.session import Session
 
 
-def answer(
-    options: RunOptions, job: Job, surroundings: Surroundings, values: Mapping[str, Value], files: RunFiles
-) -> Exit:
-    """Runs the program once, with `values` for its parameters, and prints what it gave."""
-    try:
-        arguments = bind(job.plan.params, values)
-    except ArgumentError as error:
-        raise UsageError(str(error), "`--set NAME=VALUE` gives a value, `--input` many rows of them") from error
-    check_options(job.plan, arguments)
-    row = InputRow(job.plan.name, arguments)
-    _say_if_foreign(job, arguments)
+def answer(options: RunOptions, prepared: Prepared, files: RunFiles) -> Exit:
+    """Runs the program once, with its values for its parameters, and prints what it gave."""
+    job = Job.of(prepared, options.seed or 0, with_rows=options.rows)
+    row = row_of_values(prepared)
+    check_options(job.plan, row.arguments)
+    _say_if_foreign(job, row.arguments)
     with run_events(options, job, [row], files.trace) as events:
         waits = count_waits(events.stream)
-        session = open_session(options, job, surroundings, events.stream)
+        session = open_session(options, job, prepared.bound.surroundings, events.stream)
         events.record()
-        measured = options.analyze or options.statistics
-        analysis = run_analysis(session, job.plan, 1, warm=options.statistics) if measured else None
+        how = {"alone": job.greedy is None, "wanted": options.analyze}
+        measured = Measurement(options, session, job.plan, 1, **how)
         try:
             result, greedy, row_outcome = run_until_interrupted(_run(session, job, row))
         except (BudgetReached, ServerGone):
@@ -63,11 +63,8 @@ def answer(
                 say(f"{name}: {text}")
             raise
         emit_row(events.stream, row, row_outcome)
-    if analysis is not None and options.analyze:
-        say(analysis.done().text(width_of(sys.stderr)))
-    tell_routers(session, files.routes, analyzed=options.analyze)
-    if analysis is not None and options.statistics:
-        remember(analysis, alone=greedy is None and files.routes is None, wanted=options.analyze)
+    measured.tell()
+    measured.remember()
     calls = total_calls(session.calls)
     if options.json:
         put(dumps(_as_json(options, job, result, greedy, waits) | calls_record(calls, result.counts)))
@@ -96,6 +93,9 @@ def _say_if_foreign(job: Job, arguments: Mapping[str, Value]) -> None:
 async def _run(session: Session, job: Job, row: InputRow) -> tuple[InstanceResult, InstanceResult | None, Outcome]:
     async with session.running():
         result, greedy = await run_one(session, job, row)
+    for ended in (result, greedy):
+        if ended is not None and ended.fault is not None:
+            raise ended.fault
     return result, greedy, await outcome(row, result, greedy, job.grader, with_rows=False)
 
 
@@ -110,7 +110,8 @@ def _lines(
     facts = [("answer", _first_line(answer))]
     if result.score is not None:
         facts.append(("score", f"{plain(result.score)}"))
-    facts.append(("tokens", f"{result.prompt_tokens:,} in, {result.sampled_tokens:,} out"))
+    thought = result.counts.get(THOUGHT_TOKENS, 0)
+    facts.append(("tokens", tokens_words(result.prompt_tokens, result.sampled_tokens, thought)))
     if result.unscored:
         facts.append(("unscored", f"{result.unscored:,} {TOO_LONG}"))
     if (filtered := FilterFigures.of(result.counts)) is not None:
@@ -156,6 +157,7 @@ def _as_json(
         "score": None if result.score is None else plain(result.score),
         "tokens_in": result.prompt_tokens,
         "tokens_out": result.sampled_tokens,
+        **thought_json(result.counts),
         "near_ties": result.near_ties,
         "text": result.rows[0].columns.get("text") if result.rows else None,
     }

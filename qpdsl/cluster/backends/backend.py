@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from qpdsl.cluster.replica.messages import Command, Message
-from qpdsl.cluster.replica.replica_setup import ReplicaSetup
+from qpdsl.cluster.replica.messages import Command, Message, ReplicaSetup
 
 
 class ReplicaLost(Exception):
@@ -25,7 +24,7 @@ class Link(Protocol):
         """Ends the replica, at once, whatever it is doing."""
 
 
-class Backend(Protocol):
+class ReplicaBackend(Protocol):
     """Starts replicas."""
 
     async def start(self, name: str, number: int, setup: ReplicaSetup) -> Link:

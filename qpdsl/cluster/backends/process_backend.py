@@ -17,8 +17,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from qpdsl.cluster.backends.backend import Link, ReplicaLost
-from qpdsl.cluster.replica.messages import Command, Message
-from qpdsl.cluster.replica.replica_setup import ReplicaSetup
+from qpdsl.cluster.replica.messages import Command, Message, ReplicaSetup
 from qpdsl.errors import UsageError, reason
 from qpdsl.executor.engine.memory.budget import kv_bytes
 from qpdsl.threads import cores
@@ -38,7 +37,7 @@ class ProcessBackend:
 
     async def start(self, name: str, number: int, setup: ReplicaSetup) -> Link:
         environment = dict(os.environ)
-        device = str(setup.settings.get("device", "cpu"))
+        device = setup.settings.device
         if device.startswith("cuda"):
             environment["CUDA_VISIBLE_DEVICES"] = self._gpu(number, device)
         else:
@@ -144,12 +143,12 @@ class _ProcessLink:
 
 def share_of_machine(setup: ReplicaSetup, replicas: int) -> ReplicaSetup:
     """The setup of one of so many replicas that share the cores and the memory of this machine."""
-    settings = dict(setup.settings)
-    if settings.get("kv_bytes") is None and replicas > 2:
+    settings = setup.settings
+    if settings.kv_bytes is None and replicas > 2:
         # One session would take a quarter of what is free, and each replica looks before the others have taken theirs.
-        settings["kv_bytes"] = kv_bytes(None, "cpu", lambda: None) * 2 // replicas
+        settings = replace(settings, kv_bytes=kv_bytes(None, "cpu", lambda: None) * 2 // replicas)
     threads = setup.threads
-    if threads is None and settings.get("threads") is None and "OMP_NUM_THREADS" not in os.environ:
+    if threads is None and settings.threads is None and "OMP_NUM_THREADS" not in os.environ:
         threads = max(1, cores() // replicas)
     return replace(setup, settings=settings, threads=threads)
 

@@ -16,9 +16,8 @@ from typing import Any
 
 from qpdsl.cluster.backends.backend import Link, ReplicaLost
 from qpdsl.cluster.backends.process_backend import share_of_machine
-from qpdsl.cluster.backends.ray_actor import ReplicaActor
-from qpdsl.cluster.replica.messages import Command, Message
-from qpdsl.cluster.replica.replica_setup import ReplicaSetup
+from qpdsl.cluster.replica.messages import Command, Message, ReplicaSetup
+from qpdsl.cluster.replica.replica import Replica
 from qpdsl.errors import UsageError, shorten
 from qpdsl.threads import cores
 
@@ -58,7 +57,7 @@ class RayBackend:
             setup = share_of_machine(setup, self._most)
         elif setup.threads is None and self._cpus >= 1:
             setup = replace(setup, threads=int(self._cpus))
-        gpus = self._gpus or (1.0 if str(setup.settings.get("device", "cpu")).startswith("cuda") else 0.0)
+        gpus = self._gpus or (1.0 if setup.settings.device.startswith("cuda") else 0.0)
         actor = self._ray.remote(
             num_cpus=self._cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0, max_concurrency=_CALLS
         )(ReplicaActor)
@@ -97,6 +96,40 @@ class _RayLink:
         with contextlib.suppress(Exception):
             # An actor that is gone already cannot be ended.
             await asyncio.to_thread(self._ray.kill, self._actor)
+
+
+class ReplicaActor:
+    """A replica, with two methods between its caller and its event loop.
+
+    `tell` takes a pickled command, `said` gives a pickled list of messages, at least one.
+    """
+
+    def __init__(self, name: str, setup: bytes) -> None:
+        self._name = name
+        self._setup: ReplicaSetup = pickle.loads(setup)
+        if self._setup.threads is not None:
+            # Ray sets it by what it reserves, which says nothing of what is there. Torch has not been loaded yet.
+            os.environ.pop("OMP_NUM_THREADS", None)
+        self._outbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._replica: Replica | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def tell(self, command: bytes) -> None:
+        self._begun().tell(pickle.loads(command))
+
+    async def said(self) -> bytes:
+        self._begun()
+        messages = [await self._outbox.get()]
+        while not self._outbox.empty():
+            messages.append(self._outbox.get_nowait())
+        return pickle.dumps(messages)
+
+    def _begun(self) -> Replica:
+        """The replica, which begins to load with the first call: only then is there an event loop."""
+        if self._replica is None:
+            self._replica = Replica(self._name, self._setup, self._outbox.put_nowait)
+            self._running = asyncio.create_task(self._replica.run())
+        return self._replica
 
 
 def _library() -> Any:

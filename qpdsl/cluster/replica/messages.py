@@ -1,4 +1,4 @@
-"""What is said between whoever gives out rows and a replica.
+"""What a replica gets before its first row, and what is sent from then on.
 
 To a replica: `Take`, `GiveBack`, `Stop`. From it: first `Ready`, then `Begun`, `Done`, `GaveBack`, `Happened`, `Said`,
 and at the end `Ended`, or `Failed` at any time.
@@ -6,13 +6,69 @@ and at the end `Ended`, or `Failed` at any time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
-from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import Event
 from qpdsl.executor.requests.request import Calls
-from qpdsl.inputs.input_row import InputRow
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.job import Job
+from qpdsl.runs.row_outcome import Outcome
+from qpdsl.runs.store.fingerprint import build
+from qpdsl.session.settings import SessionSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSetup:
+    """Everything can be pickled. `jobs` are pickled by themselves, as they may need what the Python files define.
+
+    `settings` are those of its session; `python` are the files whose functions programs call, by their whole path, and
+    `python_digest` what they held. `folder` is the current folder, to which names of models may be relative.
+    `concurrency` is how many rows are in flight in each replica, None for what the plans say. `threads` are those that
+    a replica may use at the most. `build` is that of the process which gives out the rows.
+    """
+
+    jobs: bytes
+    settings: SessionSettings
+    python: tuple[str, ...] = ()
+    python_digest: str = ""
+    folder: str = "."
+    concurrency: int | None = None
+    threads: int | None = None
+    build: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        jobs: Sequence[Job],
+        settings: SessionSettings,
+        *,
+        python: Sequence[str] = (),
+        python_digest: str = "",
+        concurrency: int | None = None,
+    ) -> Self:
+        """The setup for these jobs. Raises UsageError for a job that cannot be sent to another process."""
+        try:
+            packed = pickle.dumps(tuple(jobs))
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            graders = ", ".join(dict.fromkeys(f"`{job.grader.name}`" for job in jobs))
+            raise UsageError(
+                f"`--cluster`: what is run for a row cannot be sent to replicas (grader {graders}): {error}",
+                "leave out `--cluster`",
+            ) from error
+        return cls(
+            jobs=packed,
+            settings=settings.of_session,
+            python=tuple(str(Path(file).absolute()) for file in python),
+            python_digest=python_digest,
+            folder=str(Path.cwd()),
+            concurrency=concurrency,
+            build=build(),
+        )
 
 
 @dataclass(frozen=True, slots=True)

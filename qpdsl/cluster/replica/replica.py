@@ -7,7 +7,6 @@ import os
 import pickle
 import platform
 import time
-from collections import deque
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
@@ -23,21 +22,21 @@ from qpdsl.cluster.replica.messages import (
     Happened,
     Message,
     Ready,
+    ReplicaSetup,
     Said,
     Stop,
     Take,
     Task,
 )
 from qpdsl.cluster.replica.replica_fingerprint import replica_fingerprint
-from qpdsl.cluster.replica.replica_setup import ReplicaSetup
-from qpdsl.dataset.admission import Admission
-from qpdsl.dataset.job import Job, run_row
 from qpdsl.errors import UsageError
+from qpdsl.runs.job import Job, run_row
+from qpdsl.runs.runner import Limits, RowQueue, row_limits, start_rows
 
 if TYPE_CHECKING:
     from qpdsl.executor.models.text_model import TextModel
     from qpdsl.executor.runtime.instance.functions import PythonFunction
-    from qpdsl.session import Session
+    from qpdsl.session.session import Session
 
 
 class Replica:
@@ -47,22 +46,18 @@ class Replica:
         self._name = name
         self._setup = setup
         self._send = send
-        self._waiting: deque[Task] = deque()
-        self._changed = asyncio.Event()
-        self._stopped = False
+        self._rows: RowQueue[Task] = RowQueue()
         self._functions: Collection[PythonFunction] = ()
 
     def tell(self, command: Command) -> None:
         """Takes a command."""
         match command:
             case Take():
-                self._waiting.extend(command.tasks)
+                self._rows.put(*command.tasks)
             case GiveBack():
-                back = [self._waiting.pop().number for _ in range(min(command.count, len(self._waiting)))]
-                self._send(GaveBack(tuple(back)))
+                self._send(GaveBack(tuple(task.number for task in self._rows.give_back(command.count))))
             case Stop():
-                self._stopped = True
-        self._changed.set()
+                self._rows.close()
 
     async def run(self) -> None:
         """Does all the work, until it is told to stop. An error is told and ends it; nothing is raised."""
@@ -79,7 +74,7 @@ class Replica:
 
     def _read_setup(self) -> tuple[tuple[Job, ...], str]:
         """The jobs, and a digest of the Python functions, which are loaded first. Raises UsageError."""
-        from qpdsl.sources.surroundings import read_surroundings
+        from qpdsl.session.surroundings import read_surroundings
 
         setup = self._setup
         if os.path.isdir(setup.folder):
@@ -96,12 +91,11 @@ class Replica:
         """A session with all models loaded. Raises ModelError and UsageError."""
         import torch
 
-        from qpdsl.measures.graders.judge_program import bind_grader
-        from qpdsl.session import Session
+        from qpdsl.runs.graders.judge_program import bind_grader
+        from qpdsl.session.session import Session
 
-        settings = dict(self._setup.settings)
-        kv_type = settings.pop("kv_type", None) or jobs[0].plan.kv_type
-        session = Session(**settings, kv_type=kv_type, functions=self._functions, tell=self._say)
+        settings = self._setup.settings
+        session = Session.of(settings.for_plan(jobs[0].plan), functions=self._functions, tell=self._say)
         for job in jobs:
             for plan in (job.plan, job.greedy):
                 if plan is not None:
@@ -113,55 +107,29 @@ class Replica:
         return session
 
     def _loaded(self, model: TextModel, seconds: float) -> None:
-        for note in model.notes:
+        for note in model.all_notes:
             self._say(note)
 
     def _say(self, note: str) -> None:
         self._send(Said(f"note: {note}"))
 
     async def _run_rows(self, session: Session, jobs: tuple[Job, ...]) -> None:
-        admission = Admission()
+        def limits(task: Task) -> Limits:
+            return row_limits(jobs[task.job].plan, self._setup.concurrency)
+
+        async def run(task: Task) -> None:
+            self._send(Begun(task.number))
+            self._send(Done(task.number, await run_row(session, jobs[task.job], task.row)))
+
         thinning = EventThinning(self._name)
         session.events.subscribe(thinning.see)
         async with session.running():
             ticker = asyncio.create_task(self._tell_events(thinning))
             try:
-                async with asyncio.TaskGroup() as group:
-                    while await self._has_rows():
-                        self._limit(admission, jobs[self._waiting[0].job])
-                        await admission.wait(session)
-                        if not self._waiting:
-                            # They were given back in the meantime.
-                            admission.leave()
-                            continue
-                        task = self._waiting.popleft()
-                        self._send(Begun(task.number))
-                        group.create_task(self._run_row(session, jobs[task.job], task, admission))
-                        await session.settled()
-            except BaseExceptionGroup as failures:
-                raise failures.exceptions[0] from None
+                await start_rows(session, self._rows, limits, run)
             finally:
                 ticker.cancel()
                 self._tell(thinning.rest())
-
-    async def _has_rows(self) -> bool:
-        """Waits for a row to begin; false where there will be none."""
-        while not self._waiting and not self._stopped:
-            self._changed.clear()
-            await self._changed.wait()
-        return bool(self._waiting)
-
-    def _limit(self, admission: Admission, job: Job) -> None:
-        """Has the next row start as the plan of its job says, or as the run does."""
-        concurrency = self._setup.concurrency
-        floor, in_flight = (job.plan.floor, job.plan.in_flight or 1) if concurrency is None else (0, concurrency)
-        admission.limit(floor, in_flight)
-
-    async def _run_row(self, session: Session, job: Job, task: Task, admission: Admission) -> None:
-        try:
-            self._send(Done(task.number, await run_row(session, job, task.row)))
-        finally:
-            admission.leave()
 
     async def _tell_events(self, thinning: EventThinning) -> None:
         while True:

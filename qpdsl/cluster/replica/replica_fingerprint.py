@@ -13,7 +13,7 @@ from qpdsl.executor.requests.errors import EngineError
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.model_digest import location_digest, tokens_digest
 from qpdsl.model_location import own_places
-from qpdsl.run_store.fingerprint import build
+from qpdsl.runs.store.fingerprint import build
 
 # Features of a processor by which libraries choose how they compute and in what.
 _FEATURES = ("avx2", "fma", "f16c", "avx512", "avxvnni", "avxneconvert", "avxifma", "amx", "bf16", "i8mm", "sve", "sme")

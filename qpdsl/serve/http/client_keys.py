@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from qpdsl.errors import UsageError, reason, shorten
+from qpdsl.executor.foreign.bounded_file import read_bounded
 
 _PREFIX = "sk-qpdsl-"
 _LINE = re.compile(r"(?P<name>[\w.@-]{1,64}) (?P<salt>[0-9a-f]{32}) (?P<hash>[0-9a-f]{64})")
@@ -33,7 +34,7 @@ class ClientKeys:
             help = f"`qpdsl serve --keys {file} --new-key NAME` makes one"
             raise UsageError(f"`--keys`: `{file}` holds no key", help)
 
-    def owner(self, key: str) -> str | None:
+    def client(self, key: str) -> str | None:
         """The name of a key; None where it is none of these."""
         try:
             self._read()
@@ -53,7 +54,7 @@ class ClientKeys:
             seen = (status.st_mtime_ns, status.st_size)
             if seen == self._seen:
                 return
-            text = self._file.read_text("utf-8")
+            text = read_bounded(self._file).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = reason(error) if isinstance(error, OSError) else "it is not UTF-8 text"
             raise UsageError(f"`--keys`: cannot read `{self._file}`: {why}") from error
@@ -81,7 +82,7 @@ def add_key(file: Path, name: str) -> str:
     key, salt = _PREFIX + secrets.token_urlsafe(32), secrets.token_bytes(16)
     line = f"{name} {salt.hex()} {_hash(salt, key).hex()}\n"
     try:
-        text = file.read_text("utf-8") if file.exists() else ""
+        text = read_bounded(file).decode("utf-8") if file.exists() else ""
         if any(other.partition(" ")[0] == name for other in text.splitlines()):
             raise UsageError(f"`{file}` has a key of the name `{name}`", "take its line out, or choose another name")
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from qpdsl.serve.http.replies import KEEP_ALIVE
+from qpdsl.serve.http.exchange import KEEP_ALIVE
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -36,7 +36,7 @@ class EventStreamResponse:
         making = asyncio.create_task(self._make())
         making.add_done_callback(lambda _: self._arrived.set())
         sending = asyncio.create_task(self._send(making, send))
-        gone = asyncio.create_task(until_gone(receive))
+        gone = asyncio.create_task(until_disconnect(receive))
         try:
             await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -76,16 +76,16 @@ class EventStreamResponse:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def until_gone(receive: Receive) -> None:
+async def until_disconnect(receive: Receive) -> None:
     """Returns when the client has gone away; the body of its request must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def unless_gone(request: Request, work: Awaitable[Any]) -> Any:
+async def or_disconnect(request: Request, work: Awaitable[Any]) -> Any:
     """What `work` gives; None where the client goes away before, and then the work is cancelled."""
     working = asyncio.ensure_future(work)
-    gone = asyncio.create_task(until_gone(request.receive))
+    gone = asyncio.create_task(until_disconnect(request.receive))
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None

@@ -1,9 +1,12 @@
-"""What `/metrics` tells, in Prometheus' text format. Its labels are models and outcomes, so their number is bounded."""
+"""What `/metrics` tells, in Prometheus' text format.
+
+Its labels are models, outcomes and the names of keys, so their number is bounded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal as OneOf
+from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,9 +15,12 @@ from prometheus_client.registry import Collector
 from qpdsl.executor.events.events import EngineFigures, EngineStepped, Event
 from qpdsl.serve.served_model import TokenUsage
 
+if TYPE_CHECKING:
+    from qpdsl.session.session import Session
+
 # How a request ended: answered; not what the server does; the program or the model gave no answer; it took too long;
 # the client went away; the server had no room, or drains; a fault.
-Outcome = OneOf["answered", "refused", "failed", "timeout", "cancelled", "rejected", "error"]
+Outcome = Literal["answered", "refused", "failed", "timeout", "cancelled", "rejected", "error"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
@@ -52,26 +58,48 @@ class ServerFigures:
         self._sampled = Counter(
             "qpdsl_completion_tokens", "Tokens sampled, all search work included.", by_model, registry=registry
         )
+        by_key = ["key"]
+        self._key_requests = Counter(
+            "qpdsl_key_requests",
+            "Requests that ended, by key.",
+            ["key", "outcome"],
+            registry=registry,
+        )
+        self._key_prompt = Counter("qpdsl_key_prompt_tokens", "Tokens of prompts, by key.", by_key, registry=registry)
+        self._key_cached = Counter(
+            "qpdsl_key_cached_prompt_tokens", "Tokens of prompts found in the prefix cache.", by_key, registry=registry
+        )
+        self._key_sampled = Counter("qpdsl_key_completion_tokens", "Tokens sampled, by key.", by_key, registry=registry)
         self._engine = _EngineFigures(running, waiting)
         registry.register(self._engine)
 
-    def see(self, event: Event) -> None:
-        """Takes what the engine reports of its steps; for the session's event stream."""
+    def follow(self, session: Session) -> Callable[[], None]:
+        """Takes what the session's engine reports of its steps; the function that is returned ends that."""
+        self._engine.busy = session.engine.busy
+        return session.events.subscribe(self._see)
+
+    def _see(self, event: Event) -> None:
         if isinstance(event, EngineStepped):
             self._engine.stepped(event)
 
     def first(self, model: str, seconds: float) -> None:
         self._first.labels(model).observe(seconds)
 
-    def ended(self, model: str, outcome: Outcome, seconds: float) -> None:
+    def ended(self, model: str, outcome: Outcome, seconds: float, key: str = "") -> None:
         self._requests.labels(model, outcome).inc()
         self._seconds.labels(model, outcome).observe(seconds)
+        if key:
+            self._key_requests.labels(key, outcome).inc()
 
-    def answered(self, model: str, choices: int, usage: TokenUsage) -> None:
+    def answered(self, model: str, choices: int, usage: TokenUsage, key: str = "") -> None:
         self._rows.labels(model).inc(choices)
         self._prompt.labels(model).inc(usage.prompt_tokens)
         self._cached.labels(model).inc(usage.cached_tokens)
         self._sampled.labels(model).inc(usage.completion_tokens)
+        if key:
+            self._key_prompt.labels(key).inc(usage.prompt_tokens)
+            self._key_cached.labels(key).inc(usage.cached_tokens)
+            self._key_sampled.labels(key).inc(usage.completion_tokens)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
@@ -83,6 +111,7 @@ class _EngineFigures(Collector):
     def __init__(self, running: Callable[[], int], waiting: Callable[[], int]) -> None:
         self._running = running
         self._waiting = waiting
+        self.busy: Callable[[str], int] | None = None
         self._latest: dict[str, EngineStepped] = {}
         self._sums: dict[str, list[float]] = {}
 
@@ -111,7 +140,8 @@ class _EngineFigures(Collector):
         for name, field, help in _STEP_GAUGES:
             gauge = GaugeMetricFamily(name, help, labels=["model"])
             for model, event in self._latest.items():
-                gauge.add_metric([model], getattr(event.report, field))
+                idle = field in _OF_WORK and self.busy is not None and not self.busy(model)
+                gauge.add_metric([model], 0 if idle else getattr(event.report, field))
             yield gauge
         for name, field, help in _STEP_COUNTERS:
             counter = CounterMetricFamily(name, help, labels=["model"])
@@ -136,6 +166,8 @@ _STEP_GAUGES = (
     ("qpdsl_kv_leased_bytes", "leased_bytes", "Bytes of memory that the model's keys and values take."),
     ("qpdsl_resident_bytes", "resident_bytes", "Bytes of memory of the whole process."),
 )
+# What there is none of where a model has nothing to do: a request that is given up ends without a step.
+_OF_WORK = ("running", "waiting")
 _STEP_COUNTERS = (
     ("qpdsl_engine_cached_tokens", "cached_tokens", "Tokens of prompts found in the prefix cache."),
     ("qpdsl_engine_preemptions", "preemptions", "Sequences that gave their memory up and were computed again."),

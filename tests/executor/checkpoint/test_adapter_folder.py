@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder
-from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.executor.checkpoint.lora_config import LoraConfig
+from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder, LoraConfig
+from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from tests.support.executor.model_files import weights, write_model
 
@@ -127,3 +126,13 @@ def test_settings_of_the_training_do_not_count() -> None:
 )
 def test_which_layers_an_adapter_names(settings: dict[str, object], module: str, targeted: bool) -> None:
     assert LoraConfig.of({**CONFIG, **settings}).is_target(module) == targeted
+
+
+MODULE = "model.language_model.layers.10.self_attn.q_proj"
+
+
+def test_a_regex_of_a_stranger_has_an_end() -> None:
+    assert not LoraConfig.of({**CONFIG, "target_modules": r"([\w.]+)+!"}).is_target(MODULE)
+    config = LoraConfig.of({**CONFIG, "target_modules": r"(\w|\w\w|\.)+[^\w.]"})
+    with pytest.raises(CheckpointError, match="it has a regex that takes more than 1 s"):
+        config.is_target(MODULE)

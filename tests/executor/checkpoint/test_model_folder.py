@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.executor.checkpoint.code_names import without_code
 from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.executor.checkpoint.isolated_folder import isolated
-from qpdsl.executor.checkpoint.model_folder import ModelFolder
+from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated
+from qpdsl.executor.checkpoint.safe_files import without_code
 from tests.support.executor.model_files import CONFIG, index, weights, write_model
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"

@@ -8,7 +8,7 @@ from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.models.load import load
 from qpdsl.executor.models.text_model import PagedTextModel
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, SamplingParams
 from qpdsl.model_location import locate
 

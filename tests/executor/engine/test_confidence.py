@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.requests.confidence import Confidence, ConfidenceMeasure
+from qpdsl.executor.requests.drawing import Confidence, ConfidenceMeasure
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, paged, random_model, served

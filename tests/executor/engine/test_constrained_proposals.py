@@ -9,8 +9,7 @@ from collections.abc import Sequence as Several
 import numpy as np
 import pytest
 
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Sequence
+from qpdsl.executor.engine.memory.sequence import Proposal, Sequence
 from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.requests.request import GenerateRequest, Sample
 from tests.support.executor.constrained import (
@@ -82,7 +81,7 @@ def proposed(
     script: Script, plain: tuple[GenerateRequest, ...], expected: list[tuple[Sample, ...]], **engine: object
 ) -> list[tuple[Sample, ...]]:
     served = engine_with(**engine)  # type: ignore[arg-type]
-    runner = served._runners["m"]
+    runner = served.runner("m")
     known = {
         key: sample.tokens
         for request, samples in zip(plain, expected, strict=True)

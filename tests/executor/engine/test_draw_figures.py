@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.requests.drafting import Drafting
-from qpdsl.executor.requests.draw_figures import LIKELIEST, DrawFigures
+from qpdsl.executor.requests.drawing import LIKELIEST, Drafting, DrawFigures
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, paged, random_model, served
 from tests.support.executor.rule_mask import RuleMask, allowed

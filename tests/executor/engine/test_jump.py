@@ -121,7 +121,7 @@ def test_the_context_may_end_in_a_forced_run() -> None:
 
 @pytest.mark.parametrize("stop", ['"kind": "p', "is", " so"])
 def test_a_stop_string_may_end_a_forced_run(stop: str) -> None:
-    detokenizer = Detokenizer(tokenizer())
+    detokenizer = Detokenizer(tokenizer().backend_tokenizer)
     plain = requests(watch=lambda index: StopWatch(detokenizer, Stops((stop,))))
     samples = served(engine_with(), plain)
     assert served(engine_with(), jumping(plain)) == samples

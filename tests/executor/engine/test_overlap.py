@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from qpdsl.executor.engine.launched_step import LaunchedStep
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.model_runner import ModelRunner
+from qpdsl.executor.engine.model_runner import LaunchedStep, ModelRunner
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.step import backends, sampler
@@ -24,13 +23,13 @@ from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.token_draws import Drawn, TokenDraws
 from qpdsl.executor.kernels.plain import head_twins
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import (
+    Client,
     Completion,
     GenerateRequest,
     LogProbRequest,
-    Owner,
     ReadRequest,
     Request,
     Sample,
@@ -219,7 +218,7 @@ def test_no_step_is_launched_whose_turn_it_is_not_yet(monkeypatch: pytest.Monkey
     with fake_device():
         engine = engine_of()
         engine.submit("reader", writing(1, 5))
-        engine.submit("writer", replace(writing(1, 20), owner=Owner("urgent", urgency=1)))
+        engine.submit("writer", replace(writing(1, 20), client=Client("urgent", urgency=1)))
         while engine.has_work:
             engine.step()
     assert [name for half, name in log.halves if half == "launch"] == ["writer"] * 20 + ["reader"] * 5
@@ -333,7 +332,7 @@ def test_the_most_urgent_waits_for_memory_that_is_in_flight(monkeypatch: pytest.
 
     monkeypatch.setattr(Scheduler, "schedule", noted)
     prompt = tuple(range(1, 41))
-    urgent = GenerateRequest(prompt, (1,), SamplingParams(1.0), 4, owner=Owner("urgent", urgency=1))
+    urgent = GenerateRequest(prompt, (1,), SamplingParams(1.0), 4, client=Client("urgent", urgency=1))
     with fake_device():
         engine = engine_of(_LITTLE)
         others = [

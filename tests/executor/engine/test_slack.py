@@ -13,12 +13,12 @@ import pytest
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
-from qpdsl.executor.requests.request import GenerateRequest, Owner, SamplingParams
+from qpdsl.executor.requests.request import Client, GenerateRequest, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
 from tests.support.executor.models import VOCABULARY, paged
 
-URGENT = Owner("urgent", urgency=1)
-NOBODY = Owner()
+URGENT = Client("urgent", urgency=1)
+NOBODY = Client()
 
 
 class Clock:
@@ -50,10 +50,10 @@ def engine_of(
     return engine
 
 
-def generate(seed: int, count: int, length: int, owner: Owner = NOBODY) -> GenerateRequest:
+def generate(seed: int, count: int, length: int, client: Client = NOBODY) -> GenerateRequest:
     rng = random.Random(seed)
     prompt = tuple(rng.randrange(1, VOCABULARY) for _ in range(count))
-    return GenerateRequest(prompt, (seed,), SamplingParams(), length, owner=owner)
+    return GenerateRequest(prompt, (seed,), SamplingParams(), length, client=client)
 
 
 def drive(engine: PagedEngine, clock: Clock, ends: dict[str, float], tickets: dict[str, Ticket]) -> None:
@@ -83,8 +83,8 @@ def test_deadlines_are_met_across_two_models_that_share_memory_which_order_of_ar
     deadlines = [clock.now + 30 + 45 * place for place in (5, 4, 3, 2, 1, 0)]
     tickets: dict[str, Ticket] = {}
     for at, deadline in enumerate(deadlines):
-        owner = Owner(str(at), deadline=deadline if told else None)
-        tickets[str(at)] = engine.submit(("small", "large")[at % 2], generate(50 + at, 40, 20, owner))
+        client = Client(str(at), deadline=deadline if told else None)
+        tickets[str(at)] = engine.submit(("small", "large")[at % 2], generate(50 + at, 40, 20, client))
     ends: dict[str, float] = {}
     drive(engine, clock, ends, tickets)
     assert sum(ends[str(at)] <= deadline for at, deadline in enumerate(deadlines)) == met
@@ -96,11 +96,11 @@ def test_what_is_late_already_makes_nothing_else_late() -> None:
     engine = engine_of(60, EngineConfig(max_sequences=1), clock=clock)
     drive(engine, clock, {}, {"": engine.submit("small", generate(1, 8, 20))})
     tickets = {
-        "running": engine.submit("small", generate(2, 8, 30, Owner(deadline=clock.now + 31))),
-        "hopeless": engine.submit("small", generate(3, 8, 30, Owner(deadline=clock.now + 10))),
-        "early": engine.submit("small", generate(4, 8, 10, Owner(deadline=clock.now + 45))),
+        "running": engine.submit("small", generate(2, 8, 30, Client(deadline=clock.now + 31))),
+        "hopeless": engine.submit("small", generate(3, 8, 30, Client(deadline=clock.now + 10))),
+        "early": engine.submit("small", generate(4, 8, 10, Client(deadline=clock.now + 45))),
     }
-    late = {"late": engine.submit("small", generate(5, 8, 10, Owner(deadline=clock.now - 1)))}
+    late = {"late": engine.submit("small", generate(5, 8, 10, Client(deadline=clock.now - 1)))}
     begin = clock.now
     ends: dict[str, float] = {}
     drive(engine, clock, ends, tickets | late)
@@ -154,7 +154,7 @@ def test_a_flood_of_deadlines_does_not_starve_one_without() -> None:
     flood: list[Ticket] = []
     for step in range(400):
         if sum(not ticket.done for ticket in flood) < 3:
-            flood.append(engine.submit("small", generate(300 + step, 10, 3, Owner(deadline=clock.now + 1e6))))
+            flood.append(engine.submit("small", generate(300 + step, 10, 3, Client(deadline=clock.now + 1e6))))
         if step == 5:
             patient = engine.submit("small", generate(1, 10, 5))
         engine.step()
@@ -186,7 +186,7 @@ def test_no_token_changes_by_who_asks(pages: int) -> None:
         tickets: list[Ticket] = []
         for name, request in requests:
             deadline = rng.choice([None, clock.now - 5, clock.now + rng.randrange(1, 400)])
-            tickets.append(engine.submit(name, replace(request, owner=Owner("x", rng.randrange(3), deadline))))
+            tickets.append(engine.submit(name, replace(request, client=Client("x", rng.randrange(3), deadline))))
             engine.step()
             clock.now += 1.0
         drive(engine, clock, {}, {})

@@ -12,15 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qpdsl.executor.engine.memory.kv_cache import KVType
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Sequence
+from qpdsl.executor.engine.draft.drafters import Drafter
+from qpdsl.executor.engine.draft.ngram import NGramDrafter
+from qpdsl.executor.engine.memory.sequence import Proposal, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
+from qpdsl.grammar.words import KVType
 from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
 from tests.support.executor.trees import Bench, Tokens, path_states, random_tree, tree_states
 
@@ -64,7 +65,7 @@ def check(
     ("name", "kv_type"),
     [("llama", None), ("mistral", "int8"), ("gemma2", None), ("gpt_neox", "fp8"), ("llama", "int4")],
 )
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 999), length=st.integers(1, 70), nodes=st.integers(1, 20))
 def test_compiled_layers_compute_a_node_with_the_bits_of_its_path(
     name: str, kv_type: KVType | None, seed: int, length: int, nodes: int
@@ -88,7 +89,7 @@ def test_the_twins_of_the_attention_kernels_read_paths(
     check(model(name, kv_type, kernels=True), 4, [170, 30], [12, 5], False, rows)
 
 
-class RandomTrees:
+class RandomTrees(Drafter):
     """Proposes random trees; in many of them is what will be drawn, up to some token."""
 
     def __init__(self, samples: dict[int, Tokens]) -> None:
@@ -106,9 +107,6 @@ class RandomTrees:
         tree = random_tree(rng, max(len(right), rng.randint(1, 14)), VOCABULARY, right)
         # Nothing may stand behind the last token that can be drawn.
         return tree if max(tree.depths) < length else None
-
-    def forget(self, sample: Sequence) -> None:
-        pass
 
 
 def requests() -> tuple[GenerateRequest, ...]:
@@ -130,7 +128,7 @@ def test_trees_change_no_sample(native: bool, pages: int, budget: int, monkeypat
         for request, samples in zip(requests(), plain, strict=True)
         for key, sample in zip(request.keys, samples, strict=True)
     }
-    monkeypatch.setattr(PagedEngine, "_drafter", lambda engine, name, drafting: RandomTrees(drawn))
+    monkeypatch.setattr(NGramDrafter, "of", lambda drafting, host: RandomTrees(drawn))
     reports: list[StepReport] = []
     engine = engine_of(paged, pages, EngineConfig(token_budget=budget), reports.append)
     drafting = Drafting("ngram", branches=2, length=5, fixed=True)

@@ -12,7 +12,7 @@ import pytest
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.latencies import bucket_of
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, SamplingParams
 from tests.support.executor.constrained import engine_with, jumping, requests

@@ -107,7 +107,7 @@ def step(queries: list[int], decodes: int, kind: RowKind = "plain") -> tuple[tor
 @pytest.mark.parametrize("scoring", [Scoring(0.2), Scoring(0.2, window=21, softcap=4.0)], ids=str)
 def test_chunks_are_read_from_our_pages(decodes: int, scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr(flash_prefill, "LEAST_TOKENS", 8)
+    monkeypatch.setattr(flash_prefill, "MIN_TOKENS", 8)
     query, rows, batch = step([1] * decodes + [9, 17], decodes)
     assert (batch.cascade is not None) == (decodes == 2)
     calls: list[Any] = []
@@ -126,7 +126,7 @@ def test_it_is_refused_with_a_reason() -> None:
     query, rows, batch = step([1, 300], 1)
     scoring = Scoring(0.2)
     assert flash_prefill.refusal(query, rows, batch, scoring) is None
-    assert "sinks" in str(flash_prefill.refusal(query, rows, batch, replace(scoring, sinks=torch.zeros(4))))
+    assert "sinks" in str(flash_prefill.refusal(query, rows, batch, scoring._replace(sinks=torch.zeros(4))))
     assert "bfloat16" in str(flash_prefill.refusal(query.float(), rows, batch, scoring))
     assert "256" in str(flash_prefill.refusal(query[:200], rows, batch, scoring))
     query, rows, batch = step([1, 300], 1, "fp8")

@@ -9,9 +9,9 @@ import torch
 
 from qpdsl.executor.kernels.data.weights import FloatWeight, Weight
 from qpdsl.executor.kernels.linear import PackedLinear
-from qpdsl.executor.kernels.llvm.jit import compile as compiler
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.kernels.llvm.matmul import product
+from qpdsl.executor.kernels.llvm import compile as compiler
+from qpdsl.executor.kernels.llvm import product
+from qpdsl.executor.kernels.llvm.compile import vector_width
 from tests.support.executor.weights import made, step
 
 SHAPES = ((1,), (5,), (0,), (2, 3), (1, 0), ())
@@ -26,7 +26,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if way == "no vectors":
         monkeypatch.setattr(compiler, "vector_width", lambda: 0)
     elif way == "no compiler":
-        monkeypatch.setitem(sys.modules, "qpdsl.executor.kernels.llvm.jit.compile", None)
+        monkeypatch.setitem(sys.modules, "qpdsl.executor.kernels.llvm.compile", None)
     return way
 
 

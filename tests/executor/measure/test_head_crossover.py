@@ -10,10 +10,10 @@ from itertools import count
 import pytest
 
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.kernels.llvm.head_plan import SPARSE_SHARE
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.measure import head_crossover as measure
-from qpdsl.executor.measure.head_crossover import head_crossover
+from qpdsl.executor.kernels.llvm.compile import vector_width
+from qpdsl.executor.kernels.llvm.panel_head import SPARSE_SHARE
+from qpdsl.executor.measure import device as measure
+from qpdsl.executor.measure.device import head_crossover
 from qpdsl.planner.cost.device import device_from_json, device_json, nominal
 from tests.support.executor.models import paged, random_model
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.executor.engine.memory.footprint import ResidentMemory
+from qpdsl.executor.engine.memory.budget import ResidentMemory
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.codec import decode, encode
 from qpdsl.executor.events.events import EngineFigures, EngineStepped
-from qpdsl.executor.measure.memory_meter import MemoryMeter
+from qpdsl.executor.measure.run_meter import MemoryMeter
 from qpdsl.executor.models.load import load
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.model_location import locate
@@ -77,7 +77,7 @@ def test_nothing_where_nobody_tells() -> None:
 def test_what_is_taken_is_read_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = iter((100, 200, 300))
     clock = iter((0.0, 0.001, 0.5, 0.501))
-    monkeypatch.setattr("qpdsl.executor.engine.memory.footprint._process_bytes", lambda: next(sizes))
-    monkeypatch.setattr("qpdsl.executor.engine.memory.footprint.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("qpdsl.executor.engine.memory.budget._process_bytes", lambda: next(sizes))
+    monkeypatch.setattr("qpdsl.executor.engine.memory.budget.time.monotonic", lambda: next(clock))
     memory = ResidentMemory("cpu")
     assert [memory.bytes() for _ in range(4)] == [100, 100, 200, 200]

@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.measure.outline import outline
-from qpdsl.planner.capacity.published import published_models
+from qpdsl.planner.capacity.architecture import published_models
 from tests.support.executor.families import Family, families, is_release, tiny
 
 # Grouped heads, biases, norms of heads, shared heads, windows, experts with and without ones that all tokens use.

@@ -20,10 +20,12 @@ from qpdsl.executor.checkpoint.gguf_header import GGUFHeader
 from qpdsl.executor.models.load import load
 from qpdsl.executor.text.context import Context, encode
 from qpdsl.model_digest import location_digest
-from qpdsl.planning.target import Target
+from qpdsl.session.planning import computes_in
+from qpdsl.session.settings import SessionSettings
 from tests.support.cli import Run
 from tests.support.executor.gguf_files import family_model, tokenizer_metadata, write_gguf
 from tests.support.executor.programs import compiled, run_all
+from tests.support.user_cache import own_cache
 
 pytest.importorskip("gguf", reason="the files are written with the package gguf")
 # Of an adapter's two matrices for queries, of rank 2.
@@ -34,7 +36,7 @@ ASK = 'model llm = "{file}"\nprogram p(q: text) -> text {{\n chat user=q\n gener
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder of the test's own; `gguf` in it is where tokenizers are kept."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
     return tmp_path / "cache" / "qpdsl" / "gguf"
 
 
@@ -88,7 +90,7 @@ def test_what_is_held_is_said(file: Path) -> None:
     assert model.held == "Q4_1, Q5_0, F16, Q8_0, embedding Q8_0"
     assert model.paged.parameters == sum(weight.numel() for weight in family_model("llama").parameters()) - 768 * 64
     assert load("m", file, "cpu", "float32").held is None
-    assert Target("cuda").computes_in([str(file)]) == "bfloat16"
+    assert computes_in(SessionSettings(device="cuda"), [str(file)]) == "bfloat16"
 
 
 def test_the_second_time_nothing_is_made(file: Path, cache: Path) -> None:
@@ -137,6 +139,7 @@ def test_a_damaged_cache_is_made_anew(damage: object, file: Path, cache: Path) -
 
 
 def test_a_cache_that_cannot_be_written_is_not_needed(file: Path, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_text("no folder")
     assert load("m", file, "cpu", None).eos == {4}
 
@@ -192,7 +195,7 @@ def test_the_command_line_takes_a_file(file: Path, qpdsl: Run, tmp_path: Path, m
     rows.write_text('{"q": "How many?"}\n')
     told, given = (qpdsl("run", program, "--set", "q=How many?", *by) for by in ((), ("--model", f"llm={file}")))
     assert told.code == given.code == 0 and told.out == given.out
-    monkeypatch.setattr("qpdsl.cli.runs.load_notes.is_terminal", lambda stream: True)
+    monkeypatch.setattr("qpdsl.cli.runs.run_options.is_terminal", lambda stream: True)
     shutil.rmtree(tmp_path / "cache")
     first, second = (qpdsl("run", program, "--set", "q=How many?").err for _ in range(2))
     line = "loading llm: small.gguf (first time: reading its tokenizer)\n"

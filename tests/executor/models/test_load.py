@@ -20,7 +20,7 @@ from qpdsl import zoo
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.models.load import load
 from qpdsl.executor.text.context import Context, encode
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.model_files import save_random
 from tests.support.executor.models import CONFIGS, random_model
 from tests.support.executor.programs import HEADER, compiled, run_all
@@ -166,6 +166,25 @@ def test_a_template_that_does_not_do_is_told_when_the_plan_is_loaded(
     with pytest.raises(ModelError, match=re.escape(message)):
         Session().load(compiled(chat))
     Session().load(compiled(chat.replace("chat user=q", 'prompt "{q}"')))
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        'generate m max_tokens=2\n chat user="Well?"\n generate m max_tokens=2',
+        'repeat 2 {\n generate m max_tokens=2\n chat user="Well?"\n }\n generate m max_tokens=2',
+        'if len(q) > 1 {\n generate m max_tokens=2\n chat user="Well?"\n }\n generate m max_tokens=2',
+    ],
+)
+def test_turns_that_come_later_are_tried_when_the_plan_is_loaded(stages: str, whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(whole, folder)
+    told = "{% if messages[1] is defined %}{{ raise_exception('one turn only') }}{% endif %}{{ messages[0].content }}"
+    (folder / "chat_template.jinja").write_text(told)
+    program = f'model m = "{folder}"\nprogram p(q: text) -> text {{\n chat user=q\n {stages}\n}}'
+    with pytest.raises(ModelError, match="one turn only"):
+        Session().load(compiled(program))
+    Session().load(compiled(program.replace('chat user="Well?"', 'say " Well"')))
 
 
 def test_a_hub_id_is_loaded_by_the_hub_client_from_its_cache(tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen2Config
 from transformers.utils import is_accelerate_available
 
+from family.tasks.counting import evaluation_problems
 from qpdsl import zoo
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.models.load import load
-from qpdsl.executor.models.quantization import mixed_rows
+from qpdsl.executor.models.quantized_model import mixed_rows
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.text.context import Context, encode
-from qpdsl.family.tasks.counting import evaluation_problems
 from tests.support.executor.models import engine_of, served
 
 SOURCE = zoo.path("zoo/counting")

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
+from qpdsl.executor.kernels.llvm.compile import vector_width
 from qpdsl.executor.models.load import load
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams

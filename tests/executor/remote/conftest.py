@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from qpdsl.executor.remote.completion_store import CompletionStore
-from qpdsl.executor.remote.server import retries
+from qpdsl.executor.remote.server import failures
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for a retry here."""
-    monkeypatch.setattr(retries, "_FIRST", 0.002)
+    monkeypatch.setattr(failures, "_FIRST", 0.002)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_the_oldest_use_leaves(tmp_path: Path) -> None:
 def test_another_file_is_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
-    with pytest.raises(StoreError, match="move the file away, or name another"):
+    with pytest.raises(StoreError, match="move the file, or name another"):
         CompletionStore(path)
     assert path.read_bytes() == content
 
@@ -84,13 +84,13 @@ def test_another_database_is_left_alone(tmp_path: Path) -> None:
     other.commit()
     other.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="it holds something else"):
+    with pytest.raises(StoreError, match="it is another kind of file"):
         CompletionStore(path)
     assert path.read_bytes() == before
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot be kept in"):
+    with pytest.raises(StoreError, match="cannot be cached in"):
         CompletionStore(tmp_path)
 
 

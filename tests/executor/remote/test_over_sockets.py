@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from qpdsl.executor.remote.remote_engine import RemoteEngine
-from qpdsl.executor.remote.server import retries
+from qpdsl.executor.remote.server import failures
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.requests.request import Completion
 from qpdsl.executor.text.stop import Stops, StopWatch
-from tests.support.remote.scripted_server import ABILITIES, model_of, until, wanted
+from tests.support.remote.scripted_server import CAPABILITIES, model_of, until, wanted
 from tests.support.remote.stub_server import stub
 
 
@@ -26,7 +26,7 @@ def test_a_sample_that_ended_here_frees_the_server() -> None:
     with stub("vllm", pace=0.01, writes=lambda prompt, seed: " one; " + "more " * 500) as server:
         address = Address("vllm", server.url, server.model)
         engine = RemoteEngine()
-        engine.add("llm", address, ABILITIES, model_of(ABILITIES, address))
+        engine.add("llm", address, CAPABILITIES, model_of(CAPABILITIES, address))
         detokenizer = model_of().detokenizer
         request = wanted(
             keys=(1, 2), max_tokens=1000, watch=lambda index: StopWatch(detokenizer, Stops((";",))), stops=(";",)
@@ -50,11 +50,11 @@ def test_a_sample_that_ended_here_frees_the_server() -> None:
 
 
 def test_a_server_that_was_killed_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "_FIRST", 0.02)
+    monkeypatch.setattr(failures, "_FIRST", 0.02)
     with stub("vllm", pace=0.005) as server:
         address = Address("vllm", server.url, server.model)
         engine = RemoteEngine()
-        engine.add("llm", address, ABILITIES, model_of(ABILITIES, address))
+        engine.add("llm", address, CAPABILITIES, model_of(CAPABILITIES, address))
 
         async def main(*, killed: bool) -> Completion:
             driver = asyncio.create_task(engine.drive())
@@ -72,8 +72,23 @@ def test_a_server_that_was_killed_is_waited_for(monkeypatch: pytest.MonkeyPatch)
         broken, whole = asyncio.run(main(killed=True)), asyncio.run(main(killed=False))
         assert broken.calls is not None and broken.calls.retries > 0
         assert broken.samples == whole.samples
-        # Requests one after the other share a connection.
-        assert server.counts.opened < server.counts.requests
+
+
+def test_requests_one_after_the_other_share_a_connection() -> None:
+    with stub("vllm") as server:
+        engine = RemoteEngine()
+        address = Address("vllm", server.url, server.model)
+        engine.add("llm", address, CAPABILITIES, model_of(CAPABILITIES, address))
+
+        async def main() -> None:
+            driver = asyncio.create_task(engine.drive())
+            for key in range(3):
+                await engine.submit("llm", wanted(keys=(key,), max_tokens=2))
+            driver.cancel()
+            await asyncio.gather(driver, return_exceptions=True)
+
+        asyncio.run(main())
+        assert (server.counts.requests, server.counts.opened) == (3, 1)
 
 
 def test_the_limit_holds_over_all_models_of_a_server() -> None:
@@ -81,7 +96,7 @@ def test_the_limit_holds_over_all_models_of_a_server() -> None:
         address = Address("vllm", server.url, server.model)
         engine = RemoteEngine()
         for name in ("a", "b"):
-            engine.add(name, address, ABILITIES, model_of(replace(ABILITIES), address))
+            engine.add(name, address, CAPABILITIES, model_of(replace(CAPABILITIES), address))
 
         async def main() -> None:
             driver = asyncio.create_task(engine.drive())

@@ -10,18 +10,18 @@ import pytest
 from qpdsl import zoo
 from qpdsl.executor.remote.completion_store import CompletionStore
 from qpdsl.executor.remote.remote_engine import RemoteEngine
-from qpdsl.executor.remote.text_tokenizer import EOS
+from qpdsl.executor.remote.remote_model import EOS
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
-    Constraint,
+    Client,
     GenerateRequest,
-    Owner,
     ReadRequest,
+    SampleConstraint,
     SamplingParams,
 )
 from tests.support.remote.scripted_requests import IDS, by_seed, one, piece, stopping, text_of
 from tests.support.remote.scripted_server import (
-    ABILITIES,
+    CAPABILITIES,
     Pieces,
     ScriptedServer,
     answer,
@@ -69,8 +69,8 @@ def test_a_row_with_many_samples_does_not_hold_up_another() -> None:
     server = ScriptedServer(by_seed)
 
     async def use(engine: RemoteEngine) -> None:
-        many = engine.submit("llm", wanted("many", tuple(range(40)), owner=Owner("first")))
-        few = engine.submit("llm", wanted("few", (1,), owner=Owner("second")))
+        many = engine.submit("llm", wanted("many", tuple(range(40)), client=Client("first")))
+        few = engine.submit("llm", wanted("few", (1,), client=Client("second")))
         await few
         await many
 
@@ -80,14 +80,14 @@ def test_a_row_with_many_samples_does_not_hold_up_another() -> None:
 
 def test_an_answer_that_breaks_its_constraint_is_no_answer(store: CompletionStore) -> None:
     masks = model_of().constrainer.masks("regex", r"\d+ apples")
-    request = wanted(mask=masks, constraint=Constraint("regex", r"\d+ apples"))
+    request = wanted(mask=masks, constraint=SampleConstraint("regex", r"\d+ apples"))
     server = ScriptedServer(lambda _, number: answer("12 apples"))
     completion = driven(server, one(request), store=store)
     assert text_of(completion) == ["12 apples"]
     assert server.bodies[0]["structured_outputs"] == {"regex": r"\d+ apples"}
     for wrong in ("12 pears", "twelve", "12"):
         server = ScriptedServer(lambda _, number, text=wrong: answer(text))  # type: ignore[misc]
-        with pytest.raises(EngineError, match="asked to hold its answer to a regex, and did not"):
+        with pytest.raises(EngineError, match="did not enforce a regex"):
             driven(server, one(replace(request, keys=(9,))), store=store)
     # One that ran out of tokens is a beginning of what was wanted.
     server = ScriptedServer(lambda _, number: answer("12 app", "length"))
@@ -96,16 +96,17 @@ def test_an_answer_that_breaks_its_constraint_is_no_answer(store: CompletionStor
 
 def test_what_the_server_ignores_is_refused() -> None:
     server = ScriptedServer(by_seed)
-    masked = wanted(mask=model_of().constrainer.masks("grammar", "start: /a/"), constraint=Constraint("grammar", "x"))
+    constraint = SampleConstraint("grammar", "x")
+    masked = wanted(mask=model_of().constrainer.masks("grammar", "start: /a/"), constraint=constraint)
 
     async def use(engine: RemoteEngine) -> None:
         for request, words in (
             (wanted(sampling=SamplingParams(0.8, top_k=5)), "ignores `top_k`"),
             (wanted(sampling=SamplingParams(0.8, min_p=0.1)), "ignores `min_p`"),
-            (masked, "cannot hold its output to a grammar"),
-            (replace(masked, constraint=None), "cannot hold its output to a grammar"),
-            (wanted(figures=True), "does not tell what its tokens were drawn from"),
-            (ReadRequest((1, 2), (1,), (3,)), "does not tell the logits"),
+            (masked, "cannot constrain its output to a grammar"),
+            (replace(masked, constraint=None), "cannot constrain its output to a grammar"),
+            (wanted(figures=True), "does not report what its tokens were drawn from"),
+            (ReadRequest((1, 2), (1,), (3,)), "does not return the logits"),
         ):
             with pytest.raises(EngineError, match=words):
                 engine.submit("llm", request)
@@ -132,30 +133,30 @@ def test_messages_go_to_chats_and_a_begun_answer_is_gone_on_with() -> None:
     assert (second["continue_final_message"], second["add_generation_prompt"]) == (True, False)
 
     async def refused(engine: RemoteEngine) -> None:
-        with pytest.raises(EngineError, match="cannot go on with an answer that has begun"):
+        with pytest.raises(EngineError, match="cannot continue an answer"):
             engine.submit("llm", replace(wanted(), prompt=(*ids, *b"It is")))
-        with pytest.raises(EngineError, match="takes chats alone"):
+        with pytest.raises(EngineError, match="takes chats only"):
             engine.submit("llm", wanted())
 
-    driven(server, refused, abilities=replace(ABILITIES, prefill=False, endpoint="chat"))
+    driven(server, refused, capabilities=replace(CAPABILITIES, prefill=False, endpoint="chat"))
 
 
 def test_ids_of_tokens_where_the_server_tells_them() -> None:
     address = IDS
-    able = replace(ABILITIES, endpoint="ids", token_ids=True, logprobs=True)
+    able = replace(CAPABILITIES, endpoint="ids", token_ids=True, logprobs=True)
     model = model_of(able, address, zoo.path("zoo/counting"))
     eos = min(model.eos)
     ids = [*model.encode(" 3 + 4"), eos]
     told = {"tokens": ["x"] * len(ids), "token_logprobs": [-0.5] * len(ids)}
     server = ScriptedServer(lambda _, number: answer(" 3 + 4", token_ids=ids, logprobs=told))
     request = GenerateRequest(tuple(model.encode("2 + 2")), (1,), SamplingParams(0.8), 50, model.eos)
-    (sample,) = driven(server, one(request), abilities=able, address=address, place=zoo.path("zoo/counting")).samples
+    (sample,) = driven(server, one(request), capabilities=able, address=address, place=zoo.path("zoo/counting")).samples
     assert sample.tokens == tuple(ids) and sample.finish == "eos" and sample.billed is None
     assert sample.logprobs == (-0.5,) * len(ids) and sample.logprob == pytest.approx(-0.5 * len(ids))
     assert server.bodies[0]["prompt"] == list(request.prompt) and server.bodies[0]["return_token_ids"] is True
     missing = ScriptedServer(lambda _, number: answer(" 3 + 4"))
-    with pytest.raises(EngineError, match="left the ids of its tokens out"):
-        driven(missing, one(request), abilities=able, address=address, place=zoo.path("zoo/counting"))
+    with pytest.raises(EngineError, match="has no token ids"):
+        driven(missing, one(request), capabilities=able, address=address, place=zoo.path("zoo/counting"))
 
 
 def test_log_probabilities_are_those_of_the_text_that_was_kept() -> None:
@@ -167,7 +168,7 @@ def test_log_probabilities_are_those_of_the_text_that_was_kept() -> None:
             told = {"tokens": [token for token, _ in tokens], "token_logprobs": [logprob for _, logprob in tokens]}
             events.append(piece(text, "stop" if number == len(pieces) - 1 else None, logprobs=told))
         server = ScriptedServer(lambda _, number: Pieces(*events).response)
-        (sample,) = driven(server, one(request), abilities=replace(ABILITIES, logprobs=True)).samples
+        (sample,) = driven(server, one(request), capabilities=replace(CAPABILITIES, logprobs=True)).samples
         return sample.logprob, sample.size
 
     tokens = [(" one", -1.0), (";", -2.0), (" two", -4.0)]
@@ -179,10 +180,10 @@ def test_log_probabilities_are_those_of_the_text_that_was_kept() -> None:
 
 
 def test_readings_go_the_same_way(store: CompletionStore) -> None:
-    able = replace(ABILITIES, endpoint="ids", scores="classify")
+    able = replace(CAPABILITIES, endpoint="ids", scores="classify")
     reply = {"data": [{"probs": [0.25]}], "usage": {"prompt_tokens": 3}}
     server = ScriptedServer(lambda _, number: httpx.Response(503) if number == 0 else httpx.Response(200, json=reply))
-    first = driven(server, one(ReadRequest((1, 2, 3), (2,), (0,))), abilities=able, store=store)
-    again = driven(server, one(ReadRequest((1, 2, 3), (2,), (0,))), abilities=able, store=store)
+    first = driven(server, one(ReadRequest((1, 2, 3), (2,), (0,))), capabilities=able, store=store)
+    again = driven(server, one(ReadRequest((1, 2, 3), (2,), (0,))), capabilities=able, store=store)
     assert len(server.bodies) == 2 and first.logits == again.logits and len(first.logits) == 1
     assert (first.calls.retries, first.calls.prompt_tokens, again.calls.replayed) == (1, 3, 1)

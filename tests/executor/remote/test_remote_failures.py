@@ -20,8 +20,8 @@ from qpdsl.executor.requests.request import (
 from qpdsl.executor.requests.ticket import Ticket
 from tests.support.remote.scripted_requests import IDS, by_seed, one
 from tests.support.remote.scripted_server import (
-    ABILITIES,
     ADDRESS,
+    CAPABILITIES,
     Body,
     ScriptedServer,
     answer,
@@ -87,7 +87,7 @@ def test_what_the_server_refuses_is_said_in_its_words() -> None:
 
     async def use(engine: RemoteEngine) -> None:
         other = engine.submit("llm", wanted())
-        with pytest.raises(EngineError, match="answers 400: maximum context length is 1024"):
+        with pytest.raises(EngineError, match="answered 400: maximum context length is 1024"):
             await engine.submit("llm", wanted("long", (1, 2, 3)))
         assert len((await other).samples) == 1
         assert engine.busy("llm") == 0
@@ -110,7 +110,7 @@ def test_a_request_that_alone_fails_does_not_end_the_run() -> None:
                 await asyncio.sleep(0.01)
 
         task = asyncio.create_task(others())
-        with pytest.raises(EngineError, match=r"no such luck; it was asked \d+ times, and answered others"):
+        with pytest.raises(EngineError, match=r"no such luck; it failed \d+ times while other requests"):
             await bad
         task.cancel()
 
@@ -119,7 +119,7 @@ def test_a_request_that_alone_fails_does_not_end_the_run() -> None:
 
 def test_a_server_that_is_gone_ends_the_engine() -> None:
     server = ScriptedServer(lambda body, number: httpx.ConnectError("refused"))
-    with pytest.raises(ServerGone, match="cannot be reached: refused; it has answered nothing"):
+    with pytest.raises(ServerGone, match="cannot be reached: refused; no response"):
         driven(server, one(wanted(keys=tuple(range(20)))), patience=0.2)
     # After the first that failed, one goes to see whether it is there again.
     assert len(server.bodies) >= 8
@@ -171,7 +171,7 @@ def test_a_server_that_comes_back_is_gone_on_with() -> None:
 def test_an_answer_of_another_form_is_told_in_words() -> None:
     with pytest.raises(EngineError, match=r'does not have the fields of OpenAI\'s API; it begins with {"choices": 3}'):
         driven(ScriptedServer(lambda _, number: {"choices": 3}), one(wanted()))
-    with pytest.raises(EngineError, match="cannot be read: its text is no text"):
+    with pytest.raises(EngineError, match="cannot be read: its text is not a string"):
         driven(ScriptedServer(lambda _, number: {"choices": [{"text": 3}]}), one(wanted()))
 
 
@@ -193,9 +193,9 @@ def test_an_answer_of_another_form_is_told_in_words() -> None:
     ],
 )
 def test_strange_answers_end_a_row_and_not_the_engine(strange: Any) -> None:
-    able = replace(ABILITIES, endpoint="ids", token_ids=True)
+    able = replace(CAPABILITIES, endpoint="ids", token_ids=True)
     place = zoo.path("zoo/counting")
     with pytest.raises(EngineError):
         content = json.dumps(strange).encode()
         server = ScriptedServer(lambda _, number: httpx.Response(200, content=content))
-        driven(server, one(replace(wanted(), prompt=(1, 2))), abilities=able, address=IDS, place=place)
+        driven(server, one(replace(wanted(), prompt=(1, 2))), capabilities=able, address=IDS, place=place)

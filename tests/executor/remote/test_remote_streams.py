@@ -19,8 +19,8 @@ from qpdsl.executor.requests.request import (
 from qpdsl.executor.text.stop import StopWatch
 from tests.support.remote.scripted_requests import by_seed, one, piece, stopping, text_of
 from tests.support.remote.scripted_server import (
-    ABILITIES,
     ADDRESS,
+    CAPABILITIES,
     Body,
     Pieces,
     ScriptedServer,
@@ -45,12 +45,12 @@ def test_a_stop_ends_the_sample_and_closes_the_stream() -> None:
 def test_a_stop_is_sent_where_the_server_names_it() -> None:
     named = answer(" one two;", stop_reason=";")
     server = ScriptedServer(lambda _, number: named)
-    completion = driven(server, one(stopping(";")), abilities=replace(ABILITIES, names_stop=True))
+    completion = driven(server, one(stopping(";")), capabilities=replace(CAPABILITIES, names_stop=True))
     assert server.bodies[0]["stop"] == [";"] and server.bodies[0]["include_stop_str_in_output"] is True
     assert text_of(completion) == [" one two;"] and completion.samples[0].finish == "stop"
     server = ScriptedServer(lambda _, number: answer(" one two", stop_reason=";"))
-    with pytest.raises(EngineError, match="ended at ';', which its answer does not have"):
-        driven(server, one(stopping(";")), abilities=replace(ABILITIES, names_stop=True))
+    with pytest.raises(EngineError, match="stopped at ';', which is not in its answer"):
+        driven(server, one(stopping(";")), capabilities=replace(CAPABILITIES, names_stop=True))
 
 
 def test_a_stream_that_breaks_off_is_read_again_and_shown_once() -> None:
@@ -107,7 +107,7 @@ def test_what_was_under_way_is_begun_anew_by_the_next_drive() -> None:
 
     server = ScriptedServer(lambda body, number: slow(body))
     engine = RemoteEngine(transport=server.transport)
-    engine.add("llm", ADDRESS, ABILITIES, model_of())
+    engine.add("llm", ADDRESS, CAPABILITIES, model_of())
 
     async def first() -> Any:
         driver = asyncio.create_task(engine.drive())

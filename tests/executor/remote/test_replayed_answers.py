@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from qpdsl.executor.remote.completion_store import CompletionStore
-from qpdsl.executor.remote.meter import Meter
+from qpdsl.executor.remote.spending import Meter
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
     SamplingParams,
@@ -17,8 +17,8 @@ from qpdsl.executor.requests.request import (
 from qpdsl.executor.text.stop import StopWatch
 from tests.support.remote.scripted_requests import by_seed, one, piece, stopping, text_of
 from tests.support.remote.scripted_server import (
-    ABILITIES,
     ADDRESS,
+    CAPABILITIES,
     Pieces,
     ScriptedServer,
     driven,
@@ -65,7 +65,7 @@ def test_another_request_is_asked(store: CompletionStore, other: dict[str, Any])
 def test_another_server_or_version_is_asked(store: CompletionStore) -> None:
     server = ScriptedServer(by_seed)
     driven(server, one(wanted()), store=store)
-    driven(server, one(wanted()), store=store, abilities=replace(ABILITIES, version="2"))
+    driven(server, one(wanted()), store=store, capabilities=replace(CAPABILITIES, version="2"))
     driven(server, one(wanted()), store=store, address=replace(ADDRESS, url="http://127.0.0.1:8001/v1"))
     assert len(server.bodies) == 3
 
@@ -114,7 +114,7 @@ def test_a_store_that_fails_is_told_once_and_the_run_goes_on(store: CompletionSt
     told: list[str] = []
     completion = driven(ScriptedServer(by_seed), one(wanted(keys=(1, 2, 3))), store=store, tell=told.append)
     assert len(completion.samples) == 3
-    assert len(told) == 1 and told[0].startswith("completions are not kept any more")
+    assert len(told) == 1 and told[0].startswith("completions are no longer cached")
 
 
 def test_a_replay_costs_nothing(store: CompletionStore) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qpdsl.executor.remote.request_queue import QueuedRequest, RequestQueue, prefix_of
-from qpdsl.executor.requests.request import Owner, Priority
+from qpdsl.executor.requests.request import Client, Priority
 
 
 class NamedQueue:
@@ -14,8 +14,8 @@ class NamedQueue:
         self.queue: RequestQueue[QueuedRequest] = RequestQueue(lambda: self.now)
         self.names: dict[QueuedRequest, str] = {}
 
-    def put(self, name: str, owner: Owner, tokens: tuple[int, ...] = (), priority: Priority = 0) -> QueuedRequest:
-        request = QueuedRequest(owner, priority, prefix_of(tokens))
+    def put(self, name: str, client: Client, tokens: tuple[int, ...] = (), priority: Priority = 0) -> QueuedRequest:
+        request = QueuedRequest(client, priority, prefix_of(tokens))
         self.names[request] = name
         self.queue.put(request)
         return request
@@ -31,33 +31,33 @@ class NamedQueue:
 def test_one_owner_goes_in_the_order_of_arrival() -> None:
     queue = NamedQueue()
     for name in "abcd":
-        queue.put(name, Owner("row"))
+        queue.put(name, Client("row"))
     assert queue.order() == "abcd"
 
 
 def test_many_samples_of_a_row_do_not_hold_up_the_others() -> None:
     queue = NamedQueue()
     for name in "aaaaaaaa":
-        queue.put(name, Owner("first"))
-    queue.put("b", Owner("second"))
-    queue.put("c", Owner("third"))
+        queue.put(name, Client("first"))
+    queue.put("b", Client("second"))
+    queue.put("c", Client("third"))
     assert queue.order() == "abc" + "a" * 7
 
 
 def test_the_urgent_go_first_then_the_earliest_deadline_then_run_ahead() -> None:
     queue = NamedQueue()
-    queue.put("f", Owner("ahead", urgency=5), priority=1)
-    queue.put("d", Owner("plain"))
-    queue.put("c", Owner("late", deadline=9.0))
-    queue.put("b", Owner("early", deadline=3.0))
-    queue.put("a", Owner("urgent", urgency=1))
+    queue.put("f", Client("ahead", urgency=5), priority=1)
+    queue.put("d", Client("plain"))
+    queue.put("c", Client("late", deadline=9.0))
+    queue.put("b", Client("early", deadline=3.0))
+    queue.put("a", Client("urgent", urgency=1))
     assert queue.order() == "abcdf"
 
 
 def test_promoted_work_is_needed_work() -> None:
     queue = NamedQueue()
-    request = queue.put("a", Owner("first"), priority=1)
-    queue.put("b", Owner("second"))
+    request = queue.put("a", Client("first"), priority=1)
+    queue.put("b", Client("second"))
     queue.queue.promote(request)
     assert queue.order() == "ab"
 
@@ -66,25 +66,25 @@ def test_prompts_that_share_a_prefix_stand_together() -> None:
     queue = NamedQueue()
     for number, name in enumerate("axbycz"):
         tokens = tuple(range(20)) if name in "abc" else tuple(range(100, 120))
-        queue.put(name, Owner(str(number)), tokens)
+        queue.put(name, Client(str(number)), tokens)
     assert queue.order() == "abcxyz"
 
 
 def test_no_prefix_waits_for_ever() -> None:
     queue = NamedQueue()
-    queue.put("x", Owner("other"), tuple(range(100, 120)))
+    queue.put("x", Client("other"), tuple(range(100, 120)))
     queue.queue.take()
-    queue.put("x", Owner("another"), tuple(range(200, 220)))
+    queue.put("x", Client("another"), tuple(range(200, 220)))
     for number in range(200):
-        queue.put("a", Owner(str(number)), tuple(range(100, 120)))
+        queue.put("a", Client(str(number)), tuple(range(100, 120)))
     assert queue.order().index("x") <= 70
 
 
 def test_what_is_to_wait_waits_and_goes_back_to_its_place() -> None:
     queue = NamedQueue()
-    first = queue.put("a", Owner("row"))
-    queue.put("b", Owner("row"))
-    queue.put("c", Owner("row"))
+    first = queue.put("a", Client("row"))
+    queue.put("b", Client("row"))
+    queue.put("c", Client("row"))
     assert queue.take() == "a"
     first.not_before = 5.0
     queue.queue.returned(first)
@@ -96,7 +96,7 @@ def test_what_is_to_wait_waits_and_goes_back_to_its_place() -> None:
 
 def test_who_left_is_not_taken() -> None:
     queue = NamedQueue()
-    request = queue.put("a", Owner("row"))
-    queue.put("b", Owner("row"))
+    request = queue.put("a", Client("row"))
+    queue.put("b", Client("row"))
     assert queue.queue.remove(request) and not queue.queue.remove(request)
     assert queue.order() == "b" and len(queue.queue) == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from qpdsl.executor.requests.confidence import Confidence
+from qpdsl.executor.requests.drawing import Confidence, ConfidenceFloor, DrawFigures
 
 
 def test_a_token_must_be_over_the_threshold() -> None:
@@ -36,3 +38,18 @@ def test_numbers_that_mean_nothing_are_refused() -> None:
         Confidence(share=1.5)
     with pytest.raises(ValueError, match="threshold"):
         Confidence("entropy", float("nan"))
+
+
+@given(st.lists(st.sampled_from([0.0, 1.5, 2.0, 7.25]), max_size=20), st.integers(1, 6), st.integers(0, 20))
+def test_a_floor_goes_on_where_another_request_left_off(drawn: list[float], window: int, cut: int) -> None:
+    floor = ConfidenceFloor(window, 2.0, 5)
+    chosen = [value for value in drawn if value]
+    wanted = [sum(chosen[at - window : at]) / window for at in range(window, len(chosen) + 1)]
+    first, rest = drawn[:cut], drawn[cut:]
+    follow = floor.follow()
+    means = [follow.push(value) for value in first]
+    onward = floor.after(DrawFigures(0.0, value, 0.0) for value in first)
+    assert onward == floor.after(DrawFigures(0.0, value, 0.0) for value in first if value)
+    follow = onward.follow()
+    means += [follow.push(value) for value in rest]
+    assert [mean for mean in means if mean is not None] == wanted

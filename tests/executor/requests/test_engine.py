@@ -9,7 +9,7 @@ from qpdsl import zoo
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.request import GenerateRequest
 from qpdsl.executor.runtime.requirements import required_features
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.models import engine_of, paged
 from tests.support.executor.programs import SHIPPED, case, compiled, shipped
 from tests.support.executor.scripted_engine import CAPABILITIES, result_of
@@ -69,7 +69,7 @@ def test_its_samples_stop_at_stop_strings_and_go_on_in_the_next_round() -> None:
 
 def test_a_request_that_it_does_not_serve_fails_the_instance() -> None:
     result, _ = result_of(compiled(CHOICE), lambda prompt, key: "")
-    assert result.error == "remote does not tell the log-probabilities of given tokens"
+    assert result.error == "remote does not return the log-probabilities of given tokens"
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -102,7 +102,7 @@ def test_greedy_decoding_needs_no_seeds() -> None:
 
 
 def test_a_model_says_what_it_lacks() -> None:
-    assert CAPABILITIES.refusal({"sampling", "logits"}) == "does not tell the logits of given tokens"
+    assert CAPABILITIES.refusal({"sampling", "logits"}) == "does not return the logits of given tokens"
     assert Capabilities(frozenset({"logits"})).refusal({"sampling"}) == "writes no text"
     assert "early_exit" in engine_of(paged("llama")).capabilities("m").features
     assert "early_exit" not in engine_of(paged("llama", num_hidden_layers=1)).capabilities("m").features

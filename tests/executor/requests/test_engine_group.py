@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from qpdsl.executor.requests.engine import Capabilities
-from qpdsl.executor.requests.engine_group import EngineGroup
-from qpdsl.executor.requests.request import GenerateRequest, Owner, Request, SamplingParams
+from qpdsl.executor.requests.engine import Capabilities, EngineGroup
+from qpdsl.executor.requests.request import Client, GenerateRequest, Request, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
-from qpdsl.executor.runtime.instance.owned_engine import OwnedEngine
+from qpdsl.executor.runtime.instance.request_cache import ClientEngine
 
 
 class Plain:
@@ -45,11 +44,11 @@ def test_each_model_is_asked_where_it_is() -> None:
     here, there = Plain(), Plain()
     group = EngineGroup(here)
     group.place("b", there)
-    owner, request = Owner("row", 3, 7.0), GenerateRequest((1,), (2,), SamplingParams(), 4)
+    client, request = Client("row", 3, 7.0), GenerateRequest((1,), (2,), SamplingParams(), 4)
     for model in ("a", "b", "b"):
-        OwnedEngine(group, owner).submit(model, request)
+        ClientEngine(group, client).submit(model, request)
     assert [model for model, _ in here.asked] == ["a"] and [model for model, _ in there.asked] == ["b", "b"]
-    assert [asked.owner for _, asked in (*here.asked, *there.asked)] == [owner] * 3
+    assert [asked.client for _, asked in (*here.asked, *there.asked)] == [client] * 3
     assert group.busy("b") == 2
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from qpdsl.executor.runtime.run import InstanceResult
+from qpdsl.executor.text.context import Turn
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
@@ -66,13 +67,13 @@ def test_each_row_gets_a_value_of_its_own_from_a_conversation_of_its_own() -> No
     assert set(alone.rows[0].columns) == {"sum"}
     four = ran("  chat user=problem\n  split 4\n  call other(problem) into sum\n  generate llm\n  return sum")
     assert len({row.columns["sum"] for row in four.rows}) > 1
-    assert {row.context.turns for row in four.rows if row.context} == {(("user", "What is 0 * 4?"),)}
+    assert {row.context.turns for row in four.rows if row.context} == {(Turn("user", "What is 0 * 4?"),)}
 
 
 def test_a_call_can_come_before_the_conversation() -> None:
     result = ran('  call other("1 + 1") into sum\n  chat user="{sum}: {problem}"\n  generate llm\n  return sum')
     context = result.rows[0].context
-    assert context is not None and context.turns == (("user", f"{result.value}: What is 0 * 4?"),)
+    assert context is not None and context.turns == (Turn("user", f"{result.value}: What is 0 * 4?"),)
 
 
 def test_without_rows_there_is_no_value() -> None:

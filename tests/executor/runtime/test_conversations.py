@@ -80,14 +80,14 @@ def test_an_open_assistant_turn_is_continued(begun: str) -> None:
 def test_an_assistant_turn_before_another_is_an_example() -> None:
     (row,) = rows_of(' chat user="1 + 1?" assistant="2" user=problem\n generate llm temperature=0 max_tokens=6')
     turns = [("user", "1 + 1?"), ("assistant", "2"), ("user", texts(1)[0])]
-    assert row.context is not None and list(row.context.turns) == turns
+    assert row.context is not None and [turn[:2] for turn in row.context.turns] == turns
     assert list(row.generated.tokens) == transformers_goes_on(turns, [], 6)
 
 
 def test_what_was_said_is_a_part_of_the_finished_turn() -> None:
     (row,) = rows_of(' chat user=problem\n say "Yes."\n chat user="Sure?"\n generate llm temperature=0 max_tokens=4')
     turns = [("user", texts(1)[0]), ("assistant", "Yes."), ("user", "Sure?")]
-    assert row.context is not None and list(row.context.turns) == turns
+    assert row.context is not None and [turn[:2] for turn in row.context.turns] == turns
     assert list(row.generated.tokens) == transformers_goes_on(turns, [], 4)
 
 
@@ -176,7 +176,7 @@ def test_a_conversation_can_be_given() -> None:
     stages = " chat messages=history user=problem\n generate llm temperature=0 max_tokens=6"
     (row,) = rows_of(stages, "problem: text, history: messages", history=history)
     turns.append(("user", texts(1)[0]))
-    assert row.context is not None and list(row.context.turns) == turns
+    assert row.context is not None and [turn[:2] for turn in row.context.turns] == turns
     assert list(row.generated.tokens) == transformers_goes_on(turns, [], 6)
     alone = " chat messages=history\n generate llm max_tokens=6"
     result = result_of(alone, "problem: text, history: messages", history=())

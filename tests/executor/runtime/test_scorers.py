@@ -11,12 +11,12 @@ from qpdsl.executor.text.context import encode
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment, Inputs
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.programs import CASES, run_all, texts
 from tests.support.planner.runs import assert_same
 

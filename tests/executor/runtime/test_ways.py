@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from qpdsl.executor.runtime.run import InstanceResult
-from qpdsl.planner.budget.budget_policy import BudgetPolicy, Turn
 from qpdsl.planner.optimize.budgeted_plan import budgeted
 from qpdsl.planner.optimize.optimizer import Optimized, optimize
+from qpdsl.planner.plan.budget_policy import BudgetPolicy, Turn
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.rules import RULES
-from qpdsl.planner.ways.open_program import fixed, ways_of
+from qpdsl.planner.strategies.written_strategies import fixed, strategies_of
 from tests.support.planner.lowered import program_of
 from tests.support.planner.scripted_runs import ENVIRONMENT, result_of
 
@@ -58,7 +58,7 @@ program searched(problem: text, width: int = auto(2, 3)) -> text within budget(t
 }
 """
 PROGRAM = program_of(TEXT, "searched", ENVIRONMENT)
-WAYS = ways_of(PROGRAM)
+WAYS = strategies_of(PROGRAM)
 FAILING, NARROW, WIDE, SEARCH, BEST = (
     [way.name for way in WAYS].index(name)
     for name in ("arm 1", "sampled(n=2)", "sampled(n=6)", "arm 3 (width=3, n=3)", "arm 4")

@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qpdsl.executor.requests.confidence import Confidence
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Confidence, Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
     Completion,
-    Constraint,
     GenerateRequest,
     LogProbRequest,
     Sample,
+    SampleConstraint,
     SamplingParams,
     Watch,
 )
@@ -134,7 +133,7 @@ def unlike() -> dict[str, GenerateRequest]:
         "drawn": replace(base, drawn=2),
         "eos": replace(base, eos=frozenset({EOS, 1})),
         "stop": replace(base, watch=watch, ended_by=("3",)),
-        "constraint": replace(base, constraint=Constraint("regex", "a"), mask=lambda: None),  # type: ignore[arg-type, return-value]
+        "constraint": replace(base, constraint=SampleConstraint("regex", "a"), mask=lambda: None),  # type: ignore[arg-type, return-value]
         "exit": replace(base, exit=EarlyExit(0.5, 2)),
         "routed exit": replace(base, exit=EarlyExit(0.5, 2, route=ExitRouting())),
         "confidence": replace(base, confidence=Confidence()),
@@ -485,7 +484,7 @@ _REQUESTS = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(_REQUESTS, st.integers(0, 25), st.booleans()), min_size=1, max_size=8),
     st.integers(0, 1000),

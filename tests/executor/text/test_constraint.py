@@ -6,6 +6,7 @@ import json
 import re
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -246,7 +247,7 @@ def test_masks_are_the_same_side_by_side() -> None:
 
 
 def test_constraints_of_many_clients_do_not_pile_up() -> None:
-    held = Constrainer(tokenizer(), len(tokenizer()), [])
+    held = Constrainer(tokenizer(), len(tokenizer()), [], most_bytes=32 << 20)
     tracemalloc.start()
     sizes = []
     for number in range(3 * 300):
@@ -261,3 +262,43 @@ def test_constraints_of_many_clients_do_not_pile_up() -> None:
 def test_what_is_no_text_is_no_constraint(kind: str) -> None:
     with pytest.raises(ConstraintError):
         Constrainer(tokenizer(), len(tokenizer()), []).masks(kind, '{"const": "\ud800')
+
+
+def test_what_is_kept_is_bounded_by_its_size() -> None:
+    """Clients of a server may each write schemas of their own, some of them large."""
+    own = Constrainer(tokenizer(), 768, [4], most_bytes=4 << 20)
+    small = json.dumps({"enum": ["first"]})
+    own.masks("json_schema", small)
+    for number in range(12):
+        names = [f"{number}-{i}" for i in range(600)]
+        own.masks("json_schema", json.dumps({"enum": names}))
+        own.masks("json_schema", small)
+        assert own.kept_bytes <= 4 << 20
+    # One that is larger than all together is compiled, and not kept.
+    huge = Constrainer(tokenizer(), 768, [4], most_bytes=1)
+    assert huge.masks("json_schema", small)().admits([]) == 0 and huge.kept_bytes == 0
+
+
+def test_threads_compile_side_by_side() -> None:
+    own = Constrainer(tokenizer(), 768, [4], most_bytes=1 << 20)
+    sources = [json.dumps({"enum": [f"{number}", "b"]}) for number in range(40)] * 3
+    with ThreadPoolExecutor(8) as pool:
+        masks = list(pool.map(lambda source: own.masks("json_schema", source)(), sources))
+    assert all(mask.error is None for mask in masks)
+    assert own.kept_bytes <= 1 << 20
+
+
+def test_a_bounded_constraint_fails_where_a_step_would_take_long() -> None:
+    """Copies of an ambiguous one go on with more and more ways to read what was written."""
+    grammar = "start: a\na: a a | a a a | /[a-z ]/\n"
+    constrainer = Constrainer(tokenizer(), 768, [4])
+    bits = np.zeros((1, 24), dtype=np.int32)
+    errors: dict[bool, str | None] = {}
+    for bounded in (True, False):
+        mask = constrainer.masks("grammar", grammar, bounded=bounded)()
+        for token in tokenizer().encode("a b " * 8, add_special_tokens=False):
+            mask.push(token)
+            mask.fill([mask], bits)
+        errors[bounded] = mask.error
+    assert errors[False] is None
+    assert errors[True] is not None and "Too many items" in errors[True]

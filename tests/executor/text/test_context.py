@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from qpdsl import zoo
-from qpdsl.executor.text.context import Context, ContextError, encode
+from qpdsl.executor.text.chat_template import ContextError
+from qpdsl.executor.text.context import Context, encode
 
 TRIMMING = (
     "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] | trim }}<|end|>\n{% endfor %}"
@@ -28,7 +29,6 @@ PLAIN, TRIM = tokenizer(), tokenizer(TRIMMING)
 
 
 @pytest.mark.parametrize("which", [PLAIN, TRIM], ids=["zoo", "trimming"])
-@settings(deadline=None)
 @given(system=st.text(max_size=30), user=st.text(max_size=60))
 def test_benign_turns_are_tokenized_as_transformers_does(
     which: PreTrainedTokenizerFast, system: str, user: str
@@ -40,7 +40,6 @@ def test_benign_turns_are_tokenized_as_transformers_does(
 
 
 @pytest.mark.parametrize("which", [PLAIN, TRIM], ids=["zoo", "trimming"])
-@settings(deadline=None)
 @given(data=st.data())
 def test_no_message_makes_a_special_token(which: PreTrainedTokenizerFast, data: st.DataObject) -> None:
     specials = ["<|end|>", "<|assistant|>", "<|user|>", "<|pad|>", "<|", "|>", "x", "qpdsl0message0x", "\n"]
@@ -72,6 +71,9 @@ def test_a_tokenizer_without_a_template_and_one_that_rewrites_are_refused() -> N
     refusing = tokenizer("{{ raise_exception('only users here') }}")
     with pytest.raises(ContextError, match="only users here"):
         encode(refusing, Context(turns=(("system", "x"),)))
+    endless = tokenizer("{{ 'x' * 10**6 }}")
+    with pytest.raises(ContextError, match="makes 1,000,000 characters"):
+        encode(endless, Context(turns=(("user", "x"),)))
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from qpdsl import zoo
-from qpdsl.executor.text import resumed_encoding
-from qpdsl.executor.text.context import Encoded, located
-from qpdsl.executor.text.resumed_encoding import ResumedEncoder
+from qpdsl.executor.text import context
+from qpdsl.executor.text.context import Encoded, ResumedEncoder, located
 
 
 def words(*added: AddedToken, normalizer: normalizers.Normalizer | None = None) -> PreTrainedTokenizerFast:
@@ -38,7 +37,6 @@ PARTS = st.lists(st.sampled_from(["<|end|>", "<|user|>", "a", "b", "ab ", " ", "
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(deadline=None)
 @given(parts=st.lists(PARTS, min_size=1, max_size=6), other=PARTS)
 def test_growing_texts_are_encoded_as_each_by_itself(name: str, parts: list[list[str]], other: list[str]) -> None:
     backend = TOKENIZERS[name].backend_tokenizer
@@ -58,7 +56,7 @@ def test_only_what_is_new_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
         encoded.append(text)
         return located(tokenizer, text)
 
-    monkeypatch.setattr(resumed_encoding, "located", noted)
+    monkeypatch.setattr(context, "located", noted)
     encoder = ResumedEncoder(TOKENIZERS["zoo"])
     encoder.encode("<|user|>1 + 1 = 2.<|end|><|assistant|>")
     encoder.encode("<|user|>1 + 1 = 2.<|end|><|assistant|>+<|end|><|user|>2 + 2 = 4.<|end|><|assistant|>")

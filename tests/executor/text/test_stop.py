@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -54,7 +54,6 @@ def stopped(tokenizer: PreTrainedTokenizerFast, tokens: list[int], stop: str) ->
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(deadline=None)
 @given(data=st.data())
 def test_the_text_ends_after_the_first_stop_string(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]
@@ -71,7 +70,6 @@ def test_the_text_ends_after_the_first_stop_string(name: str, data: st.DataObjec
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(deadline=None)
 @given(data=st.data())
 def test_samples_that_share_a_detokenizer_have_the_text_that_each_has_alone(name: str, data: st.DataObject) -> None:
     model = TextModel("m", TOKENIZERS[name], frozenset(), 256, len(TOKENIZERS[name]))

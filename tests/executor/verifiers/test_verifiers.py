@@ -19,7 +19,7 @@ from qpdsl.executor.verifiers.registry import VERIFIERS
 from qpdsl.executor.verifiers.verifier import Verifier
 from qpdsl.grammar.words import VERIFIER_KINDS
 from qpdsl.model_location import locate
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.programs import compiled
 from tests.support.executor.reward_models import CHAT, MAKERS, PROBLEM, STEPS, RewardModel, outcome
 

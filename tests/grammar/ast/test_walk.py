@@ -33,14 +33,14 @@ def test_every_node_once_in_reading_order() -> None:
 
 
 def test_stages_with_those_in_their_blocks() -> None:
-    words = [type(stage).__name__ for stage in walk_stages(BODY)]
-    assert words == ["Chat", "Repeat", "Generate", "Branch", "Score", "Peek", "Score", "Extract", "Call"]
+    words = [stage.operator for stage in walk_stages(BODY)]
+    assert words == ["SetContext", "Repeat", "Generate", "Branch", "Score", "Peek", "Score", "Extract", "Call"]
     assert list(walk_stages(BODY)) == [node for node in walk(BODY) if isinstance(node, ast.Stage)]
     assert [len(blocks(stage)) for stage in walk_stages(BODY)] == [0, 1, 0, 2, 0, 1, 0, 0, 0]
 
 
 def test_columns_with_the_stages_that_make_them() -> None:
-    makers = [(column, type(stage).__name__) for column, stage in column_makers(BODY)]
+    makers = [(column, stage.operator) for column, stage in column_makers(BODY)]
     assert makers == [
         ("draft", "Generate"),
         ("score", "Score"),

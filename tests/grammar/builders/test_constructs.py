@@ -33,8 +33,8 @@ def model(id: str, *, quoted: bool = False) -> ast.ModelRef:
     return ast.ModelRef(id, quoted, span=AT)
 
 
-def draft(model: ast.ModelRef, *, tokens: int | None = None, branches: int | None = None) -> ast.Draft:
-    return ast.Draft("model", model, None, tokens, branches, span=AT)
+def draft(model: ast.ModelRef, *, tokens: int | None = None, branches: int | None = None) -> ast.DraftClause:
+    return ast.DraftClause("model", model, None, tokens, branches, span=AT)
 
 
 def ref(id: str) -> ast.TypeRef:
@@ -140,17 +140,17 @@ def test_stages_of_a_search(text: str, expected: ast.Stage) -> None:
         ('via amortized(m, layer=12, rerank=8, head="f")',
          {"via": ast.Amortized(name("m"), number(12), number(8), "f", span=AT)}),
         ("via amortized(certify=1.5)", {"via": ast.Amortized(None, certify=number(1.5), span=AT)}),
-        ("draft slm", {"draft": draft(model("slm"))}),
-        ("draft draft", {"draft": draft(model("draft"))}),
-        ("draft slm(tokens=6, branches=2)", {"draft": draft(model("slm"), tokens=6, branches=2)}),
-        ('draft "m"(tokens=3)', {"draft": draft(model("m", quoted=True), tokens=3)}),
-        ("draft none", {"draft": ast.Draft("none", span=AT)}),
-        ("draft early_exit", {"draft": ast.Draft("early_exit", span=AT)}),
-        ('draft ngram("t.txt", tokens=4)', {"draft": ast.Draft("ngram", None, "t.txt", 4, span=AT)}),
-        ('draft early_exit("folder")', {"draft": ast.Draft("early_exit", None, "folder", span=AT)}),
-        ('draft eagle("folder")', {"draft": ast.Draft("eagle", None, "folder", span=AT)}),
+        ("draft slm", {"drafts": draft(model("slm"))}),
+        ("draft draft", {"drafts": draft(model("draft"))}),
+        ("draft slm(tokens=6, branches=2)", {"drafts": draft(model("slm"), tokens=6, branches=2)}),
+        ('draft "m"(tokens=3)', {"drafts": draft(model("m", quoted=True), tokens=3)}),
+        ("draft none", {"drafts": ast.DraftClause("none", span=AT)}),
+        ("draft early_exit", {"drafts": ast.DraftClause("early_exit", span=AT)}),
+        ('draft ngram("t.txt", tokens=4)', {"drafts": ast.DraftClause("ngram", None, "t.txt", 4, span=AT)}),
+        ('draft early_exit("folder")', {"drafts": ast.DraftClause("early_exit", None, "folder", span=AT)}),
+        ('draft eagle("folder")', {"drafts": ast.DraftClause("eagle", None, "folder", span=AT)}),
         ("into draft draft into", {}),
-        ("into c n=2\n  draft slm", {"into": name("c"), "n": number(2), "draft": draft(model("slm"))}),
+        ("into c n=2\n  draft slm", {"into": name("c"), "n": number(2), "drafts": draft(model("slm"))}),
     ],
 )  # fmt: skip
 def test_clauses_of_generate(text: str, expected: dict[str, ast.Node]) -> None:
@@ -166,9 +166,16 @@ def test_clauses_of_generate(text: str, expected: dict[str, ast.Node]) -> None:
         ("where finished", ast.Where(name("finished"), span=AT)),
         ("split g", ast.Split(name("g"), span=AT)),
         ("keep 1 by score\n per group", ast.Keep(number(1), name("score"), name("group"), span=AT)),
+        ("first", ast.First(span=AT)),
+        ("first per group", ast.First(per=name("group"), span=AT)),
+        ("first k * 2\n per group", ast.First(ast.Binary("*", name("k"), number(2), span=AT), name("group"), span=AT)),
+        (
+            "let first = first(text)",
+            ast.Let(name("first"), ast.Apply("first", (name("text"),), span=AT, name_span=AT), span=AT),
+        ),
         ("vote a equal=math weight=w", ast.Vote(name("a"), name("w"), "math", span=AT)),
-        ("score logprob into c reduce=min", ast.Score(model("logprob"), "min", into=name("c"), span=AT)),
-        ("score prm\n given q into c", ast.Score(model("prm"), given=name("q"), into=name("c"), span=AT)),
+        ("score logprob into c reduce=min", ast.StepScore(model("logprob"), reduce="min", into=name("c"), span=AT)),
+        ("score prm\n given q into c", ast.StepScore(model("prm"), given=name("q"), into=name("c"), span=AT)),
         ("extract x = find", ast.Extract(name("x"), name("find"), span=AT)),
         ("extract where = .where", ast.Extract(name("where"), ast.JsonPath(("where",), span=AT), span=AT)),
         ("call q()", ast.Call("q", span=AT, name_span=AT)),
@@ -206,22 +213,19 @@ def test_values(text: str, expected: ast.Expr | None) -> None:
 
 def test_a_judge() -> None:
     rubric = ast.Template(("Rate ", name("x")), span=AT)
-    judge = ast.Judge(model("llm"), rubric, -1, 5, span=AT)
-    assert stage('score judge(llm, "Rate {x}", -1..5)') == ast.Score(judge, span=AT)
+    assert stage('score judge(llm, "Rate {x}", -1..5)') == ast.Judge(model("llm"), rubric, -1, 5, span=AT)
 
 
 def test_what_a_model_is_asked() -> None:
     asked = ast.Template(("Right? ", name("x")), span=AT)
-    judge = ast.Judge(model("llm"), asked, 0, 9, whole=True, span=AT)
-    assert stage('score judge(llm, "Right? {x}") as int(0..9) reduce=expected\n of a') == ast.Score(
-        judge, "expected", name("a"), span=AT
+    assert stage('score judge(llm, "Right? {x}") as int(0..9) reduce=expected\n of a') == ast.Judge(
+        model("llm"), asked, 0, 9, whole=True, reduce="expected", of=name("a"), span=AT
     )
     yes, no = (ast.Template((text,), span=AT) for text in ("Yes", "No"))
-    assert stage('score prob(llm, "Right? {x}", "Yes", "No")') == ast.Score(
-        ast.Prob(model("llm"), asked, (yes, no), span=AT), span=AT
-    )
-    compared = ast.Compare(model("llm"), ast.Template((ast.Path(name("a"), ("x",), span=AT),), span=AT), False, span=AT)
-    assert stage('best by compare(llm, "{a.x}", both=false) per g') == ast.Best(compared, name("g"), span=AT)
+    assert stage('score prob(llm, "Right? {x}", "Yes", "No")') == ast.Prob(model("llm"), asked, (yes, no), span=AT)
+    shown = ast.Template((ast.Path(name("a"), ("x",), span=AT),), span=AT)
+    compared = ast.Tournament(model("llm"), shown, False, name("g"), span=AT)
+    assert stage('best by compare(llm, "{a.x}", both=false) per g') == compared
     # Elsewhere it is a name as any other.
     assert stage("best by compare") == ast.Best(name("compare"), span=AT)
 

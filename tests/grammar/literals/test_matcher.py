@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from qpdsl.grammar.literals import regex
 from qpdsl.grammar.literals.early_match import early_matcher
 from qpdsl.grammar.literals.matcher import Matcher
-from qpdsl.grammar.literals.regex_tree import MOST_CHARACTERS
+from qpdsl.grammar.literals.regex import MAX_CHARACTERS
 from tests.support.grammar import random_patterns
 
 
@@ -53,6 +54,32 @@ def test_what_python_finds_is_found_in_detail(pattern: str, text: str) -> None:
     assert match.group == (expected[1] if expected.re.groups else None)
 
 
+def test_all_matches_are_those_that_python_finds() -> None:
+    chance = random.Random(4)
+    beside_empty = 0
+    for _ in range(700):
+        # Patterns that may match nothing have matches beside empty ones.
+        pattern = chance.choice(["{}", "(?:{})*", "(?:{})?", "(?:{})*?", "{}|"]).format(random_patterns.pattern(chance))
+        if regex.check(pattern, 1) is not None:
+            continue
+        ours, python = Matcher(pattern), re.compile(pattern)
+        for text in (random_patterns.text(chance) for _ in range(15)):
+            expected = list(python.finditer(text))
+            assert [match.text for match in ours.all(text)] == [match[0] for match in expected], (pattern, text)
+            if python.groups:
+                assert [match.group for match in ours.all(text)] == [match[1] for match in expected], (pattern, text)
+            beside_empty += any(one.end() == other.start() for one, other in pairwise(expected) if not one[0])
+    assert beside_empty > 300
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [(r"\d*|[+*-]", "3+4"), ("[a-z]*|\\d+", "12ab3"), ("x*|b", "b"), ("^|b", "bb"), ("$|\n", "a\n")],
+)
+def test_a_match_follows_an_empty_one_at_the_same_place(pattern: str, text: str) -> None:
+    assert [match.text for match in Matcher(pattern).all(text)] == [match[0] for match in re.finditer(pattern, text)]
+
+
 class Counted(Matcher):
     """Counts the steps from one character to the next that no cache saves."""
 
@@ -81,7 +108,7 @@ def test_each_character_is_looked_at_once_or_twice(pattern: str, text: str) -> N
 
 
 def test_a_matcher_forgets_states_and_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qpdsl.grammar.literals.matcher._MOST_CACHED", 5)
+    monkeypatch.setattr("qpdsl.grammar.literals.matcher._MAX_CACHED", 5)
     chance, pattern = random.Random(2), r"(a|b)*a(?:a|b){3}(\s|$)"
     matcher = Matcher(pattern)
     for _ in range(50):
@@ -115,7 +142,7 @@ def test_a_settled_match_is_that_of_every_longer_text() -> None:
 
 
 def test_a_pattern_that_is_too_large_is_refused() -> None:
-    assert regex.check(f"a{{{MOST_CHARACTERS}}}", 1) is None
-    for pattern in (f"a{{{MOST_CHARACTERS + 1}}}", "((a{100}){100}){100}", "(?:ab){,9}" + "a?" * MOST_CHARACTERS):
+    assert regex.check(f"a{{{MAX_CHARACTERS}}}", 1) is None
+    for pattern in (f"a{{{MAX_CHARACTERS + 1}}}", "((a{100}){100}){100}", "(?:ab){,9}" + "a?" * MAX_CHARACTERS):
         fault = regex.check(pattern, 1)
         assert fault is not None and fault.code in ("QP118", "QP119")

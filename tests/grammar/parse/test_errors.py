@@ -7,9 +7,9 @@ import pytest
 
 from qpdsl.grammar.diagnostic import Diagnostic, QpError, more_note, render, to_json
 from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
+from qpdsl.grammar.printable import cells
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source
-from qpdsl.grammar.width import cells
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from tests.support.golden import check
 
 ERRORS = Path(__file__).parent / "errors"
@@ -123,7 +123,7 @@ def test_json_has_the_same_facts() -> None:
             "end_column": 11,
             "label": "unknown role",
             "related": [],
-            "notes": ["form: chat system= user= assistant= messages="],
+            "notes": ["form: chat system= user= assistant= messages= history=template|tokens"],
             "help": "did you mean `user`?",
             "edit": {"line": 2, "column": 8, "end_line": 2, "end_column": 11, "text": "user"},
         }

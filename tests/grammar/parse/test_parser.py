@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qpdsl.grammar import ast
@@ -12,7 +12,7 @@ from qpdsl.grammar.files import Files
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
 from qpdsl.grammar.source import Source, Span
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment
 from tests.support.grammar.trees import parsed
 from tests.support.paths import ROOT
@@ -144,7 +144,6 @@ def layouts(draw: st.DrawFn) -> str:
     )
 
 
-@settings(deadline=None)
 @given(layouts())
 def test_any_layout_parses_to_the_same_tree(text: str) -> None:
     assert parsed(text) == parsed(BEAM)
@@ -228,7 +227,6 @@ def expressions() -> st.SearchStrategy[ast.Expr]:
     )
 
 
-@settings(deadline=None)
 @given(expressions())
 def test_formatted_expressions_parse_to_themselves(expr: ast.Expr) -> None:
     assert value(format_expr(expr)) == expr
@@ -250,7 +248,7 @@ def test_pipelines() -> None:
     ]
     lowered = lower(file)
     assert lowered.models == {"llm": "zoo/counting"}
-    assert lowered.plan.op(lowered.plan.root).stage == 4
+    assert lowered.plan[-1].op.stage == 4
 
 
 def test_a_pipeline_without_stages() -> None:

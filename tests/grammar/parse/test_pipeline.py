@@ -8,7 +8,7 @@ from qpdsl.grammar.diagnostic import Diagnostic, QpError
 from qpdsl.grammar.format.unparse import format_type
 from qpdsl.grammar.parse.parser import parse_pipeline
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 
 START = "chat user=q | generate llm n=2 | score prm | "
 

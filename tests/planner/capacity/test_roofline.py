@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from qpdsl.planner.capacity.advice import advice
 from qpdsl.planner.capacity.architecture import NUMBER_BYTES, Architecture, Experts
 from qpdsl.planner.capacity.hardware import GIB, USUAL, Hardware, known_hardware, named_hardware
-from qpdsl.planner.capacity.memory_parts import memory_parts
-from qpdsl.planner.capacity.roofline import Held, crossover, decode_step, prefill_seconds
-from qpdsl.planner.capacity.roofline_report import roofline_report
+from qpdsl.planner.capacity.roofline import HeldModel, crossover, decode_step, memory_parts, prefill_seconds
+from qpdsl.planner.capacity.roofline_report import advice, roofline_report
 from qpdsl.planner.explain.roofline_tables import roofline_json, roofline_text
 
 # Llama 3 70B, as its configuration has it.
@@ -26,8 +24,8 @@ def hardware(name: str) -> Hardware:
     return found
 
 
-def held(architecture: Architecture = LLAMA, kind: str = "bf16", kv: str = "fp16") -> Held:
-    return Held(architecture, NUMBER_BYTES[kind], kind, NUMBER_BYTES[kv])
+def held(architecture: Architecture = LLAMA, kind: str = "bf16", kv: str = "fp16") -> HeldModel:
+    return HeldModel(architecture, NUMBER_BYTES[kind], kind, NUMBER_BYTES[kv])
 
 
 @pytest.mark.parametrize(("kv", "users"), [("fp16", 126), ("fp8", 252), ("int8", 252), ("int4", 504)])
@@ -112,7 +110,7 @@ def test_hardware_by_name() -> None:
 def said(name: str, weights: float, context: int = 4096, architecture: Architecture = LLAMA) -> str:
     on = hardware(name)
     parts = tuple(memory_parts(architecture, on, weights, kv, NUMBER_BYTES[kv], (context,)) for kv in ("fp16", "int4"))
-    model = Held(architecture, weights / architecture.parameters, "bf16", 2.0)
+    model = HeldModel(architecture, weights / architecture.parameters, "bf16", 2.0)
     return " ".join(advice(model, on, parts, context))
 
 

@@ -12,11 +12,11 @@ from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
 from qpdsl.grammar.words import COLUMNS
-from qpdsl.planner.check.lower import lower
-from qpdsl.planner.explain.operators import describe
+from qpdsl.planner.check.program import lower
+from qpdsl.planner.explain.plan import describe
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.ops import LogicalPlan
+from qpdsl.planner.plan.logical import LogicalPlan
 from tests.support.planner.lowered import chain, name, program_of
 
 FILE = """
@@ -38,12 +38,10 @@ program solve(question: text, n: int = 2, tail: text = "!") -> text {
 def described(plan: LogicalPlan) -> list[tuple[int, str, list[str]]]:
     """Every operator, those of bodies too, with its stage and columns."""
     found = []
-    for node in plan.order():
-        op = plan.op(node)
-        if not isinstance(op, ops.Start):
-            found.append((op.stage, describe(op, {}), list(plan.columns(node))))
-        if isinstance(op, ops.Repeat):
-            found += described(op.body)
+    for node in plan:
+        found.append((node.op.stage, describe(node.op, {}), list(node.columns)))
+        if isinstance(node.op, ops.Repeat):
+            found += described(node.inside[0])
     return found
 
 
@@ -72,16 +70,17 @@ def test_a_call_is_the_stages_in_its_place(call: str, pasted: str) -> None:
 def test_the_result_of_a_call() -> None:
     """Its stages stand inside, and leave no column but its own."""
     program = program_of(FILE % "call solve(problem) into answer", "main")
-    call = chain(program)[-3]
+    node = program.plan[-3]
+    call = node.op
     assert isinstance(call, ops.Call)
-    assert (call.program, call.into, call.value, call.stage) == ("solve", "answer", name("answer"), 1)
-    assert [stage for stage, _, _ in described(call.body)] == [2, 3, 4, 5]
-    assert list(program.plan.columns("1")) == [*COLUMNS, "answer"]
+    assert (call.program, call.into, call.value, call.stage) == ("solve", name("answer"), name("answer"), 1)
+    assert [stage for stage, _, _ in described(node.inside[0])] == [2, 3, 4, 5]
+    assert list(node.columns) == [*COLUMNS, "answer"]
 
 
 def test_a_call_needs_no_conversation_before_it() -> None:
     text = FILE.replace('chat system="Be brief."', "call solve(problem) into answer") % "chat user=answer"
-    assert [type(op) for op in chain(program_of(text, "main"))][:3] == [ops.Start, ops.Call, ops.SetContext]
+    assert [type(op) for op in chain(program_of(text, "main"))][:2] == [ops.Call, ops.Chat]
     with pytest.raises(QpError, match="no stage starts a context") as error:
         program_of('program p() { call q() into x }\nprogram q() { chat user="a" | generate "m" }', "p")
     assert [found.code for found in error.value.diagnostics] == ["QP215"]

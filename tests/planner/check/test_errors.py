@@ -8,7 +8,7 @@ from qpdsl.grammar.diagnostic import Diagnostic, QpError, render
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import check as check_file
+from qpdsl.planner.check.program import check as check_file
 from qpdsl.planner.names.modules import Environment, Inputs
 from tests.support.golden import check
 

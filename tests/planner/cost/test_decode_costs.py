@@ -10,7 +10,7 @@ from qpdsl.planner.cost.device import Curve, Device, nominal
 from qpdsl.planner.cost.estimate import estimate_cost
 from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
 from qpdsl.planner.cost.statistics import Statistics
-from qpdsl.planner.cost.timing import Load
+from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.optimize.by_cost import choice_of
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
@@ -24,7 +24,7 @@ program p(problem: text) -> text {{
   generate llm {clause}
 }}
 """
-ONE = Load(1)
+ONE = RunLoad(1)
 
 
 def ruled(clause: str = "", without: tuple[str, ...] = ()) -> PhysicalPlan:

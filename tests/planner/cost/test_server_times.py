@@ -8,10 +8,9 @@ import pytest
 
 from qpdsl.planner.cost.device import nominal
 from qpdsl.planner.cost.estimate import estimate_cost, with_costs
-from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
-from qpdsl.planner.cost.server_calls import calls_json
+from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures, calls_json
 from qpdsl.planner.cost.statistics import Statistics
-from qpdsl.planner.cost.timing import Load
+from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.explain.analyze import Analysis
 from qpdsl.planner.explain.measurements import servers_text
 from qpdsl.planner.explain.plan import explain, explain_json
@@ -55,7 +54,7 @@ def figures(in_flight: int = 4, seconds: float = 2.0, **counts: int) -> RunFigur
 
 def test_without_earlier_runs_nothing_is_estimated() -> None:
     physical = planned()
-    estimate = estimate_cost(physical, nominal(), Statistics(), Load(problems=4))
+    estimate = estimate_cost(physical, nominal(), Statistics(), RunLoad(problems=4))
     assert estimate.seconds is None and estimate.costs["1"].seconds is None
     scored = estimate.costs["2"].seconds
     assert scored is not None and scored > 0
@@ -68,7 +67,7 @@ def test_without_earlier_runs_nothing_is_estimated() -> None:
 def test_what_was_waited_is_waited_again() -> None:
     physical, statistics = planned(), Statistics()
     statistics.add(physical, figures())
-    estimate = estimate_cost(physical, nominal(), statistics, Load(problems=4, in_flight=4))
+    estimate = estimate_cost(physical, nominal(), statistics, RunLoad(problems=4, in_flight=4))
     assert estimate.costs["1"].seconds == pytest.approx(8.0)
     scored = estimate.costs["2"].seconds
     assert estimate.seconds is not None and scored is not None and 2.0 < estimate.seconds < 2.1 + scored
@@ -101,7 +100,7 @@ def test_what_was_replayed_says_nothing_of_a_server() -> None:
 def test_an_analysis_has_the_calls() -> None:
     physical = planned()
     counts = {"retries": 2, "server_cached": 96, "cost_millionths": 12_500}
-    run, estimate = figures(**counts), estimate_cost(physical, nominal(), Statistics(), Load(problems=4))
+    run, estimate = figures(**counts), estimate_cost(physical, nominal(), Statistics(), RunLoad(problems=4))
     analysis = Analysis(physical, run, estimate)
     text = analysis.text()
     assert "8.00 s waited (est not measured)" in text and "8.00 s (est not measured)" in text

@@ -14,12 +14,12 @@ from qpdsl.planner.cost.cardinality import cardinalities
 from qpdsl.planner.cost.device import nominal
 from qpdsl.planner.cost.estimate import estimate_cost
 from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
-from qpdsl.planner.cost.statistics import MOST_PROGRAMS, Statistics, clock_key
+from qpdsl.planner.cost.statistics import MAX_PROGRAMS, Statistics, clock_key
 from qpdsl.planner.cost.validation import SMALLEST
 from qpdsl.planner.optimize.by_cost import choose
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
-from qpdsl.sources.programs import load_program
+from qpdsl.session.programs import load_program
 
 
 def plan_of(name: str = "self_consistency", naive: bool = False, **values: int) -> PhysicalPlan:
@@ -191,9 +191,9 @@ def test_without_any_there_are_rules_of_thumb() -> None:
 def test_they_are_bounded() -> None:
     statistics = Statistics()
     plan = plan_of("greedy")
-    for number in range(MOST_PROGRAMS + 3):
+    for number in range(MAX_PROGRAMS + 3):
         statistics.add(replace(plan, name=f"p{number}"), figures())
-    assert len(statistics.programs) == MOST_PROGRAMS
+    assert len(statistics.programs) == MAX_PROGRAMS
     assert not any(found.name == "p0" for found in statistics.programs.values())
 
 

@@ -16,11 +16,11 @@ from qpdsl.planner.cost.device import nominal
 from qpdsl.planner.cost.estimate import estimate_cost
 from qpdsl.planner.cost.run_figures import MemoryPart, RunFigures, operator_seconds, total
 from qpdsl.planner.cost.statistics import Statistics, clock_key
-from qpdsl.planner.cost.timing import Load
+from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.explain.analyze import Analysis
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.sources.programs import load_program
+from qpdsl.session.programs import load_program
 from tests.support.golden import check
 
 HERE = Path(__file__).parent / "analyses"
@@ -114,7 +114,7 @@ def measured(events: list[Event]) -> RunFigures:
 
 def analysis(statistics: Statistics | None = None) -> Analysis:
     plan, figures = plan_of("beam_search"), measured(beam_search())
-    return Analysis(plan, figures, estimate_cost(plan, nominal(), statistics or Statistics(), Load(1)))
+    return Analysis(plan, figures, estimate_cost(plan, nominal(), statistics or Statistics(), RunLoad(1)))
 
 
 def test_the_text() -> None:

@@ -12,9 +12,9 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.parse.parser import parse_file
+from qpdsl.grammar.printable import cells
 from qpdsl.grammar.source import Source, Span
-from qpdsl.grammar.width import cells
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.explain.plan import explain, explain_json
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.optimize.optimizer import planned
@@ -80,7 +80,7 @@ def test_columns_stand_under_each_other() -> None:
 def test_operators_of_a_beam_search() -> None:
     physical = planned(lowered(PROGRAMS / "beam_search.qp"))
     inputs = dict(inputs_of(explain_json(physical)["operators"]))
-    found = [(op.id, type(op.op).__name__, op.op.stage, op.rows, inputs[op.id]) for op in everything(physical.ops)]
+    found = [(op.id, op.op.operator, op.op.stage, op.rows, inputs[op.id]) for op in everything(physical.ops)]
     assert found == [
         ("0", "SetContext", 0, 1, []),
         ("1", "Repeat", 1, 4, ["0"]),
@@ -93,3 +93,13 @@ def test_operators_of_a_beam_search() -> None:
     ]
     assert list(physical.ops[-1].columns)[-2:] == ["score", "answer"]
     assert physical.score_column == "score"
+
+
+def test_a_program_of_thousands_of_stages_is_explained() -> None:
+    stages = "".join(f"  where tokens > {number}\n" for number in range(1200))
+    text = f'model llm = "m"\nprogram p(problem: text) -> text {{\n  chat user=problem\n  generate llm\n{stages}}}\n'
+    program = lower(parse_file(Source("p.qp", text)), None, Environment())
+    for naive in (False, True):
+        shown = explain(planned(program, naive=naive))
+        assert shown.count("where tokens > ") == 1200
+        assert len(shown) < 1_200_000

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from qpdsl.grammar.width import cells
+from qpdsl.grammar.printable import cells
 from qpdsl.planner.explain.plan import explain
 from qpdsl.planner.explain.tree_table import folded, laid_out
 from qpdsl.planner.explain.versions import compare, trace

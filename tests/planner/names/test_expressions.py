@@ -11,8 +11,7 @@ from qpdsl.planner.names.scope import BoundColumn, Scope
 from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan.evaluate import evaluate_each
 from qpdsl.planner.values.library import AGGREGATES, OF_SEVERAL, ROW_FUNCTIONS
-from qpdsl.planner.values.value import Value, frozen
-from qpdsl.planner.values.value_types import holds, item_of, record_of
+from qpdsl.planner.values.value import Value, frozen, holds, item_of, record_of
 from tests.support.executor.rows import NOWHERE, expr
 
 RECORD = record_of({"name": "text", "sizes": "[float]"})
@@ -45,13 +44,14 @@ class Expressions:
         inner = [self.text(depth - 1) for _ in range(3)]
         function = pick.choice([*ROW_FUNCTIONS])
         aggregate = pick.choice([*AGGREGATES])
+        more = ", 0.5" if aggregate == "quantile" else ""
         per = f" per {pick.choice([*COLUMNS])}" if pick.random() < 0.4 else ""
         return pick.choice(
             [
                 f"({inner[0]}) {pick.choice(OPERATORS)} ({inner[1]})",
                 f"{pick.choice(['not ', '-'])}({inner[0]})",
                 f"{function}({', '.join(inner[: len(ROW_FUNCTIONS[function].takes)])})",
-                f"{aggregate}({inner[0]}{per})",
+                f"{aggregate}({inner[0]}{more}{per})",
                 f"{pick.choice([*OF_SEVERAL])}({inner[0]}, {inner[1]})",
                 f"[{inner[0]}, {inner[1]}]",
                 f"{{a: {inner[0]}, b: {inner[1]}}}" if depth == 3 else inner[0],

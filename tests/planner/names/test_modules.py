@@ -11,7 +11,7 @@ from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import check
+from qpdsl.planner.check.program import check
 from qpdsl.planner.names.modules import Environment
 
 PROGRAM = 'program p(q: text) { chat user=q | generate "m" %s }'

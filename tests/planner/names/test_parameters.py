@@ -11,7 +11,7 @@ from qpdsl.grammar.files import Files
 from qpdsl.grammar.format.formatter import format_source, print_file
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import lower, lower_all
+from qpdsl.planner.check.program import lower, lower_all
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.plan.logical import LogicalProgram
 from tests.support.planner.lowered import program_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from qpdsl.planner.optimize.alternatives import of_operators
+from qpdsl.planner.optimize.by_cost import of_operators
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan

@@ -8,7 +8,7 @@ import pytest
 
 from qpdsl.planner.cost.demand import Demand
 from qpdsl.planner.cost.device import Curve, Device, ModelProfile, ModelShape
-from qpdsl.planner.cost.timing import Load
+from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.explain.surface_tables import surface_json, surface_text
 from qpdsl.planner.optimize.batch_surface import BatchSurface, batch_surface
 
@@ -23,7 +23,7 @@ READS = Demand("2", "prm", 3200, 0, 0, 0, 1, 16, 3200)
 
 
 def surface(kv_bytes: int = 1 << 30, demands: tuple[Demand, ...] = (WRITES, READS)) -> BatchSurface:
-    found = batch_surface(demands, DEVICE, Load(kv_bytes=kv_bytes))
+    found = batch_surface(demands, DEVICE, RunLoad(kv_bytes=kv_bytes))
     assert found is not None
     return found
 
@@ -66,9 +66,9 @@ def test_memory_bounds_the_sequences_side_by_side() -> None:
 def test_a_program_of_one_model_and_of_none() -> None:
     alone = surface(demands=(WRITES,))
     assert alone.optimum.shares == {"llm": 1.0} and alone.optimum.in_turns == pytest.approx(alone.optimum.rate)
-    assert batch_surface((), DEVICE, Load()) is None
+    assert batch_surface((), DEVICE, RunLoad()) is None
     nothing = Demand("1", "llm", 0, 0, 0, 0, 0, 0, 0)
-    assert batch_surface((nothing,), DEVICE, Load()) is None
+    assert batch_surface((nothing,), DEVICE, RunLoad()) is None
 
 
 def test_the_surface_as_text_and_data() -> None:

@@ -6,17 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from qpdsl.planner.budget.budget_policy import BudgetPolicy, Turn
-from qpdsl.planner.budget.policy_words import policy_lines
 from qpdsl.planner.optimize.budgeted_plan import budgeted
 from qpdsl.planner.optimize.optimizer import Optimized, optimize, signature
+from qpdsl.planner.plan.budget_policy import BudgetPolicy, Turn, policy_lines
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import GenerateStrategy, VoteStrategy, everything
 from qpdsl.planner.plan.verify import verify_physical
-from qpdsl.planner.ways.open_program import fixed, ways_of
-from qpdsl.planner.ways.strategy_plan import reached_ways
-from qpdsl.sources.programs import load_program
+from qpdsl.planner.strategies.written_strategies import fixed, reached_strategies, strategies_of
+from qpdsl.session.programs import load_program
 from tests.support.planner.lowered import program_of
 
 TEXT = r"""
@@ -30,7 +28,7 @@ program p(problem: text) -> text within budget(tokens=2000) {
 }
 """
 PROGRAM = program_of(TEXT)
-WAYS = ways_of(PROGRAM)
+WAYS = strategies_of(PROGRAM)
 
 
 def planned(program: LogicalProgram, reads: tuple[str, ...] | None, sure: bool) -> Optimized:
@@ -42,8 +40,8 @@ def policy(first: int, turns: dict[int, Turn]) -> BudgetPolicy:
 
 
 def test_ways_that_no_turn_leads_to_have_no_chain() -> None:
-    assert reached_ways(policy(0, {0: Turn((0.5,), (2, None)), 1: Turn((), (2,))})) == (WAYS[0], WAYS[2])
-    assert reached_ways(policy(1, {0: Turn((), (2,))})) == (WAYS[1],)
+    assert reached_strategies(policy(0, {0: Turn((0.5,), (2, None)), 1: Turn((), (2,))})) == (WAYS[0], WAYS[2])
+    assert reached_strategies(policy(1, {0: Turn((), (2,))})) == (WAYS[1],)
 
 
 def test_each_chain_is_the_plan_of_its_way_with_ids_of_its_own() -> None:

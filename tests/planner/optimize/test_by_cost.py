@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from typing import Any
-from typing import Literal as OneOf
+from typing import Any, Literal
 
 import pytest
 
@@ -24,18 +23,17 @@ from qpdsl.planner.cost.device import (
 )
 from qpdsl.planner.cost.estimate import Estimate, estimate_cost
 from qpdsl.planner.cost.statistics import Statistics
-from qpdsl.planner.cost.timing import Load
+from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.explain.plan import explain, explain_json
-from qpdsl.planner.explain.plan_choice import choice_json, choice_text
-from qpdsl.planner.optimize.alternatives import of_operators
-from qpdsl.planner.optimize.by_cost import choice_of, choose
+from qpdsl.planner.explain.versions import choice_json, choice_text
+from qpdsl.planner.optimize.by_cost import choice_of, choose, of_operators
 from qpdsl.planner.optimize.kv_shares import memory_splits
 from qpdsl.planner.optimize.optimizer import planned, signature
 from qpdsl.planner.optimize.plan_candidate import PlanCandidate, objective, refusal
 from qpdsl.planner.plan.ops import InvalidPlan
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, ScoreStrategy, Tolerance, everything
 from qpdsl.planner.plan.verify import verify_physical
-from qpdsl.sources.programs import load_program, shipped_programs
+from qpdsl.session.programs import load_program, shipped_programs
 from tests.support.executor.programs import HEADER, compiled
 
 NONE = Statistics()
@@ -48,7 +46,7 @@ def plan_of(name: str, naive: bool = False, without: tuple[str, ...] = ()) -> Ph
 
 
 def seconds(plan: PhysicalPlan, problems: int = 32, in_flight: int | None = None) -> float:
-    return estimate_cost(plan, nominal(), NONE, Load(problems, in_flight)).seconds
+    return estimate_cost(plan, nominal(), NONE, RunLoad(problems, in_flight)).seconds
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -81,8 +79,8 @@ def test_more_problems_at_once_take_less_time() -> None:
 
 def test_little_memory_takes_longer() -> None:
     plan = plan_of("beam_search")
-    tight = estimate_cost(plan, nominal(), NONE, Load(64, 64, kv_bytes=1 << 20))
-    ample = estimate_cost(plan, nominal(), NONE, Load(64, 64, kv_bytes=1 << 32))
+    tight = estimate_cost(plan, nominal(), NONE, RunLoad(64, 64, kv_bytes=1 << 20))
+    ample = estimate_cost(plan, nominal(), NONE, RunLoad(64, 64, kv_bytes=1 << 32))
     assert tight.seconds > ample.seconds
 
 
@@ -146,7 +144,7 @@ def quantized(error: float, loss: float | None = None) -> Device:
     return replace(nominal(), measured=True, models={"zoo/counting": profile, "zoo/counting-prm": profile})
 
 
-def within(level: OneOf["exact", "epsilon", "loss"], bound: float | None = None) -> PhysicalPlan:
+def within(level: Literal["exact", "epsilon", "loss"], bound: float | None = None) -> PhysicalPlan:
     return replace(plan_of("beam_search"), within=Tolerance(level, bound))
 
 
@@ -237,7 +235,7 @@ def test_what_does_not_pay_is_taken_back() -> None:
     profile = ModelProfile(SHAPE, 0.0, 160, linear, linear, read_seconds=0.0)
     device = replace(nominal(), models={"zoo/counting": profile, "zoo/counting-prm": profile})
     plan = plan_of("beam_search")
-    chosen = choose(plan, device, NONE, Load(1))
+    chosen = choose(plan, device, NONE, RunLoad(1))
     assert [
         node.strategy.run_ahead for node in everything(plan.ops) if isinstance(node.strategy, GenerateStrategy)
     ] == [1]
@@ -271,7 +269,7 @@ def demand(model: str, sampled: float) -> Demand:
 
 
 def test_memory_goes_to_the_model_that_sets_the_pace() -> None:
-    load = Load(kv_bytes=1000 * SHAPE.kv_bytes)
+    load = RunLoad(kv_bytes=1000 * SHAPE.kv_bytes)
     demands = [demand("a", 100), demand("b", 100)]
     even, *_ = memory_splits(demands, two_models(500, 500), load)
     uneven, *_ = memory_splits(demands, two_models(750, 250), load)
@@ -281,7 +279,7 @@ def test_memory_goes_to_the_model_that_sets_the_pace() -> None:
 
 
 def test_min_max_is_what_trying_everything_finds() -> None:
-    device, load = two_models(900, 300), Load(kv_bytes=1000 * SHAPE.kv_bytes)
+    device, load = two_models(900, 300), RunLoad(kv_bytes=1000 * SHAPE.kv_bytes)
     found, *others = memory_splits([demand("a", 50), demand("b", 200)], device, load)
     best = max(
         min(

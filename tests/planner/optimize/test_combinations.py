@@ -14,10 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.dataset.job import Job, run_rows
-from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.inputs.input_row import InputRow
-from qpdsl.planner.optimize.alternatives import of_operators
+from qpdsl.planner.optimize.by_cost import of_operators
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan
@@ -25,7 +22,11 @@ from qpdsl.planner.plan.verify import verify_physical
 from qpdsl.planner.rules.in_flight import FLOORS, PROBLEMS
 from qpdsl.planner.rules.speculative_expansion import DEPTHS, depths
 from qpdsl.planner.values.value import Value
-from qpdsl.session import Session
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.job import Job
+from qpdsl.runs.row_outcome import Outcome
+from qpdsl.runs.runner import outcomes_of
+from qpdsl.session.session import Session
 from tests.support.executor.programs import arguments, texts
 from tests.support.planner.rules import NAMES, lowered
 from tests.support.planner.runs import SHIPPED
@@ -53,11 +54,10 @@ def outcomes(physical: PhysicalPlan) -> list[Outcome]:
         InputRow(str(number), arguments(physical, **small, **dict.fromkeys(open_, text)))
         for number, text in enumerate(inputs)
     ]
-    session, found = Session(), dict[int, Outcome]()
+    session = Session()
     session.load(physical)
     job = Job(physical, None, 0, with_rows=True)
-    asyncio.run(run_rows(session, job, list(enumerate(rows)), None, found.__setitem__))
-    return [found[number] for number in range(len(rows))]
+    return asyncio.run(outcomes_of(session, job, rows))
 
 
 def combinations(naive: PhysicalPlan, rng: random.Random) -> Iterator[tuple[Picks, PhysicalPlan]]:

@@ -5,36 +5,36 @@ from __future__ import annotations
 from qpdsl.grammar import ast
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source, Span
-from qpdsl.planner.check.lower import check, lower
+from qpdsl.grammar.words import COLUMNS
+from qpdsl.planner.check.program import check, lower
 from qpdsl.planner.plan import ops
 from tests.support.planner.lowered import chain, codes, lowered
 
 
 def test_defaults_and_best() -> None:
     program = lowered("chat user=problem | generate llm | best by logprob")
-    generate, best = chain(program)[2:4]
+    generate, best = chain(program)[1:3]
     assert isinstance(generate, ops.Generate)
-    assert isinstance(best, ops.TopK)
+    assert isinstance(best, ops.Keep)
     assert (generate.n, generate.temperature) == (ast.Literal(1, span=Span(0, 0)), ast.Literal(1.0, span=Span(0, 0)))
     assert (generate.stop, generate.max_tokens) == (None, None)
-    assert best.k == ast.Literal(1, span=Span(0, 0))
+    assert best.count == ast.Literal(1, span=Span(0, 0))
 
 
 def test_stages_are_numbered_in_reading_order() -> None:
     program = lowered("chat user=problem | repeat 2 { generate llm | score prm } | extract a = /x/ | vote a")
-    assert [op.stage for op in chain(program)] == [-1, 0, 1, 4, 5, 6]
-    repeat = chain(program)[2]
-    assert isinstance(repeat, ops.Repeat)
-    assert [repeat.body.op(node).stage for node in repeat.body.order()] == [1, 2, 3]
+    assert [op.stage for op in chain(program)] == [0, 1, 4, 5, 6]
+    repeat = program.plan[1]
+    assert isinstance(repeat.op, ops.Repeat)
+    assert [node.op.stage for node in repeat.inside[0]] == [2, 3]
 
 
 def test_columns_follow_the_stages() -> None:
     program = lowered("chat user=problem | repeat 2 { generate llm | score prm into q } | extract answer = /x/")
-    columns = [list(program.plan.columns(node)) for node in program.plan.order()]
-    assert columns[0] == []
-    assert columns[1] == ["text", "step", "finish", "finished", "logprob", "tokens", "group"]
-    assert columns[2][-1] == "q"
-    assert columns[3][-2:] == ["q", "answer"]
+    columns = [list(node.columns) for node in program.plan]
+    assert columns[0] == list(COLUMNS)
+    assert columns[1][-1] == "q"
+    assert columns[2][-2:] == ["q", "answer"]
     assert program.score_column == "q"
 
 

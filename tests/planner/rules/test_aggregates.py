@@ -6,8 +6,7 @@ import pytest
 
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.baseline import greedy_of
-from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.plan.naive import greedy_of, plan
 from qpdsl.planner.plan.physical import PhysicalPlan, VoteStrategy, everything
 from tests.support.planner.lowered import program_of
 from tests.support.planner.scripted_runs import ENVIRONMENT
@@ -40,7 +39,7 @@ def test_a_vote_is_decided_early_where_each_row_is_looked_at_by_itself(between: 
 
 def test_a_column_that_nobody_reads_is_not_worked_out() -> None:
     stages = "  generate llm n=8\n  let a = mean(tokens)\n  let b = a + 1\n  let c = tokens - mean(tokens)\n  best by c"
-    lets = [node.op.column for node in everything(ruled(stages).ops) if isinstance(node.op, ops.Let)]
+    lets = [node.op.column.id for node in everything(ruled(stages).ops) if isinstance(node.op, ops.Let)]
     assert lets == ["c"]
 
 
@@ -48,7 +47,7 @@ def test_scores_of_other_rows_are_not_the_same_scores() -> None:
     for given, merged in (("problem", True), ("text(count())", False)):
         scored = [f"score prm given {given} into {column}" for column in "ab"]
         chain = ruled("\n".join(["generate llm n=8", scored[0], "where a > 0", scored[1], "best by a + b"])).ops
-        scores = [node for node in everything(chain) if isinstance(node.op, ops.Score)]
+        scores = [node for node in everything(chain) if isinstance(node.op, ops.StepScore)]
         assert [getattr(node.strategy, "same_as", None) is not None for node in scores] == [False, merged]
 
 
@@ -57,5 +56,5 @@ def test_greedy_decoding_is_asked_what_was_worked_out_and_not_what_was_scored() 
     stages += "  let over = score - mean(score)\n  best by over"
     greedy = greedy_of(program_of(text(stages), "p", ENVIRONMENT))
     assert greedy is not None
-    chain = [greedy.plan.op(node) for node in greedy.plan.order()]
-    assert [op.column for op in chain if isinstance(op, ops.Let)] == ["m"]
+    chain = [node.op for node in greedy.plan]
+    assert [op.column.id for op in chain if isinstance(op, ops.Let)] == ["m"]

@@ -10,7 +10,7 @@ from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, everything
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.programs import run_all, texts
 from tests.support.planner.drafted_programs import decode_plans, drafted_program, lossy_program, random_plan
 from tests.support.planner.lowered import program_of

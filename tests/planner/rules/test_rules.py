@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from qpdsl.planner.optimize.optimizer import optimize, signature
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.ops import InvalidPlan
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, ScoreStrategy, everything, plainest
-from qpdsl.planner.plan.rule import Rule
-from qpdsl.planner.rules import RULES
+from qpdsl.planner.plan.rule import Drawing, Rule
+from qpdsl.planner.rules import EFFECTS, RULES
 from tests.support.golden import check
 from tests.support.paths import ROOT
 from tests.support.planner.rules import FIXTURES, NAMES, before_and_after, lowered, rule_of
@@ -111,10 +112,25 @@ def test_a_faulty_rule_fails_loudly(apply: object, message: str) -> None:
 
 
 def test_the_page_lists_every_rule() -> None:
-    path = ROOT / "docs" / "rules.md"
+    path = ROOT / "docs" / "tune" / "cost.md"
     text = path.read_text("utf-8")
     start, end = "<!-- rules -->\n", "<!-- /rules -->"
     rows = [f"| `{rule.name}` | {rule.description} | {rule.equivalence} | {rule.place} |" for rule in RULES]
     table = "\n".join(["| rule | what it does | keeps the plan | its place |", "|---|---|---|---|", *rows, ""])
     before, _, rest = text.partition(start)
     check(path, f"{before}{start}\n{table}\n{end}{rest.partition(end)[2]}".rstrip("\n"))
+
+
+def test_an_effect_goes_by_the_share_that_runs_counted() -> None:
+    ahead, vote = EFFECTS["speculative_expansion"], EFFECTS["decided_vote"]
+    assert ahead.share({"run_ahead": 8, "run_ahead_used": 2}.get) == 0.25
+    assert vote.share({"given_up": 1, "samples": 3}.get) == 0.25
+    never: Counter[str] = Counter()
+    assert ahead.share(never.__getitem__) == ahead.usual and vote.share(never.__getitem__) == vote.usual
+    drawing = Drawing(sampled=100, steps=50, length=10, longest=20, runs=4, idle=0.5)
+    assert (
+        ahead.drawing(GenerateStrategy(), drawing, 0.25) == drawing == vote.drawing(GenerateStrategy(), drawing, 0.25)
+    )
+    running = ahead.drawing(GenerateStrategy(run_ahead=1), drawing, 0.25)
+    assert running.sampled == 137.5 and running.steps == 45
+    assert vote.drawing(GenerateStrategy(vote="3"), drawing, 0.25).sampled == 75

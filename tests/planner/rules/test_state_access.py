@@ -15,6 +15,7 @@ from qpdsl.executor.runtime import run as runtime
 from qpdsl.executor.runtime.instance.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.instance.instance import Instance
 from qpdsl.grammar.diagnostic import QpError
+from qpdsl.grammar.source import Span
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalOp
@@ -29,6 +30,7 @@ _CLOSING = """program p(problem: text) -> text like search_and_learn {
   chat user=problem
   split 2
   repeat 3 { generate llm n=2 temperature=1.0 stop="." | score prm given problem | keep 1 by score per group }
+  first 2 per group
   split 3 by score
   score entropy into unsure
   best by score
@@ -51,7 +53,7 @@ _read: dict[type[ops.Operator], set[str]] = defaultdict(set)
 class Watched(Generated):
     """What was generated in a row, which notes who reads what of it. A copy that hands everything on reads nothing."""
 
-    reader: type[ops.Operator] = ops.Start
+    reader: type[ops.Operator] = ops.Operator
 
     def __getattribute__(self, name: str) -> Any:
         if name in GENERATED and not sys._getframe(1).f_code.co_filename.endswith("dataclasses.py"):
@@ -87,7 +89,7 @@ def test_every_operator_says_what_it_does_to_rows() -> None:
         pass
 
     with pytest.raises(TypeError, match="nothing is said of what Unheard does"):
-        state_access(Unheard(stage=0, span=ops.Span(0, 0)))
+        state_access(Unheard(stage=0, span=Span(0, 0)))
 
 
 def test_operators_read_and_change_no_more_of_rows_than_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,4 +118,4 @@ def test_operators_read_and_change_no_more_of_rows_than_they_say(monkeypatch: py
     for seed, text in enumerate([HEADER + _CLOSING, HEADER + _ASKING, *map(random_search, range(PROGRAMS))]):
         with suppress(QpError):  # the checker refuses a few
             result_of(plan(program_of(text, "p", ENVIRONMENT)), seed, 0)
-    assert ran >= set(runtime._OPERATORS) - {ops.Start, ops.PythonExtract, ops.Passes}
+    assert ran >= set(runtime._OPERATORS) - {ops.PythonExtract, ops.Passes, ops.Prompt}

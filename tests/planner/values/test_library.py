@@ -6,13 +6,14 @@ import math
 import statistics
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qpdsl.grammar import words
 from qpdsl.planner.plan.evaluate import evaluate, evaluate_each, evaluate_rows
-from qpdsl.planner.values.library import AGGREGATES, MOST_CHARACTERS, MOST_ITEMS, ROW_FUNCTIONS, TooLarge
+from qpdsl.planner.values.library import AGGREGATES, MAX_CHARACTERS, MAX_ITEMS, ROW_FUNCTIONS, TooLarge
 from qpdsl.planner.values.value import frozen
 from tests.support.executor.rows import expr
 
@@ -76,7 +77,7 @@ def test_functions_over_a_row(text: str, value: object) -> None:
 
 
 def test_values_that_grow_without_bound_end() -> None:
-    columns: dict[str, Any] = {"t": "a" * MOST_CHARACTERS, "n": 2**1000, "l": (1,) * MOST_ITEMS}
+    columns: dict[str, Any] = {"t": "a" * MAX_CHARACTERS, "n": 2**1000, "l": (1,) * MAX_ITEMS}
     assert evaluate(expr("n * n"), columns) is None
     for text in ("t + t", "l + [2]", '"{t}{t}"', 'join([t, t], "")'):
         with pytest.raises(TooLarge):
@@ -110,6 +111,8 @@ def reference(name: str, values: list[Any]) -> Any:
             return statistics.pstdev(map(float, some)) if some else None
         case "min" | "max":
             return (min if name == "min" else max)(some) if some else None
+        case "quantile":
+            return float(np.quantile(some, 0.3)) if some else None
         case "any":
             return any(value is True for value in values)
         case "all":
@@ -125,20 +128,31 @@ def same(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(ROWS)
 def test_aggregates_are_what_a_reference_says(rows: list[Row]) -> None:
     for name in words.AGGREGATES:
         column = "b" if name in ("any", "all") else "x"
+        of = f"{column}, 0.3" if AGGREGATES[name].takes_share else column
         over_all = reference(name, [row[column] for row in rows])
-        assert same(evaluate_rows(expr(f"{name}({column})"), rows, {}), over_all), name
-        each = evaluate_each(expr(f"{name}({column} per g)"), rows)
+        assert same(evaluate_rows(expr(f"{name}({of})"), rows, {}), over_all), name
+        each = evaluate_each(expr(f"{name}({of} per g)"), rows)
         for row, found in zip(rows, each, strict=True):
             group = [other[column] for other in rows if other["g"] == row["g"]]
             assert same(found, reference(name, group)), name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20), st.floats(0, 1))
+def test_a_quantile_is_numpys_to_the_last_digit(numbers: list[float], share: float) -> None:
+    rows = [{"x": number} for number in (*numbers, None)]
+    found = evaluate_rows(expr("quantile(x, q)"), [{**row, "q": share} for row in rows], {})
+    assert found == np.quantile(numbers, share)
+    for wrong in (-0.1, 1.1, None):
+        assert evaluate_rows(expr("quantile(x, q)"), [{**row, "q": wrong} for row in rows], {}) is None
+
+
+@settings(max_examples=40)
 @given(ROWS)
 def test_aggregates_of_aggregates(rows: list[Row]) -> None:
     sizes = evaluate_each(expr("count(per g)"), rows)

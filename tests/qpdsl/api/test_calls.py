@@ -323,7 +323,7 @@ def test_sessions(short: qp.Program[..., Any], problem: str) -> None:
     with pytest.raises(TypeError, match="which would make another"), qp.using(session, device="cpu"):
         pass
     with qp.using(exit_heads={"llm": Path("heads"), "": "all"}) as leaving:
-        assert leaving.exit_heads == {"llm": "heads", "": "all"}
+        assert leaving.settings.exit_heads == {"llm": "heads", "": "all"}
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ VALUES: list[tuple[Callable[[], Any], str]] = [
     (lambda: qp.count(a, per=a) / qp.count(), "count(a per a) / count()"),
     (lambda: x - qp.mean(x, per="group"), "x - mean(x per group)"),
     (lambda: qp.std(x) + qp.sum(x) + qp.max(x, per=b), "std(x) + sum(x) + max(x per b)"),
+    (lambda: qp.quantile(x, 0.9) + qp.quantile(x, 0.5, per=b), "quantile(x, 0.9) + quantile(x, 0.5 per b)"),
     (lambda: qp.if_(qp.any(flag), qp.first(a), "no"), 'if(any(flag), first(a), "no")'),
     (lambda: qp.round(qp.sqrt(qp.abs(x)), 2), "round(sqrt(abs(x)), 2)"),
     (lambda: qp.log(qp.float(a)) + qp.exp(qp.int(x)), "log(float(a)) + exp(int(x))"),
@@ -102,6 +103,39 @@ def test_values(value: Callable[[], Any], text: str) -> None:
         rows.let("found", value())
 
     assert composed(stages).split("\n")[-1] == f"let found = {text}"
+
+
+def test_thoughts() -> None:
+    thinker = qp.model("zoo/counting-thinker", name="thinker")
+
+    @qp.program
+    def p(q: str, budget: int = 8, effort: str = "off") -> str:
+        rows = qp.chat(user=q)
+        rows.generate(thinker, think=effort, max_tokens=4)
+        rows.chat(user=q)
+        rows.generate(thinker, n=2, think=budget, only="thought", max_tokens=4)
+        rows.score(qp.confidence(4), of=qp.col.thought, into="sure")
+        rows.generate(thinker, only="answer")
+        rows.score(qp.entropy, of=qp.col.text, into="open")
+        rows.where(qp.col.thought_tokens > 0)
+        with rows.ask():
+            qp.chat(user=qp.col.thought).generate(thinker, think=False, into="again")
+        rows.chat(user=q).generate(thinker, think=True)
+        return qp.col.thought
+
+    for stage in (
+        "generate thinker max_tokens=4 think=effort", "generate thinker n=2 max_tokens=4 think=budget only=thought",
+        "score confidence(window=4) of thought into sure", "generate thinker only=answer",
+        "score entropy of text into open", "where thought_tokens > 0", "generate thinker think=on", "return thought",
+    ):  # fmt: skip
+        assert stage in body(p).split("\n")
+    assert "generate thinker think=off into again" in body(p)
+    result = p.run("3 + 4 = ?")
+    assert result.thought == result.value == result.candidates[0].thought == result.rows[0]["thought"]
+    assert p.plan.physical.models == {"thinker": "zoo/counting-thinker"}
+    assert isinstance(result.thought, str) and result.thought
+    with pytest.raises(qp.QpError, match="QP129"):
+        composed(lambda rows: rows.generate(llm, only="reasoning"))  # type: ignore[arg-type]
 
 
 def test_sampling_data() -> None:
@@ -197,13 +231,27 @@ def test_ways_to_decode() -> None:
         rows.generate(llm, via=qp.filter("zoo/counting-mini", 0.9, by="margin", rows=rows_at_once, wait=0.5), stop="x")
         rows.generate(llm, via=qp.filter("zoo/counting-mini", share=0.3), stop="x")
         rows.generate(llm, draft=qp.early_exit("heads", tokens=3))
+        rows.generate(llm, until=qp.confidence(window=8) < rows_at_once + 1.5)
+        rows.generate(llm, until=qp.confidence() < 4)
         return qp.col.text
 
-    assert body(p).split("\n")[1:4] == [
+    assert body(p).split("\n")[1:6] == [
         'generate llm stop="x" via filter("zoo/counting-mini", 0.9, by=margin, rows=rows_at_once, wait=0.5)',
         'generate llm stop="x" via filter("zoo/counting-mini", share=0.3)',
         'generate llm draft early_exit("heads", tokens=3)',
+        "generate llm until confidence(window=8) < rows_at_once + 1.5",
+        "generate llm until confidence < 4",
     ]
+
+
+@pytest.mark.parametrize("until", [qp.entropy < 1, 0.5, qp.confidence(8)])
+def test_a_row_is_ended_by_its_confidence_alone(until: Any) -> None:
+    with pytest.raises(qp.QpError, match=r"`until` takes `qp.confidence\(…\) < bar`"):
+
+        @qp.program
+        def p(q: str) -> str:
+            qp.chat(user=q).generate(llm, until=until)
+            return qp.col.text
 
 
 def test_stages() -> None:
@@ -496,6 +544,7 @@ def test_rows_that_are_ordered_joined_and_looped_over() -> None:
     def stages(rows: qp.Rows) -> None:
         rows.generate(llm, n=1 + qp.col.group, temperature=0.3 + 0.2 * qp.col.group)
         rows.distinct(by=qp.col.text, per=qp.col.group)
+        rows.first(k, per=qp.col.group).first()
         rows.order(by=-qp.col.tokens)
         rows.best(by=qp.col.logprob, per=qp.col.group)
         rows.vote(qp.col.step, per=qp.col.group)
@@ -517,6 +566,8 @@ def test_rows_that_are_ordered_joined_and_looped_over() -> None:
             """
         generate llm n=1 + group temperature=0.3 + 0.2 * group
         distinct by text per group
+        first k per group
+        first
         order by -tokens
         best by logprob per group
         vote step per group

@@ -9,7 +9,7 @@ import pytest
 import qpdsl as qp
 from tests.support.paths import ROOT
 
-PUBLISHED = ROOT / "tests" / "qpdsl" / "inputs" / "published"
+PUBLISHED = ROOT / "tests" / "qpdsl" / "runs" / "data" / "published"
 
 
 def test_rows_of_a_published_set() -> None:

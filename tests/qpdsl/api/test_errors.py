@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import qpdsl as qp
-from qpdsl.grammar.codes import CODES, page
+from qpdsl.grammar.codes import CODES
 from tests.support.api import mistakes
 from tests.support.golden import check
 
@@ -45,7 +45,7 @@ def test_the_place_is_in_the_function(function: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("code", [code for code in CODES if code.startswith("QP5")])
 def test_pages_of_errors_that_only_python_can_make(code: str, tmp_path: Path) -> None:
-    explanation = page(code)
+    explanation = CODES[code]
     assert explanation.fails and explanation.fixed
     for text in (explanation.fails, explanation.fixed):
         (tmp_path / "shown.py").write_text(text)

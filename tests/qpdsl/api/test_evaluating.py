@@ -1,4 +1,4 @@
-"""`qp.evaluate`: the table and the kept runs of `qpdsl eval`, from Python, with what Python alone has."""
+"""`qp.evaluate`: the table and the saved runs of `qpdsl eval`, from Python, with what Python alone has."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import pytest
 
 import qpdsl as qp
 from qpdsl.cli.exits import Exit
-from qpdsl.inputs.input_row import InputRow
-from qpdsl.measures.grader import Grade
-from qpdsl.measures.graders.python_answer import FunctionAnswer
-from qpdsl.run_store.recording import Recording
-from qpdsl.run_store.run_file import RunFile
-from qpdsl.run_store.run_folder import RunFolder
-from qpdsl.session import Session
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.graders.grader import Grade
+from qpdsl.runs.graders.python_answer import FunctionAnswer
+from qpdsl.runs.store.recording import Recording
+from qpdsl.runs.store.run_file import RunFile
+from qpdsl.runs.store.run_folder import RunFolder
+from qpdsl.session.session import Session
 from tests.support.cli import Run, write_rows
 
 PROGRAMS = """\
@@ -321,7 +321,7 @@ def test_mistakes_in_programs_and_rows(folder: Path) -> None:
         ([3], ROWS, "not a int"),
         ("none.qp", ROWS, "there is no file `none.qp`"),
         (drawn, 3, "`data` takes rows"),
-        (drawn, [3], "row 1 is a int"),
+        (drawn, [3], "row 1 is of type int"),
         (drawn, [{"problem": {1, 2}}], "row 1"),
         (drawn, [{"answer": "3"}], "problem"),
         (drawn, "none.jsonl", "there is no input data"),

@@ -10,11 +10,10 @@ import pytest
 from pydantic import BaseModel
 
 import qpdsl as qp
+from family.tasks.records import evaluation_notes
 from qpdsl.api.syntax_trees import rewritten
-from qpdsl.family.tasks.records import evaluation_notes
 from qpdsl.grammar import ast
-from qpdsl.planner.plan.logical import LogicalProgram
-from qpdsl.planner.plan.ops import LogicalPlan
+from qpdsl.planner.plan.logical import LogicalOp, LogicalProgram
 from tests.support.api import shipped
 
 TEXTS = {
@@ -39,13 +38,11 @@ SMALL = {
 
 def shape(value: Any) -> Any:
     """A plan as data that compares: its graph's nodes in order, those of inner plans inside."""
-    if isinstance(value, LogicalPlan):
-        return [(node, value.inputs(node), dict(value.columns(node)), shape(value.op(node))) for node in value.order()]
-    if isinstance(value, tuple) and value and isinstance(value[0], LogicalPlan):
-        return [shape(inner) for inner in value]
+    if isinstance(value, tuple) and value and isinstance(value[0], LogicalOp):
+        return [(dict(node.columns), shape(node.op), [shape(inner) for inner in node.inside]) for node in value]
     if isinstance(value, LogicalProgram):
         return {name: shape(getattr(value, name)) for name in ("name", "params", "returns", "models", "plan")}
-    if type(value).__module__.endswith("planner.plan.ops") and hasattr(value, "stage"):
+    if isinstance(value, ast.Stage):
         return type(value).__name__, [(f.name, shape(getattr(value, f.name))) for f in fields(value) if f.compare]
     return value
 

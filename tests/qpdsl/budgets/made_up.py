@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qpdsl.budgets.observations import UNSURE, Observations, by_spend
-from qpdsl.planner.budget.budget_policy import Way
+from qpdsl.planner.plan.budget_policy import FixedStrategy
 
 
 def easy_and_hard(count: int = 400, *, telling: bool = True) -> Observations:
@@ -35,8 +35,8 @@ def random_problems(seed: int, count: int = 300, number: int = 5) -> Observation
     return by_spend(ways(*(f"w{way}" for way in range(number))), _names(count), correct, spend, support)
 
 
-def ways(*names: str) -> list[Way]:
-    return [Way(number, (), name) for number, name in enumerate(names)]
+def ways(*names: str) -> list[FixedStrategy]:
+    return [FixedStrategy(number, (), name) for number, name in enumerate(names)]
 
 
 def _names(count: int) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from qpdsl.budgets.nested_draws import draws_all_of, nested_ways
+from qpdsl.budgets.observations import draws_all_of, nested_strategies
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalOp
-from qpdsl.sources.programs import load_program
-from qpdsl.sources.surroundings import Surroundings
+from qpdsl.session.programs import load_program
+from qpdsl.session.surroundings import Surroundings
 
 _MODELS = Surroundings(models={"llm": "zoo/counting", "prm": "zoo/counting-prm"}, kinds={"prm": "rlhflow"})
 _BEST_OF_N = "chat user=problem | generate llm n={n} temperature=0.8 | score prm reduce=last | best by score"
@@ -27,7 +27,7 @@ def chain(text: str, n: int) -> tuple[PhysicalOp, ...]:
 def test_copies_that_never_meet_nest(text: str) -> None:
     assert draws_all_of(chain(text, 16), chain(text, 4))
     assert not draws_all_of(chain(text, 4), chain(text, 16))
-    assert nested_ways([chain(text, n) for n in (4, 1, 16)]) == {(1, 0), (1, 2), (0, 2)}
+    assert nested_strategies([chain(text, n) for n in (4, 1, 16)]) == {(1, 0), (1, 2), (0, 2)}
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_copies_that_never_meet_nest(text: str) -> None:
     ids=["beam search", "one group", "groups of generate", "until any", "rebase", "temperature", "more behind"],
 )
 def test_what_depends_on_other_copies_does_not(text: str) -> None:
-    assert nested_ways([chain(text, n) for n in (2, 4, 8)]) == frozenset()
+    assert nested_strategies([chain(text, n) for n in (2, 4, 8)]) == frozenset()
 
 
 def test_other_programs_do_not() -> None:
-    assert nested_ways([chain(_BEST_OF_N, 4), chain(_DVTS, 16)]) == frozenset()
+    assert nested_strategies([chain(_BEST_OF_N, 4), chain(_DVTS, 16)]) == frozenset()

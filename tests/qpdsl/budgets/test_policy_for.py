@@ -1,4 +1,4 @@
-"""From kept runs to a policy: which runs count, what is told of it, and what happens where there are none."""
+"""From saved runs to a policy: which runs count, what is told of it, and what happens where there are none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.budgets.policy_for import LEAST_PROBLEMS, policy_for
-from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.budgets.policy_for import MIN_PROBLEMS, policy_for
 from qpdsl.errors import UsageError
-from qpdsl.run_store.run_folder import RunFolder
-from qpdsl.run_store.run_record import RowRecord, RunRecord
+from qpdsl.runs.row_outcome import Outcome
+from qpdsl.runs.store.run_folder import RunFolder
+from qpdsl.runs.store.run_record import RowRecord, RunRecord
 from tests.qpdsl.budgets.made_up import ways
 
 WAYS = ways("cheap", "dear")
@@ -70,7 +70,7 @@ def test_the_policy_and_what_is_expected_of_it(folder: RunFolder) -> None:
     assert policy.first == 0 and policy.turns[0].after(0.9) is None and policy.turns[0].after(0.1) == 1
     assert policy.expected == 1.0 and policy.spends == pytest.approx(60.0)
     assert policy.between is not None and policy.between == pytest.approx((0.94, 1.0), abs=0.01)
-    assert policy.learned_from == "60 problems of `puzzles`, each run by 2 ways"
+    assert policy.learned_from == "60 problems of `puzzles`, each run by 2 strategies"
 
 
 def test_seconds_are_those_of_the_engine(folder: RunFolder) -> None:
@@ -114,8 +114,8 @@ def test_a_way_that_was_hardly_run_is_left_out(folder: RunFolder) -> None:
 
 
 def test_few_problems_are_not_learned_from_but_tell_what_fits(folder: RunFolder) -> None:
-    keep(folder, CHEAP, dear=False, rows=LEAST_PROBLEMS - 1)
-    keep(folder, DEAR, dear=True, rows=LEAST_PROBLEMS - 1)
+    keep(folder, CHEAP, dear=False, rows=MIN_PROBLEMS - 1)
+    keep(folder, DEAR, dear=True, rows=MIN_PROBLEMS - 1)
     policy = policy_for(WAYS, BOTH, unit="tokens", budget=70, folder=folder)
     assert (policy.first, policy.expected, policy.spends) == (0, None, 10.0)
     assert policy_for(WAYS, BOTH, unit="tokens", budget=100, folder=folder).first == 1
@@ -131,5 +131,5 @@ def test_where_nothing_is_kept_estimates_say_what_fits(folder: RunFolder) -> Non
 def test_a_budget_that_no_way_keeps_is_refused(folder: RunFolder) -> None:
     keep(folder, CHEAP, dear=False)
     keep(folder, DEAR, dear=True)
-    with pytest.raises(UsageError, match="a budget of 9 tokens is too little: the cheapest way, `cheap`, takes 10"):
+    with pytest.raises(UsageError, match="budget of 9 tokens is too little: the cheapest strategy, `cheap`, takes 10"):
         policy_for(WAYS, BOTH, unit="tokens", budget=9, folder=folder)

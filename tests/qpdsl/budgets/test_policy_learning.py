@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from qpdsl.budgets.observations import Observations
-from qpdsl.budgets.policy_learning import OverBudget, learned
-from qpdsl.budgets.way_cascade import Cascade, replayed
+from qpdsl.budgets.policy_learning import Cascade, OverBudget, learned, replayed
 from tests.qpdsl.budgets.made_up import easy_and_hard, random_problems
 
 

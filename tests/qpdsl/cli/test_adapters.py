@@ -14,14 +14,14 @@ from transformers import AutoModelForCausalLM
 import qpdsl as qp
 from qpdsl import zoo
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.runs.load_notes import LoadNotes
+from qpdsl.cli.runs.run_options import LoadNotes
 from qpdsl.errors import UsageError
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
 from qpdsl.model_digest import location_digest
-from qpdsl.planner.check.lower import lower
-from qpdsl.sources.surroundings import read_surroundings
+from qpdsl.planner.check.program import lower
+from qpdsl.session.surroundings import read_surroundings
 from tests.support.cli import Run
 from tests.support.executor.adapters import matrices, write_adapter
 
@@ -105,13 +105,13 @@ def test_a_model_of_the_options_is_without_the_adapter_of_the_program() -> None:
 
 def test_what_took_long_to_load_is_said_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("qpdsl.cli.runs.load_notes.say", said.append)
+    monkeypatch.setattr("qpdsl.cli.runs.run_options.say", said.append)
     paged = SimpleNamespace(dtype=torch.float32, parameters=134_515_008)
-    name, notes = "acme/big adapter=./tuned/one", ("made for another",)
+    name, notes = "acme/big adapter=./tuned/one think=none", ("made for another",)
     model = PagedTextModel(name, None, frozenset(), 1, 1, notes=notes, paged=paged)  # type: ignore[arg-type]
     models = {"llm": model.name, "judge": model.name}
     for terminal, quiet, seconds in [(True, False, 2.14), (True, False, 0.3), (True, True, 9.0), (False, False, 9.0)]:
-        monkeypatch.setattr("qpdsl.cli.runs.load_notes.is_terminal", lambda stream, is_one=terminal: is_one)
+        monkeypatch.setattr("qpdsl.cli.runs.run_options.is_terminal", lambda stream, is_one=terminal: is_one)
         LoadNotes(models, quiet=quiet).loaded(model, seconds)
     line = "llm, judge: big with one (float32, 134.5M parameters) loaded in 2.14 s"
     assert said == [line, *["note: made for another"] * 4]

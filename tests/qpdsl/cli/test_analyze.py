@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -14,14 +15,15 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli.exits import Exit
-from qpdsl.dataset.row_outcome import Outcome
 from qpdsl.errors import UsageError
 from qpdsl.planner.cost.device import nominal
 from qpdsl.planner.cost.run_figures import OperatorFigures, RunFigures
 from qpdsl.planner.cost.statistics import STATISTICS_FILE
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planning.user_cache import (
+from qpdsl.runs.row_outcome import Outcome
+from qpdsl.session.programs import load_program
+from qpdsl.session.user_cache import (
     changing_statistics,
     folder,
     measured_device,
@@ -29,13 +31,13 @@ from qpdsl.planning.user_cache import (
     read_statistics,
     write_device,
 )
-from qpdsl.sources.programs import load_program
 from tests.support.cli import Run
+from tests.support.user_cache import own_cache
 
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
 
 
 def test_explain_analyze_runs_the_program_and_later_plans_know_it(qpdsl: Run, sampled: Path, problems: Path) -> None:
@@ -98,7 +100,7 @@ def test_options_that_do_not_go_together(qpdsl: Run, sampled: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_read_or_written_is_no_trouble(qpdsl: Run, sampled: Path) -> None:
-    folder().parent.mkdir(parents=True)
+    shutil.rmtree(folder())
     folder().write_text("a file in the folder's place")
     assert qpdsl("explain", sampled, "--analyze", "--set", "problem=two").code == Exit.OK
     assert qpdsl("analyze").code == Exit.OK
@@ -140,7 +142,7 @@ def test_what_cannot_be_kept_is_said_where_it_was_asked_for(
         raise UsageError(f"cannot write `{path}`: no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("qpdsl.planning.user_cache.write_whole", full)
+        patch.setattr("qpdsl.session.user_cache.write_whole", full)
         ran = qpdsl("analyze", "--forget")
     assert ran.code == Exit.USAGE and "cannot write" in ran.err and "forgot" not in ran.err
     assert entries(qpdsl)
@@ -166,7 +168,7 @@ def test_statistics_that_fail_are_no_failure_of_a_run(
     def broken(*args: object, **kwargs: object) -> None:
         raise ZeroDivisionError("of nothing")
 
-    monkeypatch.setattr("qpdsl.planning.analysis.learn", broken)
+    monkeypatch.setattr("qpdsl.session.analysis.learn", broken)
     ran = qpdsl("run", sampled, "--input", problems, "--output", tmp_path / "out.jsonl", "--no-greedy")
     assert ran.code == Exit.OK and len((tmp_path / "out.jsonl").read_text().splitlines()) == 10
     assert "ZeroDivisionError: of nothing" in ran.err

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.run_store.run_file import RunFile
-from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.runs.store.run_file import RunFile
+from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.cli import Run
-from tests.support.kept_runs import cut_short
+from tests.support.saved_runs import cut_short
 
 TEXT = r"""
 model llm = "zoo/counting"
@@ -42,7 +42,7 @@ def rows(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "`open` leaves it to a budget how it runs, and has none"),
+        ([], "`open` needs a budget, which decides how it runs"),
         (["--budget", "toks=5"], "did you mean `tokens`?"),
         (["--budget", "5"], "it takes UNIT=AMOUNT"),
         (["--budget", "tokens=0"], "tokens is a number over 0, not `0`"),
@@ -123,4 +123,4 @@ def test_a_budget_of_money_that_nobody_counts_is_refused(qpdsl: Run, program: Pa
         ran = qpdsl(command, program, *given, "--budget", "cost=1", *server)
         assert ran.code == 2 and "a budget of `cost` needs `--prices`" in ran.err
         ran = qpdsl(command, program, *given, "--budget", "cost=1", *server, "--prices", tmp_path / "prices.json")
-        assert ran.code == 4 and "the table of prices has none for" in ran.err
+        assert ran.code == 4 and "the price table has no price for" in ran.err

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from family.tasks.counting import problems
 from qpdsl.cli.exits import Exit
-from qpdsl.executor.models.exit_record import RECORD, WEIGHTS, ExitRecord
-from qpdsl.family.tasks.counting import problems
+from qpdsl.exit_heads.exit_record import RECORD, WEIGHTS, ExitRecord
 from tests.support.cli import Run, write_rows
 
 MODEL = "zoo/counting-mini"
@@ -52,8 +52,7 @@ def test_heads_are_written_with_their_curve(qpdsl: Run, text: Path, rows: Path, 
 def test_nothing_half_written_stays(
     qpdsl: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    from qpdsl.calibration import head_fitting
-    from qpdsl.executor.models import exit_head
+    from qpdsl.exit_heads import exit_head, head_fitting
 
     monkeypatch.setattr(head_fitting, "fit_heads", lambda *args, **named: ("record", []))
 

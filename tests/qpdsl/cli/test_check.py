@@ -139,4 +139,4 @@ def test_models_lists_what_ships(qpdsl: Run) -> None:
     assert ran.code == Exit.OK
     assert "zoo/counting " in ran.out and "zoo/counting-prm " in ran.out and "--model llm=" in ran.out
     listed = json.loads(qpdsl("models", "--format", "json").out)
-    assert [model["role"] for model in listed] == ["generator", "draft", "verifier"]
+    assert [model["role"] for model in listed] == ["generator", "draft", "generator", "verifier"]

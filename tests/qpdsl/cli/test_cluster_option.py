@@ -1,18 +1,18 @@
-"""`qpdsl run --cluster`: the same bytes, what is refused, and a run whose driver is killed."""
+"""`qpdsl run --cluster`: what is refused, and a run whose driver is killed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.cli import Run
+from tests.support.forked import MAIN, Forks
 
 
 @pytest.mark.parametrize(
@@ -39,31 +39,19 @@ def test_what_is_refused(qpdsl: Run, sampled: Path, options: list[str], message:
     assert message in ran.err
 
 
-def test_two_replicas_give_the_bytes_of_one_process(qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path) -> None:
-    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
-    assert qpdsl("run", sampled, "--input", problems, "--output", one).code == 0
-    ran = qpdsl("run", sampled, "--input", problems, "--output", two, "--cluster", "local:2")
-    assert ran.code == 0, ran.err
-    assert two.read_bytes() == one.read_bytes()
-    assert "replica 1" in ran.err
-    assert "replica 2" in ran.err
-
-
 def test_a_killed_driver_leaves_no_replica_and_is_gone_on_with(
-    qpdsl: Run, sampled: Path, problems: Path, tmp_path: Path
+    qpdsl: Run, forks: Forks, sampled: Path, problems: Path, tmp_path: Path
 ) -> None:
     """The replicas end by themselves, and `--resume` runs what is left, without a cluster too."""
     output = tmp_path / "out.jsonl"
     arguments = ["run", sampled, "--input", problems, "--output", output, "--set", "limit=200", "--concurrency", "1"]
-    driver = subprocess.Popen(
-        [sys.executable, "-m", "qpdsl", *map(str, arguments), "--cluster", "local:2"], stderr=subprocess.DEVNULL
-    )
+    driver = forks.start(tmp_path / "driver", MAIN, *arguments, "--cluster", "local:2")
     try:
         _wait_for(lambda: _finished_rows() >= 1)
         replicas = _children(driver.pid)
     finally:
-        driver.kill()
-        driver.wait()
+        os.kill(driver.pid, signal.SIGKILL)
+        forks.ended([driver])
     assert len(replicas) == 2
     _wait_for(lambda: not any(map(_is_alive, replicas)))
     assert not output.exists()

@@ -12,7 +12,7 @@ import pytest
 
 from qpdsl.cli import main
 from qpdsl.cli.console import keep_streams, put, say, wants_colour, width_of
-from qpdsl.grammar.width import cells
+from qpdsl.grammar.printable import cells
 from tests.support.cli import Terminal
 
 BAD = "a\x1b[31m\u202e\tb\nc"

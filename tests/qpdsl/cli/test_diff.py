@@ -1,4 +1,4 @@
-"""`qpdsl diff`, and `qpdsl report` of kept runs."""
+"""`qpdsl diff`, and `qpdsl report` of saved runs."""
 
 import json
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from qpdsl.cli.exits import Exit
-from qpdsl.measures.equal_answer import EqualAnswer
-from qpdsl.run_store.recording import Recording
-from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.runs.graders.grader import EqualAnswer
+from qpdsl.runs.store.recording import Recording
+from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.cli import Run
-from tests.support.kept_runs import inputs, outcome, record
+from tests.support.saved_runs import inputs, outcome, record
 
 
 def keep(folder: RunFolder, verdicts: Sequence[bool], rows: int | None = None, **values: Any) -> str:
@@ -65,7 +65,7 @@ def test_what_to_know_first_is_noted(qpdsl: Run, runs: RunFolder, ids: list[str]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["last", "nosuch"], "there is no kept run `nosuch`"),
+        (["last", "nosuch"], "there is no saved run `nosuch`"),
         (["last", "last,last-1"], "have the same seed"),
         (["last", "last", "--by", "subject"], "no graded row has a short field `subject`"),
     ],

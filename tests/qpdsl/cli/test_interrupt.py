@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
 import pexpect
 import pytest
+from pexpect.fdpexpect import fdspawn
 
 from qpdsl.cli.exits import Exit
-from qpdsl.run_store.run_folder import RunFolder
+from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.cli import Run, write_rows
-from tests.support.forked import Forks
-from tests.support.kept_runs import rows_of_last
+from tests.support.forked import MAIN, Forked, Forks
 from tests.support.paths import ROOT
+from tests.support.saved_runs import rows_of_last
 
 PATIENCE = 120.0
 
 INTERRUPTED_LOADING = """
-import qpdsl.session
+import qpdsl.session.session
 from qpdsl.cli import main
 
 def load(*args, **named):
     mark()
     time.sleep(3600)
 
-qpdsl.session.load = load
+qpdsl.session.session.load = load
 sys.exit(main())
 """
 
@@ -39,7 +42,7 @@ import sys
 
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name == "qpdsl.session":
+        if name == "qpdsl.session.session":
             exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(5)")
 
 sys.meta_path.insert(0, Finder())
@@ -48,10 +51,10 @@ sys.meta_path.insert(0, Finder())
 # The first row never ends; the signal comes when the five others have.
 INTERRUPTED_AFTER_FIVE = """\
 import asyncio, os, sys
-import qpdsl.dataset.job
+import qpdsl.runs.job
 from qpdsl.cli import main
 
-run_one, outcome, ended = qpdsl.dataset.job.run_one, qpdsl.dataset.job.outcome, []
+run_one, outcome, ended = qpdsl.runs.job.run_one, qpdsl.runs.job.outcome, []
 
 async def run(session, job, row):
     return await (asyncio.sleep(3600) if row.id == "1" else run_one(session, job, row))
@@ -62,7 +65,7 @@ def counted(*args, **named):
         asyncio.get_running_loop().call_soon(os.kill, os.getpid(), {signal})
     return outcome(*args, **named)
 
-qpdsl.dataset.job.run_one, qpdsl.dataset.job.outcome = run, counted
+qpdsl.runs.job.run_one, qpdsl.runs.job.outcome = run, counted
 sys.exit(main())
 """
 
@@ -80,33 +83,25 @@ def command(many: Path, output: Path) -> list[str]:
     return [str(arg) for arg in args]
 
 
-def start(args: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "qpdsl", *args], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def wait_for_rows(process: subprocess.Popen[str], runs: RunFolder, rows: int) -> None:
+def wait_for_rows(process: Forked, runs: RunFolder, rows: int) -> None:
     deadline = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < deadline:
-        if rows_of_last(runs) >= rows:
-            return
+    while rows_of_last(runs) < rows:
+        assert process.alive and time.monotonic() < deadline, f"no {rows} rows: {process.out}{process.err}"
         time.sleep(0.01)
-    pytest.fail(f"no {rows} rows: {process.communicate()}")
 
 
 def test_killed_half_way_and_resumed_gives_the_same_bytes(
-    qpdsl: Run, many: Path, tmp_path: Path, runs: RunFolder
+    qpdsl: Run, forks: Forks, many: Path, tmp_path: Path, runs: RunFolder
 ) -> None:
     """Killed twice, each time with more rows: none is lost, and none is there twice."""
     output, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
     done = 0
     for resume in ([], ["--resume"]):
-        process = start([*command(many, output), *resume])
+        process = forks.start(tmp_path / f"run{done}", MAIN, *command(many, output), *resume)
         wait_for_rows(process, runs, done + 5)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL and not output.exists()
+        os.kill(process.pid, signal.SIGKILL)
+        ((code, _),) = forks.ended([process])
+        assert code == -signal.SIGKILL and not output.exists()
         assert done + 5 <= rows_of_last(runs) < 40
         done = rows_of_last(runs)
 
@@ -117,17 +112,17 @@ def test_killed_half_way_and_resumed_gives_the_same_bytes(
     assert output.read_bytes() == whole.read_bytes()
 
 
-def test_a_terminated_run_keeps_what_is_finished(many: Path, tmp_path: Path, runs: RunFolder) -> None:
-    output = tmp_path / "out.jsonl"
-    process = start(command(many, output))
+def test_a_terminated_run_keeps_what_is_finished(forks: Forks, many: Path, tmp_path: Path, runs: RunFolder) -> None:
+    process = forks.start(tmp_path / "run", MAIN, *command(many, tmp_path / "out.jsonl"))
     wait_for_rows(process, runs, 3)
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == Exit.INTERRUPTED
-    assert out == "" and "Traceback" not in err and "\033" not in err
+    os.kill(process.pid, signal.SIGTERM)
+    ((code, _),) = forks.ended([process])
+    err = process.err
+    assert code == Exit.INTERRUPTED
+    assert process.out == "" and "Traceback" not in err and "\033" not in err
     done = rows_of_last(runs)
     assert err.splitlines()[0] == f"interrupted: {done} of 40 rows are finished"
-    assert f"{done} of 40 rows are kept in run `{runs.ids()[-1]}`" in err
+    assert f"{done} of 40 rows are saved in run `{runs.ids()[-1]}`" in err
     assert "`--resume` goes on from there" in err and err.count("\n") == 2
 
 
@@ -151,38 +146,38 @@ def test_interrupted_inside_an_import_of_a_run_over_rows(many: Path, tmp_path: P
 
 @pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGTERM])
 def test_without_an_output_file_the_finished_rows_are_printed(
-    tmp_path: Path, runs: RunFolder, signal_: signal.Signals
+    forks: Forks, tmp_path: Path, runs: RunFolder, signal_: signal.Signals
 ) -> None:
     data = write_rows(tmp_path / "d.jsonl", [{"problem": f"Mia has {n} cards."} for n in range(6)])
     script = INTERRUPTED_AFTER_FIVE.format(signal=int(signal_))
-    args = [sys.executable, "-c", script, "run", "greedy", "--input", str(data)]
-    process = subprocess.run(args, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
-    assert process.returncode == Exit.INTERRUPTED
-    assert [json.loads(line)["id"] for line in process.stdout.splitlines()] == ["2", "3", "4", "5", "6"]
-    assert process.stderr.splitlines() == [
+    process = forks.start(tmp_path / "run", script, "run", "greedy", "--input", data)
+    ((code, _),) = forks.ended([process])
+    assert code == Exit.INTERRUPTED
+    assert [json.loads(line)["id"] for line in process.out.splitlines()] == ["2", "3", "4", "5", "6"]
+    assert process.err.splitlines() == [
         "interrupted: 5 of 6 rows are finished",
-        f"help: 5 of 6 rows are kept in run `{runs.ids()[-1]}`; the same command with `--resume` goes on from there",
+        f"help: 5 of 6 rows are saved in run `{runs.ids()[-1]}`; the same command with `--resume` goes on from there",
     ]
 
 
-def test_the_bar_is_drawn_on_a_terminal_and_cleared_by_ctrl_c(many: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out.jsonl"
-    child = pexpect.spawn(
-        sys.executable,
-        ["-m", "qpdsl", *command(many, output)],
-        cwd=str(ROOT),
-        env={**os.environ, "TERM": "xterm"},
-        dimensions=(24, 100),
-        encoding="utf-8",
-        codec_errors="replace",
-        timeout=PATIENCE,
+def test_the_bar_is_drawn_on_a_terminal_and_cleared_by_ctrl_c(forks: Forks, many: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(ours, (24, 100))
+    process = forks.start(
+        tmp_path / "run",
+        'os.environ["TERM"] = "xterm"' + MAIN,
+        *command(many, tmp_path / "out.jsonl"),
+        terminal=os.ttyname(theirs),
     )
+    child = fdspawn(ours, encoding="utf-8", codec_errors="replace", timeout=PATIENCE)
     child.expect(r"[1-9]\d*/40.* rows [\d,]+ tokens/s .*left")
-    child.sendintr()
+    # The terminal ends when nobody has it open.
+    os.close(theirs)
+    child.send("\x03")
     child.expect(r"interrupted: \d+ of 40 rows are finished")
     child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == Exit.INTERRUPTED
+    ((code, _),) = forks.ended([process])
+    assert code == Exit.INTERRUPTED
     assert "Traceback" not in child.before
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli.exits import Exit
-from qpdsl.executor.remote.probe.known_servers import cached_abilities
-from qpdsl.executor.remote.server.abilities_json import abilities_from_json
+from qpdsl.executor.remote.probe.known_servers import cached_capabilities
 from qpdsl.executor.remote.server.address import Address
+from qpdsl.executor.remote.server.server_capabilities import capabilities_from_json
 from tests.support.cli import Run
 from tests.support.remote.stub_server import stub
 
@@ -27,10 +27,10 @@ def test_a_url_alone_finds_the_server_its_dialect_and_its_only_model(qpdsl: Run)
     lines = {line[4:38].strip(): line[38:].strip() for line in done.out.splitlines() if line.startswith("    ")}
     assert done.code == Exit.OK and f'model llm = "{id}"' in done.out
     assert done.out.startswith(f"vLLM 0.32.0 at {server.url}\nmodels: stub\n")
-    assert lines["holds output to"] == "JSON Schema, regex, grammar and choice"
-    assert lines["is sent"] == "text and messages" and lines["context"] == "1024 tokens"
+    assert lines["output constraints"] == "JSON Schema, regex, grammar and choice"
+    assert lines["prompts"] == "text and messages" and lines["context"] == "1024 tokens"
     address = Address.of(id)
-    assert address is not None and cached_abilities(address) is not None
+    assert address is not None and cached_capabilities(address) is not None
 
 
 def test_a_model_id_with_a_tokenizer_as_json(qpdsl: Run) -> None:
@@ -40,15 +40,15 @@ def test_a_model_id_with_a_tokenizer_as_json(qpdsl: Run) -> None:
     said = json.loads(done.out)
     assert (done.code, said["model"], said["models"]) == (Exit.OK, id, ["stub"])
     assert said["server"] == "llama-server b1-0c1e570"
-    abilities = abilities_from_json(said["abilities"])
-    assert abilities.endpoint == "ids" and abilities.constraints == {"json_schema", "choice"}
+    capabilities = capabilities_from_json(said["abilities"])
+    assert capabilities.endpoint == "ids" and capabilities.constraints == {"json_schema", "choice"}
 
 
 def test_what_is_ignored_is_told(qpdsl: Run) -> None:
     with stub("transformers serve") as server:
         done = qpdsl("models", "--probe", f"{server.url}#stub")
     assert done.code == Exit.OK and f'model llm = "openai:{server.url}#stub"' in done.out
-    assert "note: the server takes `n` and gives one answer all the same" in done.err
+    assert "note: the server accepts `n` and returns one answer" in done.err
 
 
 def test_several_models_are_listed(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,11 +77,11 @@ def test_errors_are_one_line(qpdsl: Run) -> None:
         "QPDSL_API_KEYS": refused,
         "cannot be reached": nobody,
         "only `stub`": missing,
-        "it is no such server": page,
-        "it is no URL of a server": none,
+        "it is not a model server": page,
+        "it is not the URL of a server": none,
         "lists no models": unnamed,
     }
     for words, done in failed.items():
-        (error,) = [line for line in done.err.splitlines() if not line.startswith("asking ")]
+        (error,) = [line for line in done.err.splitlines() if not line.startswith("probing ")]
         assert error.startswith("error: ") and words in error and done.code == Exit.MODEL, done.err
         assert not done.out

@@ -57,7 +57,7 @@ def test_what_is_loading_is_said_on_a_terminal(qpdsl: Run, monkeypatch: pytest.M
     run = ("run", "-e", "chat user=q | generate slm max_tokens=2", "--set", "q=x", "--no-greedy")
     said = "loading zoo/counting-mini …\n"
     assert said not in qpdsl(*run).err
-    monkeypatch.setattr("qpdsl.cli.runs.load_notes.is_terminal", lambda stream: True)
+    monkeypatch.setattr("qpdsl.cli.runs.run_options.is_terminal", lambda stream: True)
     assert qpdsl(*run).err.startswith(said)
     assert said not in qpdsl(*run, "--json").err
 

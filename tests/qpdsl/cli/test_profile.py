@@ -11,6 +11,7 @@ import pytest
 from qpdsl import zoo
 from qpdsl.cli.exits import Exit
 from tests.support.cli import Run
+from tests.support.user_cache import own_cache
 
 MODELLESS = """\
 program modelless(problem: text) -> text {
@@ -23,7 +24,7 @@ FOUR = ("--hardware", "4x A100-80GB")
 
 @pytest.fixture(autouse=True)
 def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
 
 
 def data(qpdsl: Run, *args: object) -> Any:
@@ -97,13 +98,13 @@ def test_a_model_by_its_folder_its_configuration_or_its_file(qpdsl: Run, tmp_pat
         (("--roofline", "llama-3-8b", "zoo/counting"), Exit.USAGE, "measures nothing"),
         (("--roofline", "llama-3-8b", "--force"), Exit.USAGE, "measures nothing"),
         (("--roofline", "llama-3-8b", "--surface", "greedy"), Exit.USAGE, "give one of them"),
-        (("--hardware", "L4"), Exit.USAGE, "`--hardware` is for `--roofline`"),
-        (("--kv-memory", "1GiB"), Exit.USAGE, "`--kv-memory` is for `--surface`"),
+        (("--hardware", "L4"), Exit.USAGE, "`--hardware` needs `--roofline`"),
+        (("--kv-memory", "1GiB"), Exit.USAGE, "`--kv-memory` needs `--surface`"),
         (("--surface", "nothing.qp"), Exit.USAGE, "nothing.qp"),
         (("--surface", "beam_search", "--kv-memory", "lots"), Exit.USAGE, "no amount of memory"),
         (("--surface", "modelless.qp"), Exit.USAGE, "calls no model"),
-        (("--set", "width=8"), Exit.USAGE, "`--set` is for `--surface`"),
-        (("--plan", "naive"), Exit.USAGE, "`--plan` is for `--surface`"),
+        (("--set", "width=8"), Exit.USAGE, "`--set` needs `--surface`"),
+        (("--plan", "naive"), Exit.USAGE, "`--plan` needs `--surface`"),
         (("--surface", "best_of_n", "--set", "n=0"), Exit.USAGE, "at least 1"),
         (("--surface", "beam_search", "--set", "wdth=8"), Exit.USAGE, "did you mean `width`"),
         (("--surface", "beam_search", "--model", "lm=zoo/counting"), Exit.USAGE, "`--model`"),

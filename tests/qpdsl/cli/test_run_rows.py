@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from qpdsl.cli.exits import Exit
-from qpdsl.run_store.run_file import RunFile
-from qpdsl.run_store.run_folder import RunFolder
-from qpdsl.run_store.run_record import RowRecord
+from qpdsl.runs.store.run_file import RunFile
+from qpdsl.runs.store.run_folder import RunFolder
+from qpdsl.runs.store.run_record import RowRecord
 from tests.support.cli import SAMPLED, Run, write_rows
 from tests.support.executor.adapters import write_adapter
-from tests.support.kept_runs import cut_short, damage_row, rows_of_last
+from tests.support.saved_runs import cut_short, damage_row, rows_of_last
+from tests.support.user_cache import own_cache
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_values_set_hold_for_rows_without_their_own(qpdsl: Run, sampled: Path, t
 
 
 def test_the_shipped_problems_have_a_short_name(qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qpdsl.sources.programs import input_path
+    from qpdsl.session.programs import input_path
 
     assert input_path("counting-500").is_file()
     monkeypatch.chdir(tmp_path)
@@ -187,10 +188,10 @@ def test_resume_refuses_what_has_changed(
 def test_a_run_of_another_build_is_not_resumed(
     qpdsl: Run, sampled: Path, problems: Path, unfinished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qpdsl.run_store.fingerprint import build
+    from qpdsl.runs.store.fingerprint import build
 
     now = build()
-    monkeypatch.setattr("qpdsl.run_store.fingerprint.build", lambda: "0.1.0 build of tomorrow")
+    monkeypatch.setattr("qpdsl.runs.store.fingerprint.build", lambda: "0.1.0 build of tomorrow")
     ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished, "--resume")
     assert ran.code == Exit.USAGE
     assert f"changed since it began: the qpdsl version (was {now}, is 0.1.0 build of tomorrow)" in ran.err
@@ -254,7 +255,7 @@ def test_what_has_come_there_meanwhile_is_left(qpdsl: Run, sampled: Path, proble
     assert "does not hold the results of a run" in qpdsl(*args, "--resume").err
     unfinished.write_bytes(unfinished.with_name("whole.jsonl").read_bytes())
     ran = qpdsl(*args, "--resume")
-    assert ran.code == Exit.USAGE and f"`{unfinished}` has come there since run " in ran.err
+    assert ran.code == Exit.USAGE and f"`{unfinished}` was not there when run " in ran.err
     # Nor where it comes while the run goes on.
     unfinished.unlink()
     with pytest.MonkeyPatch.context() as patch:
@@ -263,7 +264,7 @@ def test_what_has_come_there_meanwhile_is_left(qpdsl: Run, sampled: Path, proble
         )
         ran = qpdsl(*args, "--resume")
     assert ran.code == Exit.USAGE and unfinished.read_text() == "notes"
-    assert "10 of 10 rows are kept" in ran.err
+    assert "10 of 10 rows are saved" in ran.err
     unfinished.unlink()
     assert qpdsl(*args, "--resume").code == Exit.OK
     assert unfinished.read_bytes() == unfinished.with_name("whole.jsonl").read_bytes()
@@ -324,7 +325,7 @@ def test_what_was_computed_is_reused_when_asked(
 def test_what_operators_came_to_is_kept_and_the_statistics_are_made_of_it(
     qpdsl: Run, sampled: Path, problems: Path, runs: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
     assert qpdsl("run", sampled, "--input", problems, "--no-greedy").code == Exit.OK
     shown = json.loads(qpdsl("runs", "show", "last", "--format", "json").out)
     tokens = sum(operator["tokens_out"] for operator in shown["operators"])
@@ -332,7 +333,7 @@ def test_what_operators_came_to_is_kept_and_the_statistics_are_made_of_it(
     before = qpdsl("analyze", "--format", "json").out
     assert qpdsl("analyze", "--forget").code == Exit.OK
     ran = qpdsl("analyze", "--rebuild")
-    assert (ran.code, ran.err) == (Exit.OK, "the statistics are those of 1 kept run\n")
+    assert (ran.code, ran.err) == (Exit.OK, "the statistics are those of 1 saved run\n")
     after = json.loads(qpdsl("analyze", "--format", "json").out)
     for program in after["programs"].values():
         program.pop("clock")
@@ -364,7 +365,7 @@ def test_a_full_disk_is_said_in_one_line(
     assert ran.code == Exit.USAGE
     assert ran.err.splitlines() == [
         f"error: cannot write `{runs.file(run)}`: database or disk is full",
-        f"help: 1 of 10 rows are kept in run `{run}`; the same command with `--resume` goes on from there",
+        f"help: 1 of 10 rows are saved in run `{run}`; the same command with `--resume` goes on from there",
     ]
 
     def full_at_the_end(handle: int) -> None:
@@ -376,7 +377,7 @@ def test_a_full_disk_is_said_in_one_line(
         patch.setattr("qpdsl.output.os.fsync", full_at_the_end)
         ran = qpdsl(*args, "--resume")
     assert ran.code == Exit.USAGE and not output.exists()
-    assert f"help: 10 of 10 rows are kept in run `{run}`" in ran.err
+    assert f"help: 10 of 10 rows are saved in run `{run}`" in ran.err
     assert qpdsl(*args, "--resume").code == Exit.OK
     assert output.read_text() == qpdsl("run", sampled, "--input", problems).out
 

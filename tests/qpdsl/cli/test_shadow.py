@@ -10,10 +10,11 @@ import pytest
 
 import qpdsl as qp
 from qpdsl.cli.exits import Exit
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.planner.cost.router_states import ROUTERS_FILE
-from qpdsl.planning.user_cache import folder, read_routers, read_statistics
+from qpdsl.executor.kernels.llvm.compile import vector_width
+from qpdsl.planner.cost.statistics import ROUTERS_FILE
+from qpdsl.session.user_cache import folder, read_routers, read_statistics
 from tests.support.cli import Run
+from tests.support.user_cache import own_cache
 
 pytestmark = pytest.mark.skipif(not vector_width(), reason="this machine has no vectors")
 
@@ -30,7 +31,7 @@ QUESTION = "problem=Mia has 3 boxes with 4 cards in each box. How many cards doe
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
 
 
 def written(folder: Path, clause: str = EXITS) -> Path:
@@ -133,7 +134,7 @@ def test_a_run_whose_tokens_a_router_decides_is_not_resumed(qpdsl: Run, tmp_path
 
 
 def test_in_python_it_is_a_setting_of_a_session() -> None:
-    with pytest.raises(qp.ArgumentError, match="`shadow` takes a share"):
+    with pytest.raises(qp.ArgumentError, match="`shadow` takes a number from 0 to 1"):
         qp.Session(shadow=1.5)
     with qp.using(shadow=0.5) as session:
-        assert session.shadow == 0.5
+        assert session.settings.shadow == 0.5

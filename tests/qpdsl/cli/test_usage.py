@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -227,7 +228,7 @@ def test_a_hub_model_that_is_not_found_was_looked_up_as_one(qpdsl: Run, monkeypa
     def offline(name: str, *_: object) -> None:
         raise ModelError(name, "no connection")
 
-    monkeypatch.setattr("qpdsl.session.load", offline)
+    monkeypatch.setattr("qpdsl.session.session.load", offline)
     ran = qpdsl("run", "greedy", "--set", "problem=x", "--model", "llm=some/model")
     assert ran.code == Exit.MODEL
     why = "looked up as a hub id, as there is no such folder: no connection"
@@ -249,7 +250,7 @@ def test_internal_errors_ask_for_a_report(qpdsl: Run, monkeypatch: pytest.Monkey
     def broken(target: str) -> None:
         raise RuntimeError("a fault\nof ours")
 
-    monkeypatch.setattr("qpdsl.sources.programs.find_source", broken)
+    monkeypatch.setattr("qpdsl.session.programs.find_source", broken)
     ran = qpdsl("check", "greedy")
     assert ran.code == Exit.INTERNAL
     assert ran.err == "internal error: RuntimeError: a fault of ours (please report it; QPDSL_DEBUG=1 shows where)\n"
@@ -272,3 +273,22 @@ def test_a_report_in_a_trace_that_says_too_little_is_skipped(qpdsl: Run, tmp_pat
         )
         ran = qpdsl("report", trace, "--output", tmp_path / "r.html", "--overwrite")
         assert ran.code in (Exit.OK, Exit.USAGE, Exit.DATA), ran.err
+
+
+@pytest.mark.parametrize("command", ["check", "fmt", "explain", "run"])
+def test_a_named_pipe_is_no_program(qpdsl: Run, tmp_path: Path, command: str) -> None:
+    """Nobody may ever write to it."""
+    os.mkfifo(tmp_path / "pipe.qp")
+    ran = qpdsl(command, tmp_path / "pipe.qp")
+    assert ran.code == 2 and "is a named pipe, not a program file" in ran.err and "`-` reads" in ran.err
+
+
+def test_a_pipe_of_the_shell_is_read(qpdsl: Run, sampled: Path) -> None:
+    """That of `<(…)`."""
+    read, write = os.pipe()
+    os.write(write, sampled.read_bytes())
+    os.close(write)
+    try:
+        assert qpdsl("check", f"/dev/fd/{read}").code == 0
+    finally:
+        os.close(read)

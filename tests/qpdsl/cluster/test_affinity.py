@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qpdsl.cluster.affinity import affinity
-from qpdsl.inputs.input_row import InputRow
+from qpdsl.cluster.dispatcher import affinity
+from qpdsl.runs.data.input_row import InputRow
 
 DOCUMENT = "The parish register begins in 1612. " * 40
 

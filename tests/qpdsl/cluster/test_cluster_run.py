@@ -11,19 +11,18 @@ import pytest
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.messages import Task
-from qpdsl.cluster.row_scheduler import MOST_LOSSES
-from qpdsl.dataset.job import Job
-from qpdsl.dataset.row_outcome import Outcome
-from qpdsl.dataset.row_runner import FinishedRow
+from qpdsl.cluster.row_scheduler import MAX_LOSSES
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.events.stream import EventStream
-from qpdsl.inputs.input_row import InputRow
 from qpdsl.planner.plan.naive import plan
+from qpdsl.runs.data.input_row import InputRow, NumberedRow
+from qpdsl.runs.job import Job
+from qpdsl.runs.row_outcome import FinishedRow, Outcome
 from tests.support.cluster.scripted_replicas import FINGERPRINT, SETUP, Lost, Script, ScriptedBackend
 from tests.support.planner.lowered import lowered
 
-ROWS = [(number, InputRow(f"row-{number}", {})) for number in range(40)]
+ROWS = [NumberedRow(number, InputRow(f"row-{number}", {})) for number in range(40)]
 
 
 @dataclass
@@ -79,7 +78,7 @@ def cluster(job: Job) -> Start:
 
 def test_every_row_once_and_both_replicas_work(cluster: Start) -> None:
     ran = cluster(Script())
-    assert {number: outcome.id for number, outcome in ran.outcomes.items()} == {n: row.id for n, row in ROWS}
+    assert {number: outcome.id for number, outcome in ran.outcomes.items()} == {row.number: row.row.id for row in ROWS}
     assert [figures.rows > 0 for figures in ran.run.figures] == [True, True]
     assert ran.backend.closed
     assert sorted(ran.backend.script.stopped) == ["replica 1", "replica 2"]
@@ -91,7 +90,7 @@ def test_rows_of_a_lost_replica_run_again(cluster: Start) -> None:
             raise Lost
 
     ran = cluster(Script(run))
-    assert {number: outcome.error for number, outcome in ran.outcomes.items()} == {number: None for number, _ in ROWS}
+    assert {number: outcome.error for number, outcome in ran.outcomes.items()} == {row.number: None for row in ROWS}
     assert ran.backend.script.started == ["replica 1", "replica 2", "replica 3"]
     assert ran.run.figures[0].lost == "was ended by SIGKILL"
     assert any("run again" in note for note in ran.notes)
@@ -105,8 +104,8 @@ def test_a_row_that_ends_every_replica_fails_and_no_other(cluster: Start) -> Non
     ran = cluster(Script(run, slots=4))
     errors = {number: outcome.error for number, outcome in ran.outcomes.items() if outcome.error is not None}
     assert list(errors) == [7]
-    assert f"{MOST_LOSSES} replicas were lost while they ran this row" in str(errors[7])
-    assert len(ran.backend.script.started) == 2 + MOST_LOSSES
+    assert f"{MAX_LOSSES} replicas were lost while they ran this row" in str(errors[7])
+    assert len(ran.backend.script.started) == 2 + MAX_LOSSES
 
 
 def test_replicas_that_are_lost_while_they_load_end_the_run(cluster: Start) -> None:

@@ -1,11 +1,14 @@
-"""An editor: a real client that starts `qpdsl lsp` and speaks the protocol with it over stdio."""
+"""An editor: a real client that starts `qpdsl lsp` and speaks the protocol with it over stdio.
+
+The tests of a file share one, each with a document of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -29,11 +32,8 @@ class Editor:
         self.uri = (folder / "p.qp").as_uri()
         self.caret = lsp.Position(0, 0)
         self.published: asyncio.Queue[lsp.PublishDiagnosticsParams] = asyncio.Queue()
+        """What the server says of this document."""
         self._version = 0
-
-        @client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
-        def published(params: lsp.PublishDiagnosticsParams) -> None:
-            self.published.put_nowait(params)
 
     async def open(self, text: str) -> list[lsp.Diagnostic]:
         item = lsp.TextDocumentItem(self.uri, "qp", self._version, self._placed(text))
@@ -45,6 +45,10 @@ class Editor:
         self.type(text)
         return await self.diagnostics()
 
+    def close(self) -> None:
+        name = lsp.TextDocumentIdentifier(self.uri)
+        self.client.text_document_did_close(lsp.DidCloseTextDocumentParams(name))
+
     def type(self, text: str) -> None:
         """Puts a text in the place of the document's."""
         self._version += 1
@@ -53,9 +57,7 @@ class Editor:
         self.client.text_document_did_change(lsp.DidChangeTextDocumentParams(name, [change]))
 
     async def diagnostics(self) -> list[lsp.Diagnostic]:
-        published = await asyncio.wait_for(self.published.get(), 30)
-        assert published.uri == self.uri
-        return list(published.diagnostics)
+        return list((await asyncio.wait_for(self.published.get(), 30)).diagnostics)
 
     async def hover(self) -> str | None:
         found = await self.client.text_document_hover_async(lsp.HoverParams(self._name, self.caret))
@@ -96,35 +98,64 @@ class Editor:
         return before + after
 
 
-@asynccontextmanager
-async def editor(folder: Path, *options: str) -> AsyncIterator[Editor]:
-    client = LanguageClient("test", "1")
-    opened = Editor(client, folder)
-    await client.start_io(sys.executable, "-m", "qpdsl", "lsp", *options, cwd=ROOT)
-    await client.initialize_async(lsp.InitializeParams(lsp.ClientCapabilities(), root_uri=folder.as_uri()))
-    client.initialized(lsp.InitializedParams())
-    try:
-        yield opened
-    finally:
-        await client.shutdown_async(None)
-        client.exit(None)
-        assert client._server is not None
-        assert await client._server.wait() == 0
-        await client.stop()
+class Client:
+    """A client with a server of its own, and the loop in which it speaks with it."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self._runner = runner
+        self._client = LanguageClient("test", "1")
+        self._open: Editor | None = None
+
+        @self._client.feature(lsp.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+        def published(params: lsp.PublishDiagnosticsParams) -> None:
+            if self._open is not None and params.uri == self._open.uri:
+                self._open.published.put_nowait(params)
+
+    async def start(self, *options: str) -> None:
+        await self._client.start_io(sys.executable, "-m", "qpdsl", "lsp", *options, cwd=ROOT)
+        await self._client.initialize_async(lsp.InitializeParams(lsp.ClientCapabilities()))
+        self._client.initialized(lsp.InitializedParams())
+
+    async def stop(self) -> None:
+        await self._client.shutdown_async(None)
+        self._client.exit(None)
+        assert self._client._server is not None
+        assert await self._client._server.wait() == 0
+        await self._client.stop()
+
+    def edit(self, folder: Path, act: Callable[[Editor], Awaitable[None]]) -> None:
+        async def main() -> None:
+            self._open = Editor(self._client, folder)
+            await act(self._open)
+            self._open.close()
+
+        self._runner.run(asyncio.wait_for(main(), 120))
+
+
+@contextmanager
+def client(*options: str) -> Iterator[Client]:
+    with asyncio.Runner() as runner:
+        started = Client(runner)
+        runner.run(asyncio.wait_for(started.start(*options), 120))
+        yield started
+        runner.run(asyncio.wait_for(started.stop(), 120))
 
 
 InEditor = Callable[..., None]
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Client]:
+    with client() as started:
+        yield started
+
+
 @pytest.fixture
-def in_editor(tmp_path: Path) -> InEditor:
-    """Runs what a user does in an editor whose document lies in `tmp_path`."""
+def in_editor(shared: Client, tmp_path: Path) -> InEditor:
+    """Runs what a user does in an editor whose document lies in `tmp_path`, and whose server has these options."""
 
     def run(act: Callable[[Editor], Awaitable[None]], *options: str) -> None:
-        async def session() -> None:
-            async with editor(tmp_path, *options) as opened:
-                await act(opened)
-
-        asyncio.run(asyncio.wait_for(session(), 120))
+        with client(*options) if options else nullcontext(shared) as used:
+            used.edit(tmp_path, act)
 
     return run

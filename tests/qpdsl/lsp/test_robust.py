@@ -15,7 +15,7 @@ from qpdsl.lsp.document import read
 from qpdsl.lsp.hover import hover
 from qpdsl.lsp.positions import offset_at, position, whole
 from qpdsl.planner.names.modules import Environment
-from qpdsl.sources.programs import shipped_programs
+from qpdsl.session.programs import shipped_programs
 
 
 @pytest.mark.parametrize("name", ["beam_search", "constrained_json", "outline_then_write"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lsprotocol import types as lsp
 
-from qpdsl.grammar.words import STAGES
+from qpdsl.grammar.ast.stage import STAGES
 from tests.qpdsl.lsp.conftest import Editor, InEditor
 
 HEAD = 'model llm = "zoo/counting"\nmodel prm = "zoo/counting-prm"\n\n'
@@ -110,8 +110,13 @@ def test_completion_of_stages_options_and_names(in_editor: InEditor) -> None:
             ("  generate ‸", {"llm", "prm"}, {"generate", "n="}),
             ("  generate llm n=2 ‸", {"temperature=", "as", "via", "stop="}, {"n=", "llm"}),
             ("  generate llm n=‸", {"n", "problem", "tokens"}, {"late"}),
+            ("  generate llm think=‸", {"on", "off", "n", "thought_tokens"}, {"late"}),
+            ("  generate llm only=‸", {"thought", "answer"}, {"n", "quality"}),
             ("  generate llm as ‸", {"Person", "choice", "grammar"}, {"llm"}),
             ("  generate llm via ‸", {"filter", "amortized"}, {"llm"}),
+            ("  generate llm n=2 ‸", {"until"}, {"confidence"}),
+            ("  generate llm until ‸", {"confidence"}, {"llm", "quality"}),
+            ("  generate llm until confidence(window=8) < ‸", {"n", "quality", "quantile"}, {"late"}),
             ("  score ‸", {"llm", "prm", "logprob", "judge"}, set()),
             ("  score prm reduce=‸", {"last", "mean"}, {"problem"}),
             ("  score prm ‸", {"reduce=", "given", "into"}, {"problem"}),
@@ -161,7 +166,7 @@ def test_completion_outside_programs_and_in_blocks(in_editor: InEditor) -> None:
         await editor.write(f'model slm = "‸\n{PROGRAM}')
         assert {"zoo/counting", "zoo/counting-prm"} <= set(await editor.complete())
         await editor.write(f'model slm = "a" kind=qwen ‸\n{PROGRAM}')
-        assert set(await editor.complete()) == {"adapter="}
+        assert set(await editor.complete()) == {"adapter=", "think="}
         await editor.write(f"{PROGRAM}\nschema S {{\n  name: ‸")
         assert {"text", "choice", "int"} <= set(await editor.complete())
         await editor.write(f"{PROGRAM}\nprogram q(a: ‸")

@@ -27,5 +27,5 @@ def server(programs: Path) -> Iterator[Running]:
     from tests.support.serving.running_server import running
 
     targets = ["beam_search", "greedy", "constrained_json", str(programs)]
-    with running(targets, fixed=["depth=20"], defaults=["width=2"], limits=Limits(quiet=0.05)) as server:
+    with running(targets, fixed=["depth=20"], defaults=["width=2"], limits=Limits(quiet=0.05, orders=True)) as server:
         yield server

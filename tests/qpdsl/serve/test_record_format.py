@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from qpdsl.serve.completion_request import Refusal
 from qpdsl.serve.record_format import read_format, satisfies
-from qpdsl.serve.refusal import Refusal
 
 OWN: dict[str, Any] = {
     "type": "object",

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-pytest.importorskip("fastapi", reason="serving needs qpdsl[serve]")
+pytest.importorskip("starlette", reason="serving needs qpdsl[serve]")
 
 from qpdsl.cli.exits import Exit
 from tests.support.cli import Run
@@ -45,7 +45,11 @@ def test_it_serves_until_it_is_told_to_end() -> None:
                 assert given["choices"][0]["message"]["content"] == answer
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == Exit.OK
-            assert process.stderr.read() == "" and process.stdout.read() == ""
+            lines = process.stderr.read().splitlines()
+            assert [re.sub(r"\S+ ", "", line, count=1).split(" prompt")[0] for line in lines] == [
+                f"method=POST path=/v1/chat/completions model={model} status=200" for model in ("greedy", "llm")
+            ]
+            assert process.stdout.read() == ""
         finally:
             process.kill()
 
@@ -69,7 +73,11 @@ def test_it_serves_until_it_is_told_to_end() -> None:
         (["greedy", "--new-key", "ann"], "needs `--keys FILE`"),
         (["greedy", "--keys", "/nowhere/keys"], "cannot read `/nowhere/keys`"),
         (["greedy", "--max-cost", "1"], "--prices"),
-        (["greedy", "--host", "no.such.host.invalid", "--port", "0"], "cannot listen"),
+        (["greedy", "--host", "no.such.host.invalid", "--port", "0", "--allow-anyone"], "cannot listen"),
+        (["greedy", "--host", "0.0.0.0", "--port", "0"], "--allow-anyone"),
+        (["greedy", "--shared-cache"], "needs `--keys`"),
+        (["greedy", "--max-per-key", "2"], "needs `--keys`"),
+        (["greedy", "--access-log", "/nowhere/log"], "cannot write"),
     ],
 )
 def test_bad_usage(qpdsl: Run, arguments: list[str], words: str) -> None:
@@ -115,7 +123,7 @@ def test_no_file_is_read_and_written(qpdsl: Run, tmp_path: Path) -> None:
     named = ("--keys", tmp_path / "keys", "--prices", tmp_path / "prices.json", "--port", 0)
     qpdsl("serve", "--keys", tmp_path / "keys", "--new-key", "ann")
     for name, words in (
-        ("mine.qp", "a program"),
+        ("mine.qp", "the program"),
         ("prices.json", "the file of `--prices`"),
         ("keys", "the file of `--keys`"),
         ("notes.md", "does not hold completions"),
@@ -132,10 +140,13 @@ def test_no_file_is_read_and_written(qpdsl: Run, tmp_path: Path) -> None:
 
 def test_programs_of_one_name(tmp_path: Path) -> None:
     from qpdsl.serve.offered_models import offered_programs
-    from qpdsl.sources.surroundings import Surroundings
+    from qpdsl.session.settings import Settings
+    from qpdsl.session.surroundings import Surroundings
 
     for name in ("a", "b"):
         (tmp_path / f"{name}.qp").write_text(MODEL + MINE.format(name="mine") + MINE.format(name=f"only_{name}"))
-    offered = offered_programs([str(tmp_path / "a.qp"), str(tmp_path / "b.qp"), "greedy"], Surroundings(), ["n=3"])
+    offered = offered_programs(
+        Settings(assigned=("n=3",)), [str(tmp_path / "a.qp"), str(tmp_path / "b.qp"), "greedy"], Surroundings()
+    )
     assert [one.name for one in offered] == ["a/mine", "only_a", "b/mine", "only_b", "greedy"]
     assert [one.fixed for one in offered] == [("n",)] * 4 + [()]

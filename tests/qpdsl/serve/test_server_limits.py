@@ -11,17 +11,19 @@ from pathlib import Path
 import httpx
 import pytest
 
-pytest.importorskip("fastapi", reason="serving needs qpdsl[serve]")
+pytest.importorskip("starlette", reason="serving needs qpdsl[serve]")
 pytest.importorskip("uvicorn", reason="serving needs qpdsl[serve]")
 pytest.importorskip("prometheus_client", reason="serving needs qpdsl[serve]")
 
-from qpdsl.serve.http.bind_address import BindAddress
+from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.serve.http.client_keys import add_key
+from qpdsl.serve.http.listening import BindAddress
 from qpdsl.serve.http.routes import Limits
 from tests.support.remote.stub_server import stub
 from tests.support.serving.replies import content, error, metrics, until
 from tests.support.serving.running_server import Running, events, running
 from tests.support.serving.served_programs import QUESTION
+from tests.support.user_cache import own_cache
 
 
 def test_figures(server: Running) -> None:
@@ -62,7 +64,7 @@ def test_limits_and_keys(programs: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     key = add_key(file, "ann")
     assert key not in file.read_text()
-    limits = Limits(body=2000, running=1, waiting=1, seconds=0.8)
+    limits = Limits(body=2000, running=1, waiting=1, seconds=3.0)
     with running([str(programs)], limits=limits, keys=file, ignored=["temperature"]) as server:
         assert error(server.chat("say_it", QUESTION), 401)["type"] == "authentication_error"
         server.client.headers["authorization"] = "Bearer sk-wrong"
@@ -122,6 +124,47 @@ def test_what_does_not_end_in_time_is_given_up(programs: Path, stream: bool) -> 
         until(lambda: server.session.busy == 0)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_end_of_the_engine(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs gets an answer that says so, and then the server ends by the engine's own error."""
+    with running([], expose=["llm=zoo/counting"]) as server, ThreadPoolExecutor(4) as pool:
+
+        def ask(number: int) -> httpx.Response:
+            body = {"model": "llm", "prompt": f"Tom has {number} pens.", "max_tokens": 900, "ignore_eos": True}
+            with httpx.Client(timeout=60, trust_env=False) as client:
+                return client.post(f"{server.url}/completions", json={**body, "stream": stream, "n": 8})
+
+        asked = [pool.submit(ask, number) for number in range(4)]
+        until(lambda: server.session.busy >= 32)
+
+        def fails(*_: object) -> None:
+            raise MemoryError("no more")
+
+        monkeypatch.setattr(ModelRunner, "collect", fails)
+        for response in (one.result() for one in asked):
+            if stream:
+                *_, told, done = events(response)
+                assert json.loads(told)["error"]["code"] == "engine_failed" and done == "[DONE]"
+            else:
+                assert error(response, 503)["type"] == "server_error" and int(response.headers["retry-after"]) > 0
+        with pytest.raises(MemoryError, match="no more"):
+            server.ended.result(20)
+
+
+def test_nothing_runs_where_clients_have_gone() -> None:
+    with running([], expose=["llm=zoo/counting"]) as server:
+        host, port = server.root.removeprefix("http://").split(":")
+        body = {"model": "llm", "prompt": "Tom", "max_tokens": 900, "ignore_eos": True, "n": 16, "stream": True}
+        data = json.dumps(body).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+            assert connection.recv(100)
+        until(lambda: server.session.busy == 0)
+        assert 'qpdsl_engine_running_sequences{model="zoo/counting"} 0.0' in metrics(server)
+        until(lambda: any(record.path == "/v1/completions" for record in server.log))
+
+
 FAR = """\
 model far = "vllm:{url}#stub"
 model llm = "zoo/counting"
@@ -139,7 +182,7 @@ program from_here(problem: text) -> text {{
 
 
 def test_a_model_on_a_server_that_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
     with stub("vllm") as far:
         (tmp_path / "far.qp").write_text(FAR.format(url=far.url))
         with running([str(tmp_path / "far.qp")], expose=["far"], server_timeout=0.3) as server:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi", reason="serving needs qpdsl[serve]")
+pytest.importorskip("starlette", reason="serving needs qpdsl[serve]")
 pytest.importorskip("uvicorn", reason="serving needs qpdsl[serve]")
 pytest.importorskip("prometheus_client", reason="serving needs qpdsl[serve]")
 
 from qpdsl.executor.requests.errors import BudgetReached
 from tests.support.serving.replies import content, error, metrics, until
-from tests.support.serving.running_server import Running, events
+from tests.support.serving.running_server import Running, events, running
 from tests.support.serving.served_programs import JSON, QUESTION
 
 
@@ -79,6 +80,17 @@ def test_what_asks_for_nothing_is_taken(server: Running) -> None:
         "deadline": 30,
     }
     assert content(server.chat("greedy", QUESTION, **neutral)) == "12"
+
+
+@pytest.mark.parametrize(("name", "value"), [("priority", -5), ("priority", "high"), ("deadline", 3)])
+def test_order_is_for_the_server_to_permit(programs: Path, name: str, value: Any) -> None:
+    with running([str(programs)], ignored=["deadline"]) as server:
+        asked = server.chat("cut_short", QUESTION, **{name: value})
+        if name == "deadline":
+            assert content(asked)
+        else:
+            assert "--allow-priority" in error(asked)["message"] and error(asked)["param"] == name
+        assert content(server.chat("cut_short", QUESTION, priority=0))
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
@@ -176,7 +188,7 @@ def test_a_fault_of_the_server_itself(server: Running, monkeypatch: pytest.Monke
     program = server.app.models["greedy"]
     for name in ("read", "_arguments"):
         monkeypatch.setattr(program, name, lambda *given: 1 / 0)
-        assert error(server.chat("greedy", QUESTION), 500)["message"] == "a fault in the server; its log says more"
+        assert error(server.chat("greedy", QUESTION), 500)["message"] == "internal server error; see the server's log"
         monkeypatch.undo()
         assert [type(fault) for fault in server.faults] == [ZeroDivisionError]
         server.faults.clear()

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("fastapi", reason="serving needs qpdsl[serve]")
+pytest.importorskip("starlette", reason="serving needs qpdsl[serve]")
 pytest.importorskip("uvicorn", reason="serving needs qpdsl[serve]")
 pytest.importorskip("prometheus_client", reason="serving needs qpdsl[serve]")
 

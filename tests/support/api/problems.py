@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from qpdsl.family.tasks.counting import problems
+from family.tasks.counting import problems
 
 
 @pytest.fixture(scope="session")

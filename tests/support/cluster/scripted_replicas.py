@@ -18,12 +18,12 @@ from qpdsl.cluster.replica.messages import (
     GiveBack,
     Message,
     Ready,
+    ReplicaSetup,
     Stop,
     Take,
     Task,
 )
-from qpdsl.cluster.replica.replica_setup import ReplicaSetup
-from qpdsl.dataset.row_outcome import Outcome
+from qpdsl.runs.row_outcome import Outcome
 
 BUILD = "build 1"
 FINGERPRINT = {"build": BUILD, "processor": "x86_64 avx2 fma", "vectors": "AVX2", "device": "cpu"}

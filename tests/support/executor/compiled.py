@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 
 import torch
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
+from qpdsl.executor.kernels.data.layer_constants import Activation
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch
 from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, emit_attend, scratch_size
 from qpdsl.executor.kernels.llvm.cache import HeadShape
-from qpdsl.executor.kernels.llvm.forward import dividing
-from qpdsl.executor.kernels.llvm.jit.compile import Function, Library, vector_width
-from qpdsl.executor.kernels.llvm.layer import Activation, HeadNorm, emit_gate, emit_norm, emit_store
+from qpdsl.executor.kernels.llvm.compile import Function, Library, vector_width
+from qpdsl.executor.kernels.llvm.forward import HeadNorm, dividing, emit_gate, emit_norm, emit_store
 from tests.support.executor.paged_case import make_batch, make_rows, page_tables
 
 CONTEXTS = [1, 16, 17, 40, 0, 90, 23]
 QUERIES = [1, 1, 1, 1, 0, 60, 5]
 # Numbers between two rows of a joined projection, which nothing may change.
 _GAP = 3
-# Functions live as long as their libraries.
-_LIBRARIES: list[Library] = []
+# Compiled kernels take megabytes, and one test uses a few.
+_KEPT = 8
 
 
 def case(heads: HeadShape) -> tuple[KVRows, PagedBatch, torch.Tensor]:
@@ -48,11 +48,13 @@ def copied(rows: KVRows) -> KVRows:
     return KVRows.quantized(rows.data.clone(), rows.kind, rows.page_size, rows.kv_heads, rows.dim)
 
 
-@cache
+@lru_cache(maxsize=_KEPT)
 def _kernel(emit: Callable[..., None], **shape: object) -> Function:
     library = Library({"kernel": partial(emit, **shape)})
-    _LIBRARIES.append(library)
-    return library["kernel"]
+    function = library["kernel"]
+    # A function may be called as long as its library lives.
+    function.library = library  # type: ignore[attr-defined]
+    return function
 
 
 @dataclass(frozen=True)

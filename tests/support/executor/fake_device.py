@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from qpdsl.executor.engine.batch import staging
-from qpdsl.executor.engine.batch.staging import Mark
+from qpdsl.executor.engine.batch.staging import StreamMark
 
 # Floats of these bytes are no numbers, and integers none that occur.
 _POISON = 0xFF
@@ -60,7 +60,7 @@ class FakeLane:
         target.copy_(source)
         self._started.append(_Copy(source, source.clone(), False))
 
-    def mark(self) -> Mark:
+    def mark(self) -> StreamMark:
         """See `Lane`."""
         return _FakeMark(self)
 

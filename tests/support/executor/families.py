@@ -13,7 +13,7 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 _DATA = Path(__file__).with_suffix(".toml")
-_MOST_PARAMETERS = 5_000_000
+_MAX_PARAMETERS = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def tiny(family: Family) -> PreTrainedModel:
     config = _shrunk(CONFIG_MAPPING[family.type](), family.changes)
     with torch.device("meta"):
         parameters = AutoModelForCausalLM.from_config(config, dtype=torch.float32).num_parameters()
-    assert parameters < _MOST_PARAMETERS, f"{family.type} has {parameters} parameters"
+    assert parameters < _MAX_PARAMETERS, f"{family.type} has {parameters} parameters"
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(1)

@@ -8,19 +8,19 @@ from functools import cache
 from importlib.resources import files
 from itertools import islice
 
+from family.tasks.counting import problems
 from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.run import InstanceResult
-from qpdsl.family.tasks.counting import problems
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment, Inputs
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.values.value import Value
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.paths import ROOT
 
 SHIPPED = ("greedy", "self_consistency", "best_of_n", "weighted_best_of_n", "beam_search")

@@ -32,5 +32,9 @@ def expr(text: str) -> ast.Expr:
     return stage.value
 
 
+def name(id: str) -> ast.Name:
+    return ast.Name(id, span=NOWHERE)
+
+
 def paths(result: Candidates) -> list[int]:
     return [row.path[0] for row in result]

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from qpdsl import zoo
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.draw_figures import DrawFigures
+from qpdsl.executor.requests.drawing import DrawFigures
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
@@ -29,8 +29,8 @@ from qpdsl.executor.runtime.instance.instance import Services
 from qpdsl.executor.runtime.run import InstanceResult, run
 from qpdsl.planner.plan.physical import PhysicalPlan
 
-# From the text of a prompt and a sample's key (0 at temperature 0) to what the sample writes.
-Script = Callable[[str, int], str]
+# From the text of a prompt and a sample's key (0 at temperature 0) to what the sample writes: a text, or tokens.
+Script = Callable[[str, int], str | list[int]]
 CAPABILITIES = Capabilities(frozenset({"sampling", "seeds"}))
 ALL_CAPABILITIES = Capabilities(
     CAPABILITIES.features | {"logits", "logprobs", "json_schema", "regex", "grammar", "choice", "figures"}
@@ -96,8 +96,9 @@ class ScriptedEngine:
         if self._chance is not None:
             self._chance.shuffle(order)
         for index, key in order:
-            text = self._script(prompt, 0 if request.sampling.greedy else key)
-            ids = self._tokenizer.encode(text, add_special_tokens=False)
+            ids = self._script(prompt, 0 if request.sampling.greedy else key)
+            if isinstance(ids, str):
+                ids = self._tokenizer.encode(ids, add_special_tokens=False)
             ticket.finish_sample(index, _sample(request, index, [*ids, min(request.eos)]), 0)
             if self._chance is not None:
                 await asyncio.sleep(0)

@@ -8,10 +8,9 @@ from collections.abc import Sequence as Several
 import torch
 
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.memory.sequence import Chunk, Proposal, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.step.backends import Backend, backend_of
+from qpdsl.executor.engine.step.backends import StepBackend, backend_of
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
 
@@ -41,7 +40,7 @@ class Bench:
         buffer = torch.full((pages * model.layout.page_bytes,), filled, dtype=torch.uint8)
         self._model, self._free = model, pages
         cache = KVCache(buffer, model.layout, 0)
-        self.backend: Backend = backend_of(model, cache, rows, graphs=False)
+        self.backend: StepBackend = backend_of(model, cache, rows, graphs=False)
 
     def sequence(self, tokens: Tokens, room: int) -> Sequence:
         """A sequence with pages for so many tokens behind its own."""

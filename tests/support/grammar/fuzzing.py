@@ -10,7 +10,7 @@ from qpdsl.grammar.format.formatter import format_source, print_file
 from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
 from qpdsl.grammar.parse.tokens import scan
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import check
+from qpdsl.planner.check.program import check
 
 
 @dataclass(frozen=True)

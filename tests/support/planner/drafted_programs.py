@@ -8,7 +8,7 @@ from dataclasses import replace
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import VARIANTS, DecodePlan
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, Strategy, everything
-from qpdsl.planner.plan.rewrite import with_strategies
+from qpdsl.planner.plan.rule import with_strategies
 
 _HEADER = """model llm = "zoo/counting"
 model slm = "zoo/counting-mini"

@@ -8,7 +8,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
 from qpdsl.grammar.source import Source, Span
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.logical import LogicalProgram
@@ -27,11 +27,11 @@ def program_of(text: str, name: str | None = None, environment: Environment | No
 
 
 def chain(program: LogicalProgram) -> list[ops.Operator]:
-    return [program.plan.op(node) for node in program.plan.order()]
+    return [node.op for node in program.plan]
 
 
 def last(program: LogicalProgram) -> ops.Return:
-    op = program.plan.op(program.plan.root)
+    op = program.plan[-1].op
     assert isinstance(op, ops.Return)
     return op
 

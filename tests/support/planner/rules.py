@@ -9,14 +9,14 @@ from qpdsl.grammar.files import Files
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan, RemoteModel
 from qpdsl.planner.rules import RULES
-from qpdsl.planning.planning import reads_of
+from qpdsl.session.planning import reads_of
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "tests" / "planner" / "rules"

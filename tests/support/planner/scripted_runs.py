@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 
 from transformers import AutoTokenizer
@@ -22,12 +22,14 @@ from qpdsl.executor.runtime.instance.instance import Services
 from qpdsl.executor.runtime.run import InstanceResult, run
 from qpdsl.executor.sample_memory.sample_memory import SampleMemory
 from qpdsl.executor.sample_memory.sharing_engine import SharingEngine
-from qpdsl.executor.verifiers.score_store import ScoreStore
-from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, Solution, StepReads, Verifier
+from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, ScoreStore, Solution, StepReads, Verifier
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.plan.physical import PhysicalPlan
+from tests.support.executor import letters
 from tests.support.executor.scripted_engine import ALL_CAPABILITIES, ScriptedEngine, scripted_model
 
+# Letters that take several tokens, in the place of some that take one.
+_SPREAD = str.maketrans({".": "🙂", "7": "中", "b": "é", "*": "中"})
 _PIECES = ["is ", "12", "7", " * ", "a", "b", "a ", ".", "\n\n", "is 3", "answer ", " b ", "4"]
 
 
@@ -59,8 +61,9 @@ class Unbounded(Bounded):
 
 
 @cache
-def models() -> dict[str, TextModel]:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
+def models(kind: str | None = None) -> dict[str, TextModel]:
+    """The models of programs, with a vocabulary of a `kind` of `letters.py`, or that of a built-in model."""
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("zoo/counting")) if kind is None else letters.tokenizer(kind)
     return {name: scripted_model(id, tokenizer) for name, id in (("llm", "r"), ("prm", "b"), ("orm", "u"))}
 
 
@@ -83,16 +86,31 @@ def script(prompt: str, key: int) -> str:
     return "".join(chance.choice(_PIECES) for _ in range(chance.randint(1, 7)))
 
 
-def result_of(physical: PhysicalPlan, seed: int, order: int, memory: SampleMemory | None = None) -> InstanceResult:
+def spread_script(kind: str, prompt: str, key: int) -> str | list[int]:
+    """The same, in letters that are spread over tokens, some of them cut; it may go on with one that is begun."""
+    text = script(prompt, key)
+    if "Answer with one whole number" in prompt:
+        return text
+    chance = random.Random(text + prompt)
+    ids = {data: id for id, data in enumerate(letters.bytes_of(kind)) if data}
+    pieces = ["🙂".encode()[2:], "中".encode()[1:], *(piece.encode() for piece in text.translate(_SPREAD))]
+    written = b"".join(piece[: chance.choice([1, 2, 9, 9])] for piece in pieces[chance.randrange(3) :])
+    return [ids[bytes([byte])] for byte in written]
+
+
+def result_of(
+    physical: PhysicalPlan, seed: int, order: int, memory: SampleMemory | None = None, kind: str | None = None
+) -> InstanceResult:
     """What the plan gives for a seed's problem, where `order` decides about the order in which requests are served.
 
-    With a `memory` its samples are shared with what ran before.
+    With a `memory` its samples are shared with what ran before. `kind`: see `models`.
     """
-    tokenizer = models()["llm"].tokenizer
-    scripted = ScriptedEngine(tokenizer, script, ALL_CAPABILITIES, random.Random(order))
+    tokenizer = models(kind)["llm"].tokenizer
+    writes = script if kind is None else partial(spread_script, kind)
+    scripted = ScriptedEngine(tokenizer, writes, ALL_CAPABILITIES, random.Random(order))
     engine: Engine = scripted if memory is None else SharingEngine(scripted, memory)
     verifiers = {"prm": Bounded(tokenizer), "orm": Unbounded(tokenizer)}
-    services = Services(engine, models(), verifiers, EventStream(), FUNCTIONS, scores=ScoreStore())
+    services = Services(engine, models(kind), verifiers, EventStream(), FUNCTIONS, scores=ScoreStore())
 
     async def main() -> InstanceResult:
         driver = asyncio.create_task(engine.drive())

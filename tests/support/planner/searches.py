@@ -6,7 +6,9 @@ import random
 from collections.abc import Callable
 
 HEADER = 'model llm = "remote"\nmodel prm = "bounded"\nmodel orm = "unbounded"\n'
-_ASIDE = """program aside(question: text, n: int) -> text {
+# Programs to call, by their names.
+_CALLED = {
+    "aside": """program aside(question: text, n: int) -> text {
   chat user="Aside: {question}"
   generate llm n=n temperature=1.0 max_tokens=12 stop="."
   score prm
@@ -14,12 +16,20 @@ _ASIDE = """program aside(question: text, n: int) -> text {
   keep 1 by score
   return answer
 }
-program pasted(question: text, n: int) -> text {
+""",
+    "pasted": """program pasted(question: text, n: int) -> text {
   chat user="Pasted: {question}"
   generate llm n=n temperature=1.0 max_tokens=12
   extract answer = /is ([0-9]+)/
 }
-"""
+""",
+    "plain": """program plain(question: text, n: int) -> text {
+  let twice = n + n
+  let asked = question
+  return "{question}?"
+}
+""",
+}
 # The first alternative begins behind a `*`: in one piece of a text, where it may end in a later one.
 _PENDING = [r"/[*][\s\S]*is|[0-9][0-9]/", r"/[*][\s\S]*b|4|7/", r"/[*] ([\s\S]*)a|[0-9]/"]
 _REGEXES = [r"/[0-9]+/", r"/is ([0-9]+)/", r"/a[\s\S]*b/", r"/b|is ([0-9])/", "/zz/", *_PENDING]
@@ -44,7 +54,8 @@ class SearchGenerator:
         like = " like search_and_learn" if pick.random() < 0.4 else ""
         make = pick.choice([self.any, self.any, self.quiet, self.quiet, self.closing])
         body = "".join(f"  {stage}\n" for stage in ["chat user=problem", *make()])
-        return f"{HEADER}{_ASIDE}program p(problem: text, n: int = 2) -> text{like} {{\n{body}}}\n"
+        called = "".join(text for name, text in _CALLED.items() if f"call {name}(" in body)
+        return f"{HEADER}{called}program p(problem: text, n: int = 2) -> text{like} {{\n{body}}}\n"
 
     def any(self) -> list[str]:
         """Stages of all kinds."""
@@ -102,7 +113,7 @@ class SearchGenerator:
         if depth > 1:
             kinds += [lambda: self.repeat(depth - 1), lambda: self.branch(depth - 1), lambda: self.peek(depth - 1)]
             kinds += [lambda: self.search(depth - 1), lambda: self.if_(depth - 1), lambda: self.if_(depth - 1)]
-            kinds += [lambda: self.each(depth - 1)]
+            kinds += [lambda: self.each(depth - 1), self.columns_alone, self.columns_alone]
         return self.chance.choice(kinds)()
 
     def generate(self) -> str:
@@ -193,7 +204,7 @@ class SearchGenerator:
             self.texts = [*dict.fromkeys([*self.texts, "answer"])]
             return "call pasted(problem, 2)"
         self.texts = [*dict.fromkeys([*self.texts, "c"])]
-        return "call aside(problem, n) into c"
+        return f"call {self.chance.choice(['aside', 'aside', 'plain'])}(problem, n) into c"
 
     def repeat(self, depth: int) -> str:
         until = self.chance.choice(["", " until all(finished)", " until any(tokens > 12)"])
@@ -248,7 +259,22 @@ class SearchGenerator:
         inside = 'generate llm temperature=0 stop="." max_tokens=9'
         return f"peek {{ {inside} | {self.score()} | {self.extract()} }}"
 
+    def columns_alone(self) -> str:
+        """A block that only makes columns, which nobody may read."""
+        heads = ['each e in ["x", "y"]', "repeat 2", "repeat 3 until any(tokens > 12)", "peek", "ask"]
+        head = self.chance.choice(heads)
+        kinds = [self.let] if head == "ask" else [self.let, self.extract, self.score]
+        return f"{head} {{ {' | '.join(self.chance.choice(kinds)() for _ in range(self.chance.randint(1, 2)))} }}"
 
-def random_search(seed: int) -> str:
-    """The program of a seed."""
-    return SearchGenerator(seed).program()
+
+# What a program looks for in texts, and what it says, in letters that take several tokens.
+_SPREAD = {'"."': '"🙂"', '" * "': '" 中 "', "[*]": "[中]", "/b|is": "/é|is", "b ?a": "é ?a", "|7": "|中"}
+_SPREAD |= {"[0-9]+": "[0-9中]+", '"so {tokens} "': '"é{tokens}🙂"', "max_tokens=12": "max_tokens=5"}
+
+
+def random_search(seed: int, *, spread: bool = False) -> str:
+    """The program of a seed; `spread`: for texts whose letters are spread over tokens."""
+    text = SearchGenerator(seed).program()
+    for part, other in _SPREAD.items() if spread else ():
+        text = text.replace(part, other)
+    return text

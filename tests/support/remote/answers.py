@@ -15,7 +15,7 @@ from tests.support.remote.traits import STANDARD, Heed, Traits
 
 Json = dict[str, Any]
 Endpoint = Literal["completions", "chat", "completion", "generate"]
-_LEAST_LOGPROB = -9999.0
+_MIN_LOGPROB = -9999.0
 _OBJECT = '{"type": "object"}'
 
 
@@ -25,6 +25,14 @@ class Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status, self.message = status, message
+
+
+@dataclass(frozen=True)
+class Thinks:
+    """That a thought comes first: `most` tokens of it at most, and `effort` times as long as usual."""
+
+    most: int | None = None
+    effort: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,17 +53,24 @@ class Job:
     echo: str | None = None
     ids_as_tokens: bool = False
     returns_ids: bool = False
+    thinks: Thinks | None = None
 
 
 @dataclass
 class Choice:
-    """One sample as far as it has come. `text` is what may be told already, `end` why it ended."""
+    """One sample as far as it has come. `text` is what may be told already, `end` why it ended.
+
+    `thought` is what stands before the text, in the first `thinking` of its tokens; `fresh` is new of it.
+    """
 
     number: int
     tokens: list[Token] = field(default_factory=list)
     text: str = ""
     end: Literal["eos", "word", "limit"] | None = None
     word: str | None = None
+    thought: str = ""
+    fresh: str = ""
+    thinking: int = 0
 
     @property
     def ids(self) -> list[int]:
@@ -98,6 +113,7 @@ class Writer:
             count = int(body["n"])
         seeds = [None if how.seed is None else how.seed + place for place in range(count)]
         stops = body.get("stop") or []
+        thinks = self._thinks(body) if chat else None
         included = traits.stop_included is not None and bool(body.get(traits.stop_included))
         options = body.get("stream_options") or {}
         return Job(
@@ -115,7 +131,26 @@ class Writer:
             echo=text if echo else None,
             ids_as_tokens=traits.answers_ids and bool(body.get("return_tokens_as_token_ids")),
             returns_ids=bool(body.get("return_token_ids")) if traits.answers_ids else bool(body.get("return_tokens")),
+            thinks=thinks,
         )
+
+    def _thinks(self, body: Json) -> Thinks | None:
+        """How the model thinks before it answers. Raises Refused."""
+        traits = self.traits
+        if traits.thoughts is None or body["messages"][-1]["role"] == "assistant":
+            return None
+        effort = body.get("reasoning_effort")
+        if traits.efforts and effort is not None and effort not in traits.efforts:
+            raise Refused(400, f"Unsupported value: `reasoning_effort` does not support {effort!r}")
+        on = traits.thinks
+        if "chat_template_kwargs" in traits.switches:
+            on = bool((body.get("chat_template_kwargs") or {}).get("enable_thinking", on))
+        if "thinking" in traits.switches:
+            on = (body.get("thinking") or {}).get("type", "enabled" if on else "disabled") == "enabled"
+        if not on:
+            return None
+        most = body.get(traits.thought_bound) if traits.thought_bound else None
+        return Thinks(most, 1.0 + (traits.efforts.index(effort) if effort in traits.efforts else 1))
 
     def _check_names(self, endpoint: Endpoint, body: Json) -> None:
         if endpoint in ("chat", "completions"):
@@ -123,6 +158,7 @@ class Writer:
             if not there:
                 raise Refused(404, "Not Found")
         known = STANDARD | {"top_k", "min_p"} | {name.partition(".")[0] for name in self.traits.held}
+        known |= {*self.traits.switches}
         unknown = sorted(set(body) - known)
         if unknown and isinstance(self.traits.unknown, int):
             raise Refused(self.traits.unknown, f"Unexpected fields in the request: {unknown}")
@@ -139,7 +175,18 @@ class Writer:
             if self.traits.name == "vllm" and body.get("add_generation_prompt", True):
                 raise Refused(400, "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
             goes_on = True
-        ids = self.language.chat(messages, goes_on=goes_on)
+        given = [bool(message.get("reasoning") or message.get("reasoning_content")) for message in messages]
+        if any(given) and not self.traits.returns_thoughts:
+            raise Refused(400, "Unknown parameter: 'messages[0].reasoning'")
+        if goes_on and given[-1]:
+            thought = self._closed(messages[-1].get(self.traits.thoughts or "", ""))
+            ids = [
+                *self.language.chat(messages[:-1]),
+                *thought,
+                *self.language.encode(" " + messages[-1]["content"].lstrip()),
+            ]
+        else:
+            ids = self.language.chat(messages, goes_on=goes_on)
         return ids, self.language.decode(ids)
 
     def _prompt(self, prompt: object) -> tuple[list[int], str]:
@@ -184,6 +231,10 @@ class Writer:
         if most > room and traits.name in ("vllm", "openai"):
             raise Refused(400, f"This model's maximum context length is {traits.context} tokens, not {prompt + most}.")
         temperature = body.get("temperature")
+        if traits.own_temperature and temperature not in (None, 1):
+            raise Refused(400, f"Unsupported value: 'temperature' does not support {temperature} with this model.")
+        if traits.own_temperature and body.get("max_tokens") is not None:
+            raise Refused(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
         held = self._held_to(body, chat)
         if held is not None:
             try:
@@ -278,10 +329,30 @@ class Writer:
         """Gives, after each token, the choice, and what text and tokens are new. `beat` is awaited before each."""
         choice, how = Choice(number), job.drawings[number]
         holds = max((len(stop) for stop in job.stops), default=1) - 1
+        if job.thinks is not None:
+            for token in self._thought(job, job.thinks, how, writes):
+                await beat()
+                choice.tokens.append(token)
+                choice.thinking += 1
+                whole = self.language.decode(choice.ids)
+                choice.fresh, choice.thought = whole[len(choice.thought) :], whole
+                if choice.thinking == how.most:
+                    choice.end = "limit"
+                yield choice, "", [token]
+                if choice.end is not None:
+                    return
+            choice.fresh = ""
+            how = replace(how, most=how.most - choice.thinking)
+            job = replace(job, prompt=job.prompt + tuple(self._closed(choice.thought)))
+            answers = writes
+            writes = None if answers is None else lambda prompt, seed: _answer(answers(prompt, seed))
+        elif writes is not None and self.traits.thoughts is not None:
+            plain = writes
+            writes = lambda prompt, seed: _answer(plain(prompt, seed))  # noqa: E731
         for token in self._tokens(job, how, writes):
             await beat()
             choice.tokens.append(token)
-            whole = self.language.decode(choice.ids)
+            whole = self.language.decode(choice.ids[choice.thinking :])
             found = min(((whole.find(stop), stop) for stop in job.stops if stop in whole), default=None)
             if found is not None:
                 place, choice.word = found
@@ -289,7 +360,7 @@ class Writer:
                 choice.end = "word"
             elif token.id == self.language.eos and not how.ignore_eos:
                 choice.end = "eos"
-            elif len(choice.tokens) == how.most:
+            elif len(choice.tokens) - choice.thinking == how.most:
                 choice.end = "limit"
             else:
                 whole = whole[: max(len(choice.text), len(whole) - holds)].rstrip("\ufffd")
@@ -299,9 +370,25 @@ class Writer:
                 return
         # No token was asked for, or none can follow under the constraint.
         choice.end = "limit" if how.most == 0 else "eos"
-        whole = self.language.decode(choice.ids)
+        whole = self.language.decode(choice.ids[choice.thinking :])
         new, choice.text = whole[len(choice.text) :], whole
         yield choice, new, []
+
+    def _thought(self, job: Job, thinks: Thinks, how: Drawing, writes: Writes | None) -> Iterator[Token]:
+        """A thought: what a test says before its answer, or some tokens, more of them with more effort."""
+        told = None if writes is None else writes(self.language.decode(job.prompt), how.seed or 0)
+        most = how.most if thinks.most is None else min(how.most, thinks.most)
+        usual = int((9 + sum(job.prompt) % 7) * thinks.effort)
+        drawing = replace(how, held_to=None, ignore_eos=True, most=min(most, usual))
+        if told is None:
+            return (token for token in self.language.write(job.prompt, drawing))
+        text = told.partition("</think>")[0].removeprefix("<think>") if "</think>" in told else ""
+        ids = self.language.encode(text)[:most]
+        return (Token(id, self.language.logprobs(job.prompt)) for id in ids)
+
+    def _closed(self, thought: str) -> list[int]:
+        """The ids of a thought with what closes it."""
+        return [*self.language.encode(thought), self.language.eos]
 
     def _tokens(self, job: Job, how: Drawing, writes: Writes | None) -> Iterator[Token]:
         if job.echo is not None and how.most == 0:
@@ -320,14 +407,14 @@ class Writer:
         for choice in choices:
             one: Json = {"index": choice.number, "finish_reason": choice.finish}
             if job.endpoint == "chat":
-                one["message"] = {"role": "assistant", "content": choice.text}
+                one["message"] = {"role": "assistant", "content": choice.text, **self._apart(choice.thought)}
             else:
                 one["text"] = (job.echo or "") + choice.text
             self._tell(one, job, choice, choice.tokens, whole=True)
             written.append(one)
         name = "chat.completion" if job.endpoint == "chat" else "text_completion"
         drawn = sum(len(choice.tokens) for choice in choices)
-        answer = {**self._head(job, name, number), "choices": written, "usage": self._usage(job, drawn, cached)}
+        answer = {**self._head(job, name, number), "choices": written, "usage": self._usage(job, choices, cached)}
         if self.traits.name == "llama-server":
             answer["timings"] = {"cache_n": cached, "prompt_n": len(job.prompt) - cached, "predicted_n": drawn}
         return answer
@@ -340,7 +427,7 @@ class Writer:
             return self._native_sglang(job, choice, cached)
         one: Json = {"index": choice.number, "finish_reason": choice.finish}
         if job.endpoint == "chat":
-            one["delta"] = {"content": new}
+            one["delta"] = self._apart(choice.fresh) or {"content": new}
             if len(choice.tokens) <= 1:
                 one["delta"]["role"] = "assistant"
         else:
@@ -352,8 +439,11 @@ class Writer:
     def last_event(self, job: Job, choices: Sequence[Choice], cached: int, number: int) -> Json:
         """The chunk with the usage alone."""
         name = "chat.completion.chunk" if job.endpoint == "chat" else "text_completion"
-        drawn = sum(len(choice.tokens) for choice in choices)
-        return {**self._head(job, name, number), "choices": [], "usage": self._usage(job, drawn, cached)}
+        return {**self._head(job, name, number), "choices": [], "usage": self._usage(job, choices, cached)}
+
+    def _apart(self, thought: str) -> Json:
+        field = self.traits.thoughts
+        return {field: thought} if thought and field not in (None, "hidden") else {}
 
     def _head(self, job: Job, name: str, number: int) -> Json:
         head: Json = {"id": f"cmpl-{number}", "object": name, "created": 1_790_000_000 + number, "model": self.served}
@@ -361,13 +451,16 @@ class Writer:
             head["system_fingerprint"] = self.traits.version
         return head
 
-    def _usage(self, job: Job, drawn: int, cached: int) -> Json:
-        count = len(job.prompt)
+    def _usage(self, job: Job, choices: Sequence[Choice], cached: int) -> Json:
+        count, drawn = len(job.prompt), sum(len(choice.tokens) for choice in choices)
         usage: Json = {"prompt_tokens": count, "completion_tokens": drawn, "total_tokens": count + drawn}
         if self.traits.cached_tokens:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
         elif self.traits.name in ("vllm", "sglang"):
             usage["prompt_tokens_details"] = None
+        if self.traits.counts_thoughts:
+            thinking = sum(choice.thinking for choice in choices)
+            usage["completion_tokens_details"] = {"reasoning_tokens": thinking}
         return usage
 
     def _tell(self, one: Json, job: Job, choice: Choice, tokens: list[Token], *, whole: bool) -> None:
@@ -423,7 +516,7 @@ class Writer:
 
     def _one(self, job: Job, token: int, row: Floats) -> Json:
         text = self._token_text(job, token)
-        one: Json = {"token": text, "logprob": max(float(row[token]), _LEAST_LOGPROB), "bytes": list(text.encode())}
+        one: Json = {"token": text, "logprob": max(float(row[token]), _MIN_LOGPROB), "bytes": list(text.encode())}
         return {"id": token, **one} if self.traits.name == "llama-server" else one
 
     def _columns(self, job: Job, ids: Sequence[int], rows: Sequence[Floats | None]) -> Json:
@@ -505,3 +598,8 @@ class Writer:
         if self.traits.name == "llama-server":
             return {"error": {"code": status, "message": message, "type": "invalid_request_error"}}
         return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+
+
+def _answer(told: str | None) -> str | None:
+    """What a test has written after a thought."""
+    return None if told is None else told.rpartition("</think>")[2]

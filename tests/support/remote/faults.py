@@ -8,6 +8,8 @@ from typing import Literal
 Kind = Literal[
     "drop",  # the connection is closed before anything is answered
     "stall",  # nothing is answered, the connection stays
+    "comments",  # a stream of comments, without an end
+    "no_tokens",  # a stream of events without a token, without an end
     "stall_stream",  # the first chunks come, then nothing
     "half_json",
     "half_stream",

@@ -10,14 +10,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from qpdsl.executor.remote.server.abilities import Abilities
-from qpdsl.executor.remote.server.abilities_json import abilities_from_json
-from qpdsl.remote.abilities_words import in_words
+from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities, capabilities_from_json, in_words
 from tests.support.paths import ROOT
 
 FOLDER = ROOT / "tests" / "executor" / "remote" / "probe" / "recorded"
 # What depends on the model that is served.
-_OF_MODELS = ("context", "scores of a reward model")
+_OF_MODELS = ("context", "reward model scores")
 # In the order of the table.
 NAMES = ("vllm", "llama_server", "llama_cpp_python", "transformers")
 
@@ -29,12 +27,12 @@ class Recording:
     server: str
     kind: str
     traits: dict[str, Any]
-    probes: dict[str, Abilities]
+    probes: dict[str, ServerCapabilities]
 
 
 def recording(name: str) -> Recording:
     said = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
-    probes = {way: abilities_from_json(value) for way, value in said["probes"].items()}
+    probes = {way: capabilities_from_json(value) for way, value in said["probes"].items()}
     return Recording(said["server"], said["stub"]["kind"], said["stub"]["traits"], probes)
 
 
@@ -47,11 +45,11 @@ def table() -> str:
 
 
 def _column(one: Recording) -> dict[str, str]:
-    ways = {way: in_words(abilities) for way, abilities in one.probes.items()}
+    ways = {way: in_words(capabilities) for way, capabilities in one.probes.items()}
     plain, ids = ways["text"], ways.get("ids", ways["text"])
     cells = {name: _cell(words, ids[name]) for name, words in plain.items() if name not in _OF_MODELS}
-    cells["takes, and does not heed"] = "; ".join(
-        note.removeprefix("takes ") for note in one.probes["text"].notes if note.startswith("takes ")
+    cells["accepts and ignores"] = "; ".join(
+        note.removeprefix("accepts ") for note in one.probes["text"].notes if note.startswith("accepts ")
     )
     return cells
 

@@ -13,17 +13,17 @@ import httpx
 
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.completion_store import CompletionStore
-from qpdsl.executor.remote.meter import Meter
 from qpdsl.executor.remote.remote_engine import RemoteEngine
 from qpdsl.executor.remote.remote_model import text_model
-from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.remote.server.address import Address
-from qpdsl.executor.remote.server.retries import PATIENCE
+from qpdsl.executor.remote.server.failures import PATIENCE
+from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
+from qpdsl.executor.remote.spending import Meter
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 
 # A model whose server tells text alone: its tokens are bytes.
 ADDRESS = Address("vllm", "http://127.0.0.1:8000/v1", "name")
-ABILITIES = Abilities(
+CAPABILITIES = ServerCapabilities(
     endpoint="text",
     chat=True,
     prefill=True,
@@ -110,16 +110,18 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.002)
 
 
-def model_of(abilities: Abilities = ABILITIES, address: Address = ADDRESS, place: Path | None = None) -> TextModel:
+def model_of(
+    capabilities: ServerCapabilities = CAPABILITIES, address: Address = ADDRESS, place: Path | None = None
+) -> TextModel:
     """The text model of an address; `place` has its tokenizer."""
-    return text_model(str(address), address, abilities, place, None)
+    return text_model(str(address), address, capabilities, place, None)
 
 
 def driven(
     server: ScriptedServer,
     use: Callable[[RemoteEngine], Coroutine[Any, Any, Any]],
     *,
-    abilities: Abilities = ABILITIES,
+    capabilities: ServerCapabilities = CAPABILITIES,
     address: Address = ADDRESS,
     place: Path | None = None,
     store: CompletionStore | None = None,
@@ -131,7 +133,7 @@ def driven(
     """What `use` of an engine gives that has the server's model as `llm`. What stops the engine is raised."""
     how: dict[str, Any] = {"patience": patience, "outlives": outlives, "tell": tell}
     engine = RemoteEngine(store, meter, transport=server.transport, **how)
-    engine.add("llm", address, abilities, model_of(abilities, address, place))
+    engine.add("llm", address, capabilities, model_of(capabilities, address, place))
 
     async def main() -> Any:
         driver = asyncio.create_task(engine.drive())

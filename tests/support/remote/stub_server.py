@@ -224,6 +224,12 @@ class StubServer:
         elif fault.kind == "stall":
             while not reader.at_eof():
                 await asyncio.sleep(0.01)
+        elif fault.kind in ("comments", "no_tokens"):
+            empty = b'data: {"id": "1", "object": "text_completion", "choices": []}\n\n'
+            writer.write(_head(200, {"Content-Type": "text/event-stream"}))
+            while not reader.at_eof():
+                writer.write(b": still here\n\n" if fault.kind == "comments" else empty)
+                await asyncio.sleep(0.02)
         elif fault.kind == "too_many":
             extra = {} if fault.seconds is None else {"Retry-After": f"{fault.seconds:g}"}
             await _send(writer, 429, error(429, "Rate limit reached"), extra)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 # What becomes of a field: it does what it says, it is taken and does nothing, or the status with which it is refused.
@@ -30,6 +30,12 @@ class Traits:
     `reward`: it serves a reward model, of two classes; `reward_shares`: which tells probabilities where it is asked
     for logits; `reward_rows`: a row for every token, or for each that is equal to the last one. `top_logprobs`: the
     most that may be asked for. `context` in tokens.
+
+    `thoughts`: the field of a chat's message that has the thought, "hidden" where it is counted alone, None of a model
+    that does not think. `thinks`: it does where nothing is said. `switches`: what it heeds of `chat_template_kwargs`
+    and `thinking`; `efforts`: the words of `reasoning_effort` that change something, where others are refused.
+    `thought_bound`: the field that bounds a thought. `counts_thoughts`: usage tells them. `returns_thoughts`: a message
+    may have one. `own_temperature`: none but 1 is taken.
     """
 
     name: str
@@ -72,6 +78,14 @@ class Traits:
     reward_shares: bool = False
     reward_rows: Literal["tokens", "steps"] = "tokens"
     context: int = 1024
+    thoughts: str | None = None
+    thinks: bool = True
+    switches: tuple[str, ...] = ()
+    efforts: tuple[str, ...] = ()
+    thought_bound: str | None = None
+    counts_thoughts: bool = False
+    returns_thoughts: bool = True
+    own_temperature: bool = False
 
 
 # The fields of OpenAI's API, known to servers that refuse what they do not know.
@@ -79,6 +93,7 @@ STANDARD = {
     *("model", "prompt", "messages", "n", "seed", "stop", "stream", "stream_options", "temperature", "top_p"),
     *("max_tokens", "max_completion_tokens", "logprobs", "top_logprobs", "response_format", "echo", "user"),
     *("presence_penalty", "frequency_penalty", "logit_bias", "suffix", "best_of", "generation_config"),
+    "reasoning_effort",
 }
 
 VLLM = Traits(
@@ -165,3 +180,29 @@ OPENAI = Traits(
     unknown=400,
 )
 KINDS = {kind.name: kind for kind in (VLLM, SGLANG, LLAMA_SERVER, LLAMA_CPP_PYTHON, TRANSFORMERS, OPENAI)}
+# The same with a model that thinks: vLLM with a reasoning parser and a reasoning config, and two APIs.
+VLLM_THINKING = replace(
+    VLLM, thoughts="reasoning", switches=("chat_template_kwargs",), thought_bound="thinking_token_budget"
+)
+DEEPSEEK_THINKING = replace(
+    OPENAI,
+    owned_by="deepseek",
+    thoughts="reasoning_content",
+    switches=("thinking",),
+    counts_thoughts=True,
+    json_schema=400,
+    max_completion_tokens="ignored",
+    unknown="ignored",
+)
+OPENAI_THINKING = replace(
+    OPENAI,
+    thoughts="hidden",
+    efforts=("low", "medium", "high"),
+    counts_thoughts=True,
+    own_temperature=True,
+    top_p="ignored",
+    seeds=False,
+    chat_logprobs=False,
+    returns_thoughts=False,
+)
+KINDS |= {"vllm thinking": VLLM_THINKING, "deepseek": DEEPSEEK_THINKING, "openai thinking": OPENAI_THINKING}

@@ -5,37 +5,46 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from qpdsl.planning.planning import Planning
-from qpdsl.planning.target import Target
-from qpdsl.serve.exposed.exposed_model import ExposedModel
-from qpdsl.serve.http.bind_address import BindAddress
+from qpdsl.serve.http.access_log import RequestRecord
 from qpdsl.serve.http.client_keys import ClientKeys
-from qpdsl.serve.http.listening import Listening
+from qpdsl.serve.http.host_check import HostCheck
+from qpdsl.serve.http.listening import BindAddress, Listening
 from qpdsl.serve.http.routes import Limits, ServerApp
 from qpdsl.serve.offered_models import bare_plan, exposed_models, fingerprint_of, offered_programs
+from qpdsl.serve.passthrough_model import PassthroughModel
 from qpdsl.serve.served_model import ServedModel
 from qpdsl.serve.served_program import ServedProgram
-from qpdsl.session import Session
-from qpdsl.sources.surroundings import Surroundings
+from qpdsl.session.prepare import PlanUse, prepare
+from qpdsl.session.session import Session
+from qpdsl.session.settings import Settings
+from qpdsl.session.surroundings import Surroundings
 
 _LIMITS = Limits()
 
 
 @dataclass
 class Running:
-    """`url` ends in `/v1`; `client` speaks to it. `faults` are those that the server reported of itself."""
+    """`url` ends in `/v1`; `client` speaks to it. `log` has the requests that are over.
+
+    `told` is what the server told of its event loop, `faults` are those that it reported of itself, and `ended` says
+    how it ended.
+    """
 
     url: str
     client: httpx.Client
     session: Session
     app: ServerApp
     listening: Listening
+    log: list[RequestRecord]
+    told: list[str]
+    ended: Future[bool]
     faults: list[Exception] = field(default_factory=list)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
@@ -63,31 +72,47 @@ def running(
     keys: Path | None = None,
     drain_seconds: float = 5.0,
     server_timeout: float | None = None,
+    shared_cache: bool = False,
+    hosts: HostCheck | None = None,
+    max_connections: int = 1024,
 ) -> Iterator[Running]:
-    offered = offered_programs(targets, Surroundings(), fixed, defaults)
-    plans = {one.name: one.plan(Planning(), Target()) for one in offered}
-    exposed = exposed_models(expose, plans.values())
-    session = Session(completions="none", server_timeout=server_timeout, outlive_servers=True)
+    settings = Settings(assigned=tuple(fixed), completions="none", server_timeout=server_timeout, allow_code=True)
+    offered = offered_programs(settings, targets, Surroundings(), defaults)
+    plans = {one.name: prepare(one.bound, settings, PlanUse(text=True)).plan for one in offered}
+    exposed = exposed_models(expose, [plan.models for plan in plans.values()])
+    session = Session.of(settings, outlive_servers=True)
     for plan in [*plans.values(), *map(bare_plan, exposed.values())]:
         session.load(plan)
     models: list[ServedModel] = [
         ServedProgram(one.name, plans[one.name], session, None, one.fixed, ignored) for one in offered
     ]
     models += [
-        ExposedModel(name, session.text_model(id), session.engine, fingerprint_of(id)) for name, id in exposed.items()
+        PassthroughModel(name, session.text_model(id), session.engine, fingerprint_of(id))
+        for name, id in exposed.items()
     ]
     faults: list[Exception] = []
-    app = ServerApp(models, limits, None if keys is None else ClientKeys(keys), faults.append)
+    log: list[RequestRecord] = []
+    known = None if keys is None else ClientKeys(keys)
+    app = ServerApp(models, limits, known, faults.append, hosts=hosts, shared_cache=shared_cache, log=log.append)
     address = BindAddress(port=0)
     bound = address.bound()
-    listening, started = Listening(app, session, address, bound, drain_seconds), threading.Event()
-    thread = threading.Thread(target=listening.run, args=(started.set,), daemon=True)
+    told: list[str] = []
+    listening = Listening(app, session, address, bound, drain_seconds, max_connections, told.append)
+    started, ended = threading.Event(), Future[bool]()
+
+    def run() -> None:
+        try:
+            ended.set_result(listening.run(started.set))
+        except Exception as error:
+            ended.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     assert started.wait(20)
     url = address.url(bound)
     try:
         with httpx.Client(timeout=60, trust_env=False) as client:
-            yield Running(url, client, session, app, listening, faults)
+            yield Running(url, client, session, app, listening, log, told, ended, faults)
     finally:
         listening.stop()
         thread.join(20)

@@ -9,8 +9,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from qpdsl.tui.app import Dashboard
-from qpdsl.tui.state.event_source import EventSource, ReplaySource
-from qpdsl.tui.state.player import Player
+from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource
 from qpdsl.tui.widgets.questions import Leave
 
 SMALL, LARGE = (80, 24), (200, 60)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qpdsl.executor.events import events
 from qpdsl.executor.events.codec import encode, header
-from qpdsl.executor.events.events import Candidate, EngineFigures, Event
+from qpdsl.executor.events.events import CandidateRecord, EngineFigures, Event
 from qpdsl.executor.events.trace import LineReader, read_trace
 
 # Six rows of beam search on the built-in models; one of them fails, two are wrong with greedy decoding.
@@ -73,7 +73,9 @@ def long_run(count: int) -> Iterator[Event]:
                 cached_tokens=30,
                 rounds=(index,),
             )
-        candidates = tuple(Candidate(path=(copy,), step="1 + 1 = 2.", finish="eos", finished=True) for copy in range(4))
+        candidates = tuple(
+            CandidateRecord(path=(copy,), step="1 + 1 = 2.", finish="eos", finished=True) for copy in range(4)
+        )
         yield events.Expanded(at=at, instance=id_, operator="1.0", rounds=(0,), candidates=candidates)
         paths = tuple(candidate.path for candidate in candidates)
         yield events.Valued(

@@ -11,7 +11,7 @@ import pytest
 from qpdsl.executor.events.events import Event, InstanceDone, InstanceStarted, RowDone
 from qpdsl.tui.screens import search
 from qpdsl.tui.screens.search import SearchView
-from qpdsl.tui.state.player import Player
+from qpdsl.tui.state.event_source import Player
 from qpdsl.tui.state.run_state import RunState
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
 from tests.support.tui.traces import recorded

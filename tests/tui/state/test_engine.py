@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qpdsl.executor.events.events import EngineFigures, EngineStepped
-from qpdsl.tui.report.page_data import report_data
+from qpdsl.tui.report.page import report_data
 from qpdsl.tui.state.run_state import RunState
 
 

@@ -182,7 +182,7 @@ def test_the_history_is_bounded_and_its_sums_are_kept() -> None:
 
 
 def test_a_reader_that_cannot_keep_up_is_told_what_it_missed() -> None:
-    from qpdsl.executor.events.feed import Feed
+    from qpdsl.executor.events.trace import Feed
 
     stream, lines = EventStream(), []
     feed = Feed(stream, lines.append, capacity=10)

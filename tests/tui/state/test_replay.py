@@ -13,7 +13,7 @@ import pytest
 from qpdsl.executor.events.codec import encode
 from qpdsl.executor.events.events import EngineFigures, EngineStepped, Routed, RunEnded, RunStarted
 from qpdsl.executor.events.trace import LineReader, TraceError, read_trace
-from qpdsl.tui.state.player import Player
+from qpdsl.tui.state.event_source import Player
 from qpdsl.tui.state.run_state import RunState
 from tests.support.timing import assert_quick, cpu_seconds
 from tests.support.tui.screen import LARGE, dashboard, press, settle

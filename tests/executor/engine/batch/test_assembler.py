@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from qpdsl.executor.engine.batch.assembler import DirectAssembler, GraphAssembler, PackedStep
+from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, GraphAssembler, PackedStep
 from qpdsl.executor.engine.batch.staging import Staging
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.memory.sequence import Chunk, Proposal, Sequence
 from qpdsl.executor.kernels.data.paged_batch import NOWHERE
 from qpdsl.executor.kernels.packed import Sizes, Unpacked, pack, unpack
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams

@@ -11,9 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qpdsl.executor.engine.batch.assembler import MOST_ROWS, GraphAssembler, PackedStep
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.batch.kernel_batch import MAX_ROWS, GraphAssembler, PackedStep
+from qpdsl.executor.engine.memory.sequence import Chunk, Proposal, Sequence
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import NOWHERE, Scoring
@@ -75,13 +74,13 @@ def steps(draw: st.DrawFn) -> list[Chunk]:
     return chunks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps(), st.sampled_from([None, 1024]))
 def test_rounding_changes_no_row(chunks: list[Chunk], fixed: int | None) -> None:
     exact = GraphAssembler(PAGE, SCRATCH).mixed(chunks)
     step = GraphAssembler(PAGE, SCRATCH, fixed).rounded(chunks)
     if step is None:
-        assert exact.sizes.tokens > MOST_ROWS // 2
+        assert exact.sizes.tokens > MAX_ROWS // 2
         return
     assert step.readers == exact.readers
     assert rows_of(step) == rows_of(exact)
@@ -95,7 +94,7 @@ def test_rounding_changes_no_row(chunks: list[Chunk], fixed: int | None) -> None
     # Rows of padding write where nothing is read.
     padding = batch.slots.tolist().count(SCRATCH * PAGE)
     assert padding == sizes.tokens - exact.sizes.tokens
-    assert sizes.tokens <= (fixed or MOST_ROWS)
+    assert sizes.tokens <= (fixed or MAX_ROWS)
 
 
 @pytest.mark.parametrize(("fixed", "long"), [(None, 9), (24, 17)])
@@ -124,10 +123,10 @@ def test_rows_of_padding_are_zero_and_the_others_as_they_are(fixed: int | None, 
     torch.testing.assert_close(results[0], results[1])
 
 
-@pytest.mark.parametrize("count", [MOST_ROWS, MOST_ROWS + 1])
+@pytest.mark.parametrize("count", [MAX_ROWS, MAX_ROWS + 1])
 def test_a_step_with_more_rows_is_not_rounded(count: int) -> None:
     step = GraphAssembler(PAGE, SCRATCH).rounded([chunk(600, count, [*range(38)])])
-    assert (step is None) == (count > MOST_ROWS)
+    assert (step is None) == (count > MAX_ROWS)
 
 
 def test_steps_of_fixed_rows_have_few_shapes() -> None:

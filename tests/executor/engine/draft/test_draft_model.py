@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from qpdsl.executor.engine.paged_engine import PagedEngine
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.engine.served_models import DRAFTERS
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
+from qpdsl.planner.plan.decode_plan import DRAFTS
 from tests.executor.engine.draft.test_drafts import engine_with, requests
 from tests.support.executor.models import paged, served
 from tests.support.executor.rule_mask import RuleMask
@@ -67,7 +69,7 @@ def test_samples_of_one_prompt_share_what_the_drafting_model_computed() -> None:
     for _ in range(4):
         engine.step()
     # Five whole pages for all of them, and one or two for each.
-    held = engine._runners["small"].scheduler.memory.pool.held
+    held = engine.runner("small").scheduler.memory.pool.held
     assert 5 + 8 <= held <= 5 + 2 * 8
     while engine.has_work:
         engine.step()
@@ -83,7 +85,7 @@ def test_what_a_draft_holds_goes_before_any_sequence() -> None:
         engine.step()
         engine.check_integrity()
     assert len(first.result().samples[0].tokens) == 100
-    assert engine._runners["m"].scheduler.preemptions == 0
+    assert engine.runner("m").scheduler.preemptions == 0
 
 
 def test_what_cannot_draft_is_refused_when_it_is_asked_for() -> None:
@@ -98,3 +100,12 @@ def test_what_cannot_draft_is_refused_when_it_is_asked_for() -> None:
         with pytest.raises(EngineError, match=message):
             engine.submit("m", replace(request, draft=Drafting("model", name)))
     assert not engine.has_work
+
+
+def test_every_way_to_draft_of_a_plan_is_one_of_the_engine() -> None:
+    assert set(DRAFTERS) == {variant.name for variant in DRAFTS}
+    engine = PagedEngine()
+    engine.add("m", paged("llama"))
+    request = GenerateRequest((1, 2), (0,), SamplingParams(0), 5, draft=Drafting("guessing"))
+    with pytest.raises(EngineError, match="m has no way to draft `guessing`"):
+        engine.submit("m", request)

@@ -11,10 +11,9 @@ from transformers import LlamaConfig
 
 from qpdsl.executor.engine.draft.eagle import EagleDrafter
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Sequence
+from qpdsl.executor.engine.memory.sequence import Proposal, Sequence
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from tests.executor.engine.draft.test_drafts import random_head

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from qpdsl.executor.engine.draft.history import History
-from qpdsl.executor.engine.draft.ngram import NGramDrafter
-from qpdsl.executor.engine.memory.proposal import Proposal
-from qpdsl.executor.engine.memory.sequence import Sequence
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.engine.draft.ngram import History, NGramDrafter
+from qpdsl.executor.engine.memory.sequence import Proposal, Sequence
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
 from tests.support.executor.models import engine_of, paged, served

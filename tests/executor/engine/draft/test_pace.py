@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from qpdsl.executor.engine.draft.pace import Pace
-from qpdsl.executor.engine.draft.step_times import StepTimes
+from qpdsl.executor.engine.draft.pace import Pace, StepTimes
 from qpdsl.executor.engine.memory.sequence import Sequence
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
 

@@ -16,8 +16,8 @@ from qpdsl.executor.engine.model.native_stack import NativeStack
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.kernels.llvm.compile import vector_width
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, paged, served
@@ -136,14 +136,14 @@ def test_deferred_samples_are_the_plain_ones(pages: int, config: EngineConfig, u
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exit_steps, "MOST_LATE", 5)
+    monkeypatch.setattr(exit_steps, "MAX_LATE", 5)
     engine = engine_of(model())
     tickets = [engine.submit("m", request) for request in deferring(some(1, 48))]
     most = 0
     while engine.has_work:
         engine.step()
         engine.check_integrity()
-        most = max(most, *(sequence.late for sequence in engine._runners["m"].scheduler.running), 0)
+        most = max(most, *(sequence.late for sequence in engine.runner("m").scheduler.running), 0)
     assert told([ticket.result().samples for ticket in tickets]) == plain(1, 48)
     # A chunk of tokens that are forced may come at once.
     assert 0 < most < 5
@@ -155,7 +155,7 @@ def test_what_waits_lies_in_the_kv_memory_and_gives_way_to_pages(pages: int, mon
     give_back = Residuals.give_back
     monkeypatch.setattr(Residuals, "give_back", lambda self: moved.append(give_back(self)) or moved[-1])
     engine = engine_of(model(), pages)
-    runner = engine._runners["m"]
+    runner = engine.runner("m")
     residuals, arena = runner.scheduler.memory.residuals, runner.scheduler.memory.pool.arena
     tickets = [engine.submit("m", request) for request in deferring(some(1, 48))]
     kept = 0
@@ -172,7 +172,7 @@ def test_what_waits_lies_in_the_kv_memory_and_gives_way_to_pages(pages: int, mon
 
 def test_a_sample_that_needs_all_memory_gets_what_its_late_tokens_took() -> None:
     engine = engine_of(model(), 6)
-    memory = engine._runners["m"].scheduler.memory
+    memory = engine.runner("m").scheduler.memory
     room = memory.capacity * memory.page_size - 5
     request = GenerateRequest((5, 17, 80, 3, 44), (1,), SamplingParams(1.0), room, exit=EarlyExit(0.02, 2))
     (samples,) = served(engine, deferring((request,)))

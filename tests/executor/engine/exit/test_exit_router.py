@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from qpdsl.executor.engine.exit import exit_router
-from qpdsl.executor.engine.exit.exit_router import DrawCosts, ExitRouter, Expected, Paid, Seen
+from qpdsl.executor.engine.exit.exit_router import DrawCosts, ExitRouter, ExpectedExits, Paid, Seen
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.kernels.llvm.compile import vector_width
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
@@ -41,7 +41,7 @@ def requests(leave: EarlyExit | None) -> tuple[GenerateRequest, ...]:
 
 def doubtful() -> dict[str, Any]:
     """A state by which some draws try their exit and others do not."""
-    router = ExitRouter(ExitRouting("thompson"), Expected(0.5, 0.0, 0.5, 0.5))
+    router = ExitRouter(ExitRouting("thompson"), ExpectedExits(0.5, 0.0, 0.5, 0.5))
     for number in range(400):
         stood = number % 2 == 0
         router.note(Seen(number, number % 40, (0.4 if stood else 0.01, stood), 1.0), stood)
@@ -131,7 +131,7 @@ def test_what_a_run_shows_counts_in_any_order() -> None:
     seen = [(Seen(number % 7, number, (0.1 * (number % 3), True), 0.5), number % 4 == 0) for number in range(60)]
     states = []
     for order in (seen, seen[::-1]):
-        router = ExitRouter(ExitRouting(), Expected(0.5, 0.01, 0.5, 0.6))
+        router = ExitRouter(ExitRouting(), ExpectedExits(0.5, 0.01, 0.5, 0.6))
         for one in order:
             router.note(*one, same=None if one[0].position % 6 else one[0].position > 6)
         states.append(router.learned(costs()))
@@ -142,7 +142,7 @@ def test_quality_weighs_by_one_less_lambda() -> None:
     """Exits that save little and are often wrong: who cares for quality leaves them out."""
     tries = {}
     for latency in (0.05, 0.95):
-        routing, expected = ExitRouting(latency=latency), Expected(0.9, 0.0, 0.7, 0.3)
+        routing, expected = ExitRouting(latency=latency), ExpectedExits(0.9, 0.0, 0.7, 0.3)
         router = ExitRouter(routing, expected)
         for number in range(300):
             router.note(Seen(number, 3, (0.9, True), 1.0), True, number % 5 > 1)
@@ -154,7 +154,7 @@ def test_quality_weighs_by_one_less_lambda() -> None:
 
 @pytest.mark.parametrize("state", [None, {}, {"arms": ["dense"]}, {"arms": ["exit", "full"], "latency": 0.5}])
 def test_a_state_that_is_none_is_refused(state: object) -> None:
-    router = ExitRouter(ExitRouting(), Expected(0.5, 0.0, 0.5, 0.5))
+    router = ExitRouter(ExitRouting(), ExpectedExits(0.5, 0.0, 0.5, 0.5))
     before = router.state()
     with pytest.raises(ValueError, match="state"):
         router.restore(state)

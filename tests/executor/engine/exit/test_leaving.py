@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from qpdsl.executor.engine.batch.staging import Staging
-from qpdsl.executor.engine.exit.exit_states import ExitHeads
+from qpdsl.executor.engine.exit.exit_steps import ExitHeads
 from qpdsl.executor.engine.exit.leaving import leave, refined
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step import sampler
-from qpdsl.executor.engine.step.compiled_head import CompiledHead
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.readout import Readout
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.engine.step.routed_head import CompiledHead
+from qpdsl.executor.kernels.llvm.compile import vector_width
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams

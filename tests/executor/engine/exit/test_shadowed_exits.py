@@ -10,7 +10,7 @@ import pytest
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.step_report import StepReport
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
+from qpdsl.executor.kernels.llvm.compile import vector_width
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from qpdsl.executor.requests.shadow import chance, shadowed

@@ -13,14 +13,14 @@ import torch
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory import budget
-from qpdsl.executor.engine.memory.arena import slab_bytes
 from qpdsl.executor.engine.memory.budget import kv_bytes, main_memory, parse
-from qpdsl.executor.engine.memory.kv_cache import KVLayout
+from qpdsl.executor.engine.memory.kv_cache import KVLayout, slab_bytes
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step.draws import Draw, Masks
-from qpdsl.executor.engine.step.readout import Reading, Readout
+from qpdsl.executor.engine.step.planned_reads import PendingRead
+from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
@@ -97,14 +97,14 @@ def test_the_largest_step_has_as_many_tokens_as_any(deterministic: bool, monkeyp
         masked.append(masks is not None)
         return sample(self, hidden, draws, masks)
 
-    def reads(self: Readout, readings: list[Reading]) -> Any:
+    def reads(self: Readout, readings: list[PendingRead]) -> Any:
         rows_read.append(sum(len(reading.hidden) for reading in readings))
         return read(self, readings)
 
     monkeypatch.setattr(model, "forward", counted)
     monkeypatch.setattr(Readout, "sample", sampled)
     monkeypatch.setattr(Readout, "read", reads)
-    engine._largest_step([model])
+    engine._try_largest_steps([model])
     # Three prompts that fill the model's 256 positions have as many tokens as a step, and a few more.
     assert max(tokens) == max(rows_read) == (128 if deterministic else 700) and sum(rows_read) == 3 * 255
     # Everything for which logits of all ids are made, and copies of them.
@@ -124,7 +124,7 @@ def test_a_step_that_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(model, "forward", no_memory)
     engine = PagedEngine(EngineConfig(max_sequences=40, token_budget=1700), None, "8MiB")
     with pytest.raises(EngineError, match="no memory for a step of 1,700 tokens and 40 sequences"):
-        engine._largest_step([model])
+        engine._try_largest_steps([model])
 
 
 def test_what_steps_take_is_left_free_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_a_reward_model_has_a_largest_step_too(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
     head = ValueHead([(torch.randn(1, 48), None)])
     model = PagedModel(random_model("llama").model, kernels=True, head=head)
-    PagedEngine(EngineConfig(token_budget=64), None, "8MiB")._largest_step([model])
+    PagedEngine(EngineConfig(token_budget=64), None, "8MiB")._try_largest_steps([model])
 
 
 def test_a_model_that_does_not_fit_is_refused_and_the_others_stay() -> None:

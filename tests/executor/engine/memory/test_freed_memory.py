@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from qpdsl.executor.engine.memory import arena
-from qpdsl.executor.engine.memory.kv_cache import KV_TYPES, KVCache, KVLayout, KVType
+from qpdsl.executor.engine.memory import kv_cache
+from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step import backends
 from qpdsl.executor.engine.step.backends import KernelBackend
 from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, SamplingParams
+from qpdsl.grammar.words import KV_TYPES, KVType
 from tests.support.executor.models import random_model
 
 KEYS = tuple(range(3))
@@ -37,7 +38,7 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Buffer]]:
         made.append(weakref.ref(memory))
         return torch.from_numpy(memory)
 
-    monkeypatch.setattr(arena, "_zeros", zeros)
+    monkeypatch.setattr(kv_cache, "_zeros", zeros)
     monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
     gc.collect()
     gc.disable()
@@ -98,7 +99,7 @@ def test_a_trial_of_memory_leaves_none_behind(
     buffers: list[Buffer],
 ) -> None:
     engine = PagedEngine(EngineConfig(max_sequences=4, token_budget=32), kv_bytes="4MiB")
-    engine._largest_step([PagedModel(random_model("llama"), kernels=kernels) for kernels in (False, True)])
+    engine._try_largest_steps([PagedModel(random_model("llama"), kernels=kernels) for kernels in (False, True)])
     assert len(buffers) == 2 and buffers[-1]() is None
 
 

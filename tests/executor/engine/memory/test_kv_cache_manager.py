@@ -5,19 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from qpdsl.executor.engine.memory.arena import Arena, slab_bytes
-from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
+from qpdsl.executor.engine.memory.kv_cache import Arena, KVCache, KVLayout, PagePool, slab_bytes
 from qpdsl.executor.engine.memory.kv_cache_manager import Copies, KVCacheManager
-from qpdsl.executor.engine.memory.pool import PagePool
-from qpdsl.executor.engine.memory.reclaimer import Reclaimer
+from qpdsl.executor.engine.memory.prefix_tree import Reclaimer
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import GenerateRequest, Priority, ReadRequest, SamplingParams
+from qpdsl.executor.requests.request import Client, GenerateRequest, Priority, ReadRequest, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
 
 PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=14).map(tuple)
@@ -141,7 +139,7 @@ class Serving(RuleBasedStateMachine):
     def rescore(self, at: int, more: tuple[int, ...], low: Priority, data: st.DataObject) -> None:
         tokens = data.draw(st.sampled_from(self.texts)) + more
         positions = data.draw(st.sets(st.integers(0, len(tokens) - 1), min_size=1))
-        self.submit(at, ReadRequest(tokens, tuple(sorted(positions)), (0,), low))
+        self.submit(at, ReadRequest(tokens, tuple(sorted(positions)), (0,), priority=low))
 
     def submit(self, at: int, request: GenerateRequest | ReadRequest) -> None:
         ticket = self.models[at % len(self.models)].submit(request)
@@ -221,7 +219,7 @@ class Serving(RuleBasedStateMachine):
 
 
 TestServing = Serving.TestCase
-TestServing.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestServing.settings = settings(max_examples=50, stateful_step_count=40)
 
 
 def test_a_sequence_that_can_never_fit_is_refused_with_the_arithmetic() -> None:
@@ -304,3 +302,23 @@ def test_pages_that_were_evicted_and_missed_soon_after_are_counted() -> None:
     memory.prepare(sequence)
     assert memory.attach(sequence, 5, 0)
     assert sequence.computed == 2 and memory.tree.thrashed == 1
+
+
+@given(st.lists(st.tuples(PROMPTS, st.sampled_from(["", "alice", "bob"])), min_size=1, max_size=12))
+def test_an_owner_finds_only_what_was_computed_for_him(asked: list[tuple[tuple[int, ...], str]]) -> None:
+    memory, alone = memory_of(200, 2), {owner: memory_of(200, 2) for owner in ("", "alice", "bob")}
+    for prompt, owner in asked:
+        found = []
+        for one in (memory, alone[owner]):
+            request = ReadRequest(prompt, (len(prompt) - 1,), (1,), client=Client(owner=owner))
+            sequence = Sequence.of(Ticket(request, lambda ticket: None), request, 100)
+            one.prepare(sequence)
+            hinted = one.cached_pages(sequence)
+            assert one.attach(sequence, len(prompt), 0)
+            assert sequence.cached == sequence.ticket.cached == sequence.computed
+            found.append((sequence.cached, hinted))
+            assert one.extend(sequence, sequence.missing) == sequence.missing
+            sequence.computed = len(prompt)
+            one.retire(sequence)
+            one.check_integrity([])
+        assert found[0] == found[1]

@@ -9,12 +9,13 @@ from functools import cache
 import pytest
 import torch
 
-from qpdsl.executor.engine.memory.kv_cache import KV_TYPES, KVLayout, KVType
+from qpdsl.executor.engine.memory.kv_cache import KVLayout
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, Sample, SamplingParams
+from qpdsl.grammar.words import KV_TYPES, KVType
 from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
 
 KINDS = KV_TYPES

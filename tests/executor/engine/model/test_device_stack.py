@@ -12,8 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from qpdsl.executor.engine.batch.assembler import DirectAssembler
-from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
+from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, KernelBatch
 from qpdsl.executor.engine.memory import sequence
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk
@@ -24,7 +23,7 @@ from qpdsl.executor.engine.model.module_stack import ModuleStack
 from qpdsl.executor.engine.model.paged_model import NativeMismatch, PagedModel
 from qpdsl.executor.engine.model.probe import Probe
 from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.kernels.stored_linear import StoredLinear
+from qpdsl.executor.kernels.linear import StoredLinear
 from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.requests.ticket import Ticket
 from tests.executor.engine.model.test_families import CASES, model_of
@@ -217,7 +216,7 @@ def test_memory_that_is_scarce_holds_no_weights_twice(monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("twins")
 @torch.inference_mode()
 def test_positions_past_the_tables_turn_as_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_stack, "_MOST_POSITIONS", 64)
+    monkeypatch.setattr(device_stack, "_MAX_POSITIONS", 64)
     # The probe of 64 tokens fits; the text is longer.
     expected = own_logits(random_model("llama"))
     paged, stack = fused(random_model("llama"))

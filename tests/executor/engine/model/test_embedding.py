@@ -7,10 +7,9 @@ from math import sqrt
 import pytest
 import torch
 
-from qpdsl.executor.engine.model.embedding import TokenEmbedding, embedded_weight
+from qpdsl.executor.engine.model.heads import TokenEmbedding, embedded_weight
 from qpdsl.executor.kernels.data.weights import FloatWeight
-from qpdsl.executor.kernels.linear import PackedLinear
-from qpdsl.executor.kernels.stored_linear import StoredEmbedding
+from qpdsl.executor.kernels.linear import PackedLinear, StoredEmbedding
 from tests.support.executor.weights import made
 
 TOKENS = torch.tensor([6, 0, 6, 100])

@@ -16,8 +16,9 @@ from qpdsl.executor.engine.model.decoder import Decoder
 from qpdsl.executor.engine.model.families import describe
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
+from qpdsl.executor.kernels.data.paged_batch import Heads
 from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight
-from qpdsl.executor.kernels.stored_linear import StoredEmbedding, StoredLinear
+from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
 from tests.support.executor.described import hidden_states
 from tests.support.executor.families import Family, tiny
 
@@ -95,8 +96,8 @@ class Recorded:
     tokens = TOKENS
     positions = torch.arange(len(TOKENS))
 
-    def attend(self, cache: object, query: torch.Tensor, *others: object) -> torch.Tensor:
-        return query
+    def attend(self, cache: object, heads: Heads, *others: object) -> torch.Tensor:
+        return heads.query
 
 
 @torch.inference_mode()

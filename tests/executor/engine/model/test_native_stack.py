@@ -13,20 +13,20 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from qpdsl.executor.engine.batch.assembler import DirectAssembler
-from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
+from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, KernelBatch
 from qpdsl.executor.engine.memory import sequence
-from qpdsl.executor.engine.memory.kv_cache import KVCache, KVType
+from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.memory.sequence import Chunk
 from qpdsl.executor.engine.model import paged_model
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.native_stack import NativeStack
 from qpdsl.executor.engine.model.paged_model import NativeMismatch, PagedModel
 from qpdsl.executor.engine.model.probe import Probe
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.kernels.stored_linear import StoredLinear
+from qpdsl.executor.kernels.linear import StoredLinear
+from qpdsl.executor.kernels.llvm.compile import vector_width
 from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.requests.ticket import Ticket
+from qpdsl.grammar.words import KVType
 from tests.support.executor.families import Family, tiny
 from tests.support.executor.models import random_model
 from tests.support.executor.weights import made

@@ -112,7 +112,9 @@ def with_two_calls(model: PreTrainedModel) -> None:
     once = attention.forward
 
     def forward(hidden_states: torch.Tensor, **arguments: object) -> object:
-        once(hidden_states, **{**arguments, "past_key_values": None})
+        # Newer releases of transformers call the cache `cache`.
+        cached = {name: None for name in ("cache", "past_key_values") if name in arguments}
+        once(hidden_states, **{**arguments, **cached})
         return once(hidden_states, **arguments)
 
     attention.forward = forward

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import torch
 
-from qpdsl.executor.engine.memory.kv_cache import KV_TYPES, KVCache, KVType
+from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.model.module_stack import ModuleStack
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
@@ -18,7 +18,7 @@ from qpdsl.executor.engine.step import backends as backends_module
 from qpdsl.executor.engine.step.backends import KernelBackend, fixed_rows
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
@@ -29,6 +29,7 @@ from qpdsl.executor.requests.request import (
     SamplingParams,
     TreeRequest,
 )
+from qpdsl.grammar.words import KV_TYPES, KVType
 from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
 
 SAMPLING = [SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9)]

@@ -11,13 +11,13 @@ import torch
 
 from qpdsl.executor.engine.batch.staging import Staging
 from qpdsl.executor.engine.step import sampler
-from qpdsl.executor.engine.step.compiled_head import CompiledHead
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.readout import Readout
+from qpdsl.executor.engine.step.routed_head import CompiledHead
 from qpdsl.executor.kernels.llvm import panel_head
+from qpdsl.executor.kernels.llvm.compile import vector_width
 from qpdsl.executor.kernels.llvm.head_screen import HeadScreen
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, paged, served
 from tests.support.executor.rule_mask import RuleMask

@@ -18,7 +18,7 @@ from qpdsl.executor.engine.step import device_head, sampler
 from qpdsl.executor.engine.step.device_head import DeviceHead, allowed_ids
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.token_head import HeadDraws
-from qpdsl.executor.kernels import linear, paged_attention, token_heads
+from qpdsl.executor.kernels import layers, linear, paged_attention
 from qpdsl.executor.kernels.data.token_draws import HeadWeights
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
@@ -39,13 +39,13 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     served = {"dense": 0, "sparse": 0}
 
     def counted(name: str) -> None:
-        head = getattr(token_heads, name)
+        head = getattr(layers, name)
 
         def call(hidden: torch.Tensor, weights: HeadWeights, draws: object, *rest: object, **more: object) -> object:
-            served[name] += draws.count  # type: ignore[attr-defined]
+            served[name] += draws.size  # type: ignore[attr-defined]
             return head(hidden, weights, draws, *rest, **more)
 
-        monkeypatch.setattr(token_heads, name, call)
+        monkeypatch.setattr(layers, name, call)
 
     counted("dense")
     counted("sparse")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from qpdsl.executor.engine.batch.assembler import bucket
+from qpdsl.executor.engine.batch.kernel_batch import bucket
 from qpdsl.executor.engine.step.graphs import CAPTURED_AT, CudaRecorder, StepGraphs
 from qpdsl.executor.kernels.packed import Sizes
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
-from qpdsl.executor.engine.step import mask_filler, side_thread
-from qpdsl.executor.engine.step.side_thread import Job, SideThread
+from qpdsl.executor.engine.step import mask_filler
+from qpdsl.executor.engine.step.mask_filler import SideJob, SideThread
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.requests.ticket import Ticket
 from tests.support.executor.constrained import WIDTH, engine_with, plain_samples, requests
@@ -60,7 +60,7 @@ def test_what_a_job_raises_is_raised_where_it_is_waited_for() -> None:
     def fails() -> None:
         raise ValueError("no mask")
 
-    job = Job(fails)
+    job = SideJob(fails)
     SideThread().begin(job)
     with pytest.raises(ValueError, match="no mask"):
         job.wait()
@@ -75,7 +75,7 @@ def test_a_job_has_ended_when_its_step_is_given_up() -> None:
         ended.set()
 
     threads = SideThread()
-    running, queued = Job(work), Job(lambda: pytest.fail("it was cancelled"))
+    running, queued = SideJob(work), SideJob(lambda: pytest.fail("it was cancelled"))
     threads.begin(running)
     threads.begin(queued)
     assert entered.wait(10)
@@ -87,7 +87,7 @@ def test_a_job_has_ended_when_its_step_is_given_up() -> None:
 
 
 def test_an_interrupt_does_not_overtake_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    job, tries = Job(lambda: None), []
+    job, tries = SideJob(lambda: None), []
     run = job.run
 
     def interrupted() -> None:
@@ -106,14 +106,14 @@ def test_an_interrupt_does_not_overtake_a_job(monkeypatch: pytest.MonkeyPatch) -
 def test_the_thread_neither_keeps_a_process_nor_is_missed_in_a_child() -> None:
     program = f"""
 import os, time
-from {side_thread.__name__} import SIDE_THREAD, Job
+from {mask_filler.__name__} import SIDE_THREAD, SideJob
 def work():
     time.sleep(30)
-done = Job(lambda: None); SIDE_THREAD.begin(done); done.wait()
+done = SideJob(lambda: None); SIDE_THREAD.begin(done); done.wait()
 child = os.fork()
 if child == 0:
-    again = Job(lambda: None); SIDE_THREAD.begin(again); again.wait(); os._exit(7)
+    again = SideJob(lambda: None); SIDE_THREAD.begin(again); again.wait(); os._exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-SIDE_THREAD.begin(Job(work))
+SIDE_THREAD.begin(SideJob(work))
 """
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", program], timeout=20, check=False).returncode == 0

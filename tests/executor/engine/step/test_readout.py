@@ -15,7 +15,8 @@ from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step import sampler
 from qpdsl.executor.engine.step.device_head import DeviceHead
 from qpdsl.executor.engine.step.draws import Draw, Masks
-from qpdsl.executor.engine.step.readout import Reading, Readout
+from qpdsl.executor.engine.step.planned_reads import PendingRead
+from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.engine.step.sampler import DeviceSampler, Sampler
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
@@ -146,7 +147,7 @@ def all_kinds() -> tuple[list[Draw], Masks]:
     return draws, masks_of([5, 7], list(range(0, VOCABULARY, 2)))
 
 
-def readings_of(generator: torch.Generator, width: int) -> list[Reading]:
+def readings_of(generator: torch.Generator, width: int) -> list[PendingRead]:
     """Log-probabilities, some of the last positions alone, trees, and logits of few ids, two of the same ids."""
     asked = [
         request(3, 4, (5, 6, 7)),
@@ -159,7 +160,7 @@ def readings_of(generator: torch.Generator, width: int) -> list[Reading]:
     counts = [(len(item.positions), 0) for item in asked]
     counts[0] = (2, 3)
     return [
-        Reading(torch.randn(count, width, generator=generator), item, done)
+        PendingRead(torch.randn(count, width, generator=generator), item, done)
         for item, (count, done) in zip(asked, counts, strict=True)
     ]
 
@@ -177,7 +178,7 @@ def test_one_copy_each_way_and_the_results_of_each_alone(kernels: bool, monkeypa
         staging = Staging("cpu")
         draw: Sampler = sampler.sample
         if kernels:
-            from qpdsl.executor.kernels.triton.heads.sample import sample
+            from qpdsl.executor.kernels.triton.sample import sample
 
             draw = DeviceSampler(staging, sample)
         return Readout(model, staging, draw, head=DeviceHead(weights, staging, deterministic=True))

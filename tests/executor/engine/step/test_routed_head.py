@@ -9,17 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qpdsl.executor.engine.paged_engine import EngineConfig
+from benchmarks.routing.recorder import Recorder
 from qpdsl.executor.engine.step import routed_head
-from qpdsl.executor.engine.step.routed_head import FEATURES, HeadRouter, context_of, loss_of, policy_of
-from qpdsl.executor.kernels.llvm.head_plan import HeadPlanner
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.requests.drafting import Drafting
+from qpdsl.executor.engine.step.routed_head import FEATURES, HeadRouter, RoutedStep, context_of, policy_of
+from qpdsl.executor.kernels.llvm.compile import vector_width
+from qpdsl.executor.kernels.llvm.panel_head import HeadPlanner
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.requests.routing import ARMS, Routing
-from qpdsl.executor.routing.fixed import Fixed
-from qpdsl.executor.routing.policy import Floats
+from qpdsl.executor.routing.policy import Fixed, Floats
 from tests.executor.engine.step.test_compiled_head import requests, tokens_and_scores
 from tests.support.executor.models import engine_of, paged, served
 from tests.support.executor.rule_mask import RuleMask
@@ -67,13 +66,16 @@ def test_any_arm_at_any_step_gives_the_same_tokens_and_scores(
         assert max(sum(count for _, count in sample.steps.arms) for group in samples for sample in group) > 1
     monkeypatch.setattr(routed_head, "policy_of", lambda routing: _AtRandom(len(routing.arms), len(FEATURES)))
     # In little memory too, where samples are preempted, and with every arm tried at every step.
-    for engine in (engine_of(model, 14), engine_of(model, config=EngineConfig(record_routes=True))):
-        assert tokens_and_scores(served(engine, routed(requests(), Routing()))) == expected
+    recorder = None
+    for engine, records in ((engine_of(model, 14), False), (engine_of(model), True)):
         head = engine.routed("m")
-        assert head is not None and set(head.routers[Routing()].steps) == set(ARMS)
-    router = head.routers[Routing()]
-    trace = router.trace()
-    assert trace.complete and len(trace.taken) == router.steps.total() and router.regret >= 0
+        assert head is not None
+        recorder = Recorder(head) if records else None
+        assert tokens_and_scores(served(engine, routed(requests(), Routing()))) == expected
+        assert set(head.routers[Routing()].steps) == set(ARMS)
+    assert recorder is not None
+    trace = recorder.trace()
+    assert trace.complete and len(trace.taken) == head.routers[Routing()].steps.total()
 
 
 def test_what_cannot_be_routed_is_refused() -> None:
@@ -112,9 +114,10 @@ def test_a_policy_learns_which_arm_is_quicker_here() -> None:
         assert reach is not None
         costs = (reach.dense, 2 * reach.own, 2 * reach.shared)
         context = context_of(reach)
+        shown = RoutedStep(Routing(), context, reach, 1e4)
         for name, policy in policies.items():
             arm = policy.choose(context)
-            policy.learn(context, arm, loss_of(costs[arm] * 1e-6, reach, 1e4, 0.5))
+            policy.learn(context, arm, shown.loss(costs[arm] * 1e-6))
             paid[name] += costs[arm] if step >= 200 else 0.0
         best += min(costs) if step >= 200 else 0.0
     assert all(total <= 1.02 * best for total in paid.values())

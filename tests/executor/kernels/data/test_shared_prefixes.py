@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qpdsl.executor.kernels.data.paged_batch import Cascade
+from qpdsl.executor.kernels.data.paged_batch import PrefixCascade
 from qpdsl.executor.kernels.data.shared_prefixes import DEEPEST, launch_bytes, plan, plan_pages
 from tests.support.executor.paged_case import page_tables
 
@@ -46,7 +46,7 @@ def test_plan_of_nothing_worth_sharing(tables: list[list[int]]) -> None:
     assert plan(tables, [40] * len(tables), 16, CPU, least=32) is None
 
 
-def saved(cascade: Cascade) -> int:
+def saved(cascade: PrefixCascade) -> int:
     """The tokens that sequences do not read, as another reads them for all."""
     return sum((last - first - 1) * (end - begin) for first, last, begin, end, _ in cascade.tiles.tolist())
 
@@ -65,7 +65,7 @@ def shared_pages(draw: st.DrawFn) -> tuple[np.ndarray[tuple[int, int], np.dtype[
     return np.array(pages, dtype=np.int32), [len(path) for path in chosen]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(shared_pages(), st.integers(1, 3))
 def test_tiles_hold_what_their_sequences_share(
     case: tuple[np.ndarray[tuple[int, int], np.dtype[np.int32]], list[int]], least: int

@@ -7,9 +7,8 @@ from functools import partial
 import pytest
 import torch
 
+from qpdsl.executor.kernels.llvm.compile import TEAM, Library, vector_width
 from qpdsl.executor.kernels.llvm.forward import BARRIER_NUMBERS, emit_wait
-from qpdsl.executor.kernels.llvm.jit.compile import Library, vector_width
-from qpdsl.executor.kernels.llvm.jit.team import TEAM
 
 pytestmark = pytest.mark.skipif(not vector_width(), reason="this machine has no vectors")
 

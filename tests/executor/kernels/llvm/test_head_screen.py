@@ -8,12 +8,11 @@ import torch
 
 from qpdsl.executor.kernels.data.weights import FloatWeight
 from qpdsl.executor.kernels.llvm import head_screen, panel_head
-from qpdsl.executor.kernels.llvm.head_plan import HeadPlanner, Numbers
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.kernels.llvm.matmul import product as products
-from qpdsl.executor.kernels.llvm.matmul.panels import PanelWeights
-from qpdsl.executor.kernels.llvm.matmul.product import Product
-from qpdsl.executor.kernels.llvm.panel_head import PanelHead
+from qpdsl.executor.kernels.llvm import product as products
+from qpdsl.executor.kernels.llvm.compile import vector_width
+from qpdsl.executor.kernels.llvm.panel_head import HeadPlanner, Numbers, PanelHead
+from qpdsl.executor.kernels.llvm.panels import PanelWeights
+from qpdsl.executor.kernels.llvm.product import Product
 
 pytestmark = pytest.mark.skipif(not vector_width(), reason="this machine has no vectors")
 

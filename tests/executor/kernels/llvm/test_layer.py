@@ -7,10 +7,10 @@ import torch
 from torch.nn.functional import gelu, silu
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
+from qpdsl.executor.kernels.data.layer_constants import Activation
 from qpdsl.executor.kernels.llvm.cache import HeadShape
-from qpdsl.executor.kernels.llvm.forward import Widths
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.kernels.llvm.layer import Activation, HeadNorm
+from qpdsl.executor.kernels.llvm.compile import vector_width
+from qpdsl.executor.kernels.llvm.forward import HeadNorm, Widths
 from qpdsl.executor.kernels.plain import reference
 from tests.support.executor.compiled import LayerKernels, case, copied, gate, norm, split
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
-from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
+from qpdsl.executor.kernels.data.paged_batch import Heads, PagedBatch, Scoring
 from qpdsl.executor.kernels.llvm.cache import HeadShape
 from qpdsl.executor.kernels.llvm.layer_attention import LayerAttention
 from qpdsl.executor.kernels.plain import reference
@@ -62,7 +62,7 @@ def test_it_stores_and_attends_as_the_twin(
     expected_rows = copied(rows)
     reference.store(expected_rows, key, value, batch.slots, LAYER)
     expected = reference.attention(query, expected_rows, batch, LAYER, scoring)
-    attended = LayerAttention(heads).attend(query, key, value, rows, batch, LAYER, scoring)
+    attended = LayerAttention(heads).attend(Heads(query, key, value), rows, batch, LAYER, scoring)
     assert torch.equal(rows.data, expected_rows.data)
     torch.testing.assert_close(attended, expected, rtol=1e-5, atol=1e-5)
 
@@ -88,10 +88,10 @@ def test_the_bits_of_a_query_depend_on_its_own_context_alone(threads: int) -> No
                     seen,
                 )
                 own = slice(row, row + 1)
-                alone.append(attention.attend(query[own], key[own], value[own], rows, single, LAYER, scoring))
+                alone.append(attention.attend(Heads(query[own], key[own], value[own]), rows, single, LAYER, scoring))
         torch.set_num_threads(threads)
         # Work for several threads, as a long context would be.
-        together = attention.attend(query, key, value, rows, replace(batch, longest=1 << 20), LAYER, scoring)
+        together = attention.attend(Heads(query, key, value), rows, replace(batch, longest=1 << 20), LAYER, scoring)
     finally:
         torch.set_num_threads(before)
     assert torch.equal(together, torch.cat(alone))
@@ -102,7 +102,7 @@ def test_padding_rows_are_zero() -> None:
     rows, batch, *new = case(heads)
     padded = [torch.cat((part, part[:3])) for part in new]
     batch = replace(batch, slots=torch.cat((batch.slots, torch.zeros(3, dtype=torch.int64))))
-    attended = LayerAttention(heads).attend(*padded, rows, batch, LAYER, Scoring(0.2))
+    attended = LayerAttention(heads).attend(Heads(*padded), rows, batch, LAYER, Scoring(0.2))
     assert attended.shape == (sum(QUERIES) + 3, 4, 32) and not attended[sum(QUERIES) :].any()
 
 

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, sample
-from qpdsl.executor.kernels.llvm.head_plan import Arm, HeadPlanner, Numbers
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
-from qpdsl.executor.kernels.llvm.matmul import product as products
-from qpdsl.executor.kernels.llvm.matmul.panels import PanelWeights
-from qpdsl.executor.kernels.llvm.matmul.product import Product
-from qpdsl.executor.kernels.llvm.panel_head import PanelHead
+from qpdsl.executor.kernels.llvm import product as products
+from qpdsl.executor.kernels.llvm.compile import vector_width
+from qpdsl.executor.kernels.llvm.panel_head import Arm, HeadPlanner, Numbers, PanelHead
+from qpdsl.executor.kernels.llvm.panels import PanelWeights
+from qpdsl.executor.kernels.llvm.product import Product
 from qpdsl.executor.requests.request import SamplingParams
 from qpdsl.executor.requests.routing import ARMS
 from tests.support.executor.weights import made, step

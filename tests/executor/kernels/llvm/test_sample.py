@@ -10,7 +10,7 @@ import torch
 
 from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, sample
 from qpdsl.executor.kernels.llvm import sample as sample_kernels
-from qpdsl.executor.kernels.llvm.jit.compile import vector_width
+from qpdsl.executor.kernels.llvm.compile import vector_width
 from qpdsl.executor.kernels.llvm.sample import RowSampler
 from qpdsl.executor.requests.request import SamplingParams
 

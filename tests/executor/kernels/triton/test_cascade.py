@@ -13,8 +13,8 @@ from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
 from qpdsl.executor.kernels.plain import reference
-from qpdsl.executor.kernels.triton.attention.cascade import cascade
-from qpdsl.executor.kernels.triton.attention.tuning import Tuning
+from qpdsl.executor.kernels.triton.cascade import cascade
+from qpdsl.executor.kernels.triton.tuning import Tuning
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
 F32, BF16 = torch.float32, torch.bfloat16

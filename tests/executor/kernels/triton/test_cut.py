@@ -8,13 +8,12 @@ import torch
 
 pytest.importorskip("triton")
 
-from qpdsl.executor.engine.batch.parcel import Parcel
-from qpdsl.executor.engine.batch.staging import Staging
+from qpdsl.executor.engine.batch.staging import Parcel, Staging
 from qpdsl.executor.engine.step import sampler
 from qpdsl.executor.engine.step.sampler import DeviceSampler
 from qpdsl.executor.kernels.data.token_draws import Drawn, Filters, TokenDraws
-from qpdsl.executor.kernels.triton.heads import cut as cut_module
-from qpdsl.executor.kernels.triton.heads.cut import cut
+from qpdsl.executor.kernels.triton import cut as cut_module
+from qpdsl.executor.kernels.triton.cut import cut
 from qpdsl.executor.requests.request import SamplingParams
 from tests.support.executor.paged_case import DEVICE
 
@@ -137,7 +136,7 @@ def test_a_mask_is_read_as_bits() -> None:
 
 
 def test_rows_beyond_the_memory_of_a_launch_wait_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut_module, "_MOST_BYTES", 8 * 100 * 2)
+    monkeypatch.setattr(cut_module, "_MAX_BYTES", 8 * 100 * 2)
     generator = torch.Generator().manual_seed(0)
     params = [SamplingParams(0.0), *([SamplingParams(1.0, top_p=0.7), SamplingParams(1.0)] * 3)]
     compared(torch.randn(len(params), 100, generator=generator).to(DEVICE), params)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -16,10 +15,9 @@ import triton.language as tl
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
-from qpdsl.executor.kernels.triton import common
-from qpdsl.executor.kernels.triton.attention import partition, step_attention
-from qpdsl.executor.kernels.triton.attention.launches import decode
-from qpdsl.executor.kernels.triton.attention.tuning import Tuning, part_tokens
+from qpdsl.executor.kernels.triton import common, step_attention, tuning
+from qpdsl.executor.kernels.triton.step_attention import attend
+from qpdsl.executor.kernels.triton.tuning import Tuning, part_tokens
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
@@ -70,7 +68,7 @@ def test_agrees_with_the_twin(
     scoring = Scoring(dim**-0.5 * 2, window, cap, scores)
     out = torch.full(query.shape, float("nan"), dtype=dtype, device=DEVICE)
     tuning = Tuning(keys=32 if page_size == 32 else 16, small=32 if fold > 16 else 16, split=split)
-    decode(query, rows, batch, 1, scoring, out, tuning)
+    attend(query, rows, batch, 1, scoring, out, tuning)
     wanted = reference.attention(query, rows, batch, 1, scoring)
     torch.testing.assert_close(out, wanted, rtol=0, atol=TOLERANCE[dtype])
 
@@ -83,7 +81,7 @@ def test_scores_far_apart_do_not_overflow() -> None:
     query = make_query(1, 2, 32, F32, generator)
     for scoring in (Scoring(1e3), Scoring(1e3, softcap=1.0)):
         out = torch.empty(query.shape, device=DEVICE)
-        decode(query, rows, batch, 0, scoring, out, Tuning(keys=16, split=32))
+        attend(query, rows, batch, 0, scoring, out, Tuning(keys=16, split=32))
         wanted = reference.attention(query, rows, batch, 0, scoring)
         torch.testing.assert_close(out, wanted, rtol=0, atol=1e-4)
 
@@ -100,19 +98,19 @@ def test_weights_in_sixteen_bits_hold_values_of_any_scale(magnitude: float, monk
     query = make_query(1, 4, 32, F32, generator) * 1e5
     out = torch.empty(query.shape, device=DEVICE)
 
-    def hard(query: torch.Tensor, rows: KVRows) -> dict[str, Any]:
-        return {**common.geometry(rows), "KIND": common.HARD_FP8.value, "DOT": tl.float16}
+    def hard(query: torch.Tensor, rows: KVRows) -> common.KernelRows:
+        return common.KernelRows.of(rows)._replace(KIND=common.HARD_FP8, DOT=tl.constexpr(tl.float16))
 
     monkeypatch.setattr(step_attention, "attended", hard)
-    decode(query, rows, batch, 0, Scoring(3e-6), out, Tuning(keys=16, split=32))
+    attend(query, rows, batch, 0, Scoring(3e-6), out, Tuning(keys=16, split=32))
     wanted = reference.attention(query, rows, batch, 0, Scoring(3e-6))
     torch.testing.assert_close(out, wanted, rtol=0, atol=3e-3 * magnitude)
 
 
 @triton.jit
-def share_kernel(context, start, out, decodes, size, workers, WINDOW: tl.constexpr):  # type: ignore[no-untyped-def]
+def share_kernel(context, out, decodes, size, workers, WINDOW: tl.constexpr):  # type: ignore[no-untyped-def]
     worker = tl.program_id(0)
-    todo, sequence, item = partition.share_of(context, start, decodes, size, worker, workers, False, WINDOW, 4)
+    todo, sequence, item = tuning.share_of(context, None, decodes, size, worker, workers, WINDOW, 4)
     tl.store(out + worker * 3, todo)
     tl.store(out + worker * 3 + 1, sequence)
     tl.store(out + worker * 3 + 2, item)
@@ -124,7 +122,7 @@ def test_programs_have_equal_shares_of_ragged_contexts(workers: int, window: int
     contexts, size = [0, 100, 16, 1, 300, 0, 33, 17, 16, 0], 16
     lengths = torch.tensor(contexts, dtype=torch.int32, device=DEVICE)
     shares = torch.zeros(workers, 3, dtype=torch.int32, device=DEVICE)
-    share_kernel[(workers,)](lengths, lengths, shares, len(contexts), size, workers, WINDOW=window)
+    share_kernel[(workers,)](lengths, shares, len(contexts), size, workers, WINDOW=window)
     parts = []
     for sequence, length in enumerate(contexts):
         first = max(0, length - window) // size if window else 0

@@ -14,9 +14,9 @@ from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
-from qpdsl.executor.kernels.triton.attention import step_attention
-from qpdsl.executor.kernels.triton.attention.launches import decode, mixed
-from qpdsl.executor.kernels.triton.attention.tuning import PART, Tuning
+from qpdsl.executor.kernels.triton import step_attention
+from qpdsl.executor.kernels.triton.step_attention import attend
+from qpdsl.executor.kernels.triton.tuning import PART, Tuning
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
 F32 = torch.float32
@@ -38,7 +38,7 @@ def attended(
     queries = [1] * len(decoded) + [chunk] * (chunk > 0)
     batch = make_batch(contexts, queries, [table] * len(contexts), rows.page_size, len(decoded))
     out = torch.full(query.shape, float("nan"), device=DEVICE)
-    mixed(query, rows, batch, 1, scoring, out, tuning, deterministic=True)
+    attend(query, rows, batch, 1, scoring, out, tuning, deterministic=True)
     return out
 
 
@@ -122,7 +122,7 @@ def test_bits_do_not_depend_on_how_many_programs_share_the_parts(cut: int, monke
 
     def run() -> torch.Tensor:
         out = torch.full(query.shape, float("nan"), device=DEVICE)
-        decode(query, rows, batch, 1, Scoring(0.5), out, Tuning(keys=16, split=16))
+        attend(query, rows, batch, 1, Scoring(0.5), out, Tuning(keys=16, split=16))
         return out
 
     monkeypatch.setattr(step_attention, "_COUNTED", 4)
@@ -142,9 +142,10 @@ def test_one_launch_gives_the_bits_of_two() -> None:
     query, scoring = make_query(32, 8, 32, F32, generator), Scoring(0.2, window=30)
     tuning = Tuning(keys=16, rows=32, split=32)
     together, apart = (torch.full(query.shape, float("nan"), device=DEVICE) for _ in range(2))
-    mixed(query, rows, batch, 1, scoring, together, tuning)
-    decode(query[:2], rows, batch, 1, scoring, apart[:2], tuning)
-    step_attention.attend(query, rows, batch, 1, scoring, apart, tuning, 0, 2)
+    attend(query, rows, batch, 1, scoring, together, tuning)
+    attend(query[:2], rows, batch, 1, scoring, apart[:2], tuning)
+    later = make_batch(contexts[2:], queries[2:], tables[2:], 16, 0)
+    attend(query[2:], rows, later, 1, scoring, apart[2:], tuning)
     assert torch.equal(together, apart)
     torch.testing.assert_close(
         together, reference.attention(query, rows, batch, 1, scoring), rtol=0, atol=TOLERANCE[F32]

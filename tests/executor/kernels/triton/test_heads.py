@@ -8,9 +8,8 @@ import torch
 pytest.importorskip("triton")
 
 from qpdsl.executor.kernels.plain import head_twins
-from qpdsl.executor.kernels.triton.heads.dense_head import dense
-from qpdsl.executor.kernels.triton.heads.sample import sample
-from qpdsl.executor.kernels.triton.heads.sparse_head import sparse
+from qpdsl.executor.kernels.triton.head_kernels import dense, sparse
+from qpdsl.executor.kernels.triton.sample import sample
 from tests.support.executor.head_case import HeadCase, head_case, same_draws
 
 CASES = {

@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 
 from qpdsl.executor.kernels import packed, paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
-from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
+from qpdsl.executor.kernels.data.paged_batch import Heads, PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
 from qpdsl.executor.kernels.packed import Sizes
 from qpdsl.executor.kernels.plain import reference
@@ -43,7 +43,7 @@ def test_a_mixed_batch_is_stored_and_attended(kind: RowKind, cascade: bool) -> N
     query = make_query(41, 4, 32, F32, generator)
     key, value = (make_query(41, 2, 32, F32, generator) for _ in range(2))
     scoring = Scoring(0.2, window=25)
-    out = paged_attention.attend(query, key, value, rows, batch, 1, scoring)
+    out = paged_attention.attend(Heads(query, key, value), rows, batch, 1, scoring)
     # The keys and values are stored: writing them again changes nothing.
     before = rows.data.clone()
     reference.store(rows, key, value, batch.slots, 1)
@@ -71,13 +71,13 @@ def test_the_compiler_takes_it_as_one_operator(cascade: bool) -> None:
 
     def layers(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         for layer in range(2):
-            query = packed.attend(query, key * 2, value + 1, rows, packed_step, host, layer, scoring, False) * 2
+            query = packed.attend(Heads(query, key * 2, value + 1), rows, packed_step, host, layer, scoring, False) * 2
         return query
 
     before = rows.data.clone()
     wanted = query
     for layer in range(2):
-        wanted = paged_attention.attend(wanted, key * 2, value + 1, rows, batch, layer, scoring) * 2
+        wanted = paged_attention.attend(Heads(wanted, key * 2, value + 1), rows, batch, layer, scoring) * 2
     stored = rows.data.clone()
     rows.data.copy_(before)
     compiled = torch.compile(layers, backend="aot_eager", fullgraph=True)(query, key, value)
@@ -85,23 +85,17 @@ def test_the_compiler_takes_it_as_one_operator(cascade: bool) -> None:
     torch.testing.assert_close(rows.data, stored, rtol=0, atol=1e-5)
 
 
-def test_cascade_without_one_is_refused() -> None:
-    rows, batch, generator = mixed()
-    with pytest.raises(ValueError, match="no cascade"):
-        paged_attention.cascade(make_query(2, 4, 32, F32, generator), rows, batch, 0, Scoring(0.2))
-
-
 def test_a_cpu_never_loads_triton() -> None:
     code = """
 import sys, torch
 from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Scoring
+from qpdsl.executor.kernels.data.paged_batch import Heads, PagedBatch, Scoring
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 rows = KVRows.plain(torch.randn(4, 16, 2, 1, 32))
 one = torch.ones(1, dtype=torch.int32)
 batch = PagedBatch(one[:, None] * 2, one, one.long() * 32, torch.tensor([0, 1]), 1, 1)
 new = torch.randn(1, 1, 32)
-out = paged_attention.attend(new, new, new, rows, batch, 1, Scoring(1.0))
+out = paged_attention.attend(Heads(new, new, new), rows, batch, 1, Scoring(1.0))
 assert torch.allclose(out, new), "one token attends to itself"
 assert torch.equal(rows.data[3, 0, 0], new[0])
 assert "triton" not in sys.modules

@@ -10,8 +10,8 @@ pytest.importorskip("triton")
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import Scoring
 from qpdsl.executor.kernels.plain import reference
-from qpdsl.executor.kernels.triton.attention.launches import mixed, prefill
-from qpdsl.executor.kernels.triton.attention.tuning import Tuning
+from qpdsl.executor.kernels.triton.step_attention import attend
+from qpdsl.executor.kernels.triton.tuning import Tuning
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
@@ -55,7 +55,7 @@ def test_agrees_with_the_twin(
     scores = torch.randn(kv_heads * fold, generator=generator).to(DEVICE) if sinks else None
     scoring = Scoring(dim**-0.5 * 2, window, cap, scores)
     out = torch.full(query.shape, float("nan"), dtype=dtype, device=DEVICE)
-    prefill(query, rows, batch, 1, scoring, out, tuning=Tuning(keys=16, rows=tile))
+    attend(query, rows, batch, 1, scoring, out, tuning=Tuning(keys=16, rows=tile))
     wanted = reference.attention(query, rows, batch, 1, scoring)
     torch.testing.assert_close(out, wanted, rtol=0, atol=TOLERANCE[dtype])
 
@@ -75,7 +75,7 @@ def test_bits_do_not_depend_on_the_chunks_or_the_batch() -> None:
         part = query[context - queries : context]
         whole = torch.cat((query[: sum(others)], part))
         out = torch.empty(whole.shape, device=DEVICE)
-        mixed(whole, rows, batch, 0, scoring, out, deterministic=True)
+        attend(whole, rows, batch, 0, scoring, out, deterministic=True)
         return out[sum(others) :]
 
     at_once = run(40, 40, [])

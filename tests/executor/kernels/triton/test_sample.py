@@ -11,15 +11,14 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from qpdsl.executor.engine.batch.parcel import Parcel
-from qpdsl.executor.engine.batch.staging import Staging
+from qpdsl.executor.engine.batch.staging import Parcel, Staging
 from qpdsl.executor.engine.step import sampler
 from qpdsl.executor.engine.step.sampler import DeviceSampler
 from qpdsl.executor.kernels.data.token_draws import HeadWeights, TokenDraws
 from qpdsl.executor.kernels.plain.philox import gumbel, philox4x32
-from qpdsl.executor.kernels.triton.heads import dense_head, sparse_head, vocabulary_parts
-from qpdsl.executor.kernels.triton.heads import sample as sample_module
-from qpdsl.executor.kernels.triton.heads.sample import sample
+from qpdsl.executor.kernels.triton import head_kernels, vocabulary_parts
+from qpdsl.executor.kernels.triton import sample as sample_module
+from qpdsl.executor.kernels.triton.sample import sample
 from qpdsl.executor.requests.request import SamplingParams
 from tests.support.executor.paged_case import DEVICE
 
@@ -147,7 +146,7 @@ def test_float32_decides_nothing_where_more_than_two_are_near(monkeypatch: pytes
     def erring(words: tl.tensor) -> tl.tensor:
         return quick(words) + (words & 4).to(tl.float32) * 8e-6 - 1.6e-5
 
-    for module in (sample_module, dense_head, sparse_head):
+    for module in (sample_module, head_kernels):
         monkeypatch.setattr(module, "quick_noise", erring)
     near = torch.tensor([500, 501, 506, 510, 511])
     logits = torch.full((5, 1200), -30.0)
@@ -162,8 +161,8 @@ def test_float32_decides_nothing_where_more_than_two_are_near(monkeypatch: pytes
     lists = torch.arange(0, 26, 5, dtype=torch.int32), near.repeat(5).int(), 5
     for drawn in (
         sample(logits, draws),
-        dense_head.dense(torch.eye(5), head, draws),
-        sparse_head.sparse(torch.eye(5), head, draws, *lists),
+        head_kernels.dense(torch.eye(5), head, draws),
+        head_kernels.sparse(torch.eye(5), head, draws, *lists),
     ):
         assert torch.equal(drawn[0], wanted.tokens)
         assert (drawn[2] < 1e-5).all()

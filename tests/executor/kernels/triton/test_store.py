@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.plain import reference
-from qpdsl.executor.kernels.triton.attention.store import store
+from qpdsl.executor.kernels.triton.stored_numbers import store
 from tests.support.executor.paged_case import DEVICE, LAYERS, make_rows
 
 CASES = [

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from qpdsl.executor.kernels.triton.attention import stored_numbers
+from qpdsl.executor.kernels.triton import stored_numbers
 
 Words = npt.NDArray[np.uint32]
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from qpdsl.executor.remote.dialects.dialect import CompletionChunk, Messages, SampleRequest, joined
+from qpdsl.executor.remote.dialects.dialect import CompletionChunk, Message, Messages, SampleRequest, joined
 from qpdsl.executor.remote.dialects.known_dialects import named
-from qpdsl.executor.remote.server.abilities import Abilities
-from qpdsl.executor.remote.server.errors import Refused, Unreachable
-from qpdsl.executor.requests.request import Constraint, SamplingParams
+from qpdsl.executor.remote.server.failures import Refused, Unreachable
+from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
+from qpdsl.executor.requests.request import SampleConstraint, SamplingParams
 from qpdsl.grammar.model_id import DIALECTS, DialectName
 
-ALL = Abilities(endpoint="ids", chat=True, prefill=True, logprobs=True, token_ids=True)
+ALL = ServerCapabilities(endpoint="ids", chat=True, prefill=True, logprobs=True, token_ids=True)
 ASKING = SampleRequest("name", (1, 2), SamplingParams(0.7), 9, 5, ALL)
-CHAT = replace(ASKING, prompt=Messages((("user", "2 + 2?"),), "It is"))
+CHAT = replace(ASKING, prompt=Messages((Message("user", "2 + 2?"),), Message("assistant", "It is")))
 SCHEMA = '{"type": "object"}'
 
 
@@ -44,18 +44,18 @@ def test_paths_and_prompts(dialect: DialectName) -> None:
     ]
     begun = {"vllm": ["add_generation_prompt", "continue_final_message"], "sglang": ["continue_final_message"]}
     assert [name for name in chat.body if name.endswith(("_prompt", "_message"))] == begun.get(dialect, [])
-    other = replace(CHAT, abilities=replace(ALL, max_tokens_name="max_completion_tokens"))
+    other = replace(CHAT, capabilities=replace(ALL, max_tokens_name="max_completion_tokens"))
     assert named(dialect).write(other).body["max_completion_tokens"] == 9
 
 
 def test_openai_is_sent_nothing_that_it_does_not_know() -> None:
-    request = replace(CHAT, stops=("x",), constraint=Constraint("json_schema", SCHEMA))
+    request = replace(CHAT, stops=("x",), constraint=SampleConstraint("json_schema", SCHEMA))
     assert set(named("openai").write(request).body) == {
         "model", "messages", "temperature", "top_p", "seed", "max_tokens", "logprobs", "stop", "response_format"
     }  # fmt: skip
     for wrong in (
         replace(CHAT, sampling=SamplingParams(1.0, top_k=4)),
-        replace(CHAT, constraint=Constraint("regex", "a")),
+        replace(CHAT, constraint=SampleConstraint("regex", "a")),
     ):
         with pytest.raises(ValueError, match="this dialect has no"):
             named("openai").write(wrong)
@@ -90,7 +90,7 @@ def test_what_is_neutral_is_said(dialect: DialectName, neutral: dict[str, float]
     ],
 )
 def test_constraints(dialect: DialectName, kind: Any, source: str, fields: dict[str, Any]) -> None:
-    body = named(dialect).write(replace(ASKING, constraint=Constraint(kind, source))).body
+    body = named(dialect).write(replace(ASKING, constraint=SampleConstraint(kind, source))).body
     assert body.items() >= fields.items()
 
 
@@ -99,7 +99,7 @@ def test_every_constraint_that_a_dialect_names_it_can_write(dialect: DialectName
     sources = {"json_schema": SCHEMA, "regex": "a", "grammar": "start: /a/", "choice": '["a"]'}
     for kind, source in sources.items():
         for request in (ASKING, CHAT):
-            held = replace(request, constraint=Constraint(kind, source))  # type: ignore[arg-type]
+            held = replace(request, constraint=SampleConstraint(kind, source))  # type: ignore[arg-type]
             if kind in named(dialect).constraints:
                 assert named(dialect).write(held).body != named(dialect).write(request).body
             else:
@@ -134,7 +134,7 @@ def test_answers_of_others() -> None:
     }
     assert named("llamacpp").read(llama) == CompletionChunk("a", (3,), (-0.5,), (1,), "length", cached_tokens=6)
     thinking = {"choices": [{"message": {"content": None, "reasoning_content": "hm"}, "finish_reason": "length"}]}
-    assert named("openai").read(thinking) == CompletionChunk(finish="length")
+    assert named("openai").read(thinking) == CompletionChunk(finish="length", thought="hm")
 
 
 def test_a_stream_is_its_pieces() -> None:

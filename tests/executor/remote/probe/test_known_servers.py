@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.executor.remote.probe.known_servers import cached_abilities, known_or_probed
-from qpdsl.executor.remote.server.abilities import Abilities
+from qpdsl.executor.remote.probe.known_servers import cached_capabilities, known_or_probed
 from qpdsl.executor.remote.server.address import Address
+from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
 from tests.support.remote.stub_server import StubServer, stub
 
 NAME = "servers.json"
@@ -33,7 +33,7 @@ def server() -> Iterator[StubServer]:
         yield running
 
 
-def known(server: StubServer, **how: Any) -> Abilities:
+def known(server: StubServer, **how: Any) -> ServerCapabilities:
     return asyncio.run(known_or_probed(address(server), None, **how))
 
 
@@ -42,10 +42,10 @@ def address(server: StubServer) -> Address:
 
 
 def test_a_server_is_asked_once_a_day(kept: Path, server: StubServer) -> None:
-    assert cached_abilities(address(server)) is None
+    assert cached_capabilities(address(server)) is None
     found = known(server)
     asked = server.counts.requests
-    assert known(server) == found == cached_abilities(address(server)) and server.counts.requests == asked
+    assert known(server) == found == cached_capabilities(address(server)) and server.counts.requests == asked
     assert known(server, again=True) == found and server.counts.requests > asked
     said = json.loads(kept.read_text("utf-8"))
     (entry,) = said["servers"].values()
@@ -93,8 +93,8 @@ def test_a_damaged_file_counts_as_none(kept: Path, server: StubServer) -> None:
     found = known(server)
     for damage in damages(kept):
         kept.write_bytes(damage)
-        assert cached_abilities(address(server)) is None
-    assert known(server) == found == cached_abilities(address(server))
+        assert cached_capabilities(address(server)) is None
+    assert known(server) == found == cached_capabilities(address(server))
 
 
 def test_only_a_regular_file_is_read(kept: Path, server: StubServer) -> None:
@@ -102,10 +102,10 @@ def test_only_a_regular_file_is_read(kept: Path, server: StubServer) -> None:
     real = kept.with_suffix(".real")
     kept.rename(real)
     kept.symlink_to(real)
-    assert cached_abilities(address(server)) is None
+    assert cached_capabilities(address(server)) is None
     kept.unlink()
     os.mkfifo(kept)
-    assert cached_abilities(address(server)) is None
+    assert cached_capabilities(address(server)) is None
 
 
 def test_nowhere_to_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: StubServer) -> None:
@@ -121,7 +121,7 @@ def test_a_tokenizer_that_changed_is_another(kept: Path, tmp_path: Path) -> None
     from qpdsl.executor.remote.probe.known_servers import _keep
 
     place = Address("vllm", "http://127.0.0.1:1/v1", "name", str(folder))
-    _keep(place, Abilities(endpoint="ids"))
-    assert cached_abilities(place) == Abilities(endpoint="ids")
+    _keep(place, ServerCapabilities(endpoint="ids"))
+    assert cached_capabilities(place) == ServerCapabilities(endpoint="ids")
     (folder / "tokenizer.json").write_text('{"a": 1}', "utf-8")
-    assert cached_abilities(place) is None
+    assert cached_capabilities(place) is None

@@ -11,11 +11,15 @@ import pytest
 
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.probe.server_probe import probe
-from qpdsl.executor.remote.server.abilities import Abilities
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.connection import Connection
+from qpdsl.executor.remote.server.server_capabilities import (
+    ServerCapabilities,
+    ServerThinking,
+    capabilities_from_json,
+    capabilities_json,
+)
 from qpdsl.grammar.model_id import DialectName
-from tests.support.remote.answers import Writer
 from tests.support.remote.language import language
 from tests.support.remote.recordings import NAMES, recording
 from tests.support.remote.stub_server import StubServer, stub
@@ -30,10 +34,12 @@ DIALECTS: dict[str, DialectName] = {
 }
 
 
-def seen(server: StubServer, dialect: DialectName | None = None, *, ids: bool = False, name: str = "stub") -> Abilities:
+def seen(
+    server: StubServer, dialect: DialectName | None = None, *, ids: bool = False, name: str = "stub"
+) -> ServerCapabilities:
     address = Address(dialect or DIALECTS[server.traits.name], server.url, name, "zoo/counting" if ids else None)
 
-    async def ask() -> Abilities:
+    async def ask() -> ServerCapabilities:
         connection = Connection(address.url)
         try:
             return await probe(connection, address, language().tokenizer if ids else None)
@@ -43,7 +49,7 @@ def seen(server: StubServer, dialect: DialectName | None = None, *, ids: bool = 
     return asyncio.run(ask())
 
 
-def probed(kind: str, *, by_ids: bool = False, **lies: Any) -> Abilities:
+def probed(kind: str, *, by_ids: bool = False, **lies: Any) -> ServerCapabilities:
     with stub(kind, **lies) as server:
         return seen(server, ids=by_ids)
 
@@ -71,8 +77,8 @@ def test_sglang_with_and_without_deterministic_inference() -> None:
     assert able.seeds and able.endpoint == "ids" and able.named_logprobs and able.names_stop
     assert able.constraints == {"json_schema", "regex", "choice"} and able.version == "SGLang 0.5.9"
     usual = probed("sglang", by_ids=True, seeds=False)
-    assert not usual.seeds and usual.temperature and usual.capabilities.repeats == "recorded"
-    assert "takes a seed and draws by chance all the same" in usual.notes
+    assert not usual.seeds and usual.temperature and usual.for_engine.repeats == "recorded"
+    assert "accepts a seed and samples at random" in usual.notes
 
 
 def test_openai_is_sent_messages_alone() -> None:
@@ -144,7 +150,7 @@ def test_another_tokenizer_is_seen() -> None:
     with stub("vllm") as server:
         address = Address("vllm", server.url, "stub", "other")
 
-        async def ask() -> Abilities:
+        async def ask() -> ServerCapabilities:
             connection = Connection(address.url)
             try:
                 return await probe(connection, address, Other())  # type: ignore[arg-type]
@@ -158,13 +164,13 @@ def test_another_tokenizer_is_seen() -> None:
 def test_a_reward_model_is_scored_by() -> None:
     found = probed("vllm", by_ids=True, reward=True, completions=False, chat=False)
     assert (found.scores, found.score_width, found.endpoint, found.chat) == ("pooling", 2, "ids", False)
-    assert "sampling" not in found.capabilities.features and "logits" in found.capabilities.features
+    assert "sampling" not in found.for_engine.features and "logits" in found.for_engine.features
 
 
 def test_another_dialect_than_the_server_s_is_told() -> None:
     with stub("llama-server") as server:
         notes = seen(server, "vllm").notes
-    assert any("is llama-server: name it `llamacpp:…`" in note for note in notes)
+    assert any("is llama-server: use `llamacpp:…`" in note for note in notes)
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:
@@ -197,19 +203,68 @@ def test_what_passes_is_waited_for(kind: Any) -> None:
 def test_what_is_no_such_server_is_told(kind: Any) -> None:
     with stub("vllm") as server:
         server.fail(kind, times=None, location="http://127.0.0.1:1/v1/completions")
-        with pytest.raises(ModelError, match=r"no such server|whatever it is asked|not where the model is"):
+        with pytest.raises(ModelError, match=r"not a model server|returns no text|redirects"):
             seen(server)
 
 
-def test_a_model_whose_reasoning_is_kept_apart_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Writer.whole
+OFF = {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}
+ON = {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}}
+EFFORTS = {word: {"reasoning_effort": word} for word in ("low", "medium", "high")}
+DISABLED = {"thinking": {"type": "disabled"}}
+BUDGET = "thinking_token_budget"
 
-    def apart(self: Writer, *given: Any) -> Any:
-        answer = whole(self, *given)
-        for choice in answer["choices"]:
-            choice["message"] = {"role": "assistant", "content": None, "reasoning": choice["message"]["content"]}
-        return answer
 
-    monkeypatch.setattr(Writer, "whole", apart)
-    with pytest.raises(ModelError, match="without a parser of reasoning"):
-        probed("vllm", completions=False)
+@pytest.mark.parametrize(
+    ("kind", "lies", "expected"),
+    [
+        ("vllm", {}, None),
+        ("vllm thinking", {}, ServerThinking("reasoning", "on", {"on": {}, "off": OFF}, BUDGET, False, True)),
+        (
+            "vllm thinking",
+            {"thinks": False, "thought_bound": None, "returns_thoughts": False},
+            ServerThinking("reasoning", "off", {"on": ON, "off": OFF}, None, False, False),
+        ),
+        ("vllm thinking", {"switches": (), "thought_bound": None}, ServerThinking("reasoning", "on", {"on": {}}, None)),
+        (
+            "vllm thinking",
+            {"efforts": ("low", "medium", "high")},
+            ServerThinking("reasoning", "on", {"on": {}, "off": OFF, **EFFORTS}, BUDGET),
+        ),
+        (
+            "deepseek",
+            {},
+            ServerThinking(
+                "reasoning_content", "on", {"on": {}, "off": {"thinking": {"type": "disabled"}}}, None, True
+            ),
+        ),
+        ("openai thinking", {}, ServerThinking(None, "on", {"on": {}, **EFFORTS}, None, True)),
+    ],
+)
+def test_what_a_server_does_with_thoughts_is_seen(kind: str, lies: dict[str, Any], expected: ServerThinking) -> None:
+    found = probed(kind, **lies)
+    returned = expected is not None and expected.field is not None and lies.get("returns_thoughts", True)
+    assert found.thinking == (expected and replace(expected, returned=returned))
+    assert found.chat and found.seeds is (kind != "openai thinking")
+    assert capabilities_from_json(capabilities_json(found)) == found
+
+
+def test_a_model_with_a_temperature_of_its_own_is_sampled_at_that() -> None:
+    found = probed("openai thinking")
+    assert found.own_temperature and not (found.seeds or found.greedy or found.top_p)
+    assert found.max_tokens_name == "max_completion_tokens" and found.constraints == {"json_schema"}
+
+
+def test_a_model_that_never_comes_to_an_answer_is_told() -> None:
+    def writes(prompt: str, seed: int) -> str:
+        return f"<think>{' so' * 2000}</think>!"
+
+    with (
+        stub("deepseek", switches=(), writes=writes) as server,
+        pytest.raises(ModelError, match="more than 768 tokens"),
+    ):
+        seen(server)
+
+
+def test_thoughts_that_are_left_in_the_text_are_told() -> None:
+    with stub("vllm", writes=lambda prompt, seed: "<think>one two</think>It was a long day by the river.") as server:
+        assert any("start it with a reasoning parser" in note for note in seen(server).notes)

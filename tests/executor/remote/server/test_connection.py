@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.server import connection as connections
-from qpdsl.executor.remote.server.connection import Connection
-from qpdsl.executor.remote.server.errors import Refused, Unreachable
+from qpdsl.executor.remote.server.connection import Connection, ServerSentEvents, key_of, variable_of
+from qpdsl.executor.remote.server.failures import Refused, Unreachable
 
 URL = "http://127.0.0.1:8000/v1"
 
@@ -70,6 +74,68 @@ def failure(answer: httpx.Response | Exception) -> Refused | Unreachable:
     return raised.value
 
 
+class Dripping(httpx.AsyncByteStream):
+    """A body that comes a little at a time, without an end."""
+
+    def __init__(self, piece: bytes) -> None:
+        self._piece = piece
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            yield self._piece
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("piece", "form", "use"),
+    [
+        (b" ", "application/json", post),
+        (b'{"a": 1, ', "application/json", post),
+        (b": still here\n\n", "text/event-stream", events),
+        (b"data: {", "text/event-stream", events),
+        (b" ", "application/json", events),
+        (b"x", "text/plain", lambda connection: connection.text("/metrics")),
+    ],
+)
+def test_an_answer_that_drips_is_given_up(piece: bytes, form: str, use: Any) -> None:
+    answer = httpx.Response(200, headers={"content-type": form}, stream=Dripping(piece))
+
+    async def within(connection: Connection) -> Any:
+        connection.stall = 0.1
+        async with asyncio.timeout(5):
+            return await use(connection)
+
+    with pytest.raises(Unreachable, match="stopped responding") as raised:
+        asked(answer, within)
+    assert raised.value.stalled
+
+
+def test_an_error_that_drips_is_told_as_far_as_it_came() -> None:
+    answer = httpx.Response(400, headers={"content-type": "text/plain"}, stream=Dripping(b"no "))
+
+    async def within(connection: Connection) -> Any:
+        connection.stall = 0.1
+        return await post(connection)
+
+    with pytest.raises(Refused, match="answered 400: no no no"):
+        asked(answer, within)
+
+
+def test_a_stream_whose_events_come_in_time_goes_on() -> None:
+    async def slowly() -> AsyncIterator[bytes]:
+        for number in range(8):
+            await asyncio.sleep(0.04)
+            yield b"data: %d\n\n" % number
+
+    answer = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=slowly())
+
+    async def within(connection: Connection) -> Any:
+        connection.stall = 0.2
+        return await events(connection)
+
+    assert asked(answer, within)[0] == list(range(8))
+
+
 def test_paths_stand_under_the_url_or_under_the_root() -> None:
     async def use(connection: Connection) -> None:
         await connection.post("completions", {})
@@ -92,22 +158,24 @@ def test_a_key_goes_along_to_its_origin_and_is_never_shown(monkeypatch: pytest.M
     assert "authorization" not in request.headers
     error = failure(httpx.Response(401, json={"error": {"message": "the key sesame is wrong"}}))
     assert isinstance(error, Refused) and "sesame" not in str(error)
-    assert 'does not take the key: set QPDSL_API_KEYS="http://127.0.0.1:8000=KEY"' in str(error)
+    assert 'rejected the key: set QPDSL_API_KEYS="http://127.0.0.1:8000=KEY"' in str(error)
 
 
 def test_no_redirect_is_followed() -> None:
     error = failure(httpx.Response(307, headers={"location": "http://evil.example/v1/completions"}))
-    assert isinstance(error, Refused) and str(error).endswith("it sends to http://evil.example")
+    assert isinstance(error, Refused) and str(error).endswith(
+        "redirects, which is not followed: the model may be at http://evil.example"
+    )
 
 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b'{"error": {"message": "too long", "code": 400}}', "answers 400: too long"),
-        (b'{"detail": [{"msg": "no"}]}', 'answers 400: [{"msg": "no"}]'),
-        (b'{"object": "error", "message": "no such field"}', "answers 400: no such field"),
-        (b"plain\ntext", "answers 400: plain text"),
-        (b"<html>much</html>", "answers 400"),
+        (b'{"error": {"message": "too long", "code": 400}}', "answered 400: too long"),
+        (b'{"detail": [{"msg": "no"}]}', 'answered 400: [{"msg": "no"}]'),
+        (b'{"object": "error", "message": "no such field"}', "answered 400: no such field"),
+        (b"plain\ntext", "answered 400: plain text"),
+        (b"<html>much</html>", "answered 400"),
         (b"x" * 5000, "x…"),
     ],
 )
@@ -160,7 +228,7 @@ def test_half_a_json_is_tried_again_and_a_page_is_not() -> None:
     json_type = {"content-type": "application/json"}
     assert isinstance(failure(httpx.Response(200, headers=json_type, content=b'{"choices": [')), Unreachable)
     page = failure(httpx.Response(200, headers={"content-type": "text/html"}, content=b"<html>"))
-    assert isinstance(page, Refused) and "answers with `text/html`" in str(page)
+    assert isinstance(page, Refused) and "answered with `text/html`" in str(page)
 
 
 def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,3 +269,54 @@ def test_a_stream_that_breaks_off() -> None:
         answer = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=body)
         with pytest.raises(Unreachable):
             asked(answer, events)
+
+
+def test_a_key_goes_to_its_origin_alone() -> None:
+    environment = {"OPENAI_API_KEY": "sk-1", "QPDSL_API_KEYS": "https://host:8000=two  http://127.0.0.1:9=three="}
+    assert key_of("https://api.openai.com/v1", environment) == "sk-1"
+    assert key_of("https://host:8000/v1", environment) == "two"
+    assert key_of("http://127.0.0.1:9/v1", environment) == "three="
+    for other in (
+        "http://api.openai.com/v1",
+        "https://api.openai.com:444/v1",
+        "https://host/v1",
+        "http://host:8000/v1",
+    ):
+        assert key_of(other, environment) is None
+    assert key_of("https://api.openai.com.example/v1", environment) is None
+
+
+def test_the_base_url_has_the_same_key() -> None:
+    environment = {"OPENAI_API_KEY": "sk-1", "OPENAI_BASE_URL": "https://proxy.example/v1"}
+    assert key_of("https://proxy.example/other", environment) == "sk-1"
+    assert key_of("https://proxy.example:8443/v1", environment) is None
+    assert variable_of("https://proxy.example/v1", environment) == "OPENAI_API_KEY"
+
+
+def test_what_to_set_is_said_and_no_key_is_shown() -> None:
+    assert variable_of("http://127.0.0.1:8000/v1", {}) == 'QPDSL_API_KEYS="http://127.0.0.1:8000=KEY"'
+    with pytest.raises(ModelError) as raised:
+        key_of("http://127.0.0.1:8000/v1", {"QPDSL_API_KEYS": "secret"})
+    assert "QPDSL_API_KEYS" in str(raised.value) and "secret" not in str(raised.value)
+    with pytest.raises(ModelError, match="invalid characters"):
+        key_of("https://api.openai.com/v1", {"OPENAI_API_KEY": "sk\n1"})
+
+
+_STREAM = (
+    ': ping\r\nevent: x\r\ndata: {"text": "Größe 😀"}\r\n\r\n'
+    "data:one\rdata: two\r\r\n\ndata: last\n\nid: 3\n\n: end\n\n"
+).encode()
+_EVENTS = ['{"text": "Größe 😀"}', "one\ntwo", "last"]
+
+
+@given(st.lists(st.integers(0, len(_STREAM)), max_size=12))
+def test_however_it_is_cut(cuts: list[int]) -> None:
+    events, found = ServerSentEvents(), []
+    places = [0, *sorted(cuts), len(_STREAM)]
+    for start, end in itertools.pairwise(places):
+        found += events.push(_STREAM[start:end])
+    assert found == _EVENTS
+
+
+def test_an_event_that_does_not_end_is_none() -> None:
+    assert ServerSentEvents().push(b'data: {"text": "half"}\n') == []

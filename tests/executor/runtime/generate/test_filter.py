@@ -23,13 +23,13 @@ from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.executor.runtime.run import run as run_instance
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, everything
-from qpdsl.planner.plan.rewrite import with_strategies
-from qpdsl.session import Session
+from qpdsl.planner.plan.rule import with_strategies
+from qpdsl.session.session import Session
 from tests.support.executor.gateway import Gateway
 from tests.support.executor.programs import run_all, texts
 from tests.support.executor.scripted_engine import ScriptedEngine, scripted_model

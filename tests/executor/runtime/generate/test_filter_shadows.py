@@ -8,12 +8,12 @@ from qpdsl.executor.requests.shadow import CHOSEN_SHARE, Shadowing
 from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.ops import THRESHOLDS
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.programs import run_all, texts
 from tests.support.planner.runs import assert_same
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qpdsl.executor.text.context import encode
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.programs import compiled, run_all, texts
 
 MODELS = 'model llm = "zoo/counting-mini"\nmodel slm = "zoo/counting"\n'

@@ -18,11 +18,11 @@ from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.executor.text.context import Context, encode
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.optimize.optimizer import planned
-from qpdsl.planner.rules.decode.option_tree import option_tree
-from qpdsl.session import Session
+from qpdsl.planner.rules.decode import REPLACEMENTS
+from qpdsl.session.session import Session
 from tests.support.executor.programs import HEADER, compiled, run_all, texts
 
 FOLDER = zoo.path("zoo/counting")
@@ -93,7 +93,9 @@ def test_options_in_one_tree_are_drawn_as_one_by_one(temperature: float) -> None
     text = program(body)
     naive = planned(lower(parse_file(Source("test.qp", text)), "p", Environment()), naive=True)
     rows = [{"problem": problem} for problem in texts(3)]
-    expected, *others = (run_all(plan, rows) for plan in (naive, option_tree(naive), compiled(text)))
+    expected, *others = (
+        run_all(plan, rows) for plan in (naive, REPLACEMENTS["option_tree"].apply(naive), compiled(text))
+    )
     for results in others:
         for result, one_by_one in zip(results, expected, strict=True):
             # The bits of log-probabilities, not the texts alone.
@@ -212,7 +214,7 @@ def test_text_comes_in_pieces_that_make_up_each_rows_text(stages: str) -> None:
     session.load(plan)
     pieces: dict[tuple[int, ...], str] = {}
 
-    def keep(path: tuple[int, ...], stage: int, piece: str) -> None:
+    def keep(path: tuple[int, ...], stage: int, piece: str, thought: bool) -> None:
         pieces[path] = pieces.get(path, "") + piece
 
     async def main() -> InstanceResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from qpdsl.executor.requests.request import Sample, StepCounts
-from qpdsl.executor.runtime.generate.step_counts import bucket, count_ngrams, count_steps
+from qpdsl.executor.runtime.generate.sampling import bucket, count_steps, count_undrafted
 from qpdsl.planner.cost.run_figures import OperatorFigures
 from qpdsl.planner.plan.decode_plan import DecodePlan
 
@@ -41,8 +41,8 @@ def test_only_parts_that_a_plan_has_are_counted() -> None:
 
 def test_text_that_repeats_would_take_few_rounds_and_other_text_one_a_token() -> None:
     again: Counter[str] = Counter()
-    count_ngrams(again, (9, 8), (1, 2, 3, 4) * 8)
+    count_undrafted(again, (9, 8), (1, 2, 3, 4) * 8)
     assert again["would_draws"] == 32 and again["would_rounds"] < 16 and again["would_drafted"] > 16
     other: Counter[str] = Counter()
-    count_ngrams(other, (9, 8), tuple(range(10, 42)))
+    count_undrafted(other, (9, 8), tuple(range(10, 42)))
     assert (other["would_rounds"], other["would_drafted"]) == (32, 0)

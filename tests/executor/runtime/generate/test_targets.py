@@ -10,11 +10,11 @@ import pytest
 from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.planner.check.lower import lower
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.values.value import Value
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.programs import HEADER, arguments, run_all
 
 

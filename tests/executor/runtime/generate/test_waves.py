@@ -10,7 +10,7 @@ from qpdsl.executor.runtime.generate.decided_vote import votes_to_decide
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan, VoteStrategy
-from qpdsl.planner.plan.rewrite import with_strategies
+from qpdsl.planner.plan.rule import with_strategies
 from tests.support.planner.lowered import program_of
 from tests.support.planner.scripted_runs import ENVIRONMENT, result_of
 from tests.support.planner.searches import HEADER

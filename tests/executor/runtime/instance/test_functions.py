@@ -20,7 +20,7 @@ from qpdsl.executor.runtime.scoring.score import log_prob
 from qpdsl.executor.text.context import Context
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan import ops
-from tests.support.executor.rows import expr
+from tests.support.executor.rows import expr, name
 
 NOWHERE = Span(0, 0)
 TEXTS = ("one two", "three", "one two")
@@ -41,13 +41,13 @@ def instance(*functions: PythonFunction) -> Instance:
 
 
 def scored(call: Callable[..., Any], batched: bool = False, rows: Candidates = ROWS) -> list[object]:
-    op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into="score")
+    op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into=name("score"))
     rows_out = asyncio.run(python_score(op, rows, instance(PythonFunction("f", call, "all" if batched else "one"))))
     return [row.columns["score"] for row in rows_out]
 
 
 def extracted(call: Callable[..., Any], returns: str = "text", rows: Candidates = ROWS) -> list[object]:
-    op = ops.PythonExtract(stage=0, span=NOWHERE, column="x", function="f")
+    op = ops.PythonExtract(stage=0, span=NOWHERE, column=name("x"), function="f")
     function = PythonFunction("f", call, kind="extractor", returns=returns)
     return [row.columns["x"] for row in asyncio.run(python_extract(op, rows, instance(function)))]
 
@@ -106,7 +106,7 @@ def test_a_batched_function_is_shown_all_rows_each_time_unless_it_compares_none(
         return [len(text) / max(map(len, texts)) for text in texts]
 
     own = instance(PythonFunction("f", longest, "batch" if per_row else "all"))
-    op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into="score")
+    op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into=name("score"))
     for _ in range(2):
         rows = asyncio.run(python_score(op, ROWS, own))
         assert [row.columns["score"] for row in rows] == [1.0, 0.71429, 1.0]
@@ -118,7 +118,7 @@ def test_a_function_that_asks_for_the_problem_is_shown_what_the_program_says() -
     seen: list[tuple[str, str]] = []
     call = PythonFunction("f", lambda text, problem: seen.append((text, problem)) or 1)  # type: ignore[func-returns-value]
     rows = (*ROWS[:1], replace(ROWS[1], columns={"asked": "Why?"}))
-    op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into="score", given=expr("asked"))
+    op = ops.PythonScore(stage=0, span=NOWHERE, function="f", into=name("score"), given=expr("asked"))
     scores = [row.columns["score"] for row in asyncio.run(python_score(op, rows, instance(call)))]
     assert scores == [None, 1.0] and seen == [("three", "Why?")]
 
@@ -163,7 +163,7 @@ def test_an_extractor_gives_its_type_or_none() -> None:
 def test_the_log_probability_is_a_score() -> None:
     scores = {}
     for reduce in ("sum", "mean"):
-        op = ops.LogProb(stage=0, span=NOWHERE, reduce=reduce, into="sure")
+        op = ops.LogProb(stage=0, span=NOWHERE, reduce=reduce, into=name("sure"))
         empty = Row(None, (), {}, Generated())
         scores[reduce] = [row.columns["sure"] for row in asyncio.run(log_prob(op, (ROWS[0], empty), instance()))]
     assert scores == {"sum": [-1.5, 0.0], "mean": [-0.5, None]}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.events.stream import EventStream
+from qpdsl.executor.runtime.instance.candidates import hash_context, noise_key
 from qpdsl.executor.runtime.instance.instance import Instance, Services
-from qpdsl.executor.runtime.instance.noise import hash_context, noise_key
 from qpdsl.executor.text.context import Context
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 from transformers import AutoTokenizer
 
 from qpdsl import zoo
 from qpdsl.executor.runtime.instance.candidates import Row
-from qpdsl.executor.text.context import Context, encode
+from qpdsl.executor.runtime.run import InstanceResult
+from qpdsl.executor.text.context import Context, Turn, encode
+from qpdsl.planner.values.value import frozen
 from tests.support.executor.programs import HEADER, compiled, run_all, texts
 
 
@@ -29,7 +34,9 @@ def test_a_chat_goes_on_behind_the_assistants_turn() -> None:
             {"role": "assistant", "content": row.columns["first"]},
             {"role": "user", "content": f"{row.columns['first']}? Again:"},
         ]
-        assert row.context == Context(turns=tuple((message["role"], str(message["content"])) for message in messages))
+        assert row.context == Context(
+            turns=tuple(Turn(message["role"], str(message["content"])) for message in messages)
+        )
         whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
         assert encode(tokenizer, row.context) == tuple(whole)
         assert row.columns["tokens"] == 3 and row.columns["finish"] == "length"
@@ -37,7 +44,57 @@ def test_a_chat_goes_on_behind_the_assistants_turn() -> None:
 
 def test_a_chat_that_follows_a_chat_has_no_turn_between() -> None:
     (row,) = rows('chat user=problem\n chat assistant="Hm."\n chat user="Well?"\n generate llm max_tokens=1')
-    assert row.context is not None and [role for role, _ in row.context.turns] == ["user", "assistant", "user"]
+    assert row.context is not None and [turn.role for turn in row.context.turns] == ["user", "assistant", "user"]
+
+
+GIVEN = "chat messages=history\n generate llm max_tokens=1"
+CALLS = [{"id": "a1", "type": "function", "function": {"name": "add", "arguments": {"of": "3 <|end|>", "to": 4}}}]
+
+
+def given(*turns: dict[str, object]) -> InstanceResult:
+    plan = compiled(HEADER + f"program p(history: messages) -> text {{\n{GIVEN}\n}}")
+    (result,) = run_all(plan, [{"history": frozen(list(turns))}])
+    return result
+
+
+def test_a_conversation_has_thoughts_and_turns_of_tools() -> None:
+    asked = {"role": "user", "content": "How many?"}
+    result = given(
+        asked,
+        {"role": "assistant", "content": "12", "reasoning_content": "3 * 4", "reasoning": "3 * 4", "refusal": None},
+        asked,
+        {"role": "assistant", "content": None, "tool_calls": CALLS, "reasoning": ""},
+        {"role": "tool", "content": "7", "tool_call_id": "a1"},
+    )
+    assert result.error is None and result.rows[0].context is not None
+    turns = result.rows[0].context.turns
+    assert [turn[:3] for turn in turns] == [
+        ("user", "How many?", ""),
+        ("assistant", "12", "3 * 4"),
+        ("user", "How many?", ""),
+        ("assistant", "", ""),
+        ("tool", "7", ""),
+    ]
+    assert [json.loads(turn.calls) for turn in turns[3:]] == [
+        {"tool_calls": CALLS, "content": None},
+        {"tool_call_id": "a1"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("turn", "words"),
+    [
+        ({"role": "function", "content": "x"}, "no `role` of `system`, `user`, `assistant` or `tool`"),
+        ({"role": "assistant", "content": None}, "no text as `content`"),
+        ({"role": "assistant", "content": "x", "reasoning": "a", "thinking": "b"}, "a thought that is no text, or two"),
+        ({"role": "assistant", "content": "x", "reasoning": 3}, "a thought that is no text, or two"),
+        ({"role": "user", "content": "x", "reasoning": "a"}, "`reasoning`, which no turn of the role `user` has"),
+        ({"role": "assistant", "content": "x", "audio": "a"}, "`audio`, which no turn of the role `assistant` has"),
+    ],
+)
+def test_a_turn_that_is_none_is_refused(turn: dict[str, object], words: str) -> None:
+    result = given({"role": "user", "content": "x"}, turn)
+    assert result.error is not None and "turn 1 of `messages` has" in result.error and words in result.error
 
 
 def test_a_prompt_goes_on_behind_what_was_generated() -> None:

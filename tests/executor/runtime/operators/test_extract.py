@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from typing import Literal as OneOf
+from typing import Literal
 
 import pytest
 
 from qpdsl.executor.runtime.instance.candidates import Generated, Row
-from qpdsl.executor.runtime.operators.extract import extract
+from qpdsl.executor.runtime.operators.extract import boxed, extract
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals.matcher import matcher
 from qpdsl.grammar.words import Type
 from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import Value
-from tests.support.executor.rows import NOWHERE, instance
+from tests.support.executor.rows import NOWHERE, instance, name
+from tests.support.timing import assert_quick, cpu_seconds
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ from tests.support.executor.rows import NOWHERE, instance
     ],
 )
 def test_extract(pattern: ast.Regex | ast.JsonPath, text: str, value: str | None) -> None:
-    op = ops.Extract(stage=0, span=NOWHERE, column="x", pattern=pattern)
+    op = ops.Extract(stage=0, span=NOWHERE, column=name("x"), pattern=pattern)
     (row,) = asyncio.run(extract(op, (Row(None, (), {}, Generated(text=text)),), instance()))
     assert row.columns["x"] == value
 
@@ -50,7 +51,7 @@ def test_extract(pattern: ast.Regex | ast.JsonPath, text: str, value: str | None
     [("int", "1" + "0" * 400, 10**400), ("float", "1" + "0" * 400, None), ("float", "3", 3.0), ("int", "2.5", None)],
 )
 def test_a_number_of_any_size(type: Type, number: str, value: float | None) -> None:
-    op = ops.Extract(stage=0, span=NOWHERE, column="x", pattern=ast.JsonPath(("a",), span=NOWHERE), type=type)
+    op = ops.Extract(stage=0, span=NOWHERE, column=name("x"), pattern=ast.JsonPath(("a",), span=NOWHERE), type=type)
     (row,) = asyncio.run(extract(op, (Row(None, (), {}, Generated(text=f'{{"a": {number}}}')),), instance()))
     assert row.columns["x"] == value
 
@@ -75,14 +76,22 @@ def test_a_number_of_any_size(type: Type, number: str, value: float | None) -> N
         ("boxed", "last", r"\boxed{ \boxed{3} ", "3"),
         ("boxed", "all", "no box", ()),
         ("boxed", "last", "{7}", None),
+        ("boxed", "all", r"{ \boxed{{} \boxed{2}", ("2",)),
+        (r"a(b){0}", "all", "aba", ()),
+        (r"a(b){0}", "last", "a", None),
     ],
 )
 def test_of_the_matches_the_last_or_all(pattern: str, which: ops.Which, text: str, value: Value) -> None:
-    source: ast.Regex | OneOf["boxed"] = "boxed" if pattern == "boxed" else ast.Regex(pattern, span=NOWHERE)
-    op = ops.Extract(stage=0, span=NOWHERE, column="x", pattern=source, which=which)
+    source: ast.Regex | Literal["boxed"] = "boxed" if pattern == "boxed" else ast.Regex(pattern, span=NOWHERE)
+    op = ops.Extract(stage=0, span=NOWHERE, column=name("x"), pattern=source, which=which)
     cut = Row(None, (), {}, Generated(text=text, incomplete=True))
     whole, none = asyncio.run(extract(op, (Row(None, (), {}, Generated(text=text)), cut), instance()))
     assert whole.columns["x"] == value and none.columns["x"] is None
+
+
+@pytest.mark.parametrize("piece", [r"\boxed{", r"{\boxed{1}", "{", r"\boxed{}", r"\boxed  "])
+def test_boxes_are_found_in_time_in_proportion_to_the_text(piece: str) -> None:
+    assert_quick(lambda: cpu_seconds(lambda: list(boxed(piece * 4_000))), 0.1)
 
 
 @pytest.mark.parametrize("pattern", [r"\d+", r"a|ab|b", r"(a+)b*", r"[ab]?c", r"a+$", r"^a", r"\w{2}", r"[^c]+c$"])

@@ -13,11 +13,12 @@ from qpdsl.executor.runtime.operators.lists import each_element, join
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan import ops
-from tests.support.executor.rows import NOWHERE, expr, instance, paths, rows
+from tests.support.executor.rows import NOWHERE, expr, instance, name, paths, rows
 
 
-def joined(value: str, *columns: dict[str, Any], sep: str = '" "', per: str | None = None) -> list[object]:
-    op = ops.Join(stage=0, span=NOWHERE, column="all", value=expr(value), sep=expr(sep), per=per)
+def joined(value: str, *columns: dict[str, Any], sep: str = '" "', per: str = "") -> list[object]:
+    group = name(per) if per else None
+    op = ops.Join(stage=0, span=NOWHERE, column=name("all"), value=expr(value), sep=expr(sep), per=group)
     return [row.columns["all"] for row in asyncio.run(join(op, rows(*columns), instance()))]
 
 
@@ -32,14 +33,14 @@ def test_a_join_per_column_makes_one_row_of_each_value_and_its_aggregates_see_al
     columns = [{"g": 1, "a": "x"}, {"g": 0, "a": "y"}, {"g": 1, "a": "z"}]
     assert joined('"{i}{a}"', *columns, per="g") == ["1x 2z", "1y"]
     assert joined("count() + i", *columns, per="g") == ["4 5", "4"]
-    op = ops.Join(stage=0, span=NOWHERE, column="all", value=expr("a"), sep=expr('""'), per="g")
+    op = ops.Join(stage=0, span=NOWHERE, column=name("all"), value=expr("a"), sep=expr('""'), per=name("g"))
     made = asyncio.run(join(op, rows(*columns), instance()))
     assert paths(made) == [0, 1] and made[0].columns == {**rows(*columns)[0].columns, "all": "xz"}
 
 
 def elements(source: str | ast.JsonPath, *candidates: Row, type_: str = "unknown") -> list[tuple[Any, ...]]:
     parsed = expr(source) if isinstance(source, str) else source
-    op = ops.Each(stage=0, span=NOWHERE, column="e", source=parsed, body=None, type=type_)  # type: ignore[arg-type]
+    op = ops.Each(stage=0, span=NOWHERE, column=name("e"), source=parsed, body=None, type=type_)  # type: ignore[arg-type]
     return [(*row.path, row.columns["e"]) for row in each_element(op, candidates, instance())]
 
 

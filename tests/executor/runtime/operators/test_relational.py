@@ -9,19 +9,27 @@ import pytest
 
 from qpdsl.executor.runtime.instance.candidates import Generated, Row
 from qpdsl.executor.runtime.instance.instance import RowError
-from qpdsl.executor.runtime.operators.relational import distinct, let, order, return_value, top_k, where
+from qpdsl.executor.runtime.operators.relational import distinct, first, let, order, return_value, top_k, where
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
-from tests.support.executor.rows import NOWHERE, expr, instance, paths, rows
+from tests.support.executor.rows import NOWHERE, expr, instance, name, paths, rows
 
 RETURN = ops.Return(stage=0, span=NOWHERE, value=ast.Name("text", span=NOWHERE), parse=True)
 
 
+def test_the_first_rows_stay_as_they_stand() -> None:
+    ranked = rows({"g": 1}, {"g": 0}, {"g": 1}, {"g": 1})
+    of_each = ops.First(stage=0, span=NOWHERE, count=expr("k"), per=name("g"))
+    assert paths(asyncio.run(first(of_each, ranked, instance()))) == [0, 1, 2]
+    assert paths(asyncio.run(first(ops.First(stage=0, span=NOWHERE), ranked, instance()))) == [0]
+    assert paths(asyncio.run(first(ops.First(expr("9"), stage=0, span=NOWHERE), ranked, instance()))) == [0, 1, 2, 3]
+
+
 def test_top_k_puts_the_best_first_ties_go_to_the_earlier_row_and_none_is_last() -> None:
     candidates = rows({"s": 0.2}, {"s": None}, {"s": 0.9}, {"s": 0.9}, {"s": -1.0})
-    op = ops.TopK(stage=0, span=NOWHERE, k=expr("k"), by=expr("s"))
+    op = ops.Keep(stage=0, span=NOWHERE, count=expr("k"), by=expr("s"))
     assert paths(asyncio.run(top_k(op, candidates, instance()))) == [2, 3]
-    everything = ops.TopK(stage=0, span=NOWHERE, k=expr("10"), by=expr("s"))
+    everything = ops.Keep(stage=0, span=NOWHERE, count=expr("10"), by=expr("s"))
     assert paths(asyncio.run(top_k(everything, candidates, instance()))) == [2, 3, 0, 4, 1]
 
 
@@ -29,7 +37,7 @@ def test_keep_per_column_keeps_the_best_of_each_value_in_the_order_first_seen() 
     candidates = rows(
         {"g": 1, "s": 1}, {"g": 0, "s": 5}, {"g": 1, "s": 2}, {"g": None, "s": 0}, {"g": 0, "s": 5}, {"g": 1}
     )
-    op = ops.TopK(stage=0, span=NOWHERE, k=expr("k"), by=expr("s"), per="g")
+    op = ops.Keep(stage=0, span=NOWHERE, count=expr("k"), by=expr("s"), per=name("g"))
     assert paths(asyncio.run(top_k(op, candidates, instance()))) == [2, 0, 1, 4, 3]
 
 
@@ -38,7 +46,7 @@ def test_distinct_keeps_the_first_row_of_each_value_and_none_is_one() -> None:
     op = ops.Distinct(stage=0, span=NOWHERE, by=expr("s"))
     assert paths(asyncio.run(distinct(op, candidates, instance()))) == [0, 1, 2, 5]
     grouped = rows({"g": 1, "s": 1}, {"g": 0, "s": 1}, {"g": 1, "s": 1}, {"g": 1, "s": 2}, {"g": 0, "s": 1})
-    per = ops.Distinct(stage=0, span=NOWHERE, by=expr("s"), per="g")
+    per = ops.Distinct(stage=0, span=NOWHERE, by=expr("s"), per=name("g"))
     assert paths(asyncio.run(distinct(per, grouped, instance()))) == [0, 1, 3]
 
 
@@ -54,18 +62,18 @@ def test_order_puts_the_greatest_number_first_texts_by_the_alphabet_and_none_las
 
 def test_let_and_where_look_at_all_rows_of_the_stage() -> None:
     candidates = rows({"a": "x", "s": 1}, {"a": "y", "s": 4}, {"a": "x", "s": 3}, {"a": None, "s": None})
-    share = ops.Let(stage=0, span=NOWHERE, column="share", value=expr("count(a per a) / count(a)"))
+    share = ops.Let(stage=0, span=NOWHERE, column=name("share"), value=expr("count(a per a) / count(a)"))
     shared = asyncio.run(let(share, candidates, instance()))
     assert [row.columns["share"] for row in shared] == [2 / 3, 1 / 3, 2 / 3, 0.0]
     over_mean = ops.Where(stage=0, span=NOWHERE, condition=expr("s >= mean(s per a) and s > min(s)"))
     assert paths(asyncio.run(where(over_mean, candidates, instance()))) == [1, 2]
-    centred = ops.TopK(stage=0, span=NOWHERE, k=expr("1"), by=expr("s - mean(s per a)"))
+    centred = ops.Keep(stage=0, span=NOWHERE, count=expr("1"), by=expr("s - mean(s per a)"))
     assert paths(asyncio.run(top_k(centred, candidates, instance()))) == [2]
 
 
 def test_let_puts_lists_and_records_into_columns() -> None:
     value = expr("[k, 1] + [len(text)]")
-    (row,) = asyncio.run(let(ops.Let(stage=0, span=NOWHERE, column="l", value=value), rows({}), instance()))
+    (row,) = asyncio.run(let(ops.Let(stage=0, span=NOWHERE, column=name("l"), value=value), rows({}), instance()))
     assert row.columns["l"] == (2, 1, 0)
     returned = ops.Return(stage=0, span=NOWHERE, value=expr('{first: l[0], no: l[9], shown: "{l}"}'))
     assert return_value(returned, (row,), instance()) == {"first": 2, "no": None, "shown": "[2, 1, 0]"}

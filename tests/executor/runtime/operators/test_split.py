@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qpdsl.executor.runtime.operators.split import shares, split
 from qpdsl.planner.plan import ops
 from tests.support.executor.programs import HEADER, compiled, run_all, texts
-from tests.support.executor.rows import NOWHERE, expr, instance, rows
+from tests.support.executor.rows import NOWHERE, expr, instance, name, rows
 
 SCORES = st.lists(st.one_of(st.none(), st.floats(-5, 5)), min_size=1, max_size=12)
 
@@ -31,7 +31,7 @@ def test_split_by_shares_rows_out_in_each_group_and_leaves_the_groups_as_they_ar
     candidates = rows(
         {"group": 1, "s": 1.0}, {"group": 0, "s": 1.0}, {"group": 1, "s": 0.0}, {"group": 0, "s": None}, {"group": 1}
     )
-    op = ops.Split(stage=0, span=NOWHERE, count=expr("4"), by=expr("s"), temperature=expr("0.1"), per="group")
+    op = ops.Split(stage=0, span=NOWHERE, count=expr("4"), by=expr("s"), temperature=expr("0.1"), per=name("group"))
     copies = asyncio.run(split(op, candidates, instance()))
     assert [(*row.path, row.columns["group"]) for row in copies] == [
         *[(0, copy, 1) for copy in range(4)],

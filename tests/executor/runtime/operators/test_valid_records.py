@@ -10,6 +10,15 @@ import pytest
 from qpdsl.executor.runtime.operators.valid_records import fault_of
 
 LIST: dict[str, Any] = {"$ref": "#/$defs/list", "$defs": {"list": {"type": "array", "items": {"$ref": "#/$defs/list"}}}}
+PERCENT: dict[str, Any] = {
+    "$defs": {"a b/c": {"type": "integer", "maximum": 9}},
+    "properties": {"a": {"$ref": "#/$defs/a%20b~1c"}},
+}
+ROOTED: dict[str, Any] = {
+    "$id": "http://x.org/root.json",
+    "$defs": {"q": {"maximum": 9}},
+    "$ref": "http://x.org/root.json#/$defs/q",
+}
 RECORD: dict[str, Any] = {
     "type": "object",
     "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
@@ -37,6 +46,11 @@ RECORD: dict[str, Any] = {
         (RECORD, ['{"a":1}', '{"a":1,"b":"x"}'], ["{}", '{"a":1,"c":1}', '{"a":"1"}', '{"a":1,"a":2}']),
         ({"patternProperties": {"^x": {"type": "null"}}}, ['{"x1":null,"y":1}'], ['{"x1":1}']),
         ({"anyOf": [{"type": "null"}, {"minimum": 3}]}, ["null", "4"], ["2"]),
+        ({"oneOf": [{"type": "null"}, {"minimum": 3}, {"minimum": 5}]}, ["4"], ["2", "6", "null"]),
+        (PERCENT, ['{"a":3}'], ['{"a":10}', '{"a":"3"}']),
+        ({"prefixItems": [{"type": "null"}, {"$ref": "#/prefixItems/0"}]}, ["[null,null]"], ["[null,1]"]),
+        ({"anyOf": [{"type": "null"}, {"items": {"$ref": "#/anyOf/0"}}]}, ["[null]"], ["[1]"]),
+        (ROOTED, ["9"], ["10"]),
         ({"allOf": [{"minimum": 1}, {"maximum": 3}]}, ["2"], ["0", "4"]),
         (LIST, ["[[],[[]]]"], ["[[1]]"]),
         ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"2023-02-29"', '"0000-01-01"', '"2024-2-9"']),

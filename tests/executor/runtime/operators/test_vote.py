@@ -12,18 +12,18 @@ import pytest
 from qpdsl.executor.runtime.instance.instance import RowError
 from qpdsl.executor.runtime.operators.vote import decided_after, stays_ahead, vote
 from qpdsl.planner.plan import ops
-from tests.support.executor.rows import NOWHERE, expr, instance, paths, rows
+from tests.support.executor.rows import NOWHERE, expr, instance, name, paths, rows
 
 
 @pytest.mark.parametrize(("equal", "winner"), [("text", 0), ("number", 1)])
 def test_a_vote_counts_equal_numbers_together(equal: Any, winner: int) -> None:
     candidates = rows(*({"a": value} for value in ("x", "7", "7.0", "0.7e1", "x", "-7", " 7 ")))
-    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, equal=equal)
+    op = ops.Vote(stage=0, span=NOWHERE, column=name("a"), weight=None, equal=equal)
     assert paths(asyncio.run(vote(op, candidates, instance()))) == [winner]
 
 
 def voted(*answers: object) -> list[int]:
-    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, equal="math")
+    op = ops.Vote(stage=0, span=NOWHERE, column=name("a"), weight=None, equal="math")
     return paths(asyncio.run(vote(op, rows(*({"a": answer} for answer in answers)), instance())))
 
 
@@ -60,20 +60,20 @@ def test_a_vote_on_mathematics_says_what_it_needs(monkeypatch: pytest.MonkeyPatc
     ids=["most", "none-never-votes", "weighted-best-row", "without-weight-no-vote", "tie-first-seen", "rounded"],
 )
 def test_vote(columns: list[dict[str, Any]], weight: str | None, winner: int) -> None:
-    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=expr(weight) if weight else None)
+    op = ops.Vote(stage=0, span=NOWHERE, column=name("a"), weight=expr(weight) if weight else None)
     assert paths(asyncio.run(vote(op, rows(*columns), instance()))) == [winner]
 
 
 def test_a_vote_of_nothing_but_none_leaves_no_row() -> None:
-    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None)
+    op = ops.Vote(stage=0, span=NOWHERE, column=name("a"), weight=None)
     assert asyncio.run(vote(op, rows({"a": None}), instance())) == ()
-    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=expr("s"))
+    op = ops.Vote(stage=0, span=NOWHERE, column=name("a"), weight=expr("s"))
     assert asyncio.run(vote(op, rows({"a": "1", "s": None}), instance())) == ()
 
 
 @pytest.mark.parametrize(("weight", "shown"), [(-0.5, "-0.5"), (float("nan"), "nan"), (float("inf"), "inf")])
 def test_a_weight_is_no_less_than_0(weight: float, shown: str) -> None:
-    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=expr("s"))
+    op = ops.Vote(stage=0, span=NOWHERE, column=name("a"), weight=expr("s"))
     candidates = rows({"a": "1", "s": 0.5}, {"a": "2", "s": weight}, {"a": None, "s": -1.0})
     with pytest.raises(RowError, match=f"it is {shown} by `s` for the answer `2`"):
         asyncio.run(vote(op, candidates, instance()))
@@ -113,14 +113,14 @@ def test_a_vote_that_is_sure_looks_at_no_more_rows(equal: Any) -> None:
     candidates = rows(*({"a": value} for value in "1212111" + "2" * 9))
     for sure, winner in ((0.8, 0), (0.95, 1)):
         decided = expr(str(sure))
-        op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, equal=equal, decided=decided)
+        op = ops.Vote(stage=0, span=NOWHERE, column=name("a"), weight=None, equal=equal, decided=decided)
         assert paths(asyncio.run(vote(op, candidates, instance()))) == [winner]
 
 
 def test_a_vote_per_column_has_a_winner_of_each_value_that_has_an_answer() -> None:
     answers = [(1, "x"), (0, "y"), (1, "y"), (1, "y"), (2, None), (0, "x"), (0, "x"), (0, "y")]
     candidates = rows(*({"g": group, "a": answer} for group, answer in answers))
-    op = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, per="g")
+    op = ops.Vote(stage=0, span=NOWHERE, column=name("a"), weight=None, per=name("g"))
     assert paths(asyncio.run(vote(op, candidates, instance()))) == [2, 1]
-    sure = ops.Vote(stage=0, span=NOWHERE, column="a", weight=None, decided=expr("0.7"), per="g")
+    sure = ops.Vote(stage=0, span=NOWHERE, column=name("a"), weight=None, decided=expr("0.7"), per=name("g"))
     assert paths(asyncio.run(vote(sure, candidates, instance()))) == [0, 1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from qpdsl.executor.runtime.scoring.draw_scores import group_means
+from qpdsl.executor.runtime.scoring.score import group_means
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, everything
@@ -70,3 +70,40 @@ def test_a_text_without_figures_has_no_score() -> None:
     (result,) = run_all(plan, [{"problem": "Yes or no?"}])
     chosen, written = (row.columns["e"] for row in result.rows)
     assert chosen is None and written is not None
+
+
+THINKER = 'model llm = "zoo/counting-thinker"\n'
+PARTS = " score {0} into whole\n score {0} of thought into thinking\n score {0} of text into answering\n"
+TURNS = {
+    "one call": " generate llm n=2 think=24 temperature=1.0\n",
+    "three calls": " generate llm n=2 only=thought max_tokens=12 temperature=1.0\n"
+    " generate llm only=thought max_tokens=12 temperature=1.0\n generate llm only=answer temperature=1.0\n",
+    "held": " generate llm n=2 think=24 as /The answer is \\d+\\./ temperature=1.0\n",
+    "thought alone": " generate llm n=2 only=thought max_tokens=12\n",
+    "no thought": " generate llm n=2 think=off\n",
+}
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_those_of_a_thought_and_of_its_answer(name: str) -> None:
+    given = [{"problem": text} for text in texts(2)]
+    for score in ("entropy", "confidence(window=5) reduce=min"):
+        head = f"{THINKER}program p(problem: text) -> text {{\n chat user=problem\n{TURNS[name]}"
+        plan = compiled(f"{head}{PARTS.format(score)} return text\n}}")
+        naive, ruled = run_all(plan, given), run_all(optimize(plan).plan, given)
+        columns = ("whole", "thinking", "answering", "text", "thought")
+        rows = [row for result in naive for row in result.rows]
+        assert [[row.columns[name] for name in columns] for row in rows] == [
+            [row.columns[name] for name in columns] for result in ruled for row in result.rows
+        ]
+        for row in rows:
+            generated, thought = row.generated, row.generated.thought
+            assert generated.figures is not None and len(thought.figures) == thought.tokens
+            assert (row.columns["thinking"] is None) == (name == "no thought")
+            assert (row.columns["answering"] is None) == (name == "thought alone")
+            if score == "entropy":
+                parts = [*thought.figures, *generated.figures[thought.before :]]
+                # What closes the thought, where it was forced, was not open.
+                assert sum(figures.entropy for figures in generated.figures) >= sum(
+                    figures.entropy for figures in parts
+                )

@@ -14,14 +14,12 @@ from qpdsl.executor.runtime.instance.instance import Instance, RowError, Service
 from qpdsl.executor.runtime.scoring.judge import judge
 from qpdsl.executor.text.context import Context
 from qpdsl.grammar import ast
-from qpdsl.grammar.source import Span
 from qpdsl.planner.plan import ops
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.programs import HEADER, compiled, texts
-from tests.support.executor.rows import expr
+from tests.support.executor.rows import NOWHERE, expr, name
 
 FOLDER = zoo.path("zoo/counting")
-NOWHERE = Span(0, 0)
 RUBRIC = ast.Template(("Mark it, ", ast.Name("who", span=NOWHERE), ": "), span=NOWHERE)
 
 
@@ -49,7 +47,17 @@ def judged(
     given: ast.Expr | None = None,
 ) -> Candidates:
     low, high = scale
-    op = ops.Judge(stage=0, span=NOWHERE, model="llm", rubric=RUBRIC, into="mark", low=low, high=high, given=given)
+    op = ops.Judge(
+        stage=0,
+        span=NOWHERE,
+        model=ast.ModelRef("llm", False, span=NOWHERE),
+        rubric=RUBRIC,
+        reduce="answer",
+        into=name("mark"),
+        low=low,
+        high=high,
+        given=given,
+    )
     context = Context(turns=(("user", texts(1)[0]),))
     rows = tuple(Row(context, (index,), {"who": "Ann"}, Generated(text=text)) for index, text in enumerate(answers))
 

@@ -17,7 +17,7 @@ from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan as naive
 from qpdsl.planner.values.value import Value
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.programs import HEADER, run_all, texts
 from tests.support.planner.lowered import program_of
 from tests.support.planner.runs import assert_same

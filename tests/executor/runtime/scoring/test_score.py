@@ -16,16 +16,17 @@ from qpdsl.executor.events.events import EngineStepped, Event
 from qpdsl.executor.runtime.instance.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Services
 from qpdsl.executor.runtime.scoring.score import score
-from qpdsl.executor.text.context import Context, ContextError
+from qpdsl.executor.text.chat_template import ContextError
+from qpdsl.executor.text.context import Context
 from qpdsl.executor.verifiers.rlhflow import RlhflowVerifier
 from qpdsl.executor.verifiers.verifier import reduce_scores
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import ScoreStrategy
-from qpdsl.session import Session
+from qpdsl.session.session import Session
 from tests.support.executor.programs import HEADER, compiled
-from tests.support.executor.rows import expr
+from tests.support.executor.rows import NOWHERE, expr, name
 
 PROBLEM = "Mia has 12 coins. She finds 30 more. How many coins does Mia have?"
 STEPS = ["12 + 30 = 42.", "42 - 2 = 40.", "40 * 2 = 80. The answer is 80."]
@@ -78,7 +79,14 @@ def scored(
         session.events,
     )
     instance = instance or Instance("", services, {}, 0)
-    op = ops.Score(stage=0, span=Span(0, 0), verifier="prm", reduce=reduce, into="score", given=given)
+    op = ops.StepScore(
+        stage=0,
+        span=Span(0, 0),
+        verifier=ast.ModelRef("prm", False, span=NOWHERE),
+        reduce=reduce,
+        into=name("score"),
+        given=given,
+    )
 
     async def main() -> Candidates:
         async with session.running():

@@ -1,0 +1,196 @@
+"""The models of an engine: each with what runs its steps, all out of one memory for keys and values.
+
+A model's parts are put together here and nowhere else: pages and cache, scheduler, backend, drafters, early exits. What
+can propose tokens is listed in `DRAFTERS`; each drafter says itself how it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from qpdsl.executor.engine.draft.draft_model import ModelDrafter
+from qpdsl.executor.engine.draft.drafters import Drafter, Drafters, DraftHost, EngineModel
+from qpdsl.executor.engine.draft.eagle import EagleDrafter
+from qpdsl.executor.engine.draft.eagle_head import EagleHead
+from qpdsl.executor.engine.draft.ngram import NGramDrafter
+from qpdsl.executor.engine.exit.exit_steps import ExitHeads, ExitSteps, LearnedExits
+from qpdsl.executor.engine.exit.self_draft import SelfDrafter
+from qpdsl.executor.engine.memory import budget
+from qpdsl.executor.engine.memory.kv_cache import Arena, KVCache, PagePool, slab_bytes
+from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
+from qpdsl.executor.engine.memory.prefix_tree import Reclaimer
+from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.model_runner import ModelRunner
+from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
+from qpdsl.executor.engine.step.backends import backend_of, fixed_rows
+from qpdsl.executor.engine.step.graphs import MAX_BYTES
+from qpdsl.executor.engine.step.mask_filler import MaskFiller
+from qpdsl.executor.engine.step.routed_head import HeadRouter
+from qpdsl.executor.requests.drawing import Drafting
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.routing import Routing
+
+# By the methods that requests name.
+DRAFTERS: dict[str, type[Drafter]] = {
+    drafter.method: drafter for drafter in (NGramDrafter, ModelDrafter, SelfDrafter, EagleDrafter)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """`max_sequences` bounds a model's decode batch; `token_budget` the tokens of one step.
+
+    On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `compiled` has
+    torch.compile make the kernels of transformers' modules when they first run, where a model keeps these and steps are
+    not deterministic; `graphs` captures steps as CUDA graphs. On a CPU in float32 a sample has the same bits in any
+    batch anyway, where the model's layers run without transformers' modules. With `overlap`, the host's part of a step
+    runs while the device computes others; it changes no token.
+    """
+
+    max_sequences: int = 128
+    token_budget: int = 2048
+    deterministic: bool = False
+    compiled: bool = False
+    graphs: bool = True
+    overlap: bool = True
+
+
+@dataclass(slots=True)
+class Learned:
+    """What outlives a memory that is cut anew: heads to draft and to exit by, and the routers of each model."""
+
+    heads: dict[str, EagleHead] = field(default_factory=dict)
+    exit_heads: ExitHeads = field(default_factory=ExitHeads)
+    head_routers: dict[str, dict[Routing, HeadRouter]] = field(default_factory=dict)
+    exits: dict[str, LearnedExits] = field(default_factory=dict)
+
+
+class ServedModels:
+    """Cuts the memory among the models, and makes what runs each.
+
+    `requested_bytes` is the memory for keys and values of all models together, None for as much as is safe; `try_steps`
+    runs the largest steps of models, so that what they take can be measured. `clock`: see `PagedEngine`.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        requested_bytes: int | str | None,
+        clock: Callable[[], float],
+        try_steps: Callable[[Iterable[PagedModel]], None],
+    ) -> None:
+        if requested_bytes is not None:
+            budget.parse(requested_bytes)
+        self._config = config
+        self._requested_bytes = requested_bytes
+        self._clock = clock
+        self._try_steps = try_steps
+        self.learned = Learned()
+        self.kv_bytes = 0
+        self.arena: Arena | None = None
+        self.runners: dict[str, ModelRunner] = {}
+        self._group = SchedulerGroup(clock)
+        self._reclaimer = Reclaimer()
+
+    def add(self, name: str, model: PagedModel, *, idle: bool) -> None:
+        """Makes a model ready. Where the engine is `idle` the memory is cut anew, and what was cached is forgotten."""
+        if self._config.deterministic and model.kernels and model.mixes_rows:
+            raise EngineError(
+                f"{name} is a mixture of experts, whose bits depend on the batch: it is not deterministic"
+            )
+        models = {**{runner.name: runner.model for runner in self.runners.values()}, name: model}
+        if self.arena is not None and not idle:
+            self._group.free_slab(self._reclaimer)
+            self.runners[name] = self._runner(name, model, self.arena)
+            return
+        try:
+            self._allocate(models)
+        except EngineError:
+            self._allocate({other: models[other] for other in models if other != name})
+            raise
+
+    def release(self) -> None:
+        """Gives the memory of all models back, whoever still holds a ticket and so a scheduler and its pages."""
+        for runner in self.runners.values():
+            runner.backend.close()
+        if self.arena is not None:
+            self.arena.close()
+        self.arena, self.runners = None, {}
+        self._group, self._reclaimer = SchedulerGroup(self._clock), Reclaimer()
+
+    def check_integrity(self) -> None:
+        """AssertionError unless the page accounts of every model balance."""
+        for runner in self.runners.values():
+            scheduler = runner.scheduler
+            held = [sequence for other in self.runners.values() for sequence in other.drafters.held(runner.name)]
+            scheduler.memory.check_integrity([*scheduler.running, *scheduler.waiting, *held])
+        if self.arena is not None:
+            self.arena.check_integrity()
+
+    def _allocate(self, models: Mapping[str, PagedModel]) -> None:
+        """Makes the arena anew for these models. The old one is freed first: a budget may be all that is free."""
+        self.release()
+        if not models:
+            return
+        device = next(iter(models.values())).device
+        graphs = MAX_BYTES * sum(model.kernels for model in models.values()) if self._config.graphs else 0
+        self.kv_bytes = budget.kv_bytes(self._requested_bytes, device, lambda: self._try_steps(models.values()), graphs)
+        size = slab_bytes([model.layout for model in models.values()], self.kv_bytes)
+        self.arena = Arena(self.kv_bytes, size, device)
+        for name, model in models.items():
+            self.runners[name] = self._runner(name, model, self.arena)
+
+    def _runner(self, name: str, model: PagedModel, arena: Arena) -> ModelRunner:
+        layouts = [*(runner.model.layout for runner in self.runners.values()), model.layout]
+        # Each of the others keeps the slab of its scratch page; no sequence runs with less than a page beside scratch.
+        own = arena.slabs - len(layouts) + 1
+        if any(own * arena.fewest_pages(layout) < 2 for layout in layouts):
+            needs = (len(layouts) + 1) * arena.slab_bytes
+            raise EngineError(
+                f"the KV budget of {self.kv_bytes:,} bytes is too small for {name}: its pages take "
+                f"{model.layout.page_bytes:,} bytes, and {needs:,} are the least that could do"
+            )
+        pool = PagePool(arena, name, model.layout)
+        cache = KVCache(arena.buffer, model.layout, pool.scratch)
+        memory = KVCacheManager(pool, cache, 2.0 * model.parameters, self._reclaimer)
+        config, learned = self._config, self.learned
+        rows = fixed_rows(config.max_sequences) if config.deterministic and model.kernels else None
+        scheduler = Scheduler(memory, config.max_sequences, rows or config.token_budget, self._group)
+        # Layers of a step with an early exit run uncompiled, so the batch would decide whether compiled ones do.
+        if config.compiled and rows is None:
+            model.compile()
+        backend = backend_of(model, cache, rows, config.graphs)
+        drafters = Drafters(partial(self._drafter, name), model.max_positions)
+        scheduler.on_leave = drafters.forget
+        if backend.readout.routed is not None:
+            backend.readout.routed.routers = learned.head_routers.setdefault(name, {})
+        exits = ExitSteps(
+            model,
+            backend,
+            learned.exit_heads,
+            scheduler.token_budget,
+            memory.residuals,
+            learned.exits.setdefault(name, LearnedExits()),
+        )
+        self._group.borrowers.append(memory.residuals.give_back)
+        return ModelRunner(name, model, backend, scheduler, MaskFiller(model.vocabulary), drafters, exits)
+
+    def _drafter(self, name: str, drafting: Drafting) -> Drafter:
+        """What drafts for a model. Raises EngineError where nothing can."""
+        target = self._served(name)
+        assert target is not None
+        drafter = DRAFTERS.get(drafting.method)
+        if drafter is None:
+            raise EngineError(f"{name} has no way to draft `{drafting.method}`")
+        learned = self.learned
+        lends = self._group.borrowers.append
+        return drafter.of(drafting, DraftHost(target, self._served, learned.heads, learned.exit_heads, lends))
+
+    def _served(self, name: str) -> EngineModel | None:
+        runner = self.runners.get(name)
+        if runner is None:
+            return None
+        scheduler = runner.scheduler
+        return EngineModel(name, runner.model, runner.backend, scheduler.memory, scheduler.token_budget)

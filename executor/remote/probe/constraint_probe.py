@@ -1,0 +1,109 @@
+"""What output is held to, where it ends, and whether it goes on from what is begun."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from qpdsl.executor.remote.dialects.dialect import Message, Messages
+from qpdsl.executor.remote.probe.probe_client import SEEDS, ProbeClient, ProbeRequest
+from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
+from qpdsl.executor.requests.request import CONSTRAINT_NAMES, ConstraintKind, SampleConstraint, SamplingParams
+
+_RECORD = {
+    "type": "object",
+    "properties": {"zq": {"type": "string", "enum": ["kp3", "vv8"]}, "xj": {"type": "boolean"}},
+    "required": ["zq", "xj"],
+    "additionalProperties": False,
+}
+# What no model writes unless it is held to it, and in which tokens it may be written.
+_SOURCES: Mapping[ConstraintKind, str] = {
+    "json_schema": json.dumps(_RECORD),
+    "regex": "zq[0-9]{3}xj",
+    "grammar": 'start: word " " NUMBER\nword: "zq" | "xj"\nNUMBER: /[0-9]{3}/',
+    "choice": json.dumps(["zqxj", "jxqz"]),
+}
+# A record of bytes alone is some thirty tokens.
+_MAX_TOKENS = 64
+# So many characters as before show that an answer goes on.
+_MIN_CHARACTERS = 8
+
+
+async def constraints(client: ProbeClient, number: int, text: str) -> ServerCapabilities:
+    """What the output after a prompt, whose greedy text is known, is held to, and where it ends."""
+    kept, notes = set(), []
+    for kind in sorted(client.dialect.constraints):
+        seen = await _keeps(client, number, kind)
+        if seen:
+            kept.add(kind)
+        elif seen is not None:
+            notes.append(f"accepts {CONSTRAINT_NAMES[kind]} and does not enforce it")
+    stops, names, stays = await _stops(client, number, text)
+    if stays:
+        notes.append("leaves a stop string in the text")
+    return ServerCapabilities(constraints=frozenset(kept), stops=stops, names_stop=names, notes=tuple(notes))
+
+
+async def prefills(client: ProbeClient, number: int, text: str) -> bool:
+    """Whether an answer whose beginning is given goes on as it did by itself. `client` asks by messages.
+
+    Where a text is cut it may have been one token, which is two now; so it is cut at several places.
+    """
+    prompt = client.prompts[number]
+    spaces = [place for place, character in enumerate(text) if character == " " and text[:place].strip()]
+    for place in [spaces[len(spaces) * part // 4] for part in (1, 2, 3) if spaces]:
+        rest = text[place:].strip()[:_MIN_CHARACTERS]
+        if not isinstance(prompt, Messages) or len(rest) < _MIN_CHARACTERS or text.strip().startswith(rest):
+            continue
+        begun = Message("assistant", text[:place])
+        answer = await client.ask(ProbeRequest(replace(prompt, begun=begun)))
+        if answer is not None and answer.text.strip().startswith(rest):
+            return True
+    return False
+
+
+async def _keeps(client: ProbeClient, number: int, kind: ConstraintKind) -> bool | None:
+    """Whether output is held to a constraint of the kind, None where the request is refused."""
+    constraint, free = SampleConstraint(kind, _SOURCES[kind]), SamplingParams(temperature=1.0)
+    seen = None
+    for seed in SEEDS:
+        answer = await client.ask(ProbeRequest(client.prompts[number], free, seed, _MAX_TOKENS, constraint=constraint))
+        if answer is not None:
+            seen = _RIGHT[kind](answer.text.strip())
+        if seen or answer is None:
+            break
+    return seen
+
+
+def _is_record(text: str) -> bool:
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return False
+    if not isinstance(record, dict) or record.keys() != {"zq", "xj"}:
+        return False
+    return record["zq"] in ("kp3", "vv8") and isinstance(record["xj"], bool)
+
+
+_RIGHT: Mapping[ConstraintKind, Callable[[str], bool]] = {
+    "json_schema": _is_record,
+    "regex": lambda text: re.fullmatch(_SOURCES["regex"], text) is not None,
+    "grammar": lambda text: re.fullmatch("(zq|xj) [0-9]{3}", text) is not None,
+    "choice": lambda text: text in ("zqxj", "jxqz"),
+}
+
+
+async def _stops(client: ProbeClient, number: int, text: str) -> tuple[bool, bool, bool]:
+    """Whether a piece out of the middle of the greedy text ends it, is named, and stays unasked."""
+    place = next((at for at in range(len(text) // 3, len(text) - 4) if text.find(text[at : at + 3]) == at), None)
+    if place is None:
+        return False, False, False
+    stop = text[place : place + 3]
+    answer = await client.ask(ProbeRequest(client.prompts[number], stops=(stop,)))
+    if answer is None or answer.finish != "stop":
+        return False, False, False
+    stopped = answer.text.startswith(text[:place]) and len(answer.text) < len(text)
+    named = stopped and answer.named == stop
+    return stopped, named, stopped and not named and answer.text.startswith(text[: place + 3])

@@ -1,1 +1,0 @@
-"""The commands over runs that are kept. None of them loads torch."""

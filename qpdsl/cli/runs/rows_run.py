@@ -1,0 +1,280 @@
+"""What `qpdsl run --input` and `qpdsl eval` share: rows of one or many cells run, here or on replicas, and are saved.
+
+However the command ends, finished rows are not lost, and it is said how to go on from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from qpdsl.cli.console import say
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.signals import last_words, run_until_interrupted
+from qpdsl.cluster.cluster_address import ClusterAddress
+from qpdsl.cluster.cluster_run import ClusterRun
+from qpdsl.cluster.replica.messages import ReplicaSetup
+from qpdsl.executor.events.events import EngineStepped, Event, RunEnded
+from qpdsl.executor.events.stream import EventStream
+from qpdsl.executor.requests.errors import BudgetReached, ServerGone
+from qpdsl.executor.requests.request import Calls
+from qpdsl.runs.data.input_row import NumberedRow
+from qpdsl.runs.graders.judge_program import bind_grader
+from qpdsl.runs.job import Job
+from qpdsl.runs.row_outcome import FinishedRow, SaveRows
+from qpdsl.runs.runner import LocalRunner, RowRunner
+from qpdsl.runs.summary import aligned
+from qpdsl.runs.sweep import Sweep
+from qpdsl.runs.usage import call_facts, total_calls
+from qpdsl.session.settings import Settings
+from qpdsl.session.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from qpdsl.runs.store.run_file import RunFile
+    from qpdsl.session.session import Session
+
+_WINDOW = 5.0
+
+# Of more replicas than that, those alone are told of that were lost, or that differ.
+_MAX_TOLD = 16
+Options = TypeVar("Options", bound=Settings)
+
+
+class Rate:
+    """Tokens a second over the last few seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+        self._total = 0
+
+    def add(self, at: float, tokens: int) -> None:
+        self._seen.append((at, tokens))
+        self._total += tokens
+        while self._seen[0][0] < at - _WINDOW:
+            self._total -= self._seen.popleft()[1]
+
+    def per_second(self, now: float) -> float:
+        if not self._seen:
+            return 0.0
+        return self._total / max(now - self._seen[0][0], 0.1)
+
+
+class Bar:
+    """Rows done of all, tokens a second, time left."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+        self._rate = Rate()
+
+    def row_done(self) -> None:
+        self._progress.advance(self._task)
+
+    def see(self, event: Event) -> None:
+        """A reader of the event stream."""
+        if isinstance(event, EngineStepped):
+            self._rate.add(event.at, event.report.decode_tokens)
+            self._progress.update(self._task, rate=f"{self._rate.per_second(time.monotonic()):,.0f}")
+
+
+@contextlib.contextmanager
+def progress_bar(events: EventStream, total: int, done: int, *, wanted: bool = True) -> Iterator[Bar | None]:
+    """Shows a bar on stderr while the block runs; None, and nothing shown, where stderr is no terminal."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    progress = Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rows"),
+        TextColumn("{task.fields[rate]} tokens/s"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with progress:
+        bar = Bar(progress, progress.add_task("rows", total=total, completed=done, rate="0"))
+        events.subscribe(bar.see)
+        yield bar
+
+
+class ReplicaRows:
+    """A `RowRunner` over the replicas that the settings name. `saves` is the run whose events have them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: Sequence[Job],
+        surroundings: Surroundings,
+        events: EventStream,
+        saves: RunFile | None = None,
+    ) -> None:
+        assert settings.cluster is not None
+        address, mixed = ClusterAddress.parse(settings.cluster), settings.allow_mixed
+        python, concurrency = settings.python, settings.concurrency
+        setup = ReplicaSetup.of(
+            jobs, settings, python=python, python_digest=surroundings.python, concurrency=concurrency
+        )
+        self._saves = saves
+        self._cluster = ClusterRun(address, setup, jobs, events, tell=self._note, allow_mixed=mixed)
+
+    async def run(self, rows: Sequence[NumberedRow], done: SaveRows) -> None:
+        """See `RowRunner`. What the replicas did is saved, however it ends."""
+        try:
+            await self._cluster.run(rows, done)
+        finally:
+            if self._saves is not None:
+                self._saves.event("replicas", replicas=[figures.to_json() for figures in self._cluster.figures])
+
+    @property
+    def calls(self) -> dict[str, Calls]:
+        """What replicas took of servers, by model, of those that ended in good order."""
+        return self._cluster.calls
+
+    def tell(self) -> None:
+        """Says what each replica did."""
+        figures = self._cluster.figures
+        if len(figures) > _MAX_TOLD:
+            say(f"replicas  {len(figures)}, {sum(own.lost is not None for own in figures)} of them lost")
+            figures = [own for own in figures if own.lost is not None or own.differs][:_MAX_TOLD]
+        say("\n".join(aligned((own.name, own.words()) for own in figures)))
+
+    def _note(self, note: str) -> None:
+        say(note)
+        if self._saves is not None:
+            self._saves.event("note", text=note)
+
+
+class RowsRun(ABC, Generic[Options]):
+    """One call of such a command: its sweep, once it is known, and what runs its rows."""
+
+    def __init__(self, options: Options, surroundings: Surroundings, events: EventStream) -> None:
+        self.options = options
+        self.surroundings = surroundings
+        self.events = events
+        self.sweep: Sweep | None = None
+        # How long rows ran.
+        self.seconds = 0.0
+        self.replicas: ReplicaRows | None = None
+        self.session: Session | None = None
+        self._bar: Bar | None = None
+
+    def carry_out(self) -> Exit:
+        """Runs what is left, and shows what came of it. Raises UsageError, DataError and ModelError."""
+        try:
+            with last_words(self.last_words):
+                self.run()
+        except KeyboardInterrupt:
+            self._say_interrupted()
+            self.events.emit(RunEnded(status="interrupted"))
+            return Exit.INTERRUPTED
+        except (BudgetReached, ServerGone) as error:
+            return self._ended_early(error)
+        return self.report()
+
+    @abstractmethod
+    def run(self) -> None:
+        """Makes the sweep, and runs it."""
+
+    @abstractmethod
+    def report(self) -> Exit:
+        """Shows what came of the rows, all of which are there."""
+
+    @abstractmethod
+    def open_session(self) -> Session:
+        """The session for all cells, opened once."""
+
+    def settings(self) -> Settings:
+        """The settings of the session, and of replicas."""
+        return self.options
+
+    @abstractmethod
+    def resumption(self, more: str = "") -> str | None:
+        """How to go on from the finished rows, `more` being needed for it; None where there are none."""
+
+    def saves(self) -> RunFile | None:
+        """The run whose events have what replicas did; None where they are of several runs."""
+        return None
+
+    def row_saved(self, row: FinishedRow) -> None:
+        """Shows a row that has ended."""
+
+    def rows_ended(self) -> None:
+        """Called once the rows of a part have ended, and however else they end."""
+
+    def drive(self, rows: Coroutine[Any, Any, None], *, wanted: bool = True) -> None:
+        """Runs rows, with a progress bar where that is `wanted`, until they have ended or a signal comes."""
+        assert self.sweep is not None
+        start = time.monotonic()
+        with progress_bar(self.events, self.sweep.total, self.sweep.done, wanted=wanted) as self._bar:
+            try:
+                run_until_interrupted(rows)
+            finally:
+                self.rows_ended()
+        self.seconds += time.monotonic() - start
+
+    def runner(self) -> RowRunner:
+        """What runs rows: replicas where the options name a cluster, else the session."""
+        assert self.sweep is not None
+        jobs = [run.job for run in self.sweep.runs]
+        if self.options.cluster is None:
+            session = self.open_session()
+            for job in jobs:
+                bind_grader(job.grader, session)
+            return LocalRunner(session, jobs, self.options.concurrency)
+        if self.replicas is None:
+            self.replicas = ReplicaRows(self.settings(), jobs, self.surroundings, self.events, self.saves())
+        return self.replicas
+
+    def rows_saved(self, rows: Sequence[FinishedRow]) -> None:
+        """Shows rows that have ended."""
+        for row in rows:
+            self.row_saved(row)
+            if self._bar is not None:
+                self._bar.row_done()
+
+    @property
+    def calls(self) -> Calls | None:
+        """What this call took of servers; None where it asked none."""
+        asked = self.replicas if self.replicas is not None else self.session
+        return total_calls({} if asked is None else asked.calls)
+
+    def say_calls(self) -> None:
+        for name, text in call_facts(self.calls):
+            say(f"{name}: {text}")
+
+    def last_words(self) -> None:
+        """What is said where the process is ended before it could end in good order."""
+        self._say_interrupted()
+
+    def _ended_early(self, error: BudgetReached | ServerGone) -> Exit:
+        """Says why servers are not asked any more, and how to go on."""
+        say(f"error: {error}: {self._finished()}")
+        self.say_calls()
+        if (how := self.resumption("more to spend" if isinstance(error, BudgetReached) else "")) is not None:
+            say(f"help: {how}")
+        self.events.emit(RunEnded(status="failed", error=str(error)))
+        return Exit.BUDGET if isinstance(error, BudgetReached) else Exit.SERVER
+
+    def _say_interrupted(self) -> None:
+        say(f"interrupted: {self._finished()}")
+        if (how := self.resumption()) is not None:
+            say(f"help: {how}")
+
+    def _finished(self) -> str:
+        if self.sweep is None:
+            return "no row was run"
+        return f"{self.sweep.done:,} of {self.sweep.total:,} rows are finished"

@@ -1,6 +1,0 @@
-"""How the built-in models are made and measured; `qpdsl/zoo` holds the results.
-
-`python -m qpdsl.family.train` is the entry point. It runs the stages of `training_stages.py`, which is the file to read
-first. `tasks` generates and checks the data, `training` trains, `measure` measures and writes the cards. Nothing of the
-product imports this folder; only `tasks` is used elsewhere, for problems with known answers in tests and benchmarks.
-"""

@@ -1,0 +1,358 @@
+"""A page about one saved run, or about several beside the first: figures, differences, problems, a plot.
+
+Its style is that of `tui/report`. The page loads nothing from elsewhere, and nothing that a model wrote is markup in
+it.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qpdsl.errors import shorten
+from qpdsl.grammar.printable import printable
+from qpdsl.planner.values.value import shown
+from qpdsl.runs.compare.comparison import Comparison, Pair, compare
+from qpdsl.runs.compare.comparison_text import (
+    OPERATOR_COLUMNS,
+    accuracy_cells,
+    amount,
+    cost_cells,
+    notes,
+    operator_cells,
+    p_text,
+    percent,
+    right_answer,
+    side_notes,
+    verdict,
+)
+from qpdsl.runs.compare.side import ComparedProblem, Side
+from qpdsl.runs.evaluation import CellFigures
+from qpdsl.runs.plots import Point, Scatter, on_front, svg
+from qpdsl.runs.statistics import holm
+from qpdsl.tui.report.template import filled, part
+
+# A field with more values than this is no group.
+_MAX_GROUPS = 12
+_MAX_FLIPS = 500
+_MAX_PROBLEMS = 2000
+_LONGEST = 300
+_NONE = "–"
+
+
+def text(value: str) -> str:
+    """A text as it may stand in a page."""
+    return html.escape(printable(value))
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = (), tall: bool = False
+) -> str:
+    """A table of texts; the columns `numbers` stand at the right. A tall one scrolls."""
+
+    def cells(row: Sequence[str], tag: str) -> str:
+        marks = (' class="number"' if number in numbers else "" for number in range(len(row)))
+        return "".join(f"<{tag}{mark}>{text(cell)}</{tag}>" for cell, mark in zip(row, marks, strict=True))
+
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>\n" for row in rows)
+    scroll = "scroll tall" if tall else "scroll"
+    return f'<div class="{scroll}"><table>\n<tr>{cells(head, "th")}</tr>\n{body}</table></div>'
+
+
+def section(title: str, *parts: str, hint: str = "") -> str:
+    """A box of the page under a title, with words about it."""
+    said = f'<p class="hint">{text(hint)}</p>' if hint else ""
+    return f"<section><h2>{text(title)}</h2>{said}{''.join(parts)}</section>"
+
+
+def folded(title: str, *parts: str) -> str:
+    """Parts that are shown when their title is clicked."""
+    return f"<details><summary>{text(title)}</summary>{''.join(parts)}</details>"
+
+
+def code(value: str) -> str:
+    """Lines of a program, or of a difference."""
+    return f'<pre class="mono scroll">{text(value)}</pre>'
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names with values, side by side."""
+    return "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in pairs)
+
+
+def paragraphs(lines: Iterable[str]) -> str:
+    """A paragraph a line."""
+    return "".join(f"<p>{text(line)}</p>" for line in lines)
+
+
+def figures_of(problems: Sequence[ComparedProblem]) -> CellFigures | None:
+    """The figures of some problems of a side; None where there is none."""
+    if not problems:
+        return None
+    seeds = range(len(problems[0].rows))
+    return CellFigures.of([{at: one.rows[seed].outcome for at, one in enumerate(problems)} for seed in seeds])
+
+
+def group_fields(sides: Sequence[Side]) -> dict[str, list[Any]]:
+    """The fields of the rows that make groups, from 2 to 12 of them, with their values in order."""
+    values: dict[str, set[Any]] = {}
+    for side in sides:
+        for problem in side.problems:
+            for name, value in problem.rows[0].fields.items():
+                values.setdefault(name, set()).add(value)
+    return {
+        name: sorted(found, key=lambda value: (isinstance(value, str), value))
+        for name, found in values.items()
+        if 2 <= len(found) <= _MAX_GROUPS
+    }
+
+
+# The programs and the letters of sides, with their figures.
+Named = Sequence[tuple[str, str, CellFigures]]
+
+
+def plots(sides: Named) -> list[str]:
+    """A picture over tokens and one over seconds, each as SVG, where that was measured of all sides."""
+    drawn = [
+        _plot(sides, "Accuracy against tokens", "tokens out a problem", lambda figures: figures.tokens),
+        _plot(sides, "Accuracy against seconds", "engine seconds a problem", lambda figures: figures.seconds),
+    ]
+    return [svg(scatter) for scatter in drawn if scatter is not None]
+
+
+def _plot(sides: Named, title: str, label: str, cost: Callable[[CellFigures], float | None]) -> Scatter | None:
+    places = [(cost(figures), figures.accuracy, figures.interval) for _, _, figures in sides]
+    known = [(x, y, ends) for x, y, ends in places if x is not None and y is not None and ends is not None]
+    if not known or len(known) < len(places):
+        return None
+    front = on_front([(x, y) for x, y, _ in known])
+    points = [
+        Point(program, x, y, ends.low, ends.high, label=letter, front=is_front)
+        for (program, letter, _), (x, y, ends), is_front in zip(sides, known, front, strict=True)
+    ]
+    return Scatter(title, label, "accuracy", points)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A side on the page: the letter that it is called by, and its figures, None where no problem is finished."""
+
+    letter: str
+    side: Side
+    figures: CellFigures | None
+
+
+def runs_page(sides: Sequence[Side]) -> str:
+    """One HTML file that loads nothing, about one side, or about several beside the first of them.
+
+    Raises UsageError where a side has no problem in common with the first.
+    """
+    shown_sides = [_Shown(_letter(number), side, figures_of(side.problems)) for number, side in enumerate(sides)]
+    first, *others = shown_sides
+    comparisons = [(other, compare(first.side, other.side)) for other in others]
+    programs = ", ".join(dict.fromkeys(side.record.program for side in sides))
+    title = f"{programs} · {len(sides)} runs" if others else f"{programs} · {sides[0].name}"
+    body = [
+        *_notes(shown_sides, comparisons),
+        _overview(shown_sides),
+        *_pictures(shown_sides),
+        *_against_first(comparisons),
+        *_groups(shown_sides),
+        *(_flips(first, other, comparison) for other, comparison in comparisons),
+        *_problems(first, alone=not others),
+        _programs(shown_sides),
+    ]
+    values = {
+        "title": text(title),
+        "style": part("report.css"),
+        "heading": text(programs),
+        "body": "\n".join(body),
+        "script": part("runs.js"),
+    }
+    return filled(part("runs.html"), values)
+
+
+def _letter(number: int) -> str:
+    """A, B… Z, A1, B1…"""
+    return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
+
+
+def _notes(sides: Sequence[_Shown], comparisons: Sequence[tuple[_Shown, Comparison]]) -> Iterator[str]:
+    lines = [note for _, comparison in comparisons for note in notes(comparison)]
+    if not comparisons:
+        lines = list(side_notes(sides[0].side))
+    if lines:
+        yield f'<div id="notes">{paragraphs(dict.fromkeys(lines))}</div>'
+
+
+def _overview(sides: Sequence[_Shown]) -> str:
+    varied = _varied(sides)
+    head = ["", "program", *varied, "seeds", "problems", "accuracy", "tokens out", "tokens in", "engine s", "run"]
+    rows = [
+        [
+            one.letter,
+            one.side.record.program,
+            *(_setting(one.side, name) for name in varied),
+            ", ".join(map(str, one.side.seeds)),
+            *_cells(one.figures),
+            one.side.name,
+        ]
+        for one in sides
+    ]
+    numbers = range(len(head) - 6, len(head) - 1)
+    hint = "Accuracy with its 95% interval; tokens and seconds are means a problem."
+    record = sides[0].side.record
+    known = [("input", record.input), ("grader", record.grader)]
+    known += [(f"model {name}", model) for name, model in record.models.items() if f"model {name}" not in varied]
+    known += [(name, shown(value)) for name, value in record.parameters.items() if name not in varied]
+    known.append(("machine", record.machine))
+    return f'<dl id="facts">{facts(known)}</dl>' + section("Runs", table(head, rows, numbers=numbers), hint=hint)
+
+
+def _settings(side: Side) -> dict[str, str]:
+    """Parameters and models of a side, by the names that the page has for them."""
+    record = side.record
+    settings = {name: shown(value) for name, value in record.parameters.items()}
+    return settings | {f"model {name}": model for name, model in record.models.items()}
+
+
+def _setting(side: Side, name: str) -> str:
+    return shorten(_settings(side).get(name, ""), 40)
+
+
+def _varied(sides: Sequence[_Shown]) -> list[str]:
+    """The settings in which the sides differ."""
+    settings = [_settings(one.side) for one in sides]
+    names = dict.fromkeys(name for own in settings for name in own)
+    return [name for name in names if len({own.get(name) for own in settings}) > 1]
+
+
+def _cells(figures: CellFigures | None) -> list[str]:
+    if figures is None:
+        return ["0", _NONE, _NONE, _NONE, _NONE]
+    seconds = _NONE if figures.seconds is None else amount(figures.seconds)
+    costs = [amount(figures.tokens), amount(figures.tokens_in), seconds]
+    return [f"{figures.problems:,}", _share_cell(figures), *costs]
+
+
+def _share_cell(figures: CellFigures | None) -> str:
+    if figures is None or figures.accuracy is None or figures.interval is None:
+        return _NONE
+    return percent(figures.accuracy, figures.interval)
+
+
+def _group_cell(side: Side, field: str, value: Any) -> str:
+    """The accuracy over the problems of a side whose records have this value in a field."""
+    return _share_cell(figures_of([one for one in side.problems if one.rows[0].fields.get(field) == value]))
+
+
+def _pictures(sides: Sequence[_Shown]) -> Iterator[str]:
+    known = [(one.side.record.program, one.letter, one.figures) for one in sides if one.figures is not None]
+    drawn = plots(known) if len(known) > 1 else []
+    if drawn:
+        yield section("Accuracy and cost", *drawn, hint="Filled points lie on the front: no other has more for less.")
+
+
+def _against_first(comparisons: Sequence[tuple[_Shown, Comparison]]) -> Iterator[str]:
+    if not comparisons:
+        return
+    tested = [comparison.accuracy.paired.p_value for _, comparison in comparisons if comparison.accuracy is not None]
+    raised = iter(holm(tested))
+    costs = list(dict.fromkeys(figure.name for _, comparison in comparisons for figure in comparison.costs))
+    several = ["p of all (Holm)"] if len(tested) > 1 else []
+    rows = []
+    for other, comparison in comparisons:
+        by_name = {figure.name: cost_cells(figure)[2] for figure in comparison.costs}
+        accuracy = comparison.accuracy
+        rows.append(
+            [
+                other.letter,
+                f"{len(comparison.matching.pairs):,}",
+                "the same" if comparison.setup.same_noise else "its own",
+                _NONE if accuracy is None else accuracy_cells(accuracy)[2],
+                *([p_text(next(raised)) if accuracy is not None else _NONE] if several else []),
+                *(by_name.get(name, _NONE) for name in costs),
+            ]
+        )
+    head = ["", "problems", "random numbers", "accuracy", *several, *costs]
+    verdicts = (f"{verdict(comparison, 'A', other.letter).text}." for other, comparison in comparisons)
+    hint = "Over the problems that both have. Several comparisons at once find something by chance: Holm's p is of all."
+    yield section(
+        "Against A",
+        table(head, rows, numbers=(1,)),
+        paragraphs(verdicts),
+        hint=hint if several else "Over the problems that both have.",
+    )
+
+
+def _groups(sides: Sequence[_Shown]) -> Iterator[str]:
+    """The accuracy by each field that makes groups."""
+    if not any(one.figures is not None and one.figures.accuracy is not None for one in sides):
+        return
+    tables = []
+    for field, values in group_fields([one.side for one in sides]).items():
+        rows = [[shown(value), *(_group_cell(one.side, field, value) for one in sides)] for value in values]
+        tables.append(table([field, *(one.letter for one in sides)], rows))
+    if tables:
+        yield section("Accuracy by group", *tables)
+
+
+def _flips(first: _Shown, other: _Shown, comparison: Comparison) -> str:
+    parts = []
+    for letter, pairs in ((other.letter, comparison.gained), (first.letter, comparison.lost)):
+        title = f"{len(pairs):,} problems are better in {letter}" + (
+            f"; the first {_MAX_FLIPS} of them" if len(pairs) > _MAX_FLIPS else ""
+        )
+        head = ["problem", "", "right answer", first.letter, other.letter]
+        parts.append(folded(title, table(head, map(_flip, pairs[:_MAX_FLIPS]), tall=True)))
+    for name, lines in (("program", comparison.setup.source), ("plan", comparison.setup.plan)):
+        if lines:
+            parts.append(folded(f"difference of the {name}", code("\n".join(lines))))
+    if comparison.operators:
+        operators = table(OPERATOR_COLUMNS, map(operator_cells, comparison.operators), numbers=(1, 2, 3, 4))
+        parts.append(folded("operators", operators))
+    changes = [(change.name, change.first, change.second) for change in comparison.setup.changes]
+    if changes:
+        parts.insert(0, table(["differs in", first.letter, other.letter], changes))
+    return section(f"{first.letter} and {other.letter}", *parts)
+
+
+def _flip(pair: Pair) -> list[str]:
+    one, other = pair
+    texts = (one.rows[0].asked, right_answer(one.reference), one.answers, other.answers)
+    return [one.id, *(shorten(text, _LONGEST) for text in texts)]
+
+
+def _problems(first: _Shown, *, alone: bool) -> Iterator[str]:
+    """The problems of the only side, wrong ones first."""
+    if not alone:
+        return
+    problems = sorted(first.side.problems, key=lambda problem: 2.0 if problem.correct is None else problem.correct)
+    head = ["problem", "", "right answer", "answer", "right", "tokens out"]
+    rows = map(_problem, problems[:_MAX_PROBLEMS])
+    hint = f"The first {_MAX_PROBLEMS:,} of {len(problems):,}." if len(problems) > _MAX_PROBLEMS else ""
+    yield section("Problems", table(head, rows, numbers=(5,), tall=True), hint=hint)
+
+
+def _problem(problem: ComparedProblem) -> list[str]:
+    share = problem.correct
+    right = _NONE if share is None else {0.0: "no", 1.0: "yes"}.get(share, f"{share:.0%}")
+    texts = (problem.rows[0].asked, right_answer(problem.reference), problem.answers)
+    return [problem.id, *(shorten(text, _LONGEST) for text in texts), right, amount(problem.tokens_out)]
+
+
+def _programs(sides: Sequence[_Shown]) -> str:
+    """Each program's text and plan, once for all sides that have it."""
+    parts = []
+    for name in ("source", "plan"):
+        letters: dict[str, list[str]] = {}
+        for one in sides:
+            letters.setdefault(getattr(one.side.record, name), []).append(one.letter)
+        title = {"source": "program", "plan": "plan"}[name]
+        parts += [
+            folded(title if len(sides) == 1 else f"{title} of {', '.join(own)}", code(text))
+            for text, own in letters.items()
+        ]
+    return section("Programs and plans", *parts)

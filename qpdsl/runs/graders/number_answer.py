@@ -1,0 +1,130 @@
+"""Equal numbers: the last number that an answer says is that of the reference."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import deque
+from dataclasses import dataclass
+from decimal import Context, Decimal, InvalidOperation
+from typing import Any
+
+from qpdsl.executor.runtime.operators.extract import boxed
+from qpdsl.planner.values.value import shown
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.graders.grader import Grade, right_texts
+
+# What stands between thousands besides a comma: a space, the narrow ones too, LaTeX's, an apostrophe (Swiss) and an
+# underscore (programs).
+_GAP = r"(?:[ \u00a0\u2007\u2009\u202f]|\\,)"
+# More thousands of thousands are no number: reading takes time in proportion to a text.
+_MOST_JOINTS = 20
+_JOINTS = (",", _GAP, "['’]", "_")
+_THOUSANDS = "|".join(rf"\d{{1,3}}(?:{joint}\d{{3}}){{1,{_MOST_JOINTS}}}" for joint in _JOINTS)
+# The second is Indian: thousands, and hundreds of them.
+_WHOLE = rf"(?:{_THOUSANDS}|\d{{1,2}}(?:,\d{{2}}){{1,{_MOST_JOINTS}}},\d{{3}}|\d+)"
+_VULGAR = re.compile("[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]")
+# A number as people and models write it. What is a power, an index or a part of another word is none, nor is what has
+# such joints elsewhere (`1,0000`, `1'00`, `1..10`).
+_NUMBER = re.compile(
+    rf"""
+    (?<![\w.^/])(?<![\^_]{{)(?<!\d['’])(?!(?<=\d,)0\d)
+    (?P<sign>[-+−–]?) (?:\\?[$€£¥₹])? (?P<minus>[-−]?)
+    (?: (?P<mixed>\d+)\s+ (?=\d+/\d) )?
+    (?P<value> {_WHOLE}(?:\.\d+)? | \.\d+ )
+    (?: [eE](?P<exponent>[-+]?\d+) | \s*(?:×|\*|\\times|\\cdot)\s*10\^(?P<power>{{?[-−]?\d+}}?) )?
+    (?: \s?/\s? (?P<below>{_WHOLE}(?:\.\d+)?) )?
+    (?! \d | \.+\d | [²³^] | /\d | ['’_]+\d | ,0\d )
+    """,
+    re.VERBOSE,
+)
+# A minus apart from its number is one where nothing stands before it that it could take the number from.
+_APART = re.compile(r"(?:[=:({$≈]|\bis)[ \t]*[-−–]\s+$")
+_MINUSES = "-−–"
+_FRACTION = re.compile(r"\\[dt]?frac\s*(?:{([^{}]*)}\s*{([^{}]*)}|(\d)(\d))")
+_PUBLISHED = re.compile(r"####(.*)")
+_GAPS = re.compile("|".join(_JOINTS))
+# So many digits of a quotient are compared. What is too large for it, or divided by nothing, is not finite.
+_ARITHMETIC = Context(prec=60, traps=[])
+
+
+@dataclass(frozen=True)
+class NumberAnswer:
+    """`tolerance` is the largest share of the reference by which an answer may differ; 0 for equal numbers.
+
+    Units, percent signs, currency and the text around the last number do not count. A fraction is one number.
+    """
+
+    tolerance: float = 0.0
+    version = "3"
+
+    @property
+    def name(self) -> str:
+        return f"number({self.tolerance:g})" if self.tolerance else "number"
+
+    def applies(self, row: InputRow) -> bool:
+        return any(last_number(right) is not None for right in right_texts(row))
+
+    async def grade(self, answer: Any, row: InputRow) -> Grade:
+        given = None if answer is None else last_number(shown(answer))
+        if given is None:
+            return Grade(False, note="the answer has no number")
+        return Grade(any(self._same(given, right) for right in map(last_number, right_texts(row)) if right is not None))
+
+    def _same(self, given: Decimal, right: Decimal) -> bool:
+        if given == right or not self.tolerance:
+            return given == right
+        apart = _ARITHMETIC.subtract(given, right).copy_abs()
+        return apart.is_finite() and apart <= _ARITHMETIC.multiply(right.copy_abs(), Decimal(str(self.tolerance)))
+
+
+def last_number(text: str) -> Decimal | None:
+    """The last number in a text; None where there is none.
+
+    Where a text marks its answer, by `\\boxed{…}` or by GSM8K's `####`, it is the last number there, if it has one.
+    """
+    marked = [*deque(boxed(text), maxlen=1), *_PUBLISHED.findall(text)[-1:]]
+    return next((number for part in (*marked, text) if (number := _last(part)) is not None), None)
+
+
+def _last(text: str) -> Decimal | None:
+    plain = _FRACTION.sub(lambda own: f"{_gap(own)}{own[1] or own[3]}/{own[2] or own[4]}", text.replace("{,}", ","))
+    plain = _VULGAR.sub(lambda own: _gap(own) + unicodedata.normalize("NFKC", own[0]).replace("⁄", "/"), plain)
+    found = next(iter(deque(_NUMBER.finditer(plain), maxlen=1)), None)
+    if found is None:
+        return None
+    value = _size(found)
+    return value.copy_negate() if value is not None and _is_negative(found, plain) else value
+
+
+def _gap(fraction: re.Match[str]) -> str:
+    """What keeps a fraction from the number before it, if that is not its own minus."""
+    return "" if fraction.start() and fraction.string[fraction.start() - 1] in "-−–" else " "
+
+
+def _size(found: re.Match[str]) -> Decimal | None:
+    """The number without its sign; None where it is none, as `3/0` is."""
+    shift = (found["exponent"] or found["power"] or "0").strip("{}").replace("−", "-")
+    try:
+        value = Decimal(f"{_digits(found['value'])}e{shift}")
+        if found["below"]:
+            value = _ARITHMETIC.divide(value, Decimal(_digits(found["below"])))
+        if found["mixed"]:
+            value = _ARITHMETIC.add(value, Decimal(found["mixed"]))
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() else None
+
+
+def _is_negative(found: re.Match[str], text: str) -> bool:
+    signs = f"{found['sign']}{found['minus']}"
+    if signs:
+        return signs[0] in _MINUSES or signs[-1] in _MINUSES
+    before, after = text[: found.start()], text[found.end() :]
+    if before and before.strip() in [*_MINUSES] and not after.strip(" $.%"):
+        return True
+    return _APART.search(before[-40:]) is not None
+
+
+def _digits(text: str) -> str:
+    return _GAPS.sub("", text)

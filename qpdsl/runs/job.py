@@ -1,0 +1,118 @@
+"""What is run for every row of a data set, and its outcome for one row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from qpdsl.errors import meets_every_row
+from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.runs.data.input_row import InputRow
+from qpdsl.runs.graders.grader import EqualAnswer, Grader
+from qpdsl.runs.row_outcome import Outcome, outcome
+
+if TYPE_CHECKING:
+    from qpdsl.executor.runtime.instance.functions import PythonFunction
+    from qpdsl.executor.runtime.run import InstanceResult
+    from qpdsl.session.prepare import Prepared
+    from qpdsl.session.session import Session
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is run for each row: a plan and, to compare with, the plan that decodes the same problem greedily.
+
+    `written` is the plan before any rule changed it, and `planned` says in words which rules did: both identify a run
+    that is resumed. A row fails after `row_timeout` seconds. `grader` says whether answers are right. `source` is the
+    program's text, for the record of the run. `with_candidates`: what came to the last choice is recorded too.
+    `functions` are the program's own, by the names that it has for them; they go before the session's.
+    """
+
+    plan: PhysicalPlan
+    greedy: PhysicalPlan | None
+    seed: int
+    with_rows: bool = False
+    written: PhysicalPlan | None = None
+    planned: str = "optimized"
+    row_timeout: float | None = None
+    grader: Grader = field(default_factory=EqualAnswer)
+    source: str = ""
+    with_candidates: bool = False
+    functions: Mapping[str, PythonFunction] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, prepared: Prepared, seed: int, **more: Any) -> Job:
+        """What is run of a prepared program, as its settings say; `more` are other fields."""
+        settings = prepared.settings
+        own = {"row_timeout": settings.row_timeout, "with_candidates": settings.candidates}
+        return cls(
+            prepared.plan,
+            prepared.greedy,
+            seed,
+            written=prepared.optimized.naive,
+            planned=str(prepared.planning),
+            source=prepared.program.text,
+            **(own | more),
+        )
+
+    @property
+    def models(self) -> dict[str, str]:
+        """Every model that the plans name."""
+        return {**(self.greedy.models if self.greedy else {}), **self.plan.models}
+
+
+async def run_one(session: Session, job: Job, row: InputRow) -> tuple[InstanceResult, InstanceResult | None]:
+    """What the program and greedy decoding give for one row, run side by side inside `session.running()`."""
+    timeout = job.row_timeout
+    program = session.run(
+        job.plan,
+        row.arguments,
+        job.seed,
+        row.id,
+        functions=job.functions,
+        timeout=timeout,
+        candidates=job.with_candidates,
+    )
+    if job.greedy is None:
+        return await program, None
+    greedy = session.run(job.greedy, row.arguments, job.seed, f"{row.id} greedy", baseline=True, timeout=timeout)
+    return await asyncio.gather(program, greedy)
+
+
+async def run_row(session: Session, job: Job, row: InputRow) -> Outcome:
+    """The outcome of one row, run inside `session.running()`. Greedy decoding is left out where it cannot be graded.
+
+    A row's own failure is part of its outcome, whatever was raised in it. Raises what other rows would meet too.
+    """
+    compared = job if job.grader.applies(row) else replace(job, greedy=None)
+    try:
+        result, greedy = await run_one(session, compared, row)
+        return await outcome(row, result, greedy, job.grader, with_rows=job.with_rows)
+    except asyncio.CancelledError as error:
+        # A task group takes no notice of tasks that are cancelled, so the row would be missing.
+        if _is_cancelled():
+            raise
+        return _faulty(row, error)
+    except (ModelError, EngineError):
+        raise
+    except Exception as error:
+        if meets_every_row(error):
+            raise
+        return _faulty(row, error)
+
+
+def _faulty(row: InputRow, fault: BaseException) -> Outcome:
+    from qpdsl.executor.runtime.instance.internal_error import internal_error
+
+    failed = Outcome(id=row.id, answer=None, score=None, tokens_in=0, tokens_out=0, near_ties=0, seconds=0.0)
+    return replace(failed, error=internal_error(fault))
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled the task that runs."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

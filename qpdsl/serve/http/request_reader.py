@@ -1,0 +1,112 @@
+"""Reads requests in threads: what a client sends, JSON, text and schemas, never holds up the loop of the engine.
+
+Tokenizers and llguidance let Python's global lock go while they work, and the rest is bounded, so the loop goes on. Few
+threads work at once; small requests have one of their own, so that they do not wait for large ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from qpdsl.serve.completion_request import Refusal
+from qpdsl.serve.http.fair_queue import FairQueue, QueueFull
+
+T = TypeVar("T")
+# A body of more bytes is large.
+_SMALL = 16 << 10
+# A request that takes longer to read is given up. It cannot be ended: its thread goes on, beside so many like it.
+_SECONDS = 10.0
+_MAX_OVERDUE = 4
+
+
+class RequestReader:
+    """Runs what reads a request in a thread, one small and one large request at a time; up to `max_waiting` wait."""
+
+    def __init__(self, max_waiting: int, seconds: float = _SECONDS) -> None:
+        self._seconds = seconds
+        self._small, self._large = FairQueue(1, max_waiting), FairQueue(1, max_waiting)
+        self._overdue = 0
+
+    async def read(self, key: str, size: int, work: Callable[[], T]) -> T:
+        """What `work` returns or raises, for a body of `size` bytes from a key. Raises Refusal where it has no time.
+
+        Smaller requests of a key go first.
+        """
+        queue = self._small if size <= _SMALL else self._large
+        try:
+            await queue.enter(key, -size)
+        except QueueFull:
+            message = f"{queue.waiting} requests wait to be read; the server takes no more now"
+            raise Refusal(message, status=429, code="queue_full", retry_after=1) from None
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        place = _Place(self, queue, key)
+        timer = loop.call_later(self._seconds, place.overdue)
+
+        def ended(_: asyncio.Future[T]) -> None:
+            timer.cancel()
+            place.leave()
+
+        done.add_done_callback(ended)
+        threading.Thread(target=_run, args=(work, done, loop), name="qpdsl reads", daemon=True).start()
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await asyncio.shield(done)
+        except TimeoutError:
+            message = f"reading the request took more than {self._seconds:g} s: send shorter texts, or a smaller schema"
+            raise Refusal(message, code="too_slow_to_read") from None
+
+    def _let_go(self, more: int) -> bool:
+        """Counts threads that go on without a place; False where there are too many for one more."""
+        if self._overdue + more > _MAX_OVERDUE:
+            return False
+        self._overdue += more
+        return True
+
+
+class _Place:
+    """A place in a queue, which is given back once: when its thread is done, or is overdue and others can go on."""
+
+    def __init__(self, reader: RequestReader, queue: FairQueue, key: str) -> None:
+        self._reader = reader
+        self._queue = queue
+        self._key = key
+        self._left = False
+
+    def overdue(self) -> None:
+        if self._reader._let_go(1):
+            self._left = True
+            self._queue.leave(self._key)
+
+    def leave(self) -> None:
+        if self._left:
+            self._reader._let_go(-1)
+        else:
+            self._queue.leave(self._key)
+
+
+def _run(work: Callable[[], T], done: asyncio.Future[T], loop: asyncio.AbstractEventLoop) -> None:
+    result: T | None = None
+    failure: BaseException | None = None
+    try:
+        result = work()
+    except BaseException as error:
+        failure = error
+
+    def tell() -> None:
+        if done.cancelled():
+            return
+        if failure is None:
+            done.set_result(result)  # type: ignore[arg-type]
+        else:
+            done.set_exception(failure)
+            # Nobody waits where the client has gone.
+            done.exception()
+
+    # The loop is closed where the server has ended meanwhile.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(tell)

@@ -1,0 +1,197 @@
+"""What a program may use besides its own text and its parameters: folders to read, Python functions, models.
+
+Checking a program needs its surroundings, but nothing that runs functions: that is imported only to load Python files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qpdsl.errors import UsageError, shorten, unknown
+from qpdsl.grammar.files import Files
+from qpdsl.grammar.model_id import adapter_of, thought_marks, with_adapter, with_think
+from qpdsl.grammar.words import MODEL_OPTIONS, VERIFIER_KINDS
+
+if TYPE_CHECKING:
+    from qpdsl.executor.runtime.instance.functions import PythonFunction
+    from qpdsl.planner.names.modules import Environment, UserDraft
+
+
+# An option behind an id, as in `ID kind=KIND`.
+_MODEL_OPTION = re.compile(rf"\s({'|'.join(MODEL_OPTIONS)})=")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """`allowed` are folders that a program may read beside its own; `python` digests the files of the functions, and
+    of the modules that these import and nobody installed.
+
+    `models` replaces the ids of models by name, `kinds` the kinds of those that are verifiers, and `adapters` the
+    adapters on them; `drafts` are what the user wants to draft with. `read` collects the files that the programs used
+    that were checked here.
+    """
+
+    allowed: tuple[Path, ...] = ()
+    functions: Mapping[str, PythonFunction] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
+    python: str = ""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    read: set[Path] = field(default_factory=set)
+    drafts: Mapping[str, UserDraft] = field(default_factory=dict)
+
+    def environment(self, folder: Path | None) -> Environment:
+        """What a program is checked against. `folder` is None for a pipeline, which reads no files."""
+        return self.with_files(Files(folder, self.allowed, self.read))
+
+    def with_files(self, files: Files) -> Environment:
+        """The same for a program that reads these files."""
+        # This loads the parser, which `qpdsl run --help` and shell completion do without.
+        from qpdsl.planner.names.modules import Environment, Inputs
+
+        functions = self.functions
+        extractors: dict[str, Any] = {
+            name: function.returns for name, function in functions.items() if function.kind == "extractor"
+        }
+        inputs = {
+            name: Inputs(frozenset(one.usual), {want.name: want.required for want in one.wanted}, one.first)
+            for name, one in functions.items()
+        }
+        scorers = frozenset(functions.keys() - extractors.keys())
+        return Environment(files, scorers, extractors, self.models, inputs, self.kinds, self.adapters, self.drafts)
+
+
+def read_surroundings(
+    allow_read: Sequence[str] = (),
+    python: Sequence[str] = (),
+    models: Sequence[str] = (),
+    adapters: Sequence[str] = (),
+    drafts: Sequence[str] = (),
+) -> Surroundings:
+    """The surroundings that options of the command line name: folders, Python files, models, and adapters on them.
+
+    A model is `NAME=ID`, with `kind=KIND` behind it for a verifier whose files do not tell its kind, and with
+    `adapter=PLACE` and `think=MARKS`; an adapter is `NAME=PLACE`. For a draft see `user_drafts`. Raises UsageError.
+    """
+    for folder in allow_read:
+        if not Path(folder).is_dir():
+            raise UsageError(f"`--allow-read`: there is no folder `{folder}`")
+    functions: dict[str, PythonFunction] = {}
+    before = set(sys.modules)
+    state = blake2b(digest_size=16)
+    for file in python:
+        for function in _load(file):
+            if function.name in functions:
+                raise UsageError(f"`--python`: `{function.name}` is registered in two files")
+            functions[function.name] = function
+        state.update(Path(file).read_bytes())
+    for module in sorted(_own_modules(before)):
+        state.update(module.read_bytes())
+    digest = state.hexdigest() if python else ""
+    ids, kinds = _replacements(models)
+    folders = tuple(Path(folder).resolve() for folder in allow_read)
+    read: set[Path] = set()
+    asked = _drafts(drafts, read)
+    return Surroundings(folders, functions, ids, digest, kinds, _adapters(adapters, ids), read, asked)
+
+
+def _drafts(drafts: Sequence[str], read: set[Path]) -> dict[str, UserDraft]:
+    if not drafts:
+        return {}
+    # This loads the planner, which completion does without.
+    from qpdsl.session.user_drafts import user_drafts
+
+    return user_drafts(drafts, read)
+
+
+def _replacements(models: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The ids of `NAME=ID` settings by name, and the kinds of those that say one. Raises UsageError.
+
+    `kind=KIND`, `adapter=PLACE` and `think=MARKS` may stand behind the id.
+    """
+    ids: dict[str, str] = {}
+    kinds: dict[str, str] = {}
+    for setting in models:
+        name, sign, model = setting.partition("=")
+        name, (id_, *options) = name.strip(), (part.strip() for part in _MODEL_OPTION.split(model))
+        if not sign or not name or not id_:
+            raise UsageError(f"`--model` takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
+        if name in ids:
+            raise UsageError(f"`--model` names two models for `{name}`")
+        if len({*options[::2]}) < len(options[::2]):
+            raise UsageError(f"`--model` says an option twice in `{shorten(setting)}`")
+        values = dict(zip(options[::2], options[1::2], strict=True))
+        if values.get("adapter") == "":
+            raise UsageError(f"`--model` names no adapter in `{shorten(setting)}`")
+        if (think := values.get("think")) is not None:
+            try:
+                thought_marks(think)
+            except ValueError as error:
+                raise UsageError(f"`--model`: `think` {error}, not `{shorten(think)}`") from None
+        ids[name] = with_think(with_adapter(id_, values.get("adapter")), think)
+        if (kind := values.get("kind")) is not None:
+            if kind not in VERIFIER_KINDS:
+                raise UsageError(f"`--model`: {unknown(kind, VERIFIER_KINDS, 'there is no kind of verifier')}")
+            kinds[name] = kind
+    return ids, kinds
+
+
+def _adapters(adapters: Sequence[str], models: Mapping[str, str]) -> dict[str, str]:
+    """The places of `NAME=PLACE` settings by name. Raises UsageError."""
+    places: dict[str, str] = {}
+    for setting in adapters:
+        name, sign, place = (part.strip() for part in setting.partition("="))
+        if not sign or not name or not place:
+            raise UsageError(f"`--adapter` takes NAME=FOLDER or NAME=ID, not `{shorten(setting)}`")
+        if name in places or adapter_of(models.get(name, "")) is not None:
+            raise UsageError(f"two adapters are named for `{name}`, and a model takes one")
+        places[name] = place
+    return places
+
+
+def _own_modules(before: Set[str]) -> set[Path]:
+    """The files of the modules that came with the user's files: those imported since, the installed ones aside."""
+    names = {name for name in set(sys.modules) - before if name.partition(".")[0] != "qpdsl"}
+    paths = {getattr(sys.modules[name], "__file__", None) for name in names}
+    files = {Path(path).resolve() for path in paths if path}
+    folders = ("stdlib", "platstdlib", "purelib", "platlib")
+    installed = {Path(folder).resolve() for name, folder in sysconfig.get_paths().items() if name in folders}
+    return {file for file in files if file.suffix == ".py" and file.is_file() and installed.isdisjoint(file.parents)}
+
+
+def _load(file: str) -> Sequence[PythonFunction]:
+    """The functions of a Python file, which leaves the current folder as it was.
+
+    Raises UsageError, also for any exception of the file itself.
+    """
+    from qpdsl.session.functions import load_functions
+
+    try:
+        with contextlib.chdir("."):
+            functions = load_functions(file)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == os.path.abspath(file)
+        ]
+        place = f"{file}:{lines[-1]}" if lines else file
+        raise UsageError(f"`--python`: `{place}` failed: {message}") from error
+    if not functions:
+        raise UsageError(
+            f"`--python`: `{file}` registers no function", "`@qpdsl.scorer` and `@qpdsl.extractor` register one"
+        )
+    return functions

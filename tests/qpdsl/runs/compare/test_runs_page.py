@@ -1,0 +1,75 @@
+from html.parser import HTMLParser
+
+from qpdsl.runs.compare.runs_page import runs_page
+from qpdsl.runs.compare.side import side_of
+from tests.support.compared_runs import RIGHT, kept, row, side
+
+VOID = {"meta", "br", "rect", "line", "path"}
+
+
+class Tags(HTMLParser):
+    """Checks that what is opened is closed, and keeps the texts and what the page would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def read(page: str) -> Tags:
+    tags = Tags()
+    tags.feed(page)
+    tags.close()
+    assert tags.open == [] and tags.loads == []
+    return tags
+
+
+def test_several_runs_stand_against_the_first() -> None:
+    verdicts = [number % 3 > 0 for number in range(60)]
+    others = [[right and number > flips for number, right in enumerate(verdicts)] for flips in (1, 20)]
+    sides = [side(own, f"run-{n}", parameters={"n": 4 * n}) for n, own in enumerate([verdicts, *others], 1)]
+    page = runs_page(sides)
+    texts = read(page).texts
+    assert page.count('<svg class="plot"') == 1  # There are no seconds to plot.
+    assert {"n", "4", "8", "12", "p of all (Holm)", "level", "A and B", "A and C"} <= set(texts)
+    assert any(text.startswith("C is worse: -23.3 points") for text in texts)
+    assert any(text.startswith("no difference can be told: -1.7 points") for text in texts)
+
+
+def test_one_run_shows_its_wrong_answers_first() -> None:
+    texts = read(runs_page([side([True, False, True], "alone")])).texts
+    assert texts.index("row 1") < texts.index("row 0") < texts.index("row 2")
+    assert "Against A" not in texts and "alone" in texts
+
+
+def test_nothing_that_a_model_wrote_is_markup() -> None:
+    evil = "</td></table><script>alert(1)</script>{{body}}<img src=x>"
+    first = side_of(
+        [kept([row(0, evil, asked=evil, fields={evil: evil}), row(1, RIGHT, fields={evil: "b"})], source=evil)]
+    )
+    second = side_of([kept([row(0, RIGHT, asked=evil), row(1, RIGHT)], program=evil, plan=evil)])
+    for page in (runs_page([first]), runs_page([first, second])):
+        assert page.count("<script>") == 1
+        assert evil in read(page).texts
+
+
+def test_a_run_without_rows_or_verdicts_has_a_page() -> None:
+    read(runs_page([side([], "empty")]))
+    texts = read(runs_page([side_of([kept([row(0, "1", correct=None, reference=None)])])])).texts
+    assert "–" in texts

@@ -1,0 +1,192 @@
+"""The lines around a screen: program, progress and screens at the top, a replay's position, and the keys at the
+bottom.
+"""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual import events
+from textual.binding import ActiveBinding
+from textual.message import Message
+from textual.widget import Widget
+
+from qpdsl.grammar.printable import cells, one_line
+from qpdsl.tui.state.event_source import Player
+from qpdsl.tui.state.run_state import RunState
+from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.palette import Palette
+
+SCREENS = ("plan", "search", "engine", "rows")
+# Sign, word, and the palette's colour.
+_PHASES = {
+    "waiting": ("◌", "waiting for the run", "muted"),
+    "loading": ("◌", "loading models", "warn"),
+    "running": ("●", "running", "good"),
+    "done": ("✔", "done", "good"),
+    "failed": ("✖", "failed", "bad"),
+    "interrupted": ("■", "interrupted", "warn"),
+    "gone": ("✖", "the run is gone", "bad"),
+}
+
+
+class Title(Widget):
+    """The two lines at the top: the program and its progress, and the screens by number. A click on one opens it."""
+
+    class Picked(Message):
+        def __init__(self, screen: str) -> None:
+            super().__init__()
+            self.screen = screen
+
+    def __init__(self) -> None:
+        super().__init__(id="head")
+        self._state = RunState()
+        self._phase = "waiting"
+        self._elapsed = 0.0
+        self._picked = SCREENS[0]
+
+    def show(self, state: RunState, phase: str, elapsed: float, picked: str) -> None:
+        self._state, self._phase, self._elapsed, self._picked = state, phase, elapsed, picked
+        self.refresh()
+
+    def render(self) -> Text:
+        palette = Palette.of(self.app)
+        return Text("\n").join([self._figures(palette), self._tabs(palette)])
+
+    def on_click(self, event: events.Click) -> None:
+        if event.y == 1:
+            at = 1
+            for number, name in enumerate(SCREENS, 1):
+                width = len(f" {number} {name.title()} ")
+                if at <= event.x < at + width:
+                    self.post_message(self.Picked(name))
+                at += width + 1
+
+    def _figures(self, palette: Palette) -> Text:
+        state, width = self._state, self.size.width
+        sign, word, colour = _PHASES.get(self._phase, ("●", one_line(self._phase), "muted"))
+        left = Text.assemble((" ◆ ", palette.accent), (one_line(self._title()), "bold"))
+        right = Text.assemble((f"{sign} {word}", f"bold {getattr(palette, colour)}"))
+        parts = [(figures.clock(self._elapsed), palette.text)]
+        if state.total > 1:
+            parts.append((f"{state.done:,}/{state.total:,} rows", palette.text))
+        if state.failed:
+            parts.append((f"✖ {state.failed:,} failed", palette.bad))
+        if state.judged and state.total > 1:
+            parts.append((f"{figures.share(state.right / state.judged)} right", palette.text))
+        rate = sum(model.rate(state.now, "decode") for model in state.models.values())
+        if self._phase == "running" and state.models:
+            parts.append((f"{figures.count(rate)} tok/s", palette.text))
+        for text, style in parts:
+            if cells(left.plain) + cells(right.plain) + cells(text) + 6 > width:
+                break
+            right.append("  ").append(text, style)
+        space = max(width - cells(left.plain) - cells(right.plain) - 1, 1)
+        return left.append(" " * space).append_text(right)
+
+    def _title(self) -> str:
+        plan = self._state.plan
+        if plan is None:
+            return "qpdsl"
+        return plan.source.rsplit("/", 1)[-1] if plan.source.endswith(".qp") else plan.name
+
+    def _tabs(self, palette: Palette) -> Text:
+        line = Text(" ")
+        for number, name in enumerate(SCREENS, 1):
+            on = name == self._picked
+            style = f"bold {palette.background} on {palette.accent}" if on else palette.muted
+            line.append(f" {number} {name.title()} ", f"{style} underline" if on else style).append(" ")
+        note = self._note()
+        space = self.size.width - cells(line.plain) - cells(note) - 1
+        return line.append(" " * max(space, 1)).append(note, palette.warn) if space > 0 else line
+
+    def _note(self) -> str:
+        lost = self._state.lost
+        return f"{figures.count(lost)} events were missed" if lost else ""
+
+
+class Transport(Widget):
+    """Drag or click to jump."""
+
+    class Sought(Message):
+        def __init__(self, part: float) -> None:
+            super().__init__()
+            self.part = part
+
+    def __init__(self, player: Player) -> None:
+        super().__init__(id="transport")
+        self._player = player
+        self._bar = (0, 1)
+
+    def render(self) -> Text:
+        palette, player = Palette.of(self.app), self._player
+        playing = not player.paused
+        left = Text.assemble(
+            (" ▶ " if playing else " ‖ ", f"bold {palette.good if playing else palette.warn}"),
+            (f"{'playing' if playing else 'paused':<8}", palette.text),
+            (f"{player.speed:g}×".ljust(6), palette.text),
+        )
+        number, total = player.event_number
+        right = f" {figures.clock(player.position)} of {figures.clock(player.duration)}  event {number:,} of {total:,}"
+        right += "" if player.loaded else "  loading"
+        room = self.size.width - cells(left.plain) - cells(right) - 1
+        if room < 8:
+            right = f" {figures.clock(player.position)}/{figures.clock(player.duration)}"
+            room = max(self.size.width - cells(left.plain) - cells(right) - 1, 1)
+        part = player.position / player.duration if player.duration else 0.0
+        at = min(round(part * (room - 1)), room - 1)
+        self._bar = (cells(left.plain), room)
+        left.append("━" * at, palette.accent).append("●", f"bold {palette.accent}")
+        return left.append("─" * (room - at - 1), palette.faint).append(right, palette.muted)
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self.capture_mouse()
+        self._jump(event.x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if event.button:
+            self._jump(event.x)
+
+    def on_mouse_up(self) -> None:
+        self.release_mouse()
+
+    def _jump(self, x: int) -> None:
+        first, room = self._bar
+        self.post_message(self.Sought(min(max((x - first) / max(room - 1, 1), 0.0), 1.0)))
+
+
+class KeyLine(Widget):
+    """One widget that draws all keys at once. Textual's own footer lays out a widget for each key, which is slower."""
+
+    def __init__(self) -> None:
+        super().__init__(id="keys")
+        self._places: list[tuple[int, int, str]] = []
+
+    def render(self) -> Text:
+        palette = Palette.of(self.app)
+        line = Text(" ", end="", no_wrap=True)
+        self._places = []
+        for active in self._shown():
+            binding = active.binding
+            key = binding.key_display or self.app.get_key_display(binding)
+            size = cells(f"{key} {binding.description}  ")
+            at = cells(line.plain)
+            if at + size > self.size.width + 2:
+                break
+            line.append(f"{key} ", f"bold {palette.accent}").append(f"{binding.description}  ", palette.muted)
+            self._places.append((at, at + size - 2, binding.action))
+        return line
+
+    async def on_click(self, event: events.Click) -> None:
+        for first, end, action in self._places:
+            if first <= event.x < end:
+                view = self.app.query_one("#views").query(f"#{getattr(self.app, 'picked', '')}").first()
+                known = hasattr(view, f"action_{action.partition('(')[0]}")
+                await self.app.run_action(action, default_namespace=view if known else self.app)
+
+    def _shown(self) -> list[ActiveBinding]:
+        """Each action once: first what every screen has, the way out at the front."""
+        bindings: dict[str, ActiveBinding] = {}
+        for active in self.screen.active_bindings.values():
+            if active.binding.show and active.enabled:
+                bindings.setdefault(active.binding.action, active)
+        return list(bindings.values())
