@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from qpdsl.runs.store.run_folder import RunFolder
-from tests.support.cli import Run
+from tests.support.cli import Run, write_rows
 from tests.support.forked import MAIN, Forks
 
 
@@ -40,12 +40,15 @@ def test_what_is_refused(qpdsl: Run, sampled: Path, options: list[str], message:
 
 
 def test_a_killed_driver_leaves_no_replica_and_is_gone_on_with(
-    qpdsl: Run, forks: Forks, sampled: Path, problems: Path, tmp_path: Path
+    qpdsl: Run, forks: Forks, sampled: Path, tmp_path: Path
 ) -> None:
     """The replicas end by themselves, and `--resume` runs what is left, without a cluster too."""
     output = tmp_path / "out.jsonl"
-    arguments = ["run", sampled, "--input", problems, "--output", output, "--set", "limit=200", "--concurrency", "1"]
-    driver = forks.start(tmp_path / "driver", MAIN, *arguments, "--cluster", "local:2")
+    # So many that the run cannot have ended between two looks at it.
+    rows = [{"problem": f"Mia has {n} boxes with 4 cards in each box. How many cards?"} for n in range(60)]
+    problems = write_rows(tmp_path / "problems.jsonl", rows)
+    arguments = ["run", sampled, "--input", problems, "--output", output, "--set", "limit=200"]
+    driver = forks.start(tmp_path / "driver", MAIN, *arguments, "--concurrency", "1", "--cluster", "local:2")
     try:
         _wait_for(lambda: _finished_rows() >= 1)
         replicas = _children(driver.pid)
