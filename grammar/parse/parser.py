@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -247,4 +249,14 @@ def _parser() -> Lark:
 @cache
 def _build() -> Lark:
     grammar = Path(__file__).parents[1].joinpath("qp.lark").read_text("utf-8")
-    return Lark(grammar, parser="lalr", lexer="contextual", start=["file", "pipeline"], propagate_positions=True)
+    # Its tables lie beside this file's compiled code, and are as trusted as that.
+    compiled = Path(cache_from_source(__file__))
+    tables = False if sys.dont_write_bytecode else str(compiled.with_name("qp.lark.tables"))
+    return Lark(
+        grammar,
+        parser="lalr",
+        lexer="contextual",
+        start=["file", "pipeline"],
+        propagate_positions=True,
+        cache=tables,
+    )
