@@ -46,7 +46,7 @@ from qpdsl.executor.text.context import Context, encode
 from qpdsl.exit_heads.exit_head import ExitHead, save_heads
 from qpdsl.exit_heads.head_fitting import fit_heads
 from qpdsl.exit_heads.text_states import StateReader
-from qpdsl.model_digest import location_digest
+from qpdsl.executor.checkpoint.model_digest import location_digest
 
 FILE = "amortized"
 BUILTIN = "counting"

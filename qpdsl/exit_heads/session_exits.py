@@ -15,7 +15,7 @@ from qpdsl.executor.requests.routing import ExitRouting
 from qpdsl.exit_heads.exit_head import ExitHead
 from qpdsl.exit_heads.exit_record import ExitRecord
 from qpdsl.grammar import ast
-from qpdsl.model_digest import location_digest
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.model_location import locate, locate_adapter
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant

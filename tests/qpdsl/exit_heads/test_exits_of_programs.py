@@ -15,7 +15,7 @@ from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.model_digest import location_digest
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.model_location import locate
 from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment

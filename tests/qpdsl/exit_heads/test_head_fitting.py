@@ -17,7 +17,7 @@ from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.exit_heads.exit_head import ExitHead, save_heads
 from qpdsl.exit_heads.head_fitting import fit_heads
 from qpdsl.exit_heads.text_states import StateReader, windows_of
-from qpdsl.model_digest import location_digest
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.model_location import locate
 from tests.support.executor.model_files import save_random
 from tests.support.executor.models import CONFIGS, engine_of, random_model, served
