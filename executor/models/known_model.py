@@ -48,12 +48,14 @@ _MAX_BYTES = 4 << 20
 # Models whose records are kept; of more, those that were read the longest ago go.
 _MAX_MODELS = 64
 _SCALARS = (bool, int, float, str, type(None))
+# Of transformers' modules: how they are used, and where they were read from.
+_NOT_OF_THE_MODEL = ("training", "name_or_path")
 # A buffer of more numbers is a table, which a module without code cannot need.
 _MAX_NUMBERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class ModuleOutline:
     """A module of a model, without its code and weights.
 
     settings: plain attributes
@@ -79,7 +81,7 @@ class Outline:
     prefix: str
     ends: tuple[str | None, str | None]
     parameters: int
-    modules: list[Module]
+    modules: list[ModuleOutline]
 
     @classmethod
     def of(cls, model: Any, folder: ModelFolder) -> Outline | None:
@@ -109,7 +111,7 @@ class Outline:
                 return None
             own = {name: sources[id(parameter)] for name, parameter in module.named_parameters(recurse=False)}
             numbers = {name: _numbers(buffer) for name, buffer in buffers.items()}
-            modules.append(Module(path, type(module).__name__, settings, own, numbers, held))
+            modules.append(ModuleOutline(path, type(module).__name__, settings, own, numbers, held))
         paths = {id(module): path for path, module in model.named_modules()}
         ends = (model.get_input_embeddings(), model.get_output_embeddings())
         return cls(
@@ -123,7 +125,7 @@ class Outline:
 
 
 def _is_plain(name: str, value: Any) -> bool:
-    if name.startswith("_") or name == "training":
+    if name.startswith("_") or name in _NOT_OF_THE_MODEL:
         return False
     if isinstance(value, dict):
         return all(isinstance(key, str) and isinstance(part, _SCALARS) for key, part in value.items())
@@ -136,7 +138,8 @@ def _numbers(buffer: torch.Tensor) -> tuple[str, list[int], list[float]]:
 
 def _settings(config: Any) -> dict[str, Any]:
     settings: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
-    return settings
+    # Among the others is the folder that it was read from.
+    return {name: value for name, value in settings.items() if not name.startswith("_")}
 
 
 class _Config(SimpleNamespace):
@@ -164,7 +167,7 @@ class _Rotary(torch.nn.Module):
         return angles.cos() * scaling, angles.sin() * scaling
 
 
-class Modules(torch.nn.Module):
+class KnownModules(torch.nn.Module):
     """The modules of an outline with their weights, of which nothing but their parts is asked.
 
     Only what `PagedModel` needs of a model whose trial is known.
@@ -214,7 +217,7 @@ class _Weights:
         self._tensors: dict[str, torch.Tensor] = {}
         self._stored: dict[str, Weight] = {}
 
-    def module(self, module: Module) -> torch.nn.Module:
+    def module(self, module: ModuleOutline) -> torch.nn.Module:
         if module.stored is not None:
             bias = f"{module.path}.bias"
             if module.kind == "StoredEmbedding":
@@ -230,7 +233,8 @@ class _Weights:
         if module.kind in ("Dropout", "Identity"):
             return torch.nn.Identity()
         # What a module is, is told by the name of its class.
-        return type(module.kind, (torch.nn.Module,), {})()
+        alike: torch.nn.Module = type(module.kind, (torch.nn.Module,), {})()
+        return alike
 
     def stored(self, name: str) -> Weight:
         assert self._gguf is not None
@@ -269,7 +273,7 @@ class KnownModel:
         ]
         windows = {int(layer): window for layer, window in kept["windows"].items()}
         found = Findings(KeptKV(kept["kv_heads"], kept["dim"], windows), calls)
-        modules = [Module(**module) for module in outline["modules"]]
+        modules = [ModuleOutline(**module) for module in outline["modules"]]
         return cls(
             Outline(**{**outline, "ends": tuple(outline["ends"]), "modules": modules}),
             found,
@@ -288,7 +292,7 @@ class KnownModel:
             made = getattr(transformers, self.tokenizer)
             assert issubclass(made, PreTrainedTokenizerFast)
             tokenizer = made.from_pretrained(files, trust_remote_code=False)
-        modules: Any = Modules(self.outline, folder, dtype)
+        modules: Any = KnownModules(self.outline, folder, dtype)
         verifier, head = None, None
         if self.kind is not None:
             kind = named(self.kind)
@@ -360,8 +364,8 @@ def keep(
         except OSError:
             os.unlink(part)
         by_age = sorted(place.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
-        for file in by_age[_MAX_MODELS:]:
-            file.unlink(missing_ok=True)
+        for old in by_age[_MAX_MODELS:]:
+            old.unlink(missing_ok=True)
 
 
 def _place(folder: ModelFolder, dtype: torch.dtype | None, kind: str | None) -> Path | None:

@@ -77,18 +77,20 @@ def load(
     kind: str | None = None,
     adapter: str | Path | None = None,
     slow: Callable[[str], None] | None = None,
+    remember: bool = False,
 ) -> PagedTextModel:
     """Loads a folder or a GGUF file (a Path), or a hub id (a str), and puts it behind paged attention.
 
     `dtype` None means float32 on a CPU, the checkpoint's own type elsewhere; quantized weights, of a GGUF file or of
     safetensors in a format that is read here, then stay on a CPU as they are stored. `kv_type` None keeps keys and
     values in the same type. With a `kind` (or `BY_CONFIGURATION`) the model is loaded as a verifier, with that kind's
-    own head if it has one. An `adapter` is merged into it. `slow` is told what takes long for once. Safetensors or GGUF
-    only, from the folder only, and no code from the checkpoint.
+    own head if it has one. An `adapter` is merged into it. `slow` is told what takes long for once. With `remember`,
+    `quick_load` can start from what this load comes to. Safetensors or GGUF only, from the folder only, and no code
+    from the checkpoint.
     Raises ModelError.
     """
     with _opened(name, location, device, dtype, adapter, slow) as loading:
-        return loading.model(kv_type, kind)
+        return loading.model(kv_type, kind, remember=remember)
 
 
 def load_modules(
@@ -191,7 +193,9 @@ class _Loading:
     adapter: AdapterFolder | None = None
     slow: Callable[[str], None] | None = None
 
-    def model(self, kv_type: KVType | None, kind: str | None, *, native: bool = True) -> PagedTextModel:
+    def model(
+        self, kv_type: KVType | None, kind: str | None, *, native: bool = True, remember: bool = False
+    ) -> PagedTextModel:
         """`native`: see `PagedModel`."""
         config, tokenizer = self._config(), self._tokenizer()
         verifier, head = self._verifier(kind, config, tokenizer)
@@ -200,7 +204,7 @@ class _Loading:
         held = self.folder.kinds if self.keep and not packaged else None
         if verifier is not None:
             self._check_scores(model, tokenizer, verifier)
-        outline = Outline.of(model, self.folder) if self._is_keepable(model) else None
+        outline = Outline.of(model, self.folder) if remember and self._is_keepable(model) else None
         try:
             paged = PagedModel(model, kv_type=kv_type, head=head, native=native)
         except NativeMismatch:
@@ -223,7 +227,7 @@ class _Loading:
         if self.device != "cpu" or self.adapter is not None or self.folder.quantized is not None:
             return False
         floats = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
-        return (floats + stored_parameters(model)) * _TIMES < main_memory()
+        return bool((floats + stored_parameters(model)) * _TIMES < main_memory())
 
     @property
     def _stored_dtype(self) -> torch.dtype | None:

@@ -38,7 +38,7 @@ def load(
             return loaded
     from qpdsl.executor.models import load as modules
 
-    return modules.load(name, location, device, dtype, kv_type, kind, adapter, slow)
+    return modules.load(name, location, device, dtype, kv_type, kind, adapter, slow, remember=True)
 
 
 def score_with(
@@ -74,6 +74,5 @@ def _again(
             return None
         with isolated(folder) as files, no_hub():
             return model.loaded(name, folder, files, floats, kv_type)
-    except (ModelError, OSError):
-        # The load itself says it.
+    except Exception:  # whatever files that are damaged since provoke; the load itself says what is wrong
         return None
