@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.model.heads import LogitHead
-from qpdsl.executor.models.load import BY_CONFIGURATION
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.runtime.requirements import required_features
+from qpdsl.executor.verifiers.registry import BY_CONFIGURATION
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalPlan, models_of

@@ -38,6 +38,7 @@ from benchmarks.peers.peer import Tokens
 from family.tasks.counting import problems
 from qpdsl import zoo
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.executor.models.load import load, load_modules
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.early_exit import EarlyExit
@@ -46,7 +47,6 @@ from qpdsl.executor.text.context import Context, encode
 from qpdsl.exit_heads.exit_head import ExitHead, save_heads
 from qpdsl.exit_heads.head_fitting import fit_heads
 from qpdsl.exit_heads.text_states import StateReader
-from qpdsl.model_digest import location_digest
 
 FILE = "amortized"
 BUILTIN = "counting"

@@ -2,7 +2,8 @@
 
 Open `text_model.py` first; `load.py` makes a `TextModel` of a folder, of a GGUF file or of a hub id, and refuses what
 cannot run here. Models are transformers' own, loaded from safetensors or GGUF only, and no code from a checkpoint is
-run. `lora.py` merges a LoRA adapter into the weights. Exit heads that `qpdsl calibrate` fits are read and
+run. What a load on a CPU comes to is written down (`known_model.py`), so that the next one (`quick_load.py`, which
+sessions use) need not import transformers' models, nor build and try them. `lora.py` merges a LoRA adapter into the weights. Exit heads that `qpdsl calibrate` fits are read and
 written here too; `exit_record.py` has what is known of them, without torch.
 
 A GGUF file is read without the package of that name, so that what is not understood is refused and not left out

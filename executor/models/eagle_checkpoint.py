@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig
 
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
 from qpdsl.executor.checkpoint.model_folder import content, is_there
 from qpdsl.executor.checkpoint.safe_files import parsed, tensor_shapes
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _OTHER_WEIGHTS = "pytorch_model.bin"
@@ -73,6 +76,8 @@ def _loaded(folder: Path, dtype: torch.dtype | None) -> EagleHead:
 
 
 def _config(folder: Path) -> LlamaConfig:
+    from transformers import LlamaConfig
+
     settings = parsed(_CONFIG, content(folder, _CONFIG))
     layers = settings.get("num_hidden_layers", 1)
     if layers != 1:

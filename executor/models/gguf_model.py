@@ -8,16 +8,19 @@ whose numbers are points of a grid (IQ1 to IQ3) have no such form and are not re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
 
 from qpdsl.executor.checkpoint.errors import CheckpointError
 from qpdsl.executor.checkpoint.gguf_families import GGUFModel, StoredTensor
 from qpdsl.executor.checkpoint.gguf_header import GGUFTensor
 from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight, joined, no_number
 from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 _EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
 # So many weights are unpacked at a time, to stay in the caches.
@@ -36,9 +39,11 @@ def built(gguf: GGUFModel, config: PretrainedConfig, dtype: torch.dtype | None, 
     are float32, and so is what it computes. Raises CheckpointError where a tensor is missing, has another shape, has no
     place, or holds what is no number.
     """
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype or torch.float32)
-    tensors = _Tensors(gguf)
+    tensors = StoredTensors(gguf)
     _check_places(tensors, model)
     if dtype is None:
         _keep_stored(model, tensors)
@@ -53,7 +58,7 @@ def built(gguf: GGUFModel, config: PretrainedConfig, dtype: torch.dtype | None, 
     return model.eval().to(device)
 
 
-class _Tensors:
+class StoredTensors:
     """The tensors of a file, by transformers' names."""
 
     def __init__(self, gguf: GGUFModel) -> None:
@@ -103,7 +108,7 @@ class _Tensors:
         return CheckpointError(f"`{self.gguf.header.path.name}`: {what}" if what[0] == "`" else what)
 
 
-def _check_places(tensors: _Tensors, model: PreTrainedModel) -> None:
+def _check_places(tensors: StoredTensors, model: PreTrainedModel) -> None:
     """Raises CheckpointError for a tensor that the model has no place for."""
     places = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     for name, tensor in tensors.named.items():
@@ -113,7 +118,7 @@ def _check_places(tensors: _Tensors, model: PreTrainedModel) -> None:
             )
 
 
-def _keep_stored(model: PreTrainedModel, tensors: _Tensors) -> None:
+def _keep_stored(model: PreTrainedModel, tensors: StoredTensors) -> None:
     """Puts layers that hold the stored weights in the place of the linear ones and of the embedding."""
     kept: dict[str, Weight] = {}
     for name, module in [*model.named_modules()]:

@@ -39,27 +39,30 @@ from qpdsl.executor.checkpoint.model_folder import GENERATION_CONFIG, TOKENIZER,
 from qpdsl.executor.checkpoint.quantization_config import QuantizedLayers
 from qpdsl.executor.checkpoint.safe_files import parsed
 from qpdsl.executor.checkpoint.tokenizer_growth import check_growth
+from qpdsl.executor.engine.memory.budget import main_memory
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import NativeMismatch, PagedModel
 from qpdsl.executor.foreign.bounded_file import MAX_VOCABULARY
+from qpdsl.executor.kernels.linear import stored_parameters
 from qpdsl.executor.models.gguf_model import built
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
+from qpdsl.executor.models.known_model import KnownModel, Outline, keep
 from qpdsl.executor.models.lora import merge
 from qpdsl.executor.models.quantized_model import NotStored, loaded_stored, mixed_rows, unknown_method
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.text.chat_template import ContextError
-from qpdsl.executor.verifiers.registry import named, own_head, recognized
+from qpdsl.executor.verifiers.registry import BY_CONFIGURATION, named, own_head, recognized
 from qpdsl.executor.verifiers.verifier import CheckpointTensors, ModelFiles, Verifier
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import VERIFIER_KINDS, KVType
 
-# In the place of a kind: a verifier of the kind that the model's own files tell.
-BY_CONFIGURATION = "by configuration"
 _LIBRARIES = ("transformers", "huggingface_hub", "bitsandbytes", "torchao")
 _NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # The output layer of a language model, which its base model has no place for.
 _OUTPUT = ("lm_head.", "embed_out.", "output.")
+# A load is written down where main memory would hold the weights so many times.
+_TIMES = 6
 # What a verifier is asked about when it is loaded.
 _PROBLEM = "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
 _SOLUTION = "Mia has 3 * 4 = 12 cards.\n\nThe answer is 12."
@@ -74,18 +77,20 @@ def load(
     kind: str | None = None,
     adapter: str | Path | None = None,
     slow: Callable[[str], None] | None = None,
+    remember: bool = False,
 ) -> PagedTextModel:
     """Loads a folder or a GGUF file (a Path), or a hub id (a str), and puts it behind paged attention.
 
     `dtype` None means float32 on a CPU, the checkpoint's own type elsewhere; quantized weights, of a GGUF file or of
     safetensors in a format that is read here, then stay on a CPU as they are stored. `kv_type` None keeps keys and
     values in the same type. With a `kind` (or `BY_CONFIGURATION`) the model is loaded as a verifier, with that kind's
-    own head if it has one. An `adapter` is merged into it. `slow` is told what takes long for once. Safetensors or GGUF
-    only, from the folder only, and no code from the checkpoint.
+    own head if it has one. An `adapter` is merged into it. `slow` is told what takes long for once. With `remember`,
+    `quick_load` can start from what this load comes to. Safetensors or GGUF only, from the folder only, and no code
+    from the checkpoint.
     Raises ModelError.
     """
     with _opened(name, location, device, dtype, adapter, slow) as loading:
-        return loading.model(kv_type, kind)
+        return loading.model(kv_type, kind, remember=remember)
 
 
 def load_modules(
@@ -171,25 +176,6 @@ def _opened(
         raise ModelError(name, f"its files cannot be read: {error}") from error
 
 
-def score_with(
-    model: TextModel,
-    location: str | Path,
-    device: str,
-    dtype: str | None,
-    kind: str,
-    adapter: str | Path | None = None,
-) -> None:
-    """Makes a verifier of a loaded model. Raises ModelError where it is one of another kind, or needs a head."""
-    if model.verifier is None:
-        # It is loaded once more, to be tried as a verifier: a model that generates has given its layers away.
-        tried = load(model.name, location, device, dtype, None, kind, adapter)
-        if not tried.writes:
-            raise ModelError(model.name, "as a verifier: it is loaded already to generate with, without its own head")
-        model.verifier = tried.verifier
-    elif kind not in (BY_CONFIGURATION, model.kind):
-        raise ModelError(model.name, f"it is asked for as a verifier of kind {kind}, and it is loaded as {model.kind}")
-
-
 @dataclass(frozen=True, slots=True)
 class _Loading:
     """A model being loaded from `files`, its `folder` in isolation; `origin` is where the user said that it is.
@@ -207,7 +193,9 @@ class _Loading:
     adapter: AdapterFolder | None = None
     slow: Callable[[str], None] | None = None
 
-    def model(self, kv_type: KVType | None, kind: str | None, *, native: bool = True) -> PagedTextModel:
+    def model(
+        self, kv_type: KVType | None, kind: str | None, *, native: bool = True, remember: bool = False
+    ) -> PagedTextModel:
         """`native`: see `PagedModel`."""
         config, tokenizer = self._config(), self._tokenizer()
         verifier, head = self._verifier(kind, config, tokenizer)
@@ -216,6 +204,7 @@ class _Loading:
         held = self.folder.kinds if self.keep and not packaged else None
         if verifier is not None:
             self._check_scores(model, tokenizer, verifier)
+        outline = Outline.of(model, self.folder) if remember and self._is_keepable(model) else None
         try:
             paged = PagedModel(model, kv_type=kv_type, head=head, native=native)
         except NativeMismatch:
@@ -225,15 +214,27 @@ class _Loading:
             raise self._error(f"{type(model).__name__} does not run on the paged engine: {error}") from error
         if packaged and (reason := mixed_rows(model)) is not None:
             raise self._error(reason)
-        return PagedTextModel.of(
-            self.name,
-            tokenizer,
-            paged,
-            self._eos(getattr(model, "generation_config", None), tokenizer),
-            verifier,
-            self._notes(),
-            held,
-        )
+        eos = self._eos(getattr(model, "generation_config", None), tokenizer)
+        loaded = PagedTextModel.of(self.name, tokenizer, paged, eos, verifier, self._notes(), held)
+        if outline is not None and paged.is_compiled:
+            own = None if verifier is None else verifier.kind
+            known = KnownModel(outline, paged.found, own, sorted(eos), type(tokenizer).__name__)
+            keep(known, loaded, self.folder, self.files, self._stored_dtype, kind)
+        return loaded
+
+    def _is_keepable(self, model: PreTrainedModel) -> bool:
+        """Whether the next load may do without transformers' code, and memory holds the weights three times for it."""
+        if self.device != "cpu" or self.adapter is not None or self.folder.quantized is not None:
+            return False
+        floats = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
+        return bool((floats + stored_parameters(model)) * _TIMES < main_memory())
+
+    @property
+    def _stored_dtype(self) -> torch.dtype | None:
+        """The type of floats; None where the weights of a GGUF file stay as they are stored."""
+        if self.folder.gguf is not None and self.keep:
+            return None
+        return torch.bfloat16 if isinstance(self.dtype, str) else self.dtype
 
     def tokens(self) -> ModelTokens:
         """See `load_tokens`."""
@@ -352,9 +353,8 @@ class _Loading:
             raise self._error(str(error)) from error
 
     def _from_gguf(self, gguf: GGUFModel, config: PretrainedConfig) -> PreTrainedModel:
-        dtype = torch.bfloat16 if isinstance(self.dtype, str) else self.dtype
         try:
-            return built(gguf, config, None if self.keep else dtype, self.device)
+            return built(gguf, config, self._stored_dtype, self.device)
         except CheckpointError as error:
             raise self._error(str(error)) from error
         except Exception as error:  # transformers raises whatever the settings provoke

@@ -18,7 +18,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.executor.models.load import BY_CONFIGURATION, load_tokens
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.dialects.dialect import Message, Messages
 from qpdsl.executor.remote.server.address import Address
@@ -27,7 +26,7 @@ from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.constraint import Constrainer
 from qpdsl.executor.text.detokenizer import byte_characters
 from qpdsl.executor.text.thinking import Thinking
-from qpdsl.executor.verifiers.registry import check_width, named
+from qpdsl.executor.verifiers.registry import BY_CONFIGURATION, check_width, named
 from qpdsl.executor.verifiers.verifier import Verifier
 from qpdsl.grammar.model_id import think_of
 from qpdsl.grammar.words import VERIFIER_KINDS
@@ -175,6 +174,9 @@ def text_model(
         tokenizer, ends = text_tokenizer(), frozenset({EOS})
         more: dict[str, Any] = {"notes": capabilities.notes, "own_tokens": False, "apart": capabilities.thinking}
         return RemoteTextModel(model, tokenizer, ends, UNBOUNDED, WIDTH, **more)
+    # It imports transformers' models.
+    from qpdsl.executor.models.load import load_tokens
+
     tokens = load_tokens(model, location, slow)
     if capabilities.endpoint != "ids":
         raise ModelError(

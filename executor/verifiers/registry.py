@@ -16,6 +16,8 @@ from qpdsl.executor.verifiers.rlhflow import RlhflowVerifier
 from qpdsl.executor.verifiers.skywork import SkyworkVerifier
 from qpdsl.executor.verifiers.verifier import CheckpointTensors, ModelFiles, Verifier
 
+# In the place of a kind: a verifier of the kind that the model's own files tell.
+BY_CONFIGURATION = "by configuration"
 # In the order in which a model's files are asked: a Qwen verifier has an outcome model's weights as well.
 VERIFIERS: tuple[type[Verifier], ...] = (
     QwenVerifier,

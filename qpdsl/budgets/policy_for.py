@@ -16,8 +16,8 @@ from qpdsl.budgets.observations import (
 )
 from qpdsl.budgets.policy_learning import OverBudget, held_out, learned
 from qpdsl.errors import UsageError
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.grammar.model_id import is_remote
-from qpdsl.model_digest import location_digest
 from qpdsl.model_location import own_places
 from qpdsl.planner.cost.cardinality import cardinalities
 from qpdsl.planner.cost.statistics import Statistics

@@ -104,7 +104,7 @@ class ExitFigures:
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """The exit heads of a folder. `digest` is that of the `model`'s files (`qpdsl/model_digest.py`).
+    """The exit heads of a folder. `digest` is that of the `model`'s files (`executor/checkpoint/model_digest.py`).
 
     layers, width, vocabulary: of the model; `tokens`: how many were read, all splits together.
     """

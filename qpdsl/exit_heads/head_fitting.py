@@ -9,13 +9,13 @@ from functools import partial
 import torch
 
 from qpdsl.errors import DataError, UsageError
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.executor.models.load import load_modules
 from qpdsl.exit_heads.exit_agreement import measure
 from qpdsl.exit_heads.exit_head import ExitHead
 from qpdsl.exit_heads.exit_record import ExitRecord
 from qpdsl.exit_heads.text_states import FrozenHead, StateReader, States, windows_of
 from qpdsl.exit_heads.tuned_lens import Lens, fit_lens
-from qpdsl.model_digest import location_digest
 from qpdsl.model_location import locate, locate_adapter
 
 # Shares of the windows that heads are fitted to, and that decide between heads; the others measure.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.executor.engine.exit.exit_router import ExitRouter, ExpectedExits
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import PagedEngine
@@ -15,7 +16,6 @@ from qpdsl.executor.requests.routing import ExitRouting
 from qpdsl.exit_heads.exit_head import ExitHead
 from qpdsl.exit_heads.exit_record import ExitRecord
 from qpdsl.grammar import ast
-from qpdsl.model_digest import location_digest
 from qpdsl.model_location import locate, locate_adapter
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant

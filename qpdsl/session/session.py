@@ -23,7 +23,7 @@ from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.events import EngineStepped
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.eagle_checkpoint import load_head
-from qpdsl.executor.models.load import load, score_with
+from qpdsl.executor.models.quick_load import load, score_with
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.remote.servers import Servers
 from qpdsl.executor.requests.early_exit import EarlyExit

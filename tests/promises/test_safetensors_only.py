@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated
 from qpdsl.executor.models.load import load
-from qpdsl.model_digest import location_digest
 from tests.support.executor.model_files import index, save_random, weights, write_model
 
 SEEDS = range(150)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from qpdsl.cli.runs.rows_run import Rate
 from qpdsl.errors import UsageError
+from qpdsl.executor.checkpoint.model_digest import model_digest
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
-from qpdsl.model_digest import model_digest
 from qpdsl.output import OrderedLines, check_writable, write_whole
 from qpdsl.planner.values.value import Value
 from qpdsl.runs.graders.grader import same_answer

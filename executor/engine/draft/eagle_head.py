@@ -2,21 +2,20 @@
 
 Li, Wei, Zhang and Zhang, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty", 2024, and its published
 checkpoints (github.com/SafeAILab/EAGLE), whose names of weights the parameters have.
+
+Transformers' Llama takes seconds to import, so it is imported where a head is made: few runs have one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import (
-    LlamaMLP,
-    LlamaRMSNorm,
-    LlamaRotaryEmbedding,
-    apply_rotary_pos_emb,
-)
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig
 
 
 class HeadKV:
@@ -47,7 +46,10 @@ class HeadKV:
 
 class _Attention(torch.nn.Module):
     def __init__(self, config: LlamaConfig, bias: bool) -> None:
+        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
         super().__init__()
+        self._rotated = apply_rotary_pos_emb
         hidden, self.dim = config.hidden_size, config.head_dim
         self.q_proj = torch.nn.Linear(hidden, config.num_attention_heads * self.dim, bias=bias)
         self.k_proj = torch.nn.Linear(hidden, config.num_key_value_heads * self.dim, bias=bias)
@@ -62,7 +64,7 @@ class _Attention(torch.nn.Module):
             projection(inputs).unflatten(-1, (-1, self.dim)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
-        queries, keys = apply_rotary_pos_emb(queries, keys, cos, sin)
+        queries, keys = self._rotated(queries, keys, cos, sin)
         return queries, keys, values
 
 
@@ -70,6 +72,8 @@ class _Layer(torch.nn.Module):
     """A layer of Llama without the norm before its attention."""
 
     def __init__(self, config: LlamaConfig, bias: bool) -> None:
+        from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
+
         super().__init__()
         self.self_attn = _Attention(config, bias)
         self.mlp = LlamaMLP(config)
@@ -92,6 +96,8 @@ class EagleHead(torch.nn.Module):
     def __init__(
         self, config: LlamaConfig, *, embeds: bool = False, bias: bool = True, attention_bias: bool = False
     ) -> None:
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
         super().__init__()
         self.config = config
         self.embed_tokens = torch.nn.Embedding(config.vocab_size, config.hidden_size) if embeds else None

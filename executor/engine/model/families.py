@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PretrainedConfig
 
 from qpdsl.executor.engine.model.decoder import (
     Attention,
@@ -31,6 +30,9 @@ from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.kernels.data.layer_constants import Activation
 from qpdsl.executor.kernels.data.weights import FloatWeight, joined
 from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 # Names of a layer's norms: before attention, after it, before the MLP, after it.
 _Norms = tuple[str | None, str | None, str | None, str | None]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import linear, pad, relu
-from transformers import PreTrainedModel
 
 from qpdsl.executor.kernels.data.token_draws import HeadWeights
 from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, GroupedWeight, Weight
@@ -15,6 +14,8 @@ from qpdsl.executor.kernels.linear import PackedLinear, StoredLinear
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from qpdsl.executor.kernels.llvm.panel_head import PanelHead
 
 # Rows of every product of a value head on a GPU.

@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from transformers import AttentionInterface, PreTrainedModel
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
@@ -25,6 +24,8 @@ from qpdsl.executor.kernels.data.paged_batch import Heads, Scoring
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from qpdsl.executor.kernels.llvm.layer_attention import LayerAttention
     from qpdsl.executor.kernels.llvm.sample import RowSampler
 
@@ -180,9 +181,6 @@ def _is_causal(module: torch.nn.Module, argument: bool | None) -> bool:
     return bool(getattr(module, "is_causal", True) if argument is None else argument)
 
 
-AttentionInterface.register(ATTENTION, _attend)
-
-
 def inner_model(model: PreTrainedModel) -> torch.nn.Module:
     """The model without its head. Raises UnsupportedModel."""
     # Some classes do not say how they name it.
@@ -201,6 +199,9 @@ class ModuleStack:
     """
 
     def __init__(self, model: PreTrainedModel, layers: int, *, is_base: bool = False) -> None:
+        from transformers import AttentionInterface
+
+        AttentionInterface.register(ATTENTION, _attend)
         try:
             model.set_attn_implementation(ATTENTION)
         except ValueError as error:

@@ -65,7 +65,7 @@ class NativeStack:
         self._tree_attends: dict[tuple[RowKind, torch.dtype], Library] = {}
         self._forward_over("plain", torch.float32)
         self._norm_rows = forward_code(self._shape)["norm"]
-        self._rotations, self._embed = decoder.rotations, embed
+        self.rotations, self._embed = decoder.rotations, embed
         self._residual_scale = torch.tensor([decoder.residual_scale], dtype=torch.float32)
         self._one = torch.ones(1, dtype=torch.float32)
         self._barrier = torch.zeros(BARRIER_NUMBERS, dtype=torch.int32)
@@ -209,7 +209,7 @@ class NativeStack:
         tables = [
             # What is not rotated is turned by nothing: cosine 1, sine 0.
             torch.cat((table, torch.tensor([1.0, 0.0]).expand(len(table), dim // 2 - table.shape[1], 2)), dim=1)
-            for table in self._rotations(next_power_of_two(positions))
+            for table in self.rotations(next_power_of_two(positions))
         ]
         still = torch.tensor([1.0, 0.0]).expand(len(tables[0]), dim // 2, 2)
         self._tables = [table.contiguous() for table in (*tables, still)]

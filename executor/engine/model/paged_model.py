@@ -8,20 +8,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, get_args
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
 
 from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.budget import main_memory
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, suits
+from qpdsl.executor.engine.model.decoder import Decoder
 from qpdsl.executor.engine.model.device_stack import DeviceStack
 from qpdsl.executor.engine.model.families import describe
 from qpdsl.executor.engine.model.heads import LogitHead, TokenEmbedding, ValueHead, embedded_weight
-from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
+from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack, inner_model
 from qpdsl.executor.engine.model.probe import (
+    Findings,
     Probe,
     TensorMarks,
+    TrialTexts,
     check_calls,
     check_config,
     check_positions,
@@ -29,7 +31,6 @@ from qpdsl.executor.engine.model.probe import (
     failing,
     setting,
 )
-from qpdsl.executor.engine.model.rowwise import compile_attention, make_rowwise
 from qpdsl.executor.kernels.linear import PADDED_ROWS, stored_parameters
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -37,6 +38,8 @@ from qpdsl.executor.requests.request import ConstraintKind, Feature
 from qpdsl.grammar.words import KVType
 
 if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
     from qpdsl.executor.engine.model.native_stack import NativeStack
     from qpdsl.executor.kernels.llvm.panel_head import PanelHead
     from qpdsl.executor.kernels.llvm.sample import RowSampler
@@ -50,6 +53,8 @@ _DEVICE_PLENTY = 1.25
 # On average, fused layers in 16 bits lie at most so many times as far from the logits of float32 as the model's own.
 # Over tiny models of 39 kinds it is 0.97 at the most, as they round less often.
 _ROUNDINGS = 1.5
+# Rotations of so many positions are compared.
+_POSITIONS = 4096
 # Where configurations say how many tokens a text may have.
 _LIMITS = ("max_position_embeddings", "max_target_positions")
 # Where configurations say how many experts a layer has.
@@ -68,7 +73,8 @@ class PagedModel:
     out anew, and then its own modules are empty. `kernels`: whether attention runs by the Triton kernels; always on
     CUDA, and elsewhere, for tests, by their interpreter or their torch twins. `native`: whether layers run without
     transformers' modules where they can: by code compiled for this CPU, or fused for the kernels' device. With a
-    `head`, `model` is a base model, which has none of its own, and nothing can be generated with it.
+    `head`, `model` is a base model, which has none of its own, and nothing can be generated with it. What an earlier
+    trial of the same weights `found` has its compiled layers taken as they are: modules without code will do then.
     """
 
     def __init__(
@@ -79,6 +85,7 @@ class PagedModel:
         kernels: bool | None = None,
         head: ValueHead | None = None,
         native: bool = True,
+        found: Findings | None = None,
     ) -> None:
         with failing("it is not built as a language model is"):
             config = model.config.get_text_config()
@@ -91,11 +98,12 @@ class PagedModel:
         self.parameters: int = model.num_parameters() + stored_parameters(model)
         limits = [limit for name in _LIMITS if (limit := setting(config, name)) and limit > 0]
         self.max_positions: int = min(limits, default=1 << 30)
-        probe = Probe(model, self.head, self.max_positions)
+        trial = found or Probe(model, self.head, self.max_positions)
+        kept = trial.kept
         layers, heads = setting(config, "num_hidden_layers"), setting(config, "num_attention_heads")
         if layers is None or heads is None:
             raise UnsupportedModel("its configuration names no numbers of layers and heads")
-        kv_heads, dim = probe.kept.kv_heads, probe.kept.dim
+        kv_heads, dim = kept.kv_heads, kept.dim
         if kv_type is not None and not suits(kv_type, dim):
             raise UnsupportedModel(f"its heads are {dim} wide, and {kv_type} takes widths that 16 divides; take int8")
         self.fold = max(1, heads // kv_heads)
@@ -103,43 +111,71 @@ class PagedModel:
         self._hidden = hidden if isinstance(hidden, int) else kv_heads * self.fold * dim
         # Several widths stand in a list.
         self._gated = 2 * max(gated if isinstance(gated, list) else [gated or 4 * self._hidden])
-        kept = torch.float32 if self.device == "cpu" else self.dtype
-        plain = KVLayout(layers, page_size, kv_heads, dim, kept)
-        self.layout = KVLayout(layers, page_size, kv_heads, dim, kept, kv_type)
-        stack = ModuleStack(model, layers, is_base=head is not None)
-        self._stack: ModuleStack | NativeStack | DeviceStack = stack
+        kv_dtype = torch.float32 if self.device == "cpu" else self.dtype
+        plain = KVLayout(layers, page_size, kv_heads, dim, kv_dtype)
+        self.layout = KVLayout(layers, page_size, kv_heads, dim, kv_dtype, kv_type)
+        self._stack: ModuleStack | NativeStack | DeviceStack
         # Why the kernels' layers are modules, in words.
         self._unfused: str | None = None
-        with working_on(self.device):
-            calls = self._tried(model, stack, probe, plain, config)
-            if self.kernels and native:
-                fused = _fused(model, stack, self.head, probe, plain, self.fold, config, calls, self.max_positions)
-                if isinstance(fused, str):
-                    self._unfused = fused
-                else:
-                    self._stack = fused
         # True where steps take a `KernelBatch` on a CPU: layers, or at least attention, are compiled for it.
-        self.native = False
-        self._rowwise = False
-        if self.device == "cpu" and not self.kernels:
-            compiled = _native(model, stack, self.head, probe, plain, config, calls) if native else None
-            if compiled is not None:
-                self._stack = compiled
-                self.native = self._rowwise = True
-                # Compiled attention reads any float; torch's computes in the type of the cache.
-                self.layout = replace(self.layout, dtype=self.dtype)
-            else:
-                if isinstance(self.head, LogitHead):
-                    self.head.pack()
-                make_rowwise(stack, self.head, probe, plain, self.fold)
-                if native:
-                    compile_attention(stack, self.head, probe, plain, self.layout, self.fold)
-                self.native, self._rowwise = stack.attention is not None, stack.rowwise
+        self.native = self._rowwise = False
+        if isinstance(trial, Findings):
+            self.found = trial
+            inner = inner_model(model) if head is None else model
+            texts = TrialTexts(config.vocab_size, self.max_positions)
+            self._stack = _known(model, inner, self.head, texts, plain, config, trial.calls)
+            self.native = self._rowwise = True
+        else:
+            stack = self._stack = ModuleStack(model, layers, is_base=head is not None)
+            with working_on(self.device):
+                calls = self._tried(model, stack, trial, plain, config)
+                self.found = Findings(kept, calls)
+                if self.kernels and native:
+                    fused = _fused(model, stack, self.head, trial, plain, self.fold, config, calls, self.max_positions)
+                    if isinstance(fused, str):
+                        self._unfused = fused
+                    else:
+                        self._stack = fused
+            if self.device == "cpu" and not self.kernels:
+                self._compile_rows(model, stack, trial, plain, config, native)
+        if self.is_compiled:
+            # Compiled attention reads any float; torch's computes in the type of the cache.
+            self.layout = replace(self.layout, dtype=self.dtype)
         # Experts compute several tokens together, so a token's bits depend on the others.
         self.mixes_rows: bool = not self._rowwise and (
             any(setting(config, name) for name in _EXPERTS)
             or any("Expert" in type(module).__name__ for module in model.modules())
         )
+
+    def _compile_rows(
+        self,
+        model: PreTrainedModel,
+        stack: ModuleStack,
+        probe: Probe,
+        layout: KVLayout,
+        config: PretrainedConfig,
+        native: bool,
+    ) -> None:
+        """Has a CPU compute every row by itself: by compiled layers, or else by modules that are made to."""
+        compiled = _native(model, stack, self.head, probe, layout, config, self.found.calls) if native else None
+        if compiled is not None:
+            self._stack = compiled
+            self.native = self._rowwise = True
+            return
+        # It imports transformers' modules, which a known model does without.
+        from qpdsl.executor.engine.model.rowwise import compile_attention, make_rowwise
+
+        if isinstance(self.head, LogitHead):
+            self.head.pack()
+        make_rowwise(stack, self.head, probe, layout, self.fold)
+        if native:
+            compile_attention(stack, self.head, probe, layout, self.layout, self.fold)
+        self.native, self._rowwise = stack.attention is not None, stack.rowwise
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether compiled code runs its layers, which another load of the same weights may take as they are."""
+        return not isinstance(self._stack, ModuleStack | DeviceStack)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -195,6 +231,22 @@ class PagedModel:
         """
         wide = not isinstance(self._stack, ModuleStack | DeviceStack) or self.dtype is torch.float32
         return self.head.drawing() if wide and isinstance(self.head, LogitHead) else None
+
+    @torch.inference_mode()
+    def is_same(self, other: PagedModel) -> bool:
+        """Whether compiled layers of two loads of one model give the same bits for a few tokens, anywhere."""
+        one, two = self._stack, other._stack
+        if isinstance(one, ModuleStack | DeviceStack) or isinstance(two, ModuleStack | DeviceStack):
+            return False
+        if (self.layout, self.parameters, self.max_positions) != (other.layout, other.parameters, other.max_positions):
+            return False
+        turned = zip(one.rotations(_POSITIONS), two.rotations(_POSITIONS), strict=True)
+        trial = TrialTexts(self.vocabulary, self.max_positions).kernel_start(replace(self.layout, kv_type=None))
+        results = []
+        for model in (self, other):
+            hidden, _ = model.forward(trial.batch, trial.cache)
+            results.append((model.embed(trial.batch.tokens), hidden, model.head.dense(hidden)))
+        return all(torch.equal(mine, its) for mine, its in [*turned, *zip(*results, strict=True)])
 
     def prefer_sparse(self, share: float) -> None:
         """Has a step read the allowed ids alone up to this share of the head, as it was measured on this device."""
@@ -319,31 +371,23 @@ def _native(
     Memory holds the weights twice until the logits agree, if there is plenty. If not, modules are emptied on the way,
     and NativeMismatch is raised where it turns out too late.
     """
-    plain = replace(layout, dtype=torch.float32)
     try:
-        # The compiler need not be installed where other kernels run.
-        from qpdsl.executor.engine.model.native_stack import NativeStack
-
         decoder = describe(stack.inner, config, calls)
-        embeddings = model.get_input_embeddings()
-        weight = embedded_weight(embeddings)
+        embedded_weight(model.get_input_embeddings())
+        # The compiler need not be installed where other kernels run.
+        import qpdsl.executor.engine.model.native_stack  # noqa: F401
     except (ImportError, LookupError):
         return None
     expected = probe.wide_logits(model, head)
-    tied = isinstance(head, LogitHead) and head.shares(weight)
-    if isinstance(head, LogitHead):
-        head.pack()
-    packed = head.packed if tied and isinstance(head, LogitHead) else None
-    embed = TokenEmbedding(embeddings, decoder.embedding_scale, packed)
-    vocabulary = head.width if isinstance(head, LogitHead) else None
     weights = sum(parameter.numel() * parameter.itemsize for parameter in stack.inner.parameters())
     sparing = weights * _PLENTY > main_memory()
     try:
-        native = NativeStack(decoder, embed, layout.page_size, vocabulary, release=sparing)
+        native = _laid_out(decoder, model, head, layout.page_size, release=sparing)
     except LookupError as error:
         if sparing:
             raise NativeMismatch("its layers cannot be compiled") from error
         return None
+    plain = replace(layout, dtype=torch.float32)
     trial = probe.kernel_start(plain)
     hidden, _ = native.forward(trial.batch, trial.cache)
     if not probe.agrees(trial, head.dense(trial.read(hidden)), expected):
@@ -353,6 +397,39 @@ def _native(
     for index in range(decoder.layers):
         decoder.release(index)
     native.tune([(step.batch, step.cache) for step in (probe.one_row(plain), trial)])
+    return native
+
+
+def _laid_out(
+    decoder: Decoder, model: PreTrainedModel, head: LogitHead | ValueHead, page_size: int, *, release: bool
+) -> NativeStack:
+    """Both ends and the layers of a model as compiled code. Raises LookupError where that cannot be."""
+    from qpdsl.executor.engine.model.native_stack import NativeStack
+
+    embeddings = model.get_input_embeddings()
+    tied = isinstance(head, LogitHead) and head.shares(embedded_weight(embeddings))
+    if isinstance(head, LogitHead):
+        head.pack()
+    packed = head.packed if tied and isinstance(head, LogitHead) else None
+    embed = TokenEmbedding(embeddings, decoder.embedding_scale, packed)
+    vocabulary = head.width if isinstance(head, LogitHead) else None
+    return NativeStack(decoder, embed, page_size, vocabulary, release=release)
+
+
+@torch.inference_mode()
+def _known(
+    model: PreTrainedModel,
+    inner: torch.nn.Module,
+    head: LogitHead | ValueHead,
+    texts: TrialTexts,
+    layout: KVLayout,
+    config: PretrainedConfig,
+    calls: list[AttentionCall],
+) -> NativeStack:
+    """The compiled layers of a model that had the same logits by them as by its own modules before."""
+    native = _laid_out(describe(inner, config, calls), model, head, layout.page_size, release=True)
+    plain = replace(layout, dtype=torch.float32)
+    native.tune([(trial.batch, trial.cache) for trial in (texts.one_row(plain), texts.kernel_start(plain))])
     return native
 
 

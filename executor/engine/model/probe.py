@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
 
 from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch, build
 from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, KernelBatch
@@ -24,6 +23,9 @@ from qpdsl.executor.engine.model.module_stack import AttentionCall, inner_model
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.requests.ticket import Ticket
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 # Arguments that models hand to attention and that change nothing of it here.
 _HARMLESS = frozenset({"cache_position", "dropout", "is_causal", "output_attentions", "position_ids", "use_cache"})
@@ -163,6 +165,14 @@ class KeptKV:
         return cls(heads, dim, {index: _window(layer) for index, layer in kept.items()})
 
 
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a model's trial found that its configuration does not say: what it keeps, and how its layers attend."""
+
+    kept: KeptKV
+    calls: list[AttentionCall]
+
+
 class TensorMarks:
     """Remembers the buffers of a model, and the tensors in plain attributes of its modules."""
 
@@ -240,48 +250,13 @@ class Trial(Generic[_Batch]):
         return hidden[: len(self.expected)] if rows is None else hidden.index_select(0, rows)
 
 
-class Probe:
-    """A few tokens with the `logits` float32 [T, V] that the model gives them by its own attention.
+class TrialTexts:
+    """A few tokens of a vocabulary, in batches that try how a model runs."""
 
-    `kept` is what its forward keeps for the next one; other logits of the same tokens must lie within `tolerance`.
-    """
-
-    @torch.inference_mode()
-    def __init__(self, model: PreTrainedModel, head: LogitHead | ValueHead, max_positions: int) -> None:
-        """Runs the model as it came, once and whole. Raises UnsupportedModel."""
-        rows = torch.arange(min(_TOKENS, max_positions), device=model.device)
-        marks = TensorMarks(model)
-        with failing("its own forward fails"):
-            self.tokens: torch.Tensor = (rows * 7 + 3) % model.config.get_text_config().vocab_size
-            if isinstance(head, LogitHead):
-                output, hidden = _widened(model, self.tokens)
-            else:
-                output, hidden = model(input_ids=self.tokens[None], use_cache=True), None
-        self.kept = KeptKV.of(output, marks.changed())
-        self.logits: torch.Tensor = (
-            _own_logits(output, hidden, head, len(rows)) if isinstance(head, LogitHead) else head.dense(output[0][0])
-        )
-        self.tolerance = _tolerance(self.logits, model.dtype)
-        self._exact = model.dtype == torch.float32
+    def __init__(self, vocabulary: int, max_positions: int, device: str | torch.device = "cpu") -> None:
+        rows = torch.arange(min(_TOKENS, max_positions), device=device)
+        self.tokens: torch.Tensor = (rows * 7 + 3) % vocabulary
         self._begin = max(1, len(rows) * 5 // 8)
-
-    @torch.inference_mode()
-    def wide_logits(self, model: PreTrainedModel, head: LogitHead | ValueHead) -> torch.Tensor:
-        """The logits float32 [T, V] that the model's own forward gives if it computes in float32, with its own weights.
-
-        Embeddings are rounded as always. `model` has its own attention interface set back meanwhile.
-        """
-        if model.dtype == torch.float32:
-            return self.logits
-        own = model.config._attn_implementation
-        model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
-        try:
-            with failing("its own forward fails in float32"), _in_float32(model):
-                output = model(input_ids=self.tokens[None], use_cache=False)
-                logits: torch.Tensor = output.logits[0] if isinstance(head, LogitHead) else head.dense(output[0][0])
-        finally:
-            model.set_attn_implementation(own)
-        return logits.float()
 
     def start(self, layout: KVLayout, fold: int) -> Trial[GroupedBatch]:
         """The first 40 tokens. `fold`: query heads to a KV head."""
@@ -312,24 +287,6 @@ class Probe:
             sequence.computed = self._begin
         return trials
 
-    def distance(self, logits: torch.Tensor, expected: list[int]) -> float:
-        """The largest difference from the `expected` rows of the own logits; infinite where a logit is no number."""
-        return _distance(logits, self.logits[expected])
-
-    def agrees(self, trial: Trial[Any], logits: torch.Tensor, wide: torch.Tensor | None = None) -> bool:
-        """Whether the logits that a trial gives are the model's own, up to the order of their sums.
-
-        `wide`: those of `wide_logits`, for a trial that computes in float32 whatever the type of the weights.
-        """
-        own = self.logits if wide is None else wide
-        bound = self.rounding(own) if self._exact or wide is not None else self.tolerance
-        return _distance(logits, own[trial.expected]) <= bound
-
-    @staticmethod
-    def rounding(logits: torch.Tensor) -> float:
-        """How far two ways to sum products in float32 may lie apart at such `logits`."""
-        return _SAME * max(1.0, logits.abs().max().item())
-
     def _sequences(self, layout: KVLayout) -> tuple[Sequence, Sequence, KVCache]:
         """All the tokens, and the first few of them, each with pages of its own in one cache."""
         count, begin = len(self.tokens), self._begin
@@ -353,6 +310,67 @@ class Probe:
         step = DirectAssembler(cache.layout.page_size, cache.scratch).step(chunks, 1)
         batch = KernelBatch.of(torch.from_numpy(step.numbers).to(self.tokens.device), step.sizes)
         return Trial(batch, cache, _read(step.readers))
+
+
+class Probe(TrialTexts):
+    """The `logits` float32 [T, V] that a model gives these tokens by its own attention.
+
+    `kept` is what its forward keeps for the next one; other logits of the same tokens must lie within `tolerance`.
+    """
+
+    @torch.inference_mode()
+    def __init__(self, model: PreTrainedModel, head: LogitHead | ValueHead, max_positions: int) -> None:
+        """Runs the model as it came, once and whole. Raises UnsupportedModel."""
+        marks = TensorMarks(model)
+        with failing("its own forward fails"):
+            super().__init__(model.config.get_text_config().vocab_size, max_positions, model.device)
+            if isinstance(head, LogitHead):
+                output, hidden = _widened(model, self.tokens)
+            else:
+                output, hidden = model(input_ids=self.tokens[None], use_cache=True), None
+        self.kept = KeptKV.of(output, marks.changed())
+        count = len(self.tokens)
+        self.logits: torch.Tensor = (
+            _own_logits(output, hidden, head, count) if isinstance(head, LogitHead) else head.dense(output[0][0])
+        )
+        self.tolerance = _tolerance(self.logits, model.dtype)
+        self._exact = model.dtype == torch.float32
+
+    @torch.inference_mode()
+    def wide_logits(self, model: PreTrainedModel, head: LogitHead | ValueHead) -> torch.Tensor:
+        """The logits float32 [T, V] that the model's own forward gives if it computes in float32, with its own weights.
+
+        Embeddings are rounded as always. `model` has its own attention interface set back meanwhile.
+        """
+        if model.dtype == torch.float32:
+            return self.logits
+        own = model.config._attn_implementation
+        model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
+        try:
+            with failing("its own forward fails in float32"), _in_float32(model):
+                output = model(input_ids=self.tokens[None], use_cache=False)
+                logits: torch.Tensor = output.logits[0] if isinstance(head, LogitHead) else head.dense(output[0][0])
+        finally:
+            model.set_attn_implementation(own)
+        return logits.float()
+
+    def distance(self, logits: torch.Tensor, expected: list[int]) -> float:
+        """The largest difference from the `expected` rows of the own logits; infinite where a logit is no number."""
+        return _distance(logits, self.logits[expected])
+
+    def agrees(self, trial: Trial[Any], logits: torch.Tensor, wide: torch.Tensor | None = None) -> bool:
+        """Whether the logits that a trial gives are the model's own, up to the order of their sums.
+
+        `wide`: those of `wide_logits`, for a trial that computes in float32 whatever the type of the weights.
+        """
+        own = self.logits if wide is None else wide
+        bound = self.rounding(own) if self._exact or wide is not None else self.tolerance
+        return _distance(logits, own[trial.expected]) <= bound
+
+    @staticmethod
+    def rounding(logits: torch.Tensor) -> float:
+        """How far two ways to sum products in float32 may lie apart at such `logits`."""
+        return _SAME * max(1.0, logits.abs().max().item())
 
 
 @contextmanager

@@ -152,7 +152,7 @@ def _path(what: str) -> Path | None:
     folder = cache_folder()
     if folder is None:
         return None
-    return folder / "kernels" / blake2b(f"{_surroundings()}\n{what}".encode(), digest_size=20).hexdigest()
+    return folder / "kernels" / blake2b(f"{surroundings()}\n{what}".encode(), digest_size=20).hexdigest()
 
 
 def digest_of_sources(folder: Path) -> str:
@@ -168,8 +168,8 @@ _SOURCES = digest_of_sources(Path(__file__).parents[1])
 
 
 @cache
-def _surroundings() -> str:
-    """What all kernels depend on: their sources, LLVM, and the processor."""
+def surroundings() -> str:
+    """What all kernels depend on, in a line: their sources, LLVM, and the processor."""
     features = binding.get_host_cpu_features().flatten()
     return f"{_SOURCES} {llvmlite.__version__} {binding.get_host_cpu_name()} {features}"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Mapping
 
+from qpdsl.executor.checkpoint.model_digest import location_digest, tokens_digest
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.grammar.model_id import is_remote
-from qpdsl.model_digest import location_digest, tokens_digest
 from qpdsl.model_location import own_places
 from qpdsl.runs.store.fingerprint import build
 

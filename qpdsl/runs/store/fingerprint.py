@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qpdsl import __version__
+from qpdsl.executor.checkpoint.model_digest import location_digest, tokens_digest
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.grammar.source import Span
-from qpdsl.model_digest import location_digest, tokens_digest
 from qpdsl.model_location import own_places
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 from qpdsl.planner.values.value import Value

@@ -17,9 +17,9 @@ from transformers import AutoTokenizer
 from qpdsl import zoo
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.gguf_header import GGUFHeader
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.executor.models.load import load
 from qpdsl.executor.text.context import Context, encode
-from qpdsl.model_digest import location_digest
 from qpdsl.session.planning import computes_in
 from qpdsl.session.settings import SessionSettings
 from tests.support.cli import Run

@@ -12,7 +12,6 @@ from transformers import AutoTokenizer
 
 from qpdsl import zoo
 from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.executor.models.load import BY_CONFIGURATION
 from qpdsl.executor.remote.dialects.dialect import Message, Messages, Question, Values
 from qpdsl.executor.remote.remote_model import (
     ANSWER,
@@ -37,6 +36,7 @@ from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.constraint import Constrainer
 from qpdsl.executor.text.context import Context, Turn, encode
 from qpdsl.executor.text.detokenizer import Detokenizer
+from qpdsl.executor.verifiers.registry import BY_CONFIGURATION
 from qpdsl.executor.verifiers.verifier import two_way
 from tests.support.remote.stub_server import language, reward_of, stub
 

@@ -12,10 +12,10 @@ import pytest
 from qpdsl import zoo
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.paged_engine import PagedEngine
-from qpdsl.executor.models.load import BY_CONFIGURATION, load
+from qpdsl.executor.models.load import load
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.request import ReadRequest
-from qpdsl.executor.verifiers.registry import VERIFIERS
+from qpdsl.executor.verifiers.registry import BY_CONFIGURATION, VERIFIERS
 from qpdsl.executor.verifiers.verifier import Verifier
 from qpdsl.grammar.words import VERIFIER_KINDS
 from qpdsl.model_location import locate

@@ -16,10 +16,10 @@ from qpdsl import zoo
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.run_options import LoadNotes
 from qpdsl.errors import UsageError
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.model_digest import location_digest
 from qpdsl.planner.check.program import lower
 from qpdsl.session.surroundings import read_surroundings
 from tests.support.cli import Run

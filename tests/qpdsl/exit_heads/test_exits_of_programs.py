@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.exit_heads.exit_head import ExitHead, save_heads
 from qpdsl.exit_heads.exit_record import ExitAgreement, ExitFigures, ExitRecord, LogitBound
@@ -15,7 +16,6 @@ from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.files import Files
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
-from qpdsl.model_digest import location_digest
 from qpdsl.model_location import locate
 from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment

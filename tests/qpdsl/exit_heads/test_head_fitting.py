@@ -11,13 +11,13 @@ import torch
 from family.tasks.counting import problems
 from qpdsl.errors import DataError, UsageError
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.executor.models.load import load, load_modules
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.exit_heads.exit_head import ExitHead, save_heads
 from qpdsl.exit_heads.head_fitting import fit_heads
 from qpdsl.exit_heads.text_states import StateReader, windows_of
-from qpdsl.model_digest import location_digest
 from qpdsl.model_location import locate
 from tests.support.executor.model_files import save_random
 from tests.support.executor.models import CONFIGS, engine_of, random_model, served

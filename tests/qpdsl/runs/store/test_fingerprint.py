@@ -10,7 +10,7 @@ import pytest
 
 from qpdsl import __version__
 from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.model_digest import location_digest
+from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.planner.plan.naive import plan
 from qpdsl.runs.job import Job
 from qpdsl.runs.store import fingerprint
