@@ -25,11 +25,13 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # What the user's own runs left behind must not change what tests see.
 _CACHES = Path(tempfile.mkdtemp(prefix="qpdsl-tests-"))
 os.environ["XDG_CACHE_HOME"] = str(_CACHES)
-# Workers share the kernels that they compile: the process that starts them names the folder.
-_KERNELS = Path(os.environ.setdefault("QPDSL_TESTS_KERNELS", str(_CACHES / "kernels")))
-_KERNELS.mkdir(exist_ok=True)
+# Workers share the kernels that they compile, and what loads of models came to: the process that starts them names the
+# folders.
 (_CACHES / "qpdsl").mkdir()
-(_CACHES / "qpdsl" / "kernels").symlink_to(_KERNELS)
+for _kept in ("kernels", "models"):
+    _shared = Path(os.environ.setdefault(f"QPDSL_TESTS_{_kept.upper()}", str(_CACHES / _kept)))
+    _shared.mkdir(exist_ok=True)
+    (_CACHES / "qpdsl" / _kept).symlink_to(_shared)
 # Nor may tests leave runs with the user's.
 os.environ["QPDSL_RUNS"] = tempfile.mkdtemp(prefix="qpdsl-runs-")
 if not Path("/dev/nvidiactl").exists():
