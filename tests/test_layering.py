@@ -174,6 +174,14 @@ def test_help_and_completion_load_no_parser() -> None:
     assert done.stdout == "False\n"
 
 
+@pytest.mark.parametrize("asked", [["--help"], ["nonsense"]])
+def test_the_list_of_commands_imports_no_command(asked: list[str]) -> None:
+    code = f"import sys; from qpdsl.cli import main; main({asked!r}); print([*sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "qpdsl.cli.app" in done.stderr
+    assert "qpdsl.cli.commands." not in done.stderr and "qpdsl.planner" not in done.stderr
+
+
 def test_a_public_class_name_stands_once() -> None:
     places = defaultdict(set)
     for module in files():

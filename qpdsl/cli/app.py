@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import click
+from click.shell_completion import CompletionItem
 
 from qpdsl import __version__
 from qpdsl.cli.console import keep_streams, put, say
@@ -19,27 +20,27 @@ from qpdsl.cli.exits import Exit, table
 from qpdsl.errors import DataError, UserError, is_out_of_memory, reason
 
 # The commands in the order of `--help`, each in the file of `qpdsl.cli.commands` that is named as it is.
-_COMMANDS = (
-    "run",
-    "eval",
-    "diff",
-    "top",
-    "replay",
-    "report",
-    "runs",
-    "check",
-    "fmt",
-    "explain",
-    "explain-error",
-    "profile",
-    "calibrate",
-    "analyze",
-    "models",
-    "programs",
-    "serve",
-    "lsp",
-    "completion",
-)
+_COMMANDS = {
+    "run": "Run a program: one answer, or one for every row of a file.",
+    "eval": "Compare programs and values on a data set.",
+    "diff": "Compare two saved runs: accuracy, tokens, flipped rows, with significance.",
+    "top": "Watch a run that goes on in another terminal.",
+    "replay": "Watch a recorded run: at any speed, paused, step by step.",
+    "report": "Turn a recorded run, or saved runs, into one HTML page.",
+    "runs": "List, show, export and remove saved runs.",
+    "check": "Check programs and report every error, without loading a model.",
+    "fmt": "Lay programs out in the one style.",
+    "explain": "Show the plan of a program, without loading a model.",
+    "explain-error": "Say what an error's code means, and how to mend it.",
+    "profile": "Measure the device for the planner, or estimate what a model takes.",
+    "calibrate": "Fit exit heads to a model, for `via amortized`.",
+    "analyze": "Show or drop the statistics of earlier runs.",
+    "models": "List the models that come with qpdsl; see how one thinks, or what one on a server can do.",
+    "programs": "List the programs that come with qpdsl, or print one.",
+    "serve": "Serve programs, and models, behind OpenAI's HTTP API.",
+    "lsp": "Serve an editor over stdin and stdout (Language Server Protocol).",
+    "completion": "Print the completion script of a shell.",
+}
 # What is left over on a command line, where it looks like a parameter's value.
 _SETTING = re.compile(r"extra arguments? \(([A-Za-z_]\w*)=")
 _PARTS = ("torch", "transformers", "llguidance")
@@ -51,7 +52,7 @@ _STDOUT_FAILURES = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EB
 
 
 class _Commands(click.Group):
-    """Imports a command when it is asked for."""
+    """Imports a command when it is asked for; to list them, none is."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -60,8 +61,16 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = import_module(f"qpdsl.cli.commands.{cmd_name.replace('-', '_')}").command
-        command.epilog = command.epilog or _EPILOG
+        command.short_help, command.epilog = _COMMANDS[cmd_name], command.epilog or _EPILOG
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([*_COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name, help=help) for name, help in _COMMANDS.items() if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -11,7 +11,7 @@ from qpdsl.cli.exits import Exit
 from qpdsl.cli.shared_options import format_option
 
 
-@click.command(short_help="Show or drop the statistics of earlier runs.")
+@click.command()
 @click.argument("name", metavar="[PROGRAM]", required=False)
 @click.option("--forget", is_flag=True, help="Drop them: those of PROGRAM, or all.")
 @click.option("--rebuild", is_flag=True, help="Make them anew from the saved runs, and drop all others.")

@@ -40,7 +40,7 @@ class _Layers(_ParamType):
         return tuple(int(word) for word in words)
 
 
-@click.command(short_help="Fit exit heads to a model, for `via amortized`.")
+@click.command()
 @click.argument("model", metavar="MODEL", shell_complete=complete_models)
 @click.option(
     "--text",

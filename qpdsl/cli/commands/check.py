@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qpdsl.planner.names.modules import Environment
 
 
-@click.command(short_help="Check programs and report every error, without loading a model.")
+@click.command()
 @click.argument("targets", metavar="FILE|NAME…", nargs=-1, required=False, shell_complete=complete_programs)
 @setting_options(Settings, "check")
 @click.option(

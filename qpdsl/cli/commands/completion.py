@@ -8,7 +8,7 @@ from qpdsl.cli.console import put
 from qpdsl.cli.exits import Exit
 
 
-@click.command(short_help="Print the completion script of a shell.")
+@click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> Exit:
     """Print the script that completes commands, options, programs, models and parameters in a SHELL.

@@ -10,7 +10,7 @@ from qpdsl.cli.proposals import complete_runs
 from qpdsl.cli.shared_options import format_option
 
 
-@click.command(short_help="Compare two saved runs: accuracy, tokens, flipped rows, with significance.")
+@click.command()
 @click.argument("first", metavar="A", shell_complete=complete_runs)
 @click.argument("second", metavar="B", shell_complete=complete_runs)
 @click.option(

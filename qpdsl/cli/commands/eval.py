@@ -11,7 +11,7 @@ from qpdsl.cli.shared_options import HeadedCommand, setting_options, targets_arg
 from qpdsl.cli.signals import interruptible
 
 
-@click.command(cls=HeadedCommand, short_help="Compare programs and values on a data set.")
+@click.command(cls=HeadedCommand)
 @targets_argument(required=True)
 @setting_options(SweepOptions, "eval", overwrite="Replace the files of --output and --plot.")
 def command(**values: Any) -> int:

@@ -58,7 +58,7 @@ class ExplainOptions(Settings):
         super().check()
 
 
-@click.command(cls=HeadedCommand, short_help="Show the plan of a program, without loading a model.")
+@click.command(cls=HeadedCommand)
 @program_argument
 @setting_options(ExplainOptions, "explain")
 def command(**values: Any) -> Exit:

@@ -10,7 +10,7 @@ from qpdsl.cli.proposals import complete_codes
 from qpdsl.cli.shared_options import format_option
 
 
-@click.command("explain-error", short_help="Say what an error's code means, and how to mend it.")
+@click.command("explain-error")
 @click.argument("code", metavar="[CODE]", required=False, shell_complete=complete_codes)
 @format_option
 def command(code: str | None, form: str) -> Exit:

@@ -28,7 +28,6 @@ class _Text:
 
 
 @click.command(
-    short_help="Lay programs out in the one style.",
     epilog="Exits with 0, with 1 where --check finds a file that would change, with 2 where a file does not parse.",
 )
 @click.argument("targets", metavar="FILE…", nargs=-1, required=True, shell_complete=complete_files)

@@ -9,7 +9,7 @@ from qpdsl.cli.shared_options import setting_options
 from qpdsl.session.settings import Settings
 
 
-@click.command(short_help="Serve an editor over stdin and stdout (Language Server Protocol).")
+@click.command()
 @setting_options(Settings, "lsp")
 def command(allow_read: tuple[str, ...], python: tuple[str, ...]) -> Exit:
     """Serve an editor: errors as you type, columns and their types, completion, definitions, formatting.

@@ -22,7 +22,7 @@ A model of your own: any Hugging Face decoder with safetensors weights, by its f
 """
 
 
-@click.command(short_help="List the models that come with qpdsl; see how one thinks, or what one on a server can do.")
+@click.command()
 @click.argument("model", metavar="ID", required=False, shell_complete=complete_ids)
 @click.option(
     "--probe",

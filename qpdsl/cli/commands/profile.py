@@ -122,7 +122,7 @@ class ProfileOptions(Settings):
         super().check()
 
 
-@click.command(cls=HeadedCommand, short_help="Measure the device for the planner, or estimate what a model takes.")
+@click.command(cls=HeadedCommand)
 @click.argument("measured", metavar="[MODEL]...", nargs=-1, shell_complete=complete_models)
 @setting_options(ProfileOptions, "profile", kv_bytes="With --surface: memory for the KV cache, such as 64MiB.")
 def command(**values: Any) -> Exit:

@@ -12,7 +12,7 @@ from qpdsl.cli.proposals import complete_shipped
 from qpdsl.cli.shared_options import format_option
 
 
-@click.command(short_help="List the programs that come with qpdsl, or print one.")
+@click.command()
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_shipped)
 @format_option
 def command(name: str | None, form: str) -> Exit:

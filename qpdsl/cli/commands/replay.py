@@ -11,7 +11,7 @@ from qpdsl.cli.exits import Exit
 from qpdsl.cli.shared_options import FileName
 
 
-@click.command(short_help="Watch a recorded run: at any speed, paused, step by step.")
+@click.command()
 @click.argument("trace", type=FileName(dash="a run that goes on is shown by `qpdsl top`"))
 @click.option("--speed", type=click.FloatRange(min=0.01, max=1000), default=1.0, show_default=True)
 @click.option("--paused", is_flag=True, help="Begin paused.")

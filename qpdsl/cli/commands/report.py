@@ -18,7 +18,7 @@ from qpdsl.errors import UsageError
 _SEVERAL = "comparison.html"
 
 
-@click.command(short_help="Turn a recorded run, or saved runs, into one HTML page.")
+@click.command()
 @click.argument(
     "runs",
     metavar="TRACE|RUN...",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qpdsl.session.prepare import BoundProgram, PlanUse, Policies, Prepared
 
 
-@click.command(cls=HeadedCommand, short_help="Run a program: one answer, or one for every row of a file.")
+@click.command(cls=HeadedCommand)
 @program_argument
 @setting_options(RunOptions, "run", overwrite="Replace the files of --output and --trace.")
 def command(**values: Any) -> int:

@@ -44,7 +44,7 @@ class _Runs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_Runs, short_help="List, show, export and remove saved runs.")
+@click.group(cls=_Runs)
 def command() -> None:
     """Every `qpdsl run --input` is kept: the program, the plan, the values, and what came of every row.
 

@@ -146,7 +146,7 @@ class ServeOptions(Settings):
         super().check()
 
 
-@click.command(cls=HeadedCommand, short_help="Serve programs, and models, behind OpenAI's HTTP API.")
+@click.command(cls=HeadedCommand)
 @targets_argument(required=False)
 @setting_options(
     ServeOptions,

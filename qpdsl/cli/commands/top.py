@@ -8,7 +8,7 @@ from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 
 
-@click.command(short_help="Watch a run that goes on in another terminal.")
+@click.command()
 @click.argument("pid", type=int, required=False)
 @click.option("--list", "listing", is_flag=True, help="Only list the runs that go on: process ids and sockets.")
 def command(pid: int | None, listing: bool) -> Exit:
