@@ -56,11 +56,17 @@ JUDGE_REDUCES: tuple[JudgeReduce, ...] = get_args(JudgeReduce)
 ROLES = ("system", "user", "assistant")
 # What a message calls the thought before it.
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
-# What looks at all rows; `min` and `max` of several values look at one.
-AGGREGATES = ("count", "sum", "mean", "min", "max", "std", "quantile", "any", "all", "first", "last", "list")
+# What looks at all rows and gives each of them a value of its own.
+OF_EACH = ("number", "rank")
+# What looks at all rows; `min` and `max` of several values, and those of a list, look at one.
+AGGREGATES = (
+    *("count", "sum", "mean", "min", "max", "std", "median", "quantile"),
+    *("any", "all", "first", "last", "list", *OF_EACH),
+)
 FUNCTIONS = (
     *AGGREGATES,
-    *("int", "float", "text", "len", "lower", "upper", "strip", "contains", "join", "if"),
+    *("int", "float", "text", "len", "lower", "upper", "strip", "contains", "lines", "split", "replace", "sort"),
+    *("join", "if"),
     *("log", "exp", "sqrt", "abs", "round"),
 )
 

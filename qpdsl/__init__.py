@@ -31,17 +31,24 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.expressions import join as join
     from qpdsl.api.compose.expressions import last as last
     from qpdsl.api.compose.expressions import len as len
+    from qpdsl.api.compose.expressions import lines as lines
     from qpdsl.api.compose.expressions import list as list
     from qpdsl.api.compose.expressions import log as log
     from qpdsl.api.compose.expressions import lower as lower
     from qpdsl.api.compose.expressions import matches as matches
     from qpdsl.api.compose.expressions import max as max
     from qpdsl.api.compose.expressions import mean as mean
+    from qpdsl.api.compose.expressions import median as median
     from qpdsl.api.compose.expressions import min as min
     from qpdsl.api.compose.expressions import none as none
     from qpdsl.api.compose.expressions import not_ as not_
+    from qpdsl.api.compose.expressions import number as number
     from qpdsl.api.compose.expressions import quantile as quantile
+    from qpdsl.api.compose.expressions import rank as rank
+    from qpdsl.api.compose.expressions import replace as replace
     from qpdsl.api.compose.expressions import round as round
+    from qpdsl.api.compose.expressions import sort as sort
+    from qpdsl.api.compose.expressions import split as split
     from qpdsl.api.compose.expressions import sqrt as sqrt
     from qpdsl.api.compose.expressions import std as std
     from qpdsl.api.compose.expressions import strip as strip

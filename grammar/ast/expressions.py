@@ -77,7 +77,7 @@ class Unary(Node):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Node):
-    op: typing.Literal["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "and", "or"]
+    op: typing.Literal["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "in", "and", "or"]
     left: Expr
     right: Expr
 
@@ -108,6 +108,23 @@ class ListLiteral(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Item(Node):
+    """`list[EXPR]`: the item at a place that is worked out; places below 0 count from the end. None beyond the ends."""
+
+    base: Expr
+    place: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Node):
+    """`list[a:b]`: the items, or the characters, from place a to before place b, as Python has them."""
+
+    base: Expr
+    start: Expr | None
+    stop: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
 class RecordEntry(Node):
     """A field of a record: `name: value`."""
 
@@ -130,7 +147,22 @@ class Auto(Node):
     widths: tuple[int, ...] = ()
 
 
-Expr = Literal | Name | Path | Template | Unary | Binary | Matches | Apply | ListLiteral | RecordLiteral | Regex | Auto
+Expr = (
+    Literal
+    | Name
+    | Path
+    | Template
+    | Unary
+    | Binary
+    | Matches
+    | Apply
+    | ListLiteral
+    | Item
+    | Slice
+    | RecordLiteral
+    | Regex
+    | Auto
+)
 
 
 def present(**values: Expr | None) -> tuple[tuple[str, Expr], ...]:

@@ -239,6 +239,15 @@ class ExpressionBuilder(LeafBuilder):
         items = (self.pattern(child) if isinstance(child, Token) else child for child in children)
         return ast.ListLiteral(tuple(item for item in items if item is not None), span=span_of(meta))
 
+    def item(self, meta: Any, children: list[ast.Expr]) -> ast.Item:
+        base, place = children
+        return ast.Item(base, place, span=span_of(meta))
+
+    def slice(self, meta: Any, children: list[ast.Expr | None]) -> ast.Slice:
+        base, start, stop = children
+        assert base is not None
+        return ast.Slice(base, start, stop, span=span_of(meta))
+
     def record_literal(self, meta: Any, children: list[ast.RecordEntry]) -> ast.RecordLiteral:
         firsts: dict[str, ast.RecordEntry] = {}
         for entry in children:

@@ -10,13 +10,17 @@ _VALUES = frozenset({"true", "false", "none"})
 _NAMING = frozenset({"model", "extract", "let", "join"})
 
 
-def flat(nodes: list[PieceNode], *, head: bool = False, spaced: bool = False) -> str:
-    """The nodes on one line. `head`: the first one is the word of a stage or declaration; `spaced`: so is each `=`."""
+def flat(nodes: list[PieceNode], *, head: bool = False, spaced: bool = False, places: bool = False) -> str:
+    """The nodes on one line. `head`: the first one is the word of a stage or declaration; `spaced`: so is each `=`.
+
+    `places`: a `:` parts places in a list.
+    """
     naming = spaced or (head and is_naming(nodes))
     parameters = head and first(nodes[0]).text == "program"
     parts = []
     for index, node in enumerate(nodes):
         gap = needs_space(nodes, index, head=head, naming=naming)
+        gap = gap and not (places and index and last(nodes[index - 1]).text == ":")
         # The brackets behind a program's name hold its parameters, later ones options of a clause.
         text = node.text if isinstance(node, Piece) else flat_group(node, spaced=parameters and index == 2)
         parts.append(f" {text}" if gap else text)
@@ -24,7 +28,7 @@ def flat(nodes: list[PieceNode], *, head: bool = False, spaced: bool = False) ->
 
 
 def flat_group(group: BracketGroup, *, spaced: bool = False) -> str:
-    inner = ", ".join(flat(entry.nodes, spaced=spaced) for entry in group.entries)
+    inner = ", ".join(flat(entry.nodes, spaced=spaced, places=group.opener.text == "[") for entry in group.entries)
     if group.opener.text == "{":
         return f"{{ {inner} }}" if inner else "{}"
     return f"{group.opener.text}{inner}{group.closer.text}"
@@ -51,7 +55,7 @@ def needs_space(nodes: list[PieceNode], index: int, *, head: bool, naming: bool)
         return naming and (not head or index <= _first_sign(nodes) + 1)
     if here.text == "(" and here.kind == "sign":
         return not is_call(nodes, index, head=head) and not _is_type_list(nodes[index - 1])
-    if here.text == "[" and here.kind == "sign" and (is_call(nodes, index, head=head) or before.text == "]"):
+    if here.text == "[" and here.kind == "sign" and (is_call(nodes, index, head=head) or before.text in ("]", ")")):
         return before.text == "in"
     return not (before.text == "-" and before.kind == "sign" and _is_prefix(nodes, index - 1, head=head))
 

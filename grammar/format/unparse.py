@@ -18,8 +18,8 @@ Values = Mapping[str, ast.Expr]
 _ARGUMENT = ast.Role("part")
 
 # How tightly operators bind: an operand that binds looser than its operator stands in parentheses.
-_OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _NEGATION = range(1, 8)
-_LEVELS = {"or": _OR, "and": _AND, **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _COMPARISON)}
+_OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _NEGATION, _ATOM = range(1, 9)
+_LEVELS = {"or": _OR, "and": _AND, **dict.fromkeys(("==", "!=", "<", "<=", ">", ">=", "in"), _COMPARISON)}
 _LEVELS |= {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "%": _PRODUCT}
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 # In a regex: an escape, or a slash or control character that needs one.
@@ -82,6 +82,11 @@ def _expr(expr: ast.Expr, level: int, values: Mapping[str, ast.Expr]) -> str:
             shown = ", ".join(_expr(arg, 0, values) for arg in args)
             groups = "" if per is None else f"{' ' if shown else ''}per {per.id}"
             return f"{function}({shown}{groups})"
+        case ast.Item(base=base, place=place):
+            return f"{_expr(base, _ATOM, values)}[{_expr(place, 0, values)}]"
+        case ast.Slice(base=base, start=start, stop=stop):
+            shown_places = ["" if place is None else _expr(place, 0, values) for place in (start, stop)]
+            return f"{_expr(base, _ATOM, values)}[{':'.join(shown_places)}]"
         case ast.ListLiteral(items=items):
             return f"[{', '.join(_expr(item, 0, values) for item in items)}]"
         case ast.RecordLiteral(fields=fields):

@@ -34,8 +34,8 @@ from qpdsl.grammar.parse.layout import Statement, lay_out
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source, Span
 from qpdsl.grammar.words import COLUMNS
 
-_OF_TEXT = ("len", "lower", "upper", "strip", "contains")
-_OF_ANY = ("count", "first", "last", "list", "int", "float", "text", "join")
+_OF_TEXT = ("len", "lower", "upper", "strip", "contains", "lines", "split", "replace")
+_OF_ANY = ("count", "first", "last", "list", "int", "float", "text", "join", "sort")
 # A name that is so much like a column's, where columns are read, is a slip of it: `scor`, but not `min_score`.
 _SLIP = 0.8
 # What stands for the type `[text]`.
@@ -123,6 +123,8 @@ def _argument_type(function: str, index: int, type_: str | None) -> str | None:
 def _operand_type(op: str, left: ast.Expr, right: ast.Expr, type_: str | None) -> str | None:
     if op in ("and", "or"):
         return "bool"
+    if op == "in":
+        return None
     if op in ("==", "!="):
         numeric = any(isinstance(side, ast.Literal) and type(side.value) in (int, float) for side in (left, right))
         return "float" if numeric else None

@@ -25,6 +25,7 @@ from qpdsl.planner.names.unknown import unknown_model, unknown_schema
 from qpdsl.planner.plan.logical import LogicalOp
 from qpdsl.planner.plan.options import MAX_INLINED, RANGES, default_of
 from qpdsl.planner.plan.reads import names, reads_all_rows, varies
+from qpdsl.planner.values.value import is_list
 
 ContextKind = Literal["chat", "prompt", "either"]
 ModuleProgram = tuple[Module, ast.Program]
@@ -375,7 +376,8 @@ def return_value(binder: Binder, stages: tuple[ast.Stage, ...], whole: Span) -> 
 
 def warn_same_key(scope: Scope, key: ast.Expr, place: str) -> None:
     """Warns of an aggregate by which rows are to be told apart, though it is the same for all of them."""
-    if reads_all_rows(key) and not varies(key, scope.columns):
+    of_list = any(is_list(scope.columns[name.id].type) for name in names(key) if name.id in scope.columns)
+    if reads_all_rows(key) and not varies(key, scope.columns) and not of_list:
         message = f"{place} is to tell rows apart, and this looks at all of them"
         help = "name the column alone, or say `per COLUMN` inside the parentheses"
         fault = Diagnostic("QP305", message, key.span, "the same for every row", help=help, severity="warning")

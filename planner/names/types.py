@@ -12,12 +12,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import walk
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.suggest import closest, listed, meant
 from qpdsl.grammar.words import FINISHES, FUNCTIONS, NUMBERS, Type
 from qpdsl.planner.names.scope import Scope
-from qpdsl.planner.values.library import AGGREGATES, OF_SEVERAL, ROW_FUNCTIONS, SHARES, Aggregate, RowFunction
+from qpdsl.planner.values.library import (
+    AGGREGATES,
+    OF_SEVERAL,
+    ROW_FUNCTIONS,
+    SHARES,
+    Aggregate,
+    RowFunction,
+    contains_type,
+)
 from qpdsl.planner.values.value import (
     common_of,
     common_type,
@@ -47,7 +56,6 @@ _FUNCTION_ALIASES = {
     "stdev": "std",
     "stddev": "std",
     "percentile": "quantile",
-    "median": "quantile",
     "trim": "strip",
     "lowercase": "lower",
     "uppercase": "upper",
@@ -56,7 +64,7 @@ _FUNCTION_ALIASES = {
     "greatest": "max",
     "has": "contains",
 }
-_OF_NUMBERS = ("min", "max", "mean", "sum", "std", "quantile")
+_OF_NUMBERS = ("min", "max", "mean", "sum", "std", "median", "quantile", "rank")
 # What stands for an aggregate where it is to look at several values of one row.
 _OF_ONE_ROW = {"all": "of one row: `a and b`", "any": "of one row: `a or b`", "mean": "of one row: `(a + b) / 2`"}
 _OF_ONE_ROW |= {"sum": "of one row: `a + b`"}
@@ -133,6 +141,10 @@ class Typer:
                 return self._path(expr)
             case ast.ListLiteral():
                 return self._list(expr)
+            case ast.Item():
+                return self._item(expr)
+            case ast.Slice():
+                return self._slice(expr)
             case ast.Regex():
                 message = "a regex is no value: it stands behind `stop=`, `matches`, `as` and in `extract`"
                 help = 'a text is in quotes: `"…"`'
@@ -251,6 +263,29 @@ class Typer:
             return "unknown"
         return list_of(item)
 
+    def _item(self, expr: ast.Item) -> Type:
+        """The type of `list[EXPR]`."""
+        whole = self.type(expr.base)
+        self._operand(expr.place, "int", "a place in a list is an int")
+        if is_list(whole) or whole == "unknown":
+            return item_of(whole) if is_list(whole) else "unknown"
+        message = f"`{format_expr(expr.base)}` is {_with_article(whole)}, and only a list has places"
+        help = f"a part of a text: `{format_expr(expr.base)}[0:1]`" if whole == "text" else None
+        self.scope.error("QP311", message, expr.span, "nothing is there", help=help)
+        return "unknown"
+
+    def _slice(self, expr: ast.Slice) -> Type:
+        """The type of `list[a:b]` and of `text[a:b]`: that of the whole."""
+        whole = self.type(expr.base)
+        for place in (expr.start, expr.stop):
+            if place is not None:
+                self._operand(place, "int", "a place is an int")
+        if is_list(whole) or whole in ("text", "unknown"):
+            return whole
+        message = f"`{format_expr(expr.base)}` is {_with_article(whole)}, and only lists and texts have parts"
+        self.scope.error("QP311", message, expr.span, "nothing is there")
+        return "unknown"
+
     def _needs_aggregate(self, name: ast.Name, edit: Edit | None) -> None:
         message = f"{self.place} looks at all rows, but `{name.id}` is a column of each one"
         type_ = self.scope.columns[name.id].type
@@ -276,6 +311,8 @@ class Typer:
             return "bool"
         left, right = self.type(expr.left), self.type(expr.right)
         compares = expr.op in _COMPARISONS
+        if expr.op == "in":
+            return self._contained(expr, left, right)
         if "unknown" in (left, right):
             return "bool" if compares else "unknown"
         if expr.op in ("==", "!="):
@@ -288,6 +325,16 @@ class Typer:
         if expr.op == "+" and is_list(left) and is_list(right) and (both := common_type(left, right)) is not None:
             return both
         return self._mismatch(expr, left, right)
+
+    def _contained(self, expr: ast.Binary, part: Type, whole: Type) -> Type:
+        """The type of `x in list` and of `"part" in text`."""
+        if whole not in ("text", "unknown", "none") and not is_list(whole):
+            message = f"`in` looks into a list or a text, found {_with_article(whole)}"
+            self.scope.error("QP209", message, expr.right.span, f"this is {_with_article(whole)}")
+        elif contains_type((whole, part)) is None:
+            message = f"no {whole} contains {_with_article(part)}"
+            self.scope.error("QP209", message, expr.left.span, f"this is {_with_article(part)}")
+        return "bool"
 
     def _bare_word(self, column: ast.Expr, word: ast.Expr) -> bool:
         """Reports a value of `finish` that is compared with it without quotes, as if it were a name."""
@@ -322,7 +369,10 @@ class Typer:
         if AGGREGATES[name].takes_share and count != 2:
             self._report_count(call, "two arguments: what it is of, and a share")
             return "unknown"
-        if count > 1 + AGGREGATES[name].takes_share or (not count and name != "count"):
+        if name == "number" and count:
+            self._report_count(call, "no argument", "`rank(x)` is the place of a row by a value")
+            return "unknown"
+        if count > 1 + AGGREGATES[name].takes_share or (not count and name not in ("count", "number")):
             several = ", or several of one row" if name in OF_SEVERAL else ""
             self._report_count(call, f"one argument{several}", _OF_ONE_ROW.get(name))
             return "unknown"
@@ -381,18 +431,37 @@ class Typer:
             return "unknown"
         if call.per is not None:
             self._per(call.per)
+        if aggregate.of_each is not None and self.reads == "aggregates" and not self._around:
+            message = f"{self.place} looks at all rows, but `{name}` is of each one"
+            help = f"put an aggregate around it, as in `max({format_expr(call)})`"
+            self.scope.error("QP212", message, call.span, "of which row?", help=help)
         if not call.args:
             return "int"
         self._around = (*self._around, name)
         argument = call.args[0]
-        if aggregate.takes == {"unknown"}:
-            actual = self.type(argument)
-        else:
-            actual = self._operand(argument, aggregate.takes, f"`{name}` takes {aggregate.words}")
+        actual = self.type(argument)
         self._around = self._around[:-1]
         for share in call.args[1:]:
             self._share(share, name)
+        if aggregate.of_lists and is_list(actual) and fits(item_of(actual), aggregate.takes):
+            self._check_of_list(call)
+            actual = item_of(actual)
+        elif aggregate.takes != {"unknown"} and not fits(actual, aggregate.takes):
+            self._wrong(argument, actual, aggregate.takes, f"`{name}` takes {aggregate.words}")
+            actual = "unknown"
         return aggregate.gives(actual)
+
+    def _check_of_list(self, call: ast.Apply) -> None:
+        """Checks an aggregate of a list, which looks at one row."""
+        if call.per is not None:
+            self._refuse_per(call, f"`{call.function}` of a list looks at one row")
+        elif self.reads == "aggregates" and not self._around and self._reads_columns(call):
+            message = f"{self.place} looks at all rows, but `{format_expr(call)}` is of the list of each one"
+            help = f"say over which rows: `max({format_expr(call)})`"
+            self.scope.error("QP212", message, call.span, "of which row?", help=help)
+
+    def _reads_columns(self, expr: ast.Expr) -> bool:
+        return any(isinstance(node, ast.Name) and node.id in self.scope.columns for node in walk(expr))
 
     def _share(self, share: ast.Expr, name: str) -> None:
         """The second argument of an aggregate that takes one: the same for all rows."""

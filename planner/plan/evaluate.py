@@ -6,14 +6,17 @@ operator evaluates an expression for all its rows at once (`evaluate_each`), and
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals.matcher import matcher
-from qpdsl.planner.values.library import AGGREGATES, OF_SEVERAL, ROW_FUNCTIONS, bounded
+from qpdsl.planner.values.library import AGGREGATES, OF_SEVERAL, ROW_FUNCTIONS, bounded, contains
 from qpdsl.planner.values.value import Record, Value, format_value, value_at
 
 Scope = Mapping[str, Value]
+# Behind the last place of anything.
+_END = sys.maxsize
 
 
 def evaluate(expr: ast.Expr | None, scope: Scope) -> Value:
@@ -82,6 +85,12 @@ class _Evaluator:
                 return isinstance(text, str) and matcher(regex.pattern).matches(text)
             case ast.Apply():
                 return self._apply(expr, scope)
+            case ast.Item(base=base, place=place):
+                return _item(self.value(base, scope), self.value(place, scope))
+            case ast.Slice(base=base, start=start, stop=stop):
+                first = 0 if start is None else self.value(start, scope)
+                end = _END if stop is None else self.value(stop, scope)
+                return _part(self.value(base, scope), first, end)
             case ast.ListLiteral(items=items):
                 return tuple(self.value(item, scope) for item in items)
             case ast.RecordLiteral(fields=fields):
@@ -93,21 +102,54 @@ class _Evaluator:
             return ROW_FUNCTIONS[call.function]([self.value(arg, scope) for arg in call.args])
         if call.function in OF_SEVERAL and len(call.args) > 1:
             return OF_SEVERAL[call.function](*(self.value(arg, scope) for arg in call.args))
+        if call.args and AGGREGATES[call.function].of_lists:
+            value = self.value(call.args[0], scope)
+            if isinstance(value, tuple):
+                return AGGREGATES[call.function](value, *self._shares(call))
         if id(call) not in self._aggregates:
             self._aggregates[id(call)] = self._grouped(call)
-        groups = self._aggregates[id(call)]
-        return groups.get(None if call.per is None else scope.get(call.per.id))
+        values = self._aggregates[id(call)]
+        if AGGREGATES[call.function].of_each:
+            return values.get(id(scope))
+        return values.get(None if call.per is None else scope.get(call.per.id))
+
+    def _shares(self, call: ast.Apply) -> list[Value]:
+        """The arguments of an aggregate that are the same for all rows."""
+        return [self.value(arg, self._rows[0] if self._rows else {}) for arg in call.args[1:]]
 
     def _grouped(self, call: ast.Apply) -> Mapping[Value, Value]:
-        """The value of an aggregate for each value of its `per`; without one it is that of none."""
+        """The value of an aggregate for each value of its `per`, without one that of none; or for each row's place."""
         per, aggregate = call.per, AGGREGATES[call.function]
-        share = [self.value(arg, self._rows[0] if self._rows else {}) for arg in call.args[1:]]
         groups: dict[Value, list[Value]] = {} if per is not None else {None: []}
+        members: dict[Value, list[int]] = {}
         for row in self._rows:
             # Rows are counted where nothing is said of them.
             value = self.value(call.args[0], row) if call.args else True
-            groups.setdefault(None if per is None else row.get(per.id), []).append(value)
-        return {group: aggregate(values, *share) for group, values in groups.items()}
+            group = None if per is None else row.get(per.id)
+            groups.setdefault(group, []).append(value)
+            members.setdefault(group, []).append(id(row))
+        if aggregate.of_each is None:
+            shares = self._shares(call)
+            return {group: aggregate(values, *shares) for group, values in groups.items()}
+        return {
+            row: value
+            for group, rows in members.items()
+            for row, value in zip(rows, aggregate.of_each(groups[group]), strict=True)
+        }
+
+
+def _item(whole: Value, place: Value) -> Value:
+    if not isinstance(whole, tuple) or type(place) is not int or not -len(whole) <= place < len(whole):
+        return None
+    item: Value = whole[place]
+    return item
+
+
+def _part(whole: Value, start: Value, stop: Value) -> Value:
+    if not isinstance(whole, tuple | str) or type(start) is not int or type(stop) is not int:
+        return None
+    part: Value = whole[start:stop]
+    return part
 
 
 _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
@@ -131,6 +173,8 @@ def _binary(op: str, left: Value, right: Value) -> Value:
         return left == right
     if op == "!=":
         return left != right
+    if op == "in":
+        return contains(right, left)
     if isinstance(left, str) and isinstance(right, str):
         if op == "+":
             return bounded(left + right)

@@ -12,7 +12,7 @@ from typing import Literal, TypeGuard, get_args
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import children, made_column, walk
-from qpdsl.grammar.words import AGGREGATES, COLUMNS, COMPARED, FUNCTIONS, SEARCHED_COLUMNS
+from qpdsl.grammar.words import AGGREGATES, COLUMNS, COMPARED, FUNCTIONS, OF_EACH, SEARCHED_COLUMNS
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.logical import LogicalOp
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
@@ -231,7 +231,7 @@ def is_same_for_all(expr: ast.Expr, params: Container[str]) -> bool:
 def varies(expr: ast.Node, columns: Container[str]) -> bool:
     """Whether the value of an expression may differ from row to row, where rows have these columns."""
     if _is_aggregate(expr):
-        return expr.per is not None
+        return expr.per is not None or expr.function in OF_EACH
     if isinstance(expr, ast.Name):
         return expr.id in columns
     return any(varies(child, columns) for child in children(expr))
@@ -243,7 +243,7 @@ def is_fixed(expr: ast.Node) -> bool:
         return False
     if isinstance(expr, ast.Apply):
         # `count` and `sum` depend on how many rows there are.
-        of_rows = expr.function in ("count", "sum") or expr.per is not None
+        of_rows = expr.function in ("count", "sum", *OF_EACH) or expr.per is not None
         if of_rows or expr.function not in FUNCTIONS or not expr.args:
             return False
     return all(map(is_fixed, children(expr)))

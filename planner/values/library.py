@@ -66,7 +66,8 @@ class Aggregate:
     """A function over rows. `takes`: the types that its argument may have, `words`: the same in words.
 
     `gives` is the type of the result for that of the argument. `compute` gets a value of each row, none among them, and
-    behind these, of one that `takes_share`, a number from 0 to 1 that is the same for all rows.
+    behind these, of one that `takes_share`, a number from 0 to 1 that is the same for all rows. `of_lists`: whether a
+    list in a row is taken for the values. One that is `of_each` row gives each of them a value of its own.
     """
 
     takes: frozenset[str]
@@ -74,6 +75,11 @@ class Aggregate:
     gives: Callable[[Type], Type]
     compute: Callable[..., Value]
     takes_share: bool = False
+    of_each: Callable[[Sequence[Value]], Sequence[Value]] | None = None
+
+    @property
+    def of_lists(self) -> bool:
+        return self.takes != _ANY and self.of_each is None
 
     def __call__(self, values: Sequence[Value], *share: Value) -> Value:
         if not all(isinstance(one, int | float) and SHARES.holds(one) for one in share):
@@ -122,16 +128,36 @@ def _joined(items: tuple[Value, ...], separator: str) -> Value:
     return separator.join(format_value(item) for item in items if item is not None)
 
 
-def _contains(whole: Value, part: Value) -> Value:
+def contains(whole: Value, part: Value) -> Value:
     if isinstance(whole, str):
         return isinstance(part, str) and part in whole
     return isinstance(whole, tuple) and part in whole
 
 
-def _contains_type(types: Sequence[Type]) -> Type | None:
+def contains_type(types: Sequence[Type]) -> Type | None:
     whole, part = types
     fitting = part if whole in ("unknown", "none") else common_type("text" if whole == "text" else item_of(whole), part)
     return None if fitting is None else "bool"
+
+
+def _split(text: str, separator: str) -> Value:
+    return tuple(text.split(separator))
+
+
+def _replace(text: str, old: str, new: str) -> Value:
+    # Each letter may become as many as `new` has.
+    if old and len(text) + text.count(old) * (len(new) - len(old)) > MAX_CHARACTERS:
+        raise TooLarge("a text with these replacements is too long for a column")
+    return text.replace(old, new) if old else text
+
+
+def _sorted(items: tuple[Value, ...]) -> Value:
+    """Ascending; none come last. Numbers go before texts, as a list of unknown values may hold both."""
+    numbers = [item for item in items if isinstance(item, int | float)]
+    texts = [item for item in items if isinstance(item, str)]
+    if len(numbers) + len(texts) + items.count(None) < len(items):
+        raise ValueError("no order")
+    return (*sorted(numbers), *sorted(texts), *[None] * items.count(None))
 
 
 def _round_type(types: Sequence[Type]) -> Type:
@@ -169,8 +195,12 @@ ROW_FUNCTIONS: Mapping[str, RowFunction] = {
     "upper": _function(_TEXT, "a text", _gives("text"), str.upper),
     "strip": _function(_TEXT, "a text", _gives("text"), str.strip),
     "contains": RowFunction(
-        (_TEXT | _LIST, _ANY), ("a text or a list", "a value"), _contains_type, _contains, 2, sees_none=True
+        (_TEXT | _LIST, _ANY), ("a text or a list", "a value"), contains_type, contains, 2, sees_none=True
     ),
+    "lines": _function(_TEXT, "a text", _gives("[text]"), lambda text: tuple(text.splitlines())),
+    "split": RowFunction((_TEXT, _TEXT), ("a text", "a text"), _gives("[text]"), _split, 2),
+    "replace": RowFunction((_TEXT,) * 3, ("a text",) * 3, _gives("text"), _replace, 3),
+    "sort": _function(frozenset({"[int]", "[float]", "[text]"}), "a list of numbers or texts", common_of, _sorted),
     "join": RowFunction((_LIST, _TEXT), ("a list", "a text"), _gives("text"), _joined, 2),
     "if": RowFunction(
         (frozenset({"bool"}), _ANY, _ANY),
@@ -226,6 +256,20 @@ def _quantile(values: Sequence[Value], share: float) -> float | None:
     return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part
 
 
+def _median(values: Sequence[Value]) -> float | None:
+    return _quantile(values, 0.5)
+
+
+def _ranks(values: Sequence[Value]) -> list[Value]:
+    """1 for the greatest; of equal ones the first comes first, and none come last: the order of `keep`."""
+    order = sorted(range(len(values)), key=lambda place: (values[place] is None, -_number(values[place])))
+    return [rank + 1 for rank in sorted(range(len(order)), key=order.__getitem__)]
+
+
+def _number(value: Value) -> int | float:
+    return value if isinstance(value, int | float) else 0
+
+
 def _sum_type(type_: Type) -> Type:
     return "int" if type_ in ("bool", "none") else type_
 
@@ -240,10 +284,13 @@ AGGREGATES: Mapping[str, Aggregate] = {
     "min": Aggregate(NUMBERS, "a number", lambda type_: type_, lambda values: _least(*values)),
     "max": Aggregate(NUMBERS, "a number", lambda type_: type_, lambda values: _greatest(*values)),
     "std": Aggregate(_COUNTED, "a number or a bool", lambda type_: "float", _std),
+    "median": Aggregate(NUMBERS, "a number", lambda type_: "float", _median),
     "quantile": Aggregate(NUMBERS, "a number", lambda type_: "float", _quantile, takes_share=True),
     "any": Aggregate(frozenset({"bool"}), "a bool", lambda type_: "bool", lambda values: any(map(bool, values))),
     "all": Aggregate(frozenset({"bool"}), "a bool", lambda type_: "bool", lambda values: all(map(bool, values))),
     "first": Aggregate(_ANY, "a value", lambda type_: type_, lambda values: values[0] if values else None),
     "last": Aggregate(_ANY, "a value", lambda type_: type_, lambda values: values[-1] if values else None),
     "list": Aggregate(_ANY, "a value", list_of, tuple),
+    "number": Aggregate(_ANY, "a value", lambda type_: "int", len, of_each=lambda values: range(1, len(values) + 1)),
+    "rank": Aggregate(NUMBERS, "a number", lambda type_: "int", len, of_each=_ranks),
 }

@@ -110,6 +110,21 @@ def quantile(value: builtins.float, share: builtins.float, *, per: object = None
     return cast(builtins.float, _apply("quantile", value, share, per=per))
 
 
+def median(value: builtins.float, *, per: object = None) -> builtins.float:
+    """The value in the middle over the rows; of two, what lies between them."""
+    return cast(builtins.float, _apply("median", value, per=per))
+
+
+def number(*, per: object = None) -> builtins.int:
+    """The number of the row, from 1."""
+    return cast(builtins.int, _apply("number", per=per))
+
+
+def rank(value: builtins.float, *, per: object = None) -> builtins.int:
+    """The place of the row by a value: 1 for the greatest; of equal ones the first row comes first, none last."""
+    return cast(builtins.int, _apply("rank", value, per=per))
+
+
 def min(*values: N, per: object = None) -> N:
     """The least of several values, or of one value over the rows."""
     return cast(N, _apply("min", *values, per=per))
@@ -183,6 +198,26 @@ def strip(text: str) -> str:
 def contains(whole: object, part: object) -> bool:
     """Whether a text holds another, or a list a value."""
     return cast(bool, _apply("contains", whole, part))
+
+
+def lines(text: str) -> builtins.list[str]:
+    """The lines of a text, without their ends."""
+    return cast("builtins.list[str]", _apply("lines", text))
+
+
+def split(text: str, separator: str) -> builtins.list[str]:
+    """The parts of a text between separators."""
+    return cast("builtins.list[str]", _apply("split", text, separator))
+
+
+def replace(text: str, old: str, new: str) -> str:
+    """A text with another in each place of a part."""
+    return cast(str, _apply("replace", text, old, new))
+
+
+def sort(values: builtins.list[T]) -> builtins.list[T]:
+    """A list of numbers or texts, ascending."""
+    return cast("builtins.list[T]", _apply("sort", values))
 
 
 def join(values: object, separator: str) -> str:

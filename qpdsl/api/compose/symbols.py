@@ -82,7 +82,13 @@ class Symbol:
         return self
 
     def __getitem__(self, step: object) -> Symbol:
-        """A field of a record, or a place in a list: `item["name"]`, `steps[0]`."""
+        """A field of a record, a place in a list, or a part: `item["name"]`, `steps[0]`, `steps[i]`, `steps[1:]`."""
+        if isinstance(step, slice) and step.step is None:
+            start, stop = (None if end is None else convert(end, NOWHERE) for end in (step.start, step.stop))
+            return Symbol(ast.Slice(self.node, start, stop, span=self.node.span))
+        is_place = type(step) is int and not isinstance(self.node, ast.Name | ast.Path)
+        if isinstance(step, Symbol) or is_place:
+            return Symbol(ast.Item(self.node, convert(step, NOWHERE), span=self.node.span))
         known = (isinstance(step, str) and _FIELD.fullmatch(step)) or type(step) is int
         match self.node:
             case ast.Name() as base if known:

@@ -25,7 +25,7 @@ COLUMNS = {
     "items": f"[{RECORD}]",
     "any": "unknown",
 }
-OPERATORS = [*"+-*/%<", "==", "!=", ">=", "and", "or"]
+OPERATORS = [*"+-*/%<", "==", "!=", ">=", "in", "and", "or"]
 # How often a random expression is of one type throughout, at least.
 SOUND = 0.25
 
@@ -56,6 +56,9 @@ class Expressions:
                 f"[{inner[0]}, {inner[1]}]",
                 f"{{a: {inner[0]}, b: {inner[1]}}}" if depth == 3 else inner[0],
                 f"({inner[0]}) matches /a/",
+                f"({inner[0]})[{inner[1]}]",
+                f"({inner[0]})[({inner[1]}):{pick.choice(['', f'({inner[2]})'])}]",
+                f"number({per.strip()})",
             ]
         )
 
