@@ -29,6 +29,10 @@ def ruled(stages: str) -> PhysicalPlan:
         ("where count(a per a) > 1", False),
         ("let b = first(a) | where a == b", False),
         ("score prm given text(count()) into s", False),
+        ("where rank(tokens) == 1", False),
+        ("let b = [a][number() - 1] | where a == b", False),
+        ("let b = max([tokens, 1]) | where b > 1", False),
+        ("let b = [a][0] | where a == b", True),
     ],
 )
 def test_a_vote_is_decided_early_where_each_row_is_looked_at_by_itself(between: str, decided: bool) -> None:

@@ -60,7 +60,7 @@ def test_every_rule_makes_plans_that_are_well_formed(part: int) -> None:
 def test_the_random_programs_have_blocks_that_nobody_reads() -> None:
     """Else the test above would show little."""
     emptied: Counter[str] = Counter()
-    for seed in range(120):
+    for seed in range(200):
         try:
             program = program_of(random_search(seed), "p", ENVIRONMENT)
         except QpError:

@@ -210,4 +210,4 @@ def test_the_random_programs_meet_every_rule() -> None:
             met.update({rule.name for rule in RULES for node in nodes if rule.stands(node)})
             met["drop_unread"] += naive is not None and len(nodes) < len(list(everything(naive.ops)))
     assert len(seeds) > 0.9 * PROGRAMS
-    assert all(met[name] >= 3 for name in NAMES if name not in _OTHER_TESTS), met
+    assert all(met[name] >= 2 for name in NAMES if name not in _OTHER_TESTS), met

@@ -360,6 +360,9 @@ class ProgramGenerator:
                 f"{pick.choice(['mean', 'sum', 'count'])}{self.brackets(f'{left} per group', comma=False)}",
                 f"{pick.choice(['count()', 'count(per text)', 'item.a', 'steps[0].b', 'item[-1]'])} - {left}",
                 f"if{self.brackets('finished', left, right)}",
+                f"rank{self.brackets(f'{left} per group', comma=False)} - median{self.brackets('item.a', comma=False)}",
+                f"{self.list(0)}{self.brackets(left, opening='[', closing=']', comma=False)}",
+                f"sum{self.brackets(f'item[{left}:{right}]', comma=False)}",
             ]
         )
 
@@ -389,7 +392,13 @@ class ProgramGenerator:
         left, right = self.condition(depth - 1), self.condition(depth - 1)
         joined = f"{left} {pick.choice(['and', 'or'])} {right}"
         return pick.choice(
-            [joined, f"not {left}", self.brackets(joined, comma=False), f"not {self.brackets(left, comma=False)}"]
+            [
+                joined,
+                f"not {left}",
+                f"{self.number(0)} in {self.list(0)}",
+                self.brackets(joined, comma=False),
+                f"not {self.brackets(left, comma=False)}",
+            ]
         )
 
 

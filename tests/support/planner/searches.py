@@ -151,6 +151,7 @@ class SearchGenerator:
     def where(self) -> str:
         conditions = ["tokens > 2", "not finished", "finished", 'finish != "length"', "text matches /[0-9]/"]
         conditions += ["tokens >= mean(tokens)", "count(per group) > 1 or tokens > 4"]
+        conditions += ["rank(logprob per group) < 3", "number() > 1 or tokens > 4", '"1" in text']
         conditions += [f"{column} != none" for column in self.texts]
         conditions += [f"{column} > 0.3 or {column} == none" for column in self.numbers]
         return f"where {self.chance.choice(conditions)}"
@@ -176,7 +177,8 @@ class SearchGenerator:
         return f'join j = {value} sep=" "{per}'
 
     def let(self) -> str:
-        value = f"{self.value()} + count({self.per().strip()})"
+        of_all = [f"count({self.per().strip()})", f"rank({self.value()}{self.per()})", f"number({self.per().strip()})"]
+        value = f"{self.value()} + {self.chance.choice([*of_all, '[2, 0][tokens % 2]', 'max([1, tokens])'])}"
         self.numbers = [*dict.fromkeys([*self.numbers, "v"])]
         return f"let v = {value}"
 
