@@ -9,6 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,6 +18,7 @@ pytest.importorskip("uvicorn", reason="serving needs qpdsl[serve]")
 
 from qpdsl.serve.http.listening import LoopTroubles
 from qpdsl.serve.http.routes import Limits
+from tests.support.serving.replies import until
 from tests.support.serving.running_server import Running, running
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -27,7 +29,9 @@ SECONDS = 0.4
 @pytest.fixture(scope="module")
 def brief() -> Iterator[Running]:
     """A server that waits for little."""
-    with running([], expose=["llm=zoo/counting"], limits=Limits(receive=SECONDS), max_connections=8) as server:
+    with running(
+        [], expose=["llm=zoo/counting"], limits=Limits(receive=SECONDS, unread=SECONDS), max_connections=8
+    ) as server:
         yield server
 
 
@@ -114,6 +118,31 @@ def test_a_length_and_chunks_together(brief: Running) -> None:
     with connected(brief) as connection:
         connection.sendall(HEAD + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n" + smuggled)
         assert statuses(said(connection)) == [400]
+
+
+# The answer to each repeats its path.
+ASKED = (b"GET /" + b"x" * 50_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n") * 200
+
+
+def test_a_client_that_takes_nothing(brief: Running) -> None:
+    """Its connection does not stay for ever."""
+    asked = ASKED
+    with connected(brief) as connection:
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):
+            while asked:
+                asked = asked[connection.send(asked) :]
+        until(lambda: not brief.listening._server.server_state.connections)
+
+
+def test_a_client_that_takes_a_little_now_and_then(brief: Running) -> None:
+    with connected(brief) as connection, ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(connection.sendall, ASKED)
+        answers = b""
+        while answers.count(b" 404 ") < 200:
+            answers += connection.recv(1 << 16)
+            time.sleep(SECONDS / 50)
+        sent.result()
 
 
 def test_too_many_connections(brief: Running) -> None:
