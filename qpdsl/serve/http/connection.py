@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
+import termios
+from array import array
 from http import HTTPStatus
 
 import h11
@@ -83,15 +87,22 @@ class ClientConnection(H11Protocol):
 
     def _watch(self) -> None:
         """Sees to it that the client takes what there is for it; a transport that closes waits for that too."""
-        if self._sending is None and (left := self.transport.get_write_buffer_size()):
-            self._sending = self.loop.call_later(self.unread, self._unread, left)
+        if self._sending is None and self.transport.get_write_buffer_size():
+            self._sending = self.loop.call_later(self.unread, self._unread, self._left())
 
     def _unread(self, before: int) -> None:
         self._sending = None
-        if self.transport.get_write_buffer_size() < before:
+        if self._left() < before:
             self._watch()
         else:
             self.transport.abort()
+
+    def _left(self) -> int:
+        """Bytes that the client has not taken: here, and in the kernel, which asks for more only now and then."""
+        kernel = array("i", [0])
+        with contextlib.suppress(OSError, ValueError):
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, kernel)
+        return self.transport.get_write_buffer_size() + kernel[0]
 
     def _stop_watching(self) -> None:
         if self._sending is not None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -52,8 +53,8 @@ class Limits:
     """Bodies of up to `body` bytes, sent within `receive` seconds; `running` requests at once and `waiting` more.
 
     Of one key at most `per_key` run, None for any number. Each may take `seconds`, None for any. A stream in which
-    nothing happens for `quiet` seconds gets a comment. A client that takes nothing of an answer for `unread` seconds is
-    cut off. With `orders` clients may say which request goes first.
+    nothing happens for `quiet` seconds gets a comment. With `orders` clients may say which request goes first. A client
+    that takes nothing of an answer for `unread` seconds is cut off.
     """
 
     body: int = 4 << 20
@@ -62,9 +63,9 @@ class Limits:
     seconds: float | None = None
     quiet: float = 15.0
     receive: float = 30.0
-    unread: float = 60.0
     per_key: int | None = None
     orders: bool = False
+    unread: float = 60.0
 
 
 class ServerApp:
@@ -367,9 +368,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON, in which no name stands twice: who reads it before may go by the other (RFC 8259)."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise Refusal(f"an object in the body has the field `{shorten(twice)}` twice", shorten(twice))
+        twice = shorten(Counter(name for name, _ in pairs).most_common(1)[0][0])
+        raise Refusal(f"an object in the body has the field `{twice}` twice", twice)
     return found
 
 

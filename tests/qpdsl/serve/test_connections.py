@@ -9,13 +9,13 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 pytest.importorskip("starlette", reason="serving needs qpdsl[serve]")
 pytest.importorskip("uvicorn", reason="serving needs qpdsl[serve]")
 
+from qpdsl.serve.http.connection import ClientConnection
 from qpdsl.serve.http.listening import LoopTroubles
 from qpdsl.serve.http.routes import Limits
 from tests.support.serving.replies import until
@@ -121,7 +121,7 @@ def test_a_length_and_chunks_together(brief: Running) -> None:
 
 
 # The answer to each repeats its path.
-ASKED = (b"GET /" + b"x" * 50_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n") * 200
+ASKED = (b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n") * 500
 
 
 def test_a_client_that_takes_nothing(brief: Running) -> None:
@@ -135,14 +135,38 @@ def test_a_client_that_takes_nothing(brief: Running) -> None:
         until(lambda: not brief.listening._server.server_state.connections)
 
 
-def test_a_client_that_takes_a_little_now_and_then(brief: Running) -> None:
-    with connected(brief) as connection, ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(connection.sendall, ASKED)
-        answers = b""
-        while answers.count(b" 404 ") < 200:
-            answers += connection.recv(1 << 16)
-            time.sleep(SECONDS / 50)
-        sent.result()
+class Sending:
+    """A transport that has `left` bytes to send, one number for each look at it, and the last one from then on."""
+
+    def __init__(self, left: list[int]) -> None:
+        self._left = left
+        self.aborted = asyncio.Event()
+
+    def get_write_buffer_size(self) -> int:
+        return self._left.pop(0) if len(self._left) > 1 else self._left[0]
+
+    def get_extra_info(self, name: str) -> socket.socket:
+        # It has no descriptor any more.
+        gone = socket.socket()
+        gone.close()
+        return gone
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+def test_a_client_that_takes_a_little_now_and_then() -> None:
+    async def check() -> None:
+        left = [60, 60, 50, 50, 50, 40, 40, 40, 30, 30, 30]
+        transport = Sending(left)
+        connection = ClientConnection.__new__(ClientConnection)
+        connection.loop, connection.unread = asyncio.get_running_loop(), 0.01
+        connection.transport = transport  # type: ignore[assignment]
+        connection._watch()
+        await asyncio.wait_for(transport.aborted.wait(), 10)
+        assert left == [30]
+
+    asyncio.run(check())
 
 
 def test_too_many_connections(brief: Running) -> None:
