@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from qpdsl.errors import UsageError
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
+from qpdsl.grammar.literals.regex import only_text, parse
 from qpdsl.grammar.source import Span
+from qpdsl.grammar.suggest import listed
 from qpdsl.planner.names.scope import word_span
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
@@ -20,12 +23,30 @@ from qpdsl.planner.values.value import Value
 def check_thoughts(plan: PhysicalPlan, models: Mapping[str, TextModel]) -> None:
     """Raises QpError where a stage asks for a thought that its model has not, or stops at a token that text never has.
 
-    `models` are the models by id; one whose tokens only its server knows is left to the server. What is known only row
-    by row is left to the run.
+    So does a budget of thoughts that no model of the program has, but a UsageError where the caller set it. `models`
+    are the models by id; one whose tokens only its server knows is left to the server. What is known only row by row is
+    left to the run.
     """
     found = [fault for op, place in _generates(plan.ops, None) for fault in _Stage(plan, op, models).faults(place)]
+    if plan.budget is not None and plan.budget.unit == "thought_tokens":
+        found += _of_budget(plan, plan.budget, models)
     if found:
         raise QpError(found, plan.source)
+
+
+def _of_budget(plan: PhysicalPlan, budget: ast.Budget, models: Mapping[str, TextModel]) -> Iterator[Diagnostic]:
+    """That a budget counts thoughts, and none of the models that write has any."""
+    writers = {plan.models[op.model.name]: op.model.name for op, _ in _generates(plan.ops, None)}
+    loaded = [models.get(id) for id in writers]
+    if any(model is None or not model.own_tokens or model.thinking is not None for model in loaded):
+        return
+    are = "is not known to think before it answers" if len(writers) == 1 else "are not known to think"
+    message = f"a budget of `thought_tokens` counts thoughts, and {listed(writers.values(), last='and')} {are}"
+    help = "a budget of `tokens` counts all that is drawn"
+    if not budget.span.end:
+        raise UsageError(f"`--budget`: {message}", help)
+    notes = tuple(f"`{name}` is `{id}`" for id, name in writers.items())
+    yield Diagnostic("QP404", message, budget.span, "no thought", notes=notes, help=help)
 
 
 def _generates(chain: tuple[PhysicalOp, ...], place: Span | None) -> Iterator[tuple[ops.Generate, Span | None]]:
@@ -74,7 +95,7 @@ class _Stage:
         stop = self._op.stop
         entries = stop.items if isinstance(stop, ast.ListLiteral) else () if stop is None else (stop,)
         for entry in entries:
-            texts = None if isinstance(entry, ast.Regex) else self._value(entry)
+            texts = only_text(parse(entry.pattern)) if isinstance(entry, ast.Regex) else self._value(entry)
             for text in texts if isinstance(texts, tuple) else (texts,):
                 if isinstance(text, str) and (token := text.strip()) in model.special_texts:
                     yield self._of_stop(model, token, entry.span)

@@ -264,7 +264,8 @@ def _read(path: Path, *state: int) -> GGUFModel:
             f"`{name}` is of the architecture `{header.architecture}`; of GGUF files these are read: {known}. "
             "The model's safetensors files may run"
         )
-    if header.metadata.get("tokenizer.ggml.model") is None:
+    tokens = header.metadata.get(f"{_TOKENIZER}tokens")
+    if header.metadata.get(f"{_TOKENIZER}model") is None or not isinstance(tokens, tuple):
         raise CheckpointError(f"`{name}` has no tokenizer")
     return GGUFModel(header, _config(header, family), _generation_config(header), _tensors(header, family))
 

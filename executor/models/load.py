@@ -395,6 +395,10 @@ class _Loading:
         if head is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
             raise self._error(f"transformers has no causal language model of its model_type, `{config.model_type}`")
         architecture = AutoModelForCausalLM if head is None else AutoModel
+        layers, stored = getattr(config.get_text_config(), "num_hidden_layers", 0), len(self.folder.tensors)
+        if isinstance(layers, int) and layers > stored:
+            # Making them would take long, before each of them is found missing.
+            raise self._error(f"its files have {stored:,} tensors, too few for {layers:,} layers")
 
         def loaded(config: PretrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
             model, info = architecture.from_pretrained(
@@ -410,9 +414,9 @@ class _Loading:
             return model, info
 
         # On a GPU the packages have kernels.
-        layers = self.folder.quantized if self.device == "cpu" else None
+        quantized = self.folder.quantized if self.device == "cpu" else None
         try:
-            model, info = self._stored(loaded, config, layers) or loaded(config)
+            model, info = self._stored(loaded, config, quantized) or loaded(config)
             model.eval().to(self.device)
         except Exception as error:
             reason = self._reason(error)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Below this temperature logits divided by it leave the range of float32, and any sampling has long become greedy.
 _MIN_TEMPERATURE = 1e-6
+# Above this one they would become 0, all alike, and a filter would cut none of them; sampling has long become uniform.
+_MAX_TEMPERATURE = 1e30
 
 # What an engine may be able to do for a model (see `Capabilities`).
 Feature = Literal[
@@ -78,6 +80,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if self.temperature < 0:
             raise ValueError(f"temperature must be at least 0, not {self.temperature}")
+        if self.temperature > _MAX_TEMPERATURE:
+            object.__setattr__(self, "temperature", _MAX_TEMPERATURE)
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be at least 1, not {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:

@@ -18,7 +18,7 @@ from qpdsl.executor.runtime.generate.decided_vote import run_decided_vote
 from qpdsl.executor.runtime.generate.generate import generate
 from qpdsl.executor.runtime.generate.speculative_expansion import SpeculativeExpansion
 from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, JsonValue, Row
-from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError, Services, Usage
+from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError, Services, Usage, check_rows
 from qpdsl.executor.runtime.instance.internal_error import internal_error
 from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_copies, emit_done, emit_started
 from qpdsl.executor.runtime.instance.row_tasks import RowClock, together
@@ -345,6 +345,7 @@ async def _branch(node: PhysicalOp, rows: Candidates, instance: Instance) -> Can
 
     An arm that would make the rows of an earlier arm again gets copies of them, on its own paths.
     """
+    check_rows(len(rows) * len(node.arms))
     same_as = node.strategy.same_as if isinstance(node.strategy, BranchStrategy) else (None,) * len(node.arms)
     distinct = [index for index, first in enumerate(same_as) if first is None]
     marks = {index: _ArmIndex(index) for index in distinct}

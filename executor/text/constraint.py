@@ -22,6 +22,8 @@ from llguidance.numpy import (
 )
 from transformers import PreTrainedTokenizerFast
 
+from qpdsl.executor.text.compile_check import COMPILE_CHECK
+
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
@@ -67,6 +69,7 @@ class _Key(NamedTuple):
     kind: str
     source: str
     bounded: bool
+    owner: str
 
 
 class ConstraintError(Exception):
@@ -104,12 +107,13 @@ class Constrainer:
         own = partial(json_grammar, any_spacing=any_spacing)
         self._grammars: dict[str, Callable[[str], str]] = {**_GRAMMARS, "json_schema": own}
 
-    def masks(self, kind: str, source: str, *, bounded: bool = False) -> Callable[[], TokenMask]:
+    def masks(self, kind: str, source: str, *, bounded: bool = False, owner: str = "") -> Callable[[], TokenMask]:
         """Makes a fresh mask for each sample. `kind` is `json_schema`, `regex` or `grammar`. Raises ConstraintError.
 
-        The masks of a `bounded` one fail where a step takes them more than a few milliseconds.
+        A `bounded` one compiles in about a second, and its masks fail where a step takes them more than a few
+        milliseconds. Only those of the same `owner` are found again: who is fast knows that another was before.
         """
-        key = _Key(kind, source, bounded)
+        key = _Key(kind, source, bounded, owner)
         with self._lock:
             matcher = self._compiled.get(key)
             if matcher is not None:
@@ -123,7 +127,10 @@ class Constrainer:
     def _compile(self, key: _Key) -> LLMatcher:
         limits = LLParserLimits(step_max_items=_BOUNDED_ITEMS) if key.bounded else None
         try:
-            matcher = LLMatcher(self._tokens, self._grammars[key.kind](key.source), log_level=0, limits=limits)
+            grammar = self._grammars[key.kind](key.source)
+            if key.bounded and (trouble := COMPILE_CHECK.trouble(grammar)) is not None:
+                raise ConstraintError(trouble)
+            matcher = LLMatcher(self._tokens, grammar, log_level=0, limits=limits)
         except ValueError as error:
             raise ConstraintError(_first_line(str(error))) from error
         if not matcher.is_error():

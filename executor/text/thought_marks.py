@@ -121,13 +121,17 @@ class ThoughtMarks:
         """Parts the tokens of a turn. `inside`: it begins in the thought."""
         place, since = self._begins(tokens, inside=inside)
         if place == "answer":
-            return Parted("answer", None, self._plain.text(tokens), 0)
+            return self.answer(tokens)
         found = None if place == "opening" else self.closed(tokens, since)
         if found is None:
             return Parted(place, self._plain.text(tokens[since:]).strip(), "", len(tokens))
         start, end = found
         thought = self._plain.text(tokens[since:start]) if self._close is not None else self._before(tokens[since:end])
         return Parted("answer", thought.strip(), self._after(tokens, since, end), end)
+
+    def answer(self, tokens: Tokens) -> Parted:
+        """A turn in which nothing is thought."""
+        return Parted("answer", None, self._plain.text(tokens), 0)
 
     def unclosed(self, tokens: Tokens, *, inside: bool) -> Tokens:
         """The tokens of a turn up to the mark that closes its thought."""

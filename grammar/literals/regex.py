@@ -249,6 +249,22 @@ def nullable(tree: Tree) -> bool:
     return True
 
 
+def only_text(tree: Tree) -> str | None:
+    """The one text that the tree matches; None where there are several, or none."""
+    match tree:
+        case CharacterSet(ranges=((first, last),)) if first == last:
+            return chr(first)
+        case Concatenation(items=items):
+            texts = [only_text(item) for item in items]
+            return None if None in texts else "".join(filter(None, texts))
+        case Repetition(item=item, least=least, most=most) if least == most:
+            text = only_text(item)
+            return None if text is None else text * least
+        case Group(item=item):
+            return only_text(item)
+    return None
+
+
 def has_group(tree: Tree) -> bool:
     """Whether group 1 stands in the tree, be it where it can never take part."""
     match tree:

@@ -58,6 +58,7 @@ def plan(program: LogicalProgram, reads: tuple[str, ...] | None = None, *, suppo
         equivalence="lossy" if lossy else "exact",
         within=_tolerance(program.within, lossy=lossy),
         prefer=program.prefer,
+        budget=program.budget,
         reads=reads,
         support=support,
     )

@@ -134,6 +134,7 @@ def strategy_plan(
         score_column=program.score_column,
         equivalence=loosest,
         within=loose,
+        budget=program.budget,
         in_flight=max((plan.in_flight for plan in own if plan.in_flight is not None), default=None),
         floor=max(plan.floor for plan in own),
         rules=tuple(dict.fromkeys(rule for plan in own for rule in plan.rules)),

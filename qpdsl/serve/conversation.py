@@ -22,6 +22,8 @@ MAX_TURNS = 4096
 ROLES = ("system", "developer", "user", "assistant")
 # What a client may send back with a turn that it got: nothing is said by these where they are empty.
 _EMPTY = ("tool_calls", "function_call", "refusal", "audio", "annotations", "name")
+# Of a part; what a cache is told says nothing of the answer.
+_OF_PARTS = ("type", "text", "cache_control")
 # What the assistant thought before it answered.
 THOUGHTS = ("reasoning_content", "reasoning")
 Turn = Mapping[str, str]
@@ -110,9 +112,13 @@ def _turn(where: str, turn: Any) -> Turn:
         if value:
             raise Refusal(f"`{where}` has `{name}`, which is not supported here", "messages")
     read = {"role": "system" if role == "developer" else str(role), "content": _content(where, turn.get("content"))}
-    thought = next((turn[name] for name in THOUGHTS if turn.get(name)), "")
-    if thought and (role != "assistant" or not isinstance(thought, str)):
+    thoughts = [turn[name] for name in THOUGHTS if turn.get(name) not in (None, "")]
+    if thoughts and (role != "assistant" or not all(isinstance(thought, str) for thought in thoughts)):
         raise Refusal(f"`{where}` has a thought, which is a text of the assistant's", "messages")
+    if len(set(thoughts)) > 1:
+        names = " and ".join(f"`{name}`" for name in THOUGHTS)
+        raise Refusal(f"{names} of `{where}` are not the same", "messages")
+    thought = next(iter(thoughts), "")
     return {**read, "reasoning_content": thought} if thought else read
 
 
@@ -127,5 +133,8 @@ def _content(where: str, content: Any) -> str:
         if kind not in ("text", "input_text") or not isinstance(part.get("text"), str):
             what = f"a part of the type `{kind}`" if isinstance(kind, str) else "a part without a type"
             raise Refusal(f"`{where}` has {what}, and only text is read here", "messages")
+        for name, value in part.items():
+            if name not in _OF_PARTS and value:
+                raise Refusal(unknown(name, ("type", "text"), f"a part of `{where}` has the unknown field"), "messages")
         parts.append(part["text"])
     return "".join(parts)

@@ -20,6 +20,7 @@ from qpdsl.serve.completion_request import CompletionRequest, Endpoint, Refusal
 from qpdsl.serve.constraint_bounds import check_choices, check_schema, check_text
 from qpdsl.serve.conversation import read_messages
 from qpdsl.serve.passthrough_request import PassthroughRequest
+from qpdsl.serve.response_format import read_response_format
 from qpdsl.serve.thinking_fields import THINKING_FIELDS, AskedThinking
 
 _HONOURED = (
@@ -124,7 +125,7 @@ class PassthroughModel:
             eos=(frozenset() if request.flag("ignore_eos") else self._model.eos) | frozenset(stop_ids),
             stops=request.stops(),
             keeps_stop=request.flag("include_stop_str_in_output"),
-            mask=None if constraint is None else self._masks(constraint),
+            mask=None if constraint is None else self._masks(constraint, request.client.owner),
             constraint=constraint,
             logprobs=logprobs,
             greedy_top=top > 0,
@@ -168,6 +169,7 @@ class PassthroughModel:
         if is_text(self._model.tokenizer):
             raise Refusal(self._unknown_tokens(), "model")
         request = CompletionRequest("chat" if "messages" in body else "text", body)
+        _refuse(request, "stream")
         request.refuse_others(
             (
                 *("add_special_tokens", "return_token_strs", "add_generation_prompt", "continue_final_message"),
@@ -197,7 +199,10 @@ class PassthroughModel:
         """The answer of vLLM's `/detokenize`: the text of `tokens`. Raises Refusal."""
         if is_text(self._model.tokenizer):
             raise Refusal(self._unknown_tokens(), "model")
-        tokens = _ids(CompletionRequest("text", body), "tokens", self._model.width)
+        request = CompletionRequest("text", body)
+        _refuse(request, "prompt", "stream")
+        request.refuse_others(("tokens",), {})
+        tokens = _ids(request, "tokens", self._model.width)
         if len(tokens) > self._model.max_positions:
             raise Refusal(f"`tokens` has {len(tokens):,} ids, and a context {self._model.max_positions:,}", "tokens")
         return {"prompt": self._model.backend.decode(list(tokens), skip_special_tokens=False)}
@@ -273,12 +278,12 @@ class PassthroughModel:
             raise _too_long(most, longest, 1)
         return min(bound, most - longest)
 
-    def _masks(self, constraint: SampleConstraint) -> Callable[[], Mask]:
+    def _masks(self, constraint: SampleConstraint, owner: str) -> Callable[[], Mask]:
         kind, source = constraint.kind, constraint.source
         if kind == "choice":
             kind, source = "grammar", "start: " + " | ".join(json.dumps(text) for text in json.loads(source))
         try:
-            return self._model.constrainer.masks(kind, source, bounded=True)
+            return self._model.constrainer.masks(kind, source, bounded=True, owner=owner)
         except ConstraintError as error:
             raise Refusal(f"`{self.name}` cannot be held to this: {error}", "structured_outputs") from error
 
@@ -348,18 +353,13 @@ def _constraint(request: CompletionRequest) -> SampleConstraint | None:
 
 
 def _format(asked: Any) -> SampleConstraint | None:
-    if asked is None:
-        return None
-    kind = asked.get("type") if isinstance(asked, dict) else None
+    kind, schema = read_response_format(asked)
     if kind == "text":
         return None
     if kind == "json_object":
         return SampleConstraint("json_schema", '{"type": "object"}')
-    described = asked.get("json_schema") if kind == "json_schema" else None
-    schema = described.get("schema") if isinstance(described, dict) else None
-    if not isinstance(schema, dict):
-        message = '`response_format` is {"type": "text"}, {"type": "json_object"}, or of the type `json_schema` with '
-        raise Refusal(message + '{"json_schema": {"name": …, "schema": {…}}}', "response_format")
+    if isinstance(schema, bool):
+        raise Refusal("the schema of `response_format` is an object", "response_format")
     return _schema_constraint(schema, "response_format")
 
 
@@ -385,6 +385,13 @@ def _checked_ids(value: Any, name: str, width: int) -> tuple[int, ...]:
         if not 0 <= id < width:
             raise Refusal(f"`{name}` has the id {id}, which is not in the vocabulary of {width:,} tokens", name)
     return tuple(value)
+
+
+def _refuse(request: CompletionRequest, *names: str) -> None:
+    """Raises Refusal for fields that answers have, and the tokens of a text have not."""
+    for name in names:
+        if request.get(name):
+            raise Refusal(f"`{name}` is not supported here: leave it out", name, code="unsupported_parameter")
 
 
 def _refuse_prompt() -> NoReturn:

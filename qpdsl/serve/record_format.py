@@ -15,8 +15,8 @@ from typing import Any
 
 from qpdsl.planner.values.value import dumps
 from qpdsl.serve.completion_request import Refusal
+from qpdsl.serve.response_format import FIELD, read_response_format
 
-_FORMATS = ("text", "json_object", "json_schema")
 # What says nothing of the values.
 _NOTES = {"$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated", "$defs"}
 _NOTES |= {"definitions", "readOnly", "writeOnly"}
@@ -51,11 +51,7 @@ def read_format(asked: Any, program: str, schema: str | None) -> RecordFormat | 
 
     `schema` is the JSON Schema of the record that it returns, as text; None where it returns no record.
     """
-    if asked is None:
-        return None
-    kind = asked.get("type") if isinstance(asked, dict) else None
-    if kind not in _FORMATS:
-        raise _refused("`response_format` has the type `text`, `json_object` or `json_schema`")
+    kind, wanted = read_response_format(asked)
     if kind == "text":
         return None
     if schema is None:
@@ -65,10 +61,6 @@ def read_format(asked: Any, program: str, schema: str | None) -> RecordFormat | 
         if not satisfies(own, {"type": "object"}):
             raise _refused(f"`{program}` returns JSON, but not always an object: leave out `response_format`")
         return None
-    described = asked.get("json_schema")
-    wanted = described.get("schema") if isinstance(described, dict) else None
-    if not isinstance(wanted, dict | bool):
-        raise _refused('a format of the type `json_schema` has {"json_schema": {"name": …, "schema": {…}}}')
     if satisfies(own, wanted):
         return None
     if not satisfies(own, wanted, fills=True):
@@ -88,7 +80,7 @@ def satisfies(own: Schema, wanted: Schema, *, fills: bool = False) -> bool:
 
 
 def _refused(message: str) -> Refusal:
-    return Refusal(message, "response_format")
+    return Refusal(message, FIELD)
 
 
 def _filled(value: Any, wanted: Schema, root: Schema, depth: int) -> Any:

@@ -49,6 +49,10 @@ class AskedThinking:
             message = "`reasoning_effort` and `chat_template_kwargs` do not say the same of thinking"
             raise Refusal(message, "reasoning_effort")
         if bound == 0 and "off" not in (effort, switched):
+            if effort or switched:
+                other = "reasoning_effort" if effort else "chat_template_kwargs"
+                message = f"`thinking_token_budget` 0 and `{other}` do not say the same of thinking"
+                raise Refusal(message, "thinking_token_budget")
             return cls("off", None, "thinking_token_budget")
         field = "reasoning_effort" if effort else "chat_template_kwargs" if switched else ""
         return cls(effort or switched or "", bound, field or ("" if bound is None else "thinking_token_budget"))

@@ -18,10 +18,11 @@ import pytest
 from qpdsl import zoo
 from qpdsl.cli.exits import Exit
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
+from qpdsl.executor.checkpoint.gguf_families import GGUFModel
 from qpdsl.executor.checkpoint.gguf_header import GGUFHeader
 from qpdsl.executor.checkpoint.model_folder import TEXTS, ModelFolder
 from qpdsl.executor.checkpoint.safe_files import tensor_shapes
-from qpdsl.executor.models.load import load_tokens
+from qpdsl.executor.models.load import load, load_tokens
 from qpdsl.executor.text import chat_template
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.context import template_strips
@@ -30,7 +31,7 @@ from qpdsl.runs.store.run_file import RunFile, RunFileError
 from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.runs.store.run_record import RowRecord
 from tests.support.cli import Run
-from tests.support.executor.gguf_files import floats, gguf_bytes
+from tests.support.executor.gguf_files import family_model, floats, gguf_bytes, write_gguf
 from tests.support.executor.model_files import weights, write_model
 from tests.support.saved_runs import outcome, record
 from tests.support.tui.traces import BEAM
@@ -100,6 +101,36 @@ def test_headers_of_gguf_files(tmp_path: Path) -> None:
         file.write_bytes(data[: chance.choice([len(data), chance.randrange(len(data))])])
         with contextlib.suppress(CheckpointError):
             GGUFHeader.of(file)
+
+
+# What stands in the place of a setting of a GGUF file.
+ODD_SETTINGS = [0, 1, 2**32 - 1, -1.0, float("inf"), float("nan"), True, "", "é", "yarn", ["a", "é"], [1, 2], [0.5]]
+
+
+def test_settings_of_gguf_files(tmp_path: Path) -> None:
+    chance, file = random.Random(5), tmp_path / "m.gguf"
+    write_gguf(file, "llama", family_model("llama"), more={"llama.rope.scaling.type": "none", "general.type": "model"})
+    header = GGUFHeader.of(file)
+    tensors = {name: (0, (1,), bytes(4)) for name in header.tensors} | {"token_embd.weight": (0, (8, 4), bytes(128))}
+    refused = 0
+    for name in header.metadata:
+        for value in chance.sample(ODD_SETTINGS, 6):
+            file.write_bytes(gguf_bytes({**header.metadata, name: value}, tensors))
+            try:
+                GGUFModel.of(file)
+            except CheckpointError as error:
+                assert "m.gguf" in str(error)
+                refused += 1
+    assert refused > 50
+
+
+def test_more_layers_than_tensors_are_refused_before_they_are_made(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(zoo.path("zoo/counting-mini"), folder)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3_000}), "utf-8")
+    with pytest.raises(ModelError, match="too few for 3,000 layers"):
+        load("m", folder, "cpu", None)
 
 
 def test_traces(qpdsl: Run, tmp_path: Path) -> None:

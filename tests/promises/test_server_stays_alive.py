@@ -54,6 +54,8 @@ BOMBS: list[Callable[[int], Any]] = [
     ),
     lambda number: schema(number, {"properties": {f"p{number}_{i}": {"type": "string"} for i in range(1_000)}}),
     lambda number: {**PROMPT, "structured_outputs": {"regex": f"{number}(.*a.{{18}}){{3}}[0-9]*"}},
+    # Whether a text matches all of these takes for ever to find.
+    lambda number: schema(number, {"allOf": [{"type": "string", "pattern": f".*a.{{{i}}}"} for i in range(1, 25)]}),
     lambda number: {**PROMPT, "prompt": f"{number} pens and " * 100_000},
     lambda number: {**PROMPT, "prompt": [[1]] * 200_000},
     lambda number: {**PROMPT, **{f"k{number}_{i}": 1 for i in range(100_000)}},

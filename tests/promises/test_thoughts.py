@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
@@ -154,6 +155,42 @@ def test_a_bound_is_reached_and_never_passed(thinker: Thinker, most: int) -> Non
     }}"""
     rows = thinker.run(plan(program_of(text, "p")), most)[0].rows
     assert max(int(str(row.columns["thought_tokens"])) for row in rows) == most
+
+
+def test_a_prompt_that_fills_the_context_is_refused_with_its_length(thinker: Thinker) -> None:
+    text = f"""model llm = "{thinker.name}"
+    program p(problem: text) -> text {{
+      chat user="{{problem}}{"é" * 300}"
+      generate llm OPTIONS
+      return text
+    }}"""
+    for options in ("max_tokens=4", "think=3 max_tokens=4", "as int(0..9)", 'think=3 as choice("a", "é")'):
+        result = thinker.run(plan(program_of(text.replace("OPTIONS", options), "p")), 0)[0]
+        assert result.fault is None and re.match(r"the context has \d+ tokens, .* takes 51[12]", result.error or "")
+
+
+def test_a_stop_in_what_could_come_before_a_thought_ends_an_answer_with_it(thinker: Thinker) -> None:
+    """White space may come before the mark that opens a thought. Where none follows it is the answer's."""
+    program = f"""model llm = "{thinker.name}"
+    program p(problem: text) -> text {{
+      chat user=problem
+      generate llm n=200 temperature=1.8 max_tokens=3 STOP
+      return text
+    }}"""
+    pairs = []
+    for seed in (1, 2):
+        whole, stopped = (
+            thinker.run(plan(program_of(program.replace("STOP", stop), "p")), seed)[0].rows
+            for stop in ("", r"stop=/[\s\x1c-\x1f]/")
+        )
+        pairs += list(zip(whole, stopped, strict=True))
+    met = 0
+    for one, two in pairs:
+        answer, found = str(one.columns["text"]), re.search(r"[\s\x1c-\x1f]", str(one.columns["text"]))
+        assert two.columns["thought"] == one.columns["thought"]
+        assert two.columns["text"] == (answer if found is None else answer[: found.end()])
+        met += found is not None and found.start() == 0
+    assert met or thinker.kind == "opens"
 
 
 def test_a_text_is_no_mark_of_a_turn_that_is_kept(thinker: Thinker) -> None:

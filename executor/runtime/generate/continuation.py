@@ -163,7 +163,8 @@ class Continuation:
         finished = finish in _FINISHED or (op.like is not None and finish == "length")
         state = self.turn.state
         if self.turn.thinks:
-            tokens, text, step, state = self._parted(tokens, op, model, finished=finished)
+            unthought = isinstance(sample.watch, ThoughtWatch) and sample.watch.unthought
+            tokens, text, step, state = self._parted(tokens, op, model, finished=finished, unthought=unthought)
             state = replace(state, tokens=self.turn.state.tokens + thought_tokens(sample))
             if isinstance(sample.watch, ThoughtWatch):
                 watch, former = sample.watch, before.figures or ()
@@ -222,14 +223,17 @@ class Continuation:
         return text, step.removeprefix(begun)
 
     def _parted(
-        self, tokens: tuple[int, ...], op: ops.Generate, model: TextModel, *, finished: bool
+        self, tokens: tuple[int, ...], op: ops.Generate, model: TextModel, *, finished: bool, unthought: bool
     ) -> tuple[tuple[int, ...], str, str, ThoughtState]:
-        """The row's tokens, its text, what this call has written of it, and its thought. A thought alone stays open."""
+        """The row's tokens, its text, what this call has written of it, and its thought. A thought alone stays open.
+
+        `unthought`: it is all answer. A stop can cut it to white space, which alone could still come before a thought.
+        """
         marks, detokenizer, inside = model.thought_marks, model.detokenizer, self.turn.state.inside
         assert marks is not None
         if op.only is not None:
             tokens = marks.unclosed(tokens, inside=inside)
-        parted = marks.parted(tokens, inside=inside)
+        parted = marks.answer(tokens) if unthought else marks.parted(tokens, inside=inside)
         open_ = parted.place != "answer"
         state = replace(self.turn.state, text=parted.thought, open=open_, begins=0 if open_ else parted.begins)
         if op.only is not None:

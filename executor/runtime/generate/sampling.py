@@ -21,7 +21,7 @@ from qpdsl.executor.requests.routing import ARMS
 from qpdsl.executor.runtime.generate.continuation import Continuation, GenerateOptions, thought_tokens
 from qpdsl.executor.runtime.generate.thought import ThoughtWatch
 from qpdsl.executor.runtime.instance.candidates import Row
-from qpdsl.executor.runtime.instance.instance import Instance, OnToken, RowError, Usage
+from qpdsl.executor.runtime.instance.instance import Instance, OnToken, RowError, Usage, check_rows
 from qpdsl.executor.text.constraint import ConstraintError
 from qpdsl.executor.text.detokenizer import Tokens
 from qpdsl.executor.text.stop import StopWatch
@@ -189,16 +189,17 @@ class Sampling:
 
     def continuations(self, rows: Sequence[Row]) -> list[Continuation | None]:
         """What each row goes on from, None for one that does not go on. Raises RowError."""
-        if self.options is not None:
-            return [self.continuation(row, self.options) for row in rows]
-        given = [(name, self.instance.values(value, rows)) for name, value in self.op.options]
-        return [
-            # The columns of a finished row are those of its end, and its options are not asked for.
+        named = self.op.options if self.options is None else ()
+        given = [(name, self.instance.values(value, rows)) for name, value in named]
+        # The columns of a finished row are those of its end, and its options are not asked for.
+        options = [
             None
             if row.generated.finished
-            else self.continuation(row, self._options({name: values[number] for name, values in given}))
+            else self.options or self._options({name: values[number] for name, values in given})
             for number, row in enumerate(rows)
         ]
+        check_rows(sum(1 if own is None else own.count for own in options))
+        return [None if own is None else self.continuation(row, own) for row, own in zip(rows, options, strict=True)]
 
     def _options(self, values: Mapping[str, Value]) -> GenerateOptions:
         return GenerateOptions.of(values, self.op.stop_patterns)

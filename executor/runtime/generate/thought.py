@@ -70,6 +70,11 @@ class ThoughtWatch:
         return self._start if self._has_answer else len(self._tokens)
 
     @property
+    def unthought(self) -> bool:
+        """Whether the turn has turned out to be an answer from its first token on."""
+        return self._has_answer and self._begins is None and not self._start
+
+    @property
     def cut(self) -> Cut | None:
         cut = None if self._text is None else self._text.cut
         return None if cut is None else Cut(cut.tokens + self._start, cut.tail)

@@ -70,8 +70,11 @@ class Turn:
         return self.place != "answer"
 
     def thought(self, op: ops.Generate, marks: ThoughtMarks | None, limit: int | None, room: int) -> Thought | None:
-        """What the request says of the thought before the answer; None where none comes, or nothing else does."""
-        if not self.thinks or op.only is not None:
+        """What the request says of the thought before the answer; None where none comes, or nothing else does.
+
+        A prompt that takes all of the context by itself is for the engine to refuse.
+        """
+        if not self.thinks or op.only is not None or room < 1:
             return None
         assert marks is not None
         return thought_of(marks, self.place, limit, room)

@@ -65,6 +65,16 @@ class RowError(Exception):
     """Why one program instance failed, in words for the user."""
 
 
+# Rows that one problem may have at a time: they take a gigabyte or two.
+MAX_ROWS = 1_000_000
+
+
+def check_rows(count: int) -> None:
+    """Raises RowError where a stage would make more rows than memory is for; it is asked before they are made."""
+    if count > MAX_ROWS:
+        raise RowError(f"{count:,} rows at a time are too many: a problem has at most {MAX_ROWS:,}")
+
+
 class NoAnswerError(RowError):
     """Why one program instance came to no answer: what the model wrote has none, or none that is whole."""
 

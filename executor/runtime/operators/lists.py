@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
-from qpdsl.executor.runtime.instance.instance import Instance
+from qpdsl.executor.runtime.instance.instance import Instance, check_rows
 from qpdsl.executor.runtime.operators.json_documents import typed, value_at
 from qpdsl.executor.runtime.operators.relational import grouped
 from qpdsl.grammar import ast
@@ -38,6 +38,7 @@ def each_element(op: ops.Each, rows: Candidates, instance: Instance) -> Candidat
         lists = [_list_at(op, row) for row in rows]
     else:
         lists = [value if isinstance(value, tuple) else () for value in instance.values(op.source, rows)]
+    check_rows(sum(map(len, lists)))
     return tuple(
         replace(row, path=(*row.path, index), columns={**row.columns, op.column.id: element})
         for row, elements in zip(rows, lists, strict=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
-from qpdsl.executor.runtime.instance.instance import Instance
+from qpdsl.executor.runtime.instance.instance import Instance, check_rows
 from qpdsl.executor.runtime.operators.relational import grouped, sort_key
 from qpdsl.planner.plan import ops
 
@@ -20,6 +20,7 @@ _SMALLEST_EXPONENT = -700.0
 async def split(op: ops.Split, rows: Candidates, instance: Instance) -> Candidates:
     """Each copy's index joins its path, and `group` numbers the copies over all rows. Raises RowError."""
     count = instance.whole("split", op.count)
+    check_rows(len(rows) * count if op.by is None else len(rows) + len(grouped(rows, op.per)) * count)
     if op.by is not None:
         copies = _copies(op, count, rows, instance)
         # The groups that a row is shared out in are to be there still.

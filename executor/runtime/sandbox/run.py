@@ -167,12 +167,15 @@ def _walls_of(process: subprocess.Popen[bytes], question: bytes) -> Walls:
 def _answer(process: subprocess.Popen[bytes], folder: str, files: _HeldFiles | None, seconds: float) -> bytes:
     """What the process writes, as far as it is short, until it ends, its time is over or its folder is full."""
     assert process.stdout is not None
-    end, answer = time.monotonic() + seconds, b""
-    while len(answer) <= 64 and (left := end - time.monotonic()) > 0:
-        ready, _, _ = select.select([process.stdout], [], [], min(left, _LOOK))
-        if not ready:
+    end, answer, look = time.monotonic() + seconds, b"", 0.0
+    while len(answer) <= 64 and (left := end - (now := time.monotonic())) > 0:
+        # Code that keeps on writing here is looked at too.
+        if now >= look:
             if _is_full(folder, files):
                 return b""
+            look = time.monotonic() + _LOOK
+        ready, _, _ = select.select([process.stdout], [], [], min(left, _LOOK))
+        if not ready:
             continue
         part = os.read(process.stdout.fileno(), 65)
         if not part:

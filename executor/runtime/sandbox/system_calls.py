@@ -46,6 +46,7 @@ mknod 133 -              mknodat 259 33           fanotify_init 300 262    fanot
 io_uring_setup 425 425   io_uring_enter 426 426   io_uring_register 427 427
 io_setup 206 0           io_destroy 207 1         io_submit 209 2          io_cancel 210 3
 io_getevents 208 4       io_pgetevents 333 292    userfaultfd 323 282      perf_event_open 298 241
+inotify_init 253 -       inotify_init1 294 26     inotify_add_watch 254 27
 bpf 321 280              seccomp 317 277          add_key 248 217          request_key 249 218
 keyctl 250 219           shmget 29 194            shmat 30 196             shmctl 31 195
 semget 64 190            semop 65 193             semctl 66 191            semtimedop 220 192

@@ -55,8 +55,9 @@ def warm_up_strategies(options: RunOptions, prepared: Prepared, command: Sequenc
         return False
     jobs = [replace(own, grader=grader) for own in jobs]
     session = open_session(options, jobs[0], surroundings, EventStream())
-    for own in jobs[1:]:
-        session.load(own.plan)
+    # What the program itself would be refused for comes before its strategies are run.
+    for plan in (prepared.plan, *(own.plan for own in jobs[1:])):
+        session.load(plan)
 
     def run(way: FixedStrategy, own: Job) -> CellRun:
         cell = Cell(program.name, choice=way.name)

@@ -19,15 +19,16 @@ _STYLE = re.compile(
 )
 _SPACES = re.compile(r"\s*\n\s*|\s+")
 _ANSWER_TAG = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.IGNORECASE | re.DOTALL)
-_ALONE = re.compile(r"\s*[(\[]?\s*([A-Za-z])\s*[)\]]?[\s.:,)]*")
+_ALONE = re.compile(r"\s*[(\[]?\s*([A-Za-z])\s*[)\]]?[\s.:,;!)]*")
 # A letter by itself. `a` and `I` are words too where another follows, unless that gives a reason.
 _LETTER = r"""[(\[]?\s*(?<![\w'’-])(?:
     (?P<word>[AaIi])(?=\s*[)\].,:;!?]|\s*$|\s*\n|\s+(?:because|since|as|due|based|which|(?:and|or)\s+[(\[]?(?-i:[A-Z])\b)\b)
   | (?P<letter>[B-HJ-Zb-hj-z])
-)(?![\w'’+=-])(?:\s*[)\]])?+(?:\s*(?:and|or|&|/)\s*[(\[]?(?P<other>(?-i:[A-Z])\b(?!\s+[a-z])))?"""
+)(?![\w'’+=-])(?:\s*[)\]])?+(?:\s*(?:,|and|or|&|/)\s*[(\[]?(?P<other>(?-i:[A-Z])\b(?!\s+(?!(?:and|or)\s+[(\[]?(?-i:[A-Z])\b)(?-i:[a-z]))))?"""
 _NOT_BUT = r"(?:not\s+(?:option\s+)?[(\[]?[A-Z][)\]]?,?\s+but(?:\s+rather)?\s+)?"
 _THING = r"(?:(?:the\s+)?(?:option|choice|letter|answer)\s*:?\s+)?"
-_IS = r"(?:\s+(?:is|was|would\s+be|should\s+be|must\s+be|will\s+be))?"
+_SURELY = r"definitely|certainly|clearly|obviously|(?:most\s+)?likely|probably|therefore|thus|indeed|simply|actually"
+_IS = rf"(?:\s+(?:is|was|would\s+be|should\s+be|must\s+be|will\s+be))?(?:,?\s+(?:{_SURELY}),?)?"
 
 
 def _cue(pattern: str) -> re.Pattern[str]:
@@ -46,7 +47,9 @@ _CUES = (
     _cue(rf"\b(?:so|thus|hence|therefore),?\s+{_LETTER}[ \t.!]*$"),
 )
 _IN_BRACKETS = re.compile(r"[(\[]\s*([A-Z])\s*[)\]]")
-_FIRST = re.compile(r"\s*[(\[]?(?:([A-Za-z])\s*[)\].:](?=\s|$)|([B-HJ-Z])\s+(?=\S))")
+# What is said of a letter, where what follows one is not its option.
+_VERB = r"(?:is|was|are|isn['’]t|can|cannot|can['’]t|could|does|would|should|seems|looks|and|or)\b"
+_FIRST = re.compile(rf"\s*[(\[]?(?:([A-Za-z])\s*[)\].:](?=\s|$)|([B-HJ-Z])\s+(?=\S)(?!{_VERB}))")
 _OPTION = _cue(rf"\b(?:option|choice)\s*:?\s*{_LETTER}")
 
 
@@ -54,7 +57,7 @@ class ChoiceAnswer:
     """Compares letters where the reference is one, else normalized texts."""
 
     name = "choice"
-    version = "2"
+    version = "3"
 
     def applies(self, row: InputRow) -> bool:
         return row.reference is not None

@@ -32,15 +32,24 @@ _NUMBER = re.compile(
     (?P<sign>[-+−–]?) (?:\\?[$€£¥₹])? (?P<minus>[-−]?)
     (?: (?P<mixed>\d+)\s+ (?=\d+/\d) )?
     (?P<value> {_WHOLE}(?:\.\d+)? | \.\d+ )
-    (?: [eE](?P<exponent>[-+]?\d+) | \s*(?:×|\*|\\times|\\cdot)\s*10\^(?P<power>{{?[-−]?\d+}}?) )?
-    (?: \s?/\s? (?P<below>{_WHOLE}(?:\.\d+)?) )?
-    (?! \d | \.+\d | [²³^] | /\d | ['’_]+\d | ,0\d )
+    (?: [eE](?P<exponent>[-+]?\d+) | \s*(?:×|\*|·|[xX]|\\times|\\cdot)\s*10(?:\^|\*\*)(?P<power>{{?[-−]?\d+}}?) )?
+    (?: \s?/\s? (?P<open>\(\s*)? (?P<below>[-−]?{_WHOLE}(?:\.\d+)?) (?(open)\s*\)) )?
+    (?! \d | \.+\d | [⁰¹²³⁴-⁹⁺⁻^] | /\d | ['’_]+\d | ,0\d )
     """,
     re.VERBOSE,
 )
 # A minus apart from its number is one where nothing stands before it that it could take the number from.
 _APART = re.compile(r"(?:[=:({$≈]|\bis)[ \t]*[-−–]\s+$")
+# The same in words.
+_IN_WORDS = re.compile(
+    r"\bnegative\s+$|(?:^|[=:({$≈]|\b(?:is|are|was|be|of|to|get|equals?))\s*minus\s+$", re.IGNORECASE
+)
 _MINUSES = "-−–"
+_POWER = re.compile("(?<![\\d.])10([⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)")
+# Signs of Arabic numbers, which have digits of their own: the point, and what stands between thousands.
+_ARABIC = str.maketrans("٫٬", ".,")
+# Emphasis by underscores, which would make a number a part of a word.
+_EMPHASIS = re.compile(r"(?<!\w)(_{1,2})(?=\S)([^_\n]*)(?<=\S)\1(?!\w)")
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:{([^{}]*)}\s*{([^{}]*)}|(\d)(\d))")
 _PUBLISHED = re.compile(r"####(.*)")
 _GAPS = re.compile("|".join(_JOINTS))
@@ -56,7 +65,7 @@ class NumberAnswer:
     """
 
     tolerance: float = 0.0
-    version = "3"
+    version = "4"
 
     @property
     def name(self) -> str:
@@ -88,7 +97,9 @@ def last_number(text: str) -> Decimal | None:
 
 
 def _last(text: str) -> Decimal | None:
-    plain = _FRACTION.sub(lambda own: f"{_gap(own)}{own[1] or own[3]}/{own[2] or own[4]}", text.replace("{,}", ","))
+    plain = _EMPHASIS.sub(r"\2", text.replace("{,}", ",").translate(_ARABIC))
+    plain = _POWER.sub(lambda own: f"10^{{{unicodedata.normalize('NFKC', own[1]).replace('−', '-')}}}", plain)
+    plain = _FRACTION.sub(lambda own: f"{_gap(own)}{own[1] or own[3]}/{own[2] or own[4]}", plain)
     plain = _VULGAR.sub(lambda own: _gap(own) + unicodedata.normalize("NFKC", own[0]).replace("⁄", "/"), plain)
     found = next(iter(deque(_NUMBER.finditer(plain), maxlen=1)), None)
     if found is None:
@@ -108,7 +119,7 @@ def _size(found: re.Match[str]) -> Decimal | None:
     try:
         value = Decimal(f"{_digits(found['value'])}e{shift}")
         if found["below"]:
-            value = _ARITHMETIC.divide(value, Decimal(_digits(found["below"])))
+            value = _ARITHMETIC.divide(value, Decimal(_digits(found["below"].replace("−", "-"))))
         if found["mixed"]:
             value = _ARITHMETIC.add(value, Decimal(found["mixed"]))
     except InvalidOperation:
@@ -123,7 +134,7 @@ def _is_negative(found: re.Match[str], text: str) -> bool:
     before, after = text[: found.start()], text[found.end() :]
     if before and before.strip() in [*_MINUSES] and not after.strip(" $.%"):
         return True
-    return _APART.search(before[-40:]) is not None
+    return any(minus.search(before[-40:]) is not None for minus in (_APART, _IN_WORDS))
 
 
 def _digits(text: str) -> str:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
+import termios
+from array import array
 from http import HTTPStatus
 
 import h11
@@ -13,16 +17,21 @@ from qpdsl.serve.completion_request import Refusal
 
 
 class ClientConnection(H11Protocol):
-    """A connection of uvicorn's. Beyond `most` at once the next is refused; a head comes within `seconds`."""
+    """A connection of uvicorn's. Beyond `most` at once the next is refused; a head comes within `seconds`.
+
+    One whose client takes nothing of what is sent for `unread` seconds is cut off.
+    """
 
     most = 1024
     seconds = 30.0
+    unread = 60.0
     _head: asyncio.TimerHandle | None = None
+    _sending: asyncio.TimerHandle | None = None
 
     @classmethod
-    def bounded(cls, most: int, seconds: float) -> type[ClientConnection]:
+    def bounded(cls, most: int, seconds: float, unread: float = unread) -> type[ClientConnection]:
         """Connections with these bounds."""
-        return type("BoundedConnection", (cls,), {"most": most, "seconds": seconds})
+        return type("BoundedConnection", (cls,), {"most": most, "seconds": seconds, "unread": unread})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -44,7 +53,20 @@ class ClientConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_watching()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        self._stop_watching()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._watch()
 
     def send_400_response(self, msg: str) -> None:
         """Of what is not HTTP."""
@@ -63,6 +85,30 @@ class ClientConnection(H11Protocol):
             self._head.cancel()
             self._head = None
 
+    def _watch(self) -> None:
+        """Sees to it that the client takes what there is for it; a transport that closes waits for that too."""
+        if self._sending is None and self.transport.get_write_buffer_size():
+            self._sending = self.loop.call_later(self.unread, self._unread, self._left())
+
+    def _unread(self, before: int) -> None:
+        self._sending = None
+        if self._left() < before:
+            self._watch()
+        else:
+            self.transport.abort()
+
+    def _left(self) -> int:
+        """Bytes that the client has not taken: here, and in the kernel, which asks for more only now and then."""
+        kernel = array("i", [0])
+        with contextlib.suppress(OSError, ValueError):
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, kernel)
+        return self.transport.get_write_buffer_size() + kernel[0]
+
+    def _stop_watching(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+
     def _late(self) -> None:
         if self.transport.is_closing() or self._is_answering:
             return
@@ -71,6 +117,7 @@ class ClientConnection(H11Protocol):
             self._refuse(Refusal(message, status=408, code="head_too_slow"))
         else:
             self.transport.close()
+            self._watch()
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answers, where nothing else has been, and closes."""
@@ -89,3 +136,4 @@ class ClientConnection(H11Protocol):
             ]
             self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
         self.transport.close()
+        self._watch()

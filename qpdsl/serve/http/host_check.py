@@ -6,12 +6,15 @@ But the browser sends the page's name as `Host`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 
 from qpdsl.errors import shorten
 from qpdsl.serve.completion_request import Refusal
+
+_HOST = re.compile(r"(?:\[(?P<address>[^]]+)\]|(?P<name>[^][:]+))(?::[0-9]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,10 @@ class HostCheck:
 
 
 def _name(host: str) -> str:
-    """A host without its port, in lower case."""
+    """A host without its port, in lower case; as it is where it is none."""
     host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    name, colon, _ = host.rpartition(":")
-    return (name if colon and ":" not in name else host).rstrip(".")
+    found = _HOST.fullmatch(host)
+    return host if found is None else (found["address"] or found["name"]).rstrip(".")
 
 
 def _is_loopback(name: str) -> bool:

@@ -61,7 +61,7 @@ class Listening:
         self._loop: asyncio.AbstractEventLoop | None = None
         config = uvicorn.Config(
             app,
-            http=ClientConnection.bounded(max_connections, app.limits.receive),
+            http=ClientConnection.bounded(max_connections, app.limits.receive, app.limits.unread),
             ws="none",
             proxy_headers=False,
             timeout_keep_alive=_IDLE_SECONDS,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from qpdsl import __version__
-from qpdsl.errors import unknown
+from qpdsl.errors import shorten, unknown
 from qpdsl.serve.completion_request import CompletionRequest, Endpoint, Refusal
 from qpdsl.serve.http.access_log import RequestRecord
 from qpdsl.serve.http.admission_control import AdmissionControl
@@ -41,6 +42,7 @@ _WATCHED = ("/healthz", "/readyz")
 _UNREAD = ("ambiguous_body", "body_too_slow")
 # Lists, objects and fields in a body.
 _MAX_PARTS = 100_000
+_MAX_DIGITS = 1_000
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 # Of so many bodies of the largest size is memory taken while they wait to be read.
 _MAX_BODIES = 64
@@ -51,7 +53,8 @@ class Limits:
     """Bodies of up to `body` bytes, sent within `receive` seconds; `running` requests at once and `waiting` more.
 
     Of one key at most `per_key` run, None for any number. Each may take `seconds`, None for any. A stream in which
-    nothing happens for `quiet` seconds gets a comment. With `orders` clients may say which request goes first.
+    nothing happens for `quiet` seconds gets a comment. With `orders` clients may say which request goes first. A client
+    that takes nothing of an answer for `unread` seconds is cut off.
     """
 
     body: int = 4 << 20
@@ -62,6 +65,7 @@ class Limits:
     receive: float = 30.0
     per_key: int | None = None
     orders: bool = False
+    unread: float = 60.0
 
 
 class ServerApp:
@@ -95,6 +99,8 @@ class ServerApp:
         self._bodies = 0
         self._created = int(time.time())
         self._app = Starlette()
+        # Where a redirect leads `Host` says, and a client would follow it with its key.
+        self._app.router.redirect_slashes = False
         self._route("/v1/models", self._list, ["GET"])
         self._route("/v1/models/{name:path}", self._show, ["GET"])
         self._route("/v1/chat/completions", self._chat, ["POST"])
@@ -258,6 +264,8 @@ class ServerApp:
         # A page in a browser can send anything else to this machine without asking first.
         if kind != "application/json":
             raise Refusal("the content type must be `application/json`", status=415, code="not_json")
+        if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise Refusal("the body must not be compressed", status=415, code="encoded_body")
         most = self.limits.body
         told = request.headers.get("content-length", "")
         size = int(told) if told.isdecimal() else 0
@@ -334,7 +342,7 @@ def _object_in(data: bytes) -> Mapping[str, Any]:
         text = data.decode("utf-8-sig")
         if _containers(text) > _MAX_PARTS:
             raise Refusal(f"the body has more than {_MAX_PARTS:,} lists, objects and fields")
-        body = json.loads(text, parse_constant=_no_number)
+        body = json.loads(text, parse_constant=_no_number, parse_int=_whole, object_pairs_hook=_unique)
         if "\\u" in text:
             json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -354,6 +362,21 @@ def _containers(text: str) -> int:
         return max(found, strings // 2)
     # Those in strings cost nothing.
     return sum(map(_STRING.sub("", text).count, "[{:"))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, in which no name stands twice: who reads it before may go by the other (RFC 8259)."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = shorten(Counter(name for name, _ in pairs).most_common(1)[0][0])
+        raise Refusal(f"an object in the body has the field `{twice}` twice", twice)
+    return found
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number has {len(digits):,} digits, up to {_MAX_DIGITS:,} are taken")
+    return int(digits)
 
 
 def _no_number(word: str) -> None:

@@ -40,6 +40,24 @@ def seen(result: InstanceResult) -> tuple[object, ...]:
     return result.value, result.score, rows, result.error
 
 
+@pytest.mark.parametrize(
+    "stages",
+    [
+        "split 65536 | split 65536",
+        "split 65536 | generate llm n=65536",
+        "split 65536 | generate llm n=16 + 0 * group",
+        "split 65536 | split 65536 by group temperature=1 per group",
+        "split 65536 | let l = [1, 2, 3, 4] | each a in l | each b in l | let c = a + b",
+        f"split 65536 | branch {{ {' '.join(f'{{ let a = {arm} }}' for arm in range(16))} }}",
+    ],
+)
+def test_more_rows_than_memory_is_for_fail_their_problem(stages: str) -> None:
+    plan = compiled(f"{HEADER}program p(problem: text) -> text {{ chat user=problem | {stages} | return problem }}")
+    assert "rows at a time are too many: a problem has at most 1,000,000" in str(
+        run_all(plan, [{"problem": "é"}])[0].error
+    )
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_row_is_the_same_alone_beside_others_and_short_of_memory(name: str) -> None:
     plan = shipped(name)

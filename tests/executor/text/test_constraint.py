@@ -302,3 +302,9 @@ def test_a_bounded_constraint_fails_where_a_step_would_take_long() -> None:
         errors[bounded] = mask.error
     assert errors[False] is None
     assert errors[True] is not None and "Too many items" in errors[True]
+
+
+def test_a_constraint_that_compiles_for_ever_is_refused() -> None:
+    schema = json.dumps({"allOf": [{"type": "string", "pattern": f"(.*a.{{{n}}})"} for n in range(1, 25)]})
+    with pytest.raises(ConstraintError, match="takes more than 1 s: combine fewer patterns"):
+        Constrainer(tokenizer(), 768, [4]).masks("json_schema", schema, bounded=True)

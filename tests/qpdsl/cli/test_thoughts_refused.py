@@ -42,6 +42,8 @@ def program(tmp_path: Path) -> Path:
         ('generate llm stop="</think>"', '"</think>"', NEVER),
         ('generate llm stop=["\\n\\n", "</think>\\n\\n"]', '"</think>\\n\\n"', NEVER),
         ("generate llm stop=end", "end", NEVER),
+        ("generate llm stop=/<\\/think>/", "/<\\/think>/", NEVER),
+        ('generate llm stop=["é", /(<)[|]end\\|>\\n/]', "/(<)[|]end\\|>\\n/", NEVER),
     ],
 )
 def test_refused_at_load(qpdsl: Run, program: Path, stage: str, place: str, said: tuple[str, str, str]) -> None:
@@ -70,7 +72,10 @@ def test_check_finds_the_same_without_weights(qpdsl: Run, program: Path, tmp_pat
 
 
 def test_what_the_model_knows_is_taken(qpdsl: Run, program: Path) -> None:
-    for stage in ("generate llm think=8 max_tokens=4", 'generate old stop="</think>" max_tokens=4'):
+    stages = ["generate llm think=8 max_tokens=4", 'generate old stop="</think>" max_tokens=4']
+    # These match more than the text of a special token.
+    stages += [f"generate llm stop=/{regex}/ max_tokens=4" for regex in ("<?\\/think>", "<\\/think>|é")]
+    for stage in stages:
         program.write_text(PROGRAM.format(stage=stage))
         assert qpdsl("run", program, "--set", "problem=Hi").code == Exit.OK
     program.write_text(PROGRAM.format(stage="generate old think=4 max_tokens=4"))
@@ -84,6 +89,34 @@ def test_a_called_program_is_refused_where_it_is_called(qpdsl: Run, program: Pat
     program.write_text(called)
     done = qpdsl("run", program, "--set", "problem=Hi")
     assert done.code == Exit.USAGE and f"{program}:4:3\n" in done.err
+
+
+BUDGETED = """\
+model llm = "zoo/counting"
+
+program p(problem: text) -> text within budget(thought_tokens=1000) {
+  chat user=problem
+  generate llm n=auto(2, 4) max_tokens=4
+  best by logprob
+}
+"""
+
+
+def test_a_budget_of_thoughts_that_no_model_has(qpdsl: Run, program: Path, tmp_path: Path) -> None:
+    program.write_text(BUDGETED)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"problem": "é"}\n' * 40)
+    for command in (("run", "--set", "problem=Hi"), ("run", "--input", rows), ("check", "--model", "llm=zoo/counting")):
+        done = qpdsl(command[0], program, *command[1:])
+        assert done.code == Exit.USAGE and done.out == ""
+        assert "error[QP404]" in done.err and f"{program}:3:41\n" in done.err and "`llm` is not known" in done.err
+    assert qpdsl("check", program, "--model", "llm=zoo/counting-thinker").code == Exit.OK
+    assert qpdsl("run", program, "--set", "problem=Hi", "--budget", "tokens=500").code == Exit.OK
+    program.write_text(BUDGETED.replace("zoo/counting", "zoo/counting-thinker").replace("thought_tokens", "tokens"))
+    assert qpdsl("run", program, "--set", "problem=Hi", "--budget", "thought_tokens=9").code == Exit.OK
+    program.write_text(BUDGETED.replace("thought_tokens", "tokens"))
+    done = qpdsl("run", program, "--set", "problem=Hi", "--budget", "thought_tokens=9")
+    assert done.code == Exit.USAGE and "`--budget`: a budget of `thought_tokens` counts thoughts" in done.err
 
 
 def test_a_row_may_say_none(qpdsl: Run, program: Path, tmp_path: Path) -> None:

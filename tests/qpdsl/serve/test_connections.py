@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("starlette", reason="serving needs qpdsl[serve]")
 pytest.importorskip("uvicorn", reason="serving needs qpdsl[serve]")
 
+from qpdsl.serve.http.connection import ClientConnection
 from qpdsl.serve.http.listening import LoopTroubles
 from qpdsl.serve.http.routes import Limits
 from tests.support.serving.running_server import Running, running
@@ -114,6 +115,40 @@ def test_a_length_and_chunks_together(brief: Running) -> None:
     with connected(brief) as connection:
         connection.sendall(HEAD + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n" + smuggled)
         assert statuses(said(connection)) == [400]
+
+
+class Sending:
+    """A transport that has `left` bytes to send, one number for each look at it, and the last one from then on."""
+
+    def __init__(self, left: list[int]) -> None:
+        self._left = left
+        self.aborted = asyncio.Event()
+
+    def get_write_buffer_size(self) -> int:
+        return self._left.pop(0) if len(self._left) > 1 else self._left[0]
+
+    def get_extra_info(self, name: str) -> socket.socket:
+        # It has no descriptor any more.
+        gone = socket.socket()
+        gone.close()
+        return gone
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+def test_a_client_that_takes_nothing_more_is_cut_off() -> None:
+    async def check() -> None:
+        left = [60, 60, 50, 50, 50, 40, 40, 40, 30, 30, 30]
+        transport = Sending(left)
+        connection = ClientConnection.__new__(ClientConnection)
+        connection.loop, connection.unread = asyncio.get_running_loop(), 0.01
+        connection.transport = transport  # type: ignore[assignment]
+        connection._watch()
+        await asyncio.wait_for(transport.aborted.wait(), 10)
+        assert left == [30]
+
+    asyncio.run(check())
 
 
 def test_too_many_connections(brief: Running) -> None:

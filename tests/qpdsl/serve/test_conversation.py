@@ -19,7 +19,28 @@ def test_an_assistants_turn_has_its_thought(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("turn", [{"role": "user", "reasoning": "x"}, {"role": "assistant", "reasoning": ["x"]}])
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"role": "user", "reasoning": "x"},
+        {"role": "assistant", "reasoning": ["x"]},
+        {"role": "assistant", "reasoning": 0},
+    ],
+)
 def test_a_thought_is_a_text_of_the_assistants(turn: dict[str, object]) -> None:
     with pytest.raises(Refusal, match=r"`messages\[0\]` has a thought, which is a text of the assistant's"):
         read_messages([{"content": "x", **turn}])
+
+
+def test_two_thoughts_of_one_turn_are_refused() -> None:
+    turn = {"role": "assistant", "content": "12", "reasoning_content": "3 * 4", "reasoning": "10 + 2"}
+    with pytest.raises(Refusal, match=r"`reasoning_content` and `reasoning` of .* are not the same"):
+        read_messages([turn])
+    assert read_messages([{**turn, "reasoning": "3 * 4"}])[0]["reasoning_content"] == "3 * 4"
+
+
+def test_what_a_part_has_besides_its_text_is_refused() -> None:
+    part = {"type": "text", "text": "Wie viele?", "cache_control": {"type": "ephemeral"}, "annotations": []}
+    assert read_messages([{"role": "user", "content": [part]}]) == ({"role": "user", "content": "Wie viele?"},)
+    with pytest.raises(Refusal, match="a part of `messages\\[0\\]` has the unknown field `image_url`"):
+        read_messages([{"role": "user", "content": [{**part, "image_url": "x"}]}])

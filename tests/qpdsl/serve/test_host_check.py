@@ -25,7 +25,19 @@ def test_names_of_this_machine(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["", "attacker.example", "localhost.attacker.example", "127.0.0.1.attacker.example", "10.0.0.1:80", "[::2]"]
+    "host",
+    [
+        "",
+        "attacker.example",
+        "localhost.attacker.example",
+        "127.0.0.1.attacker.example",
+        "10.0.0.1:80",
+        "[::2]",
+        "127.0.0.1:80@attacker.example",
+        "[::1]attacker.example",
+        "[::1",
+        "localhost:x",
+    ],
 )
 def test_other_names(host: str) -> None:
     with pytest.raises(Refusal) as refusal:

@@ -53,6 +53,18 @@ def test_who_asks_finds_only_what_he_asked_himself(keyed: tuple[Running, Any], r
     assert first["choices"] == other["choices"] == again["choices"]
 
 
+def test_who_asks_finds_only_constraints_of_his_own(keyed: tuple[Running, Any], request: pytest.FixtureRequest) -> None:
+    """One that is known already is read faster."""
+    server, keys = keyed
+    constrainer = server.session.text_model("zoo/counting").constrainer
+    sizes = []
+    for name in ("alice", "alice", "bob", "bob"):
+        ask(server, keys[name], "1 + 1 =", structured_outputs={"regex": f"{request.node.name}|yes"})
+        sizes.append(constrainer.kept_bytes)
+    assert sizes[0] == sizes[1] and sizes[2] == sizes[3]
+    assert (sizes[1] == sizes[2]) is ("shared" in request.node.name)
+
+
 def test_what_is_told_of_each_key(keyed: tuple[Running, Any]) -> None:
     server, keys = keyed
     del server.log[:]

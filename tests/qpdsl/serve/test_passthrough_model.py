@@ -259,7 +259,10 @@ def test_tokens_and_texts_of_a_prompt() -> None:
         (chat(structured_outputs={"json": "{"}), "cannot be held to this"),
         (chat(structured_outputs={"json": True}), "cannot be held to this"),
         (chat(structured_outputs={"regex": "a", "choice": ["b"]}), "has one of"),
-        (chat(response_format={"type": "xml"}), "`response_format` is"),
+        (chat(response_format={"type": "xml"}), "`response_format` has the type"),
+        (chat(response_format={"type": "json_object", "schema": {}}), "has the unknown field `schema`"),
+        (chat(response_format={"type": "json_schema", "json_schema": {"schema": {}, "strct": True}}), "`strict`"),
+        (chat(response_format={"type": "json_schema", "json_schema": {"schema": True}}), "is an object"),
         (text([1, 10**6]), "not in the vocabulary"),
         (text([]), "`prompt` is a text"),
         (text(max_tokens=0), "at least 1"),
@@ -271,6 +274,13 @@ def test_tokens_and_texts_of_a_prompt() -> None:
 def test_what_is_not_honoured_is_refused(body: dict[str, Any], words: str) -> None:
     refused = refusal(body)
     assert words in refused.message and refused.status == 400
+
+
+@pytest.mark.parametrize("field", ["skip_special_tokens", "prompt", "stream", "n"])
+def test_what_the_text_of_tokens_does_not_honour_is_refused(field: str) -> None:
+    bare = PassthroughModel("llm", model(), engine(), "fp")
+    with pytest.raises(Refusal, match=f"`{field}`"):
+        bare.detokenize({"model": "llm", "tokens": [5], field: False if field == "skip_special_tokens" else 2})
 
 
 def test_a_stream_that_nobody_reads_to_its_end_is_given_up() -> None:

@@ -108,6 +108,33 @@ def test_bodies_that_are_none(server: Running, body: bytes) -> None:
     error(server.client.post(f"{server.url}/chat/completions", content=body, headers=JSON))
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('{"model": "greedy", "n": 1, "n": 4}', "the field `n` twice"),
+        ('{"model": "greedy", "parameters": {"x": [{"ä": 1, "\\u00e4": 2}]}}', "the field `ä` twice"),
+        ('{"model": "greedy", "seed": ' + "1" * 5000 + "}", "5,000 digits"),
+    ],
+)
+def test_json_that_two_readers_would_read_in_two_ways(server: Running, body: str, words: str) -> None:
+    assert words in error(server.client.post(f"{server.url}/chat/completions", content=body, headers=JSON))["message"]
+
+
+def test_a_compressed_body(server: Running) -> None:
+    body = json.dumps({"model": "greedy", "messages": [{"role": "user", "content": QUESTION}]})
+    for coding, status in {"identity": 200, "gzip": 415}.items():
+        headers = {**JSON, "content-encoding": coding}
+        response = server.client.post(f"{server.url}/chat/completions", content=body, headers=headers)
+        assert response.status_code == status
+
+
+def test_nobody_is_sent_elsewhere(server: Running) -> None:
+    """Whoever follows sends his key along, to where `Host` says."""
+    for path in ("/v1/chat/completions/", "/healthz/", "//v1/models"):
+        response = server.client.post(f"{server.root}{path}", json={}, headers={"host": "attacker.example"})
+        assert response.status_code == 404 and "location" not in response.headers
+
+
 def test_a_client_that_leaves_before_it_has_said_all(server: Running) -> None:
     host, port = server.root.removeprefix("http://").split(":")
     cancelled = 'qpdsl_requests_total{model="unknown",outcome="cancelled"} 1.0'

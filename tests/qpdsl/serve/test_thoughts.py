@@ -124,6 +124,8 @@ def test_an_effort_is_the_programs_word(server: Running) -> None:
         ("bounded", {"reasoning_effort": "low"}, "`think` of `bounded` is int, and has no value for this"),
         ("bounded", {"thinking_token_budget": 9, "parameters": {"think": 8}}, "`think` is given twice"),
         ("bounded", {"thinking_token_budget": -1}, "must be at least 0"),
+        ("bounded", {"thinking_token_budget": 0, "reasoning_effort": "high"}, "do not say the same of thinking"),
+        ("bounded", {"thinking_token_budget": 0, "chat_template_kwargs": {"thinking": True}}, "do not say the same"),
         ("llm", {"reasoning_effort": "low"}, "`llm` has no effort `low`"),
         ("llm", {"chat_template_kwargs": {"enable_thinkin": True}}, "did you mean `enable_thinking`?"),
         ("llm", {"chat_template_kwargs": {"enable_thinking": 1}}, "must be true or false"),

@@ -101,6 +101,7 @@ if os.fork() == 0:
     "namespaces": "assert libc.unshare(0x10000000) == 0",
     "mount": "assert libc.unshare(0x10020000) == 0 and libc.mount(b'tmpfs', b'/tmp', b'tmpfs', 0, None) == 0",
     "io_uring": "assert libc.syscall(ctypes.c_long(425), 2, ctypes.create_string_buffer(120)) >= 0",
+    "watch the names in a folder": "assert libc.inotify_add_watch(libc.inotify_init1(0), FOLDER.encode(), 0xFFF) >= 0",
     "message queue": "assert libc.mq_open(b'/qpdsl-attack', 0o102, 0o600, None) >= 0",
     "memory of System V": "assert libc.shmget(0, 4096, 0o1600) >= 0",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -94,3 +96,16 @@ def test_the_first_of_equals_is_the_greedy_choice_and_next_to_no_temperature_is_
     logits[0, 7] = logits[0, 300] = 4.0
     for temperature in (0.0, 1e-9, 1e-39):
         assert int(sample(logits, [SamplingParams(temperature)], [5], [0]).tokens) == 7
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.5}])
+def test_a_temperature_beyond_float32_is_as_any_very_high_one(filters: dict[str, Any]) -> None:
+    torch.manual_seed(2)
+    logits = torch.randn(50, 31)
+    logits[:, 20:] = -torch.inf
+    drawn = [
+        sample(logits, [SamplingParams(temperature, **filters)] * 50, list(range(50)), [0] * 50).tokens
+        for temperature in (1e30, 1e39, 1e300)
+    ]
+    assert drawn[0].equal(drawn[1]) and drawn[0].equal(drawn[2])
+    assert drawn[0].max() < 20

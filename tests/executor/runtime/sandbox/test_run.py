@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -81,6 +82,20 @@ def test_a_folder_is_bounded_without_a_file_system_of_its_own(
     # Root can look into what others hide.
     assert not passed or ("hidden" in code)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_looked_at_while_the_code_keeps_on_writing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte that it writes to the pipe of its answer came in the place of a look."""
+    monkeypatch.setattr(run, "_WALLS", frozenset({"Landlock", "seccomp"}))
+    if walls().refusal is not None:
+        pytest.skip("this machine has no Landlock")
+    clock, read, full = itertools.count(), run.os.read, itertools.count()
+    monkeypatch.setattr(run.time, "monotonic", lambda: next(clock) * 0.03)
+    monkeypatch.setattr(run.os, "read", lambda descriptor, size: b"x" if size == 65 else read(descriptor, size))
+    monkeypatch.setattr(run.select, "select", lambda ready, *_: (ready, [], []))
+    monkeypatch.setattr(run, "_is_full", lambda folder, files: next(full) < 0)
+    passes_tests("", "", 60)
+    assert next(full) > 5
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

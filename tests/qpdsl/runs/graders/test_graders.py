@@ -50,12 +50,16 @@ def test_grades(case: dict[str, Any]) -> None:
         ("1_000", "1000"), ("1_000_000.5", "1000000.5"), ("x = 10_000", "10000"),
         ("1,00,000", "100000"), ("12,34,56,789", "123456789"), ("Rs 5,00,000.75", "500000.75"), ("1,00,000/4", "25000"),
         ("1/1,000", "0.001"), ("1'000 of 2'000", "2000"),
+        (r"\frac{1}{-2}", "-0.5"), ("-1/-2", "0.5"), (r"-\frac{1}{-2}", "0.5"), ("1/(-2)", "-0.5"),
+        ("3x10^5", "300000"), ("3 x 10^{-2}", "0.03"), ("3 × 10⁵", "300000"), ("3×10⁻²", "0.03"), ("3*10**5", "300000"),
+        ("٣٫٥", "3.5"), ("١٬٢٣٤", "1234"), ("_5_", "5"), ("__-5__.", "-5"), ("2 x 10", "10"),
+        ("negative 5", "-5"), ("x is minus 5.", "-5"), ("10 minus 5", "5"), ("y = minus 3/4", "-0.75"),
         # Lists: the last.
         ("1,2,3", "3"), ("(10,20)", "20"), ("1, 2", "2"), ("'5'", "5"), ("'5','6'", "6"), ("0,5", "5"), ("1-10", "10"),
         # No numbers.
         ("1..10", None), ("1...10", None), ("1.000.000", None), ("1,0000", None), ("1,000,00", None), ("1,00", None),
         ("1'00", None), ("5'10", None), ("1_00", None), ("1__000", None), ("x_1", None), ("3.1.2", None),
-        ("10^3", None), ("1,00,00", None), ("3/4/2024", None), ("", None), ("three", None),
+        ("10^3", None), ("10⁵", None), ("2⁵", None), ("1,00,00", None), ("3/4/2024", None), ("", None), ("three", None),
     ],
 )  # fmt: skip
 def test_the_last_number_of_a_text(text: str, number: str | None) -> None:
@@ -80,7 +84,7 @@ def test_code_that_cannot_be_parsed_is_wrong(code: str) -> None:
     assert grade.correct is False
 
 
-@pytest.mark.parametrize("piece", ["11,", "111,", "1'000'", "1 ", "1 1/", r"\boxed{", "-", "1 000 0/", "1,00,"])
+@pytest.mark.parametrize("piece", ["11,", "111,", "1'000'", "1 ", "1 1/", r"\boxed{", "-", "_1_", "10⁵", "1,00,"])
 def test_a_long_text_is_read_in_time_in_proportion_to_it(piece: str) -> None:
     assert_quick(lambda: cpu_seconds(lambda: last_number(piece * 4_000)), 0.2)
 
