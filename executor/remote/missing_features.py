@@ -149,10 +149,10 @@ class _Walk:
                 yield from self._continuing(able, context)
                 if able.endpoint != "ids":
                     yield from self._thinking(op, able, context)
-                yield from self._sampling(op, able)
+                yield from self._sampling(op, able, context)
             case ops.Judge() | ops.Prob() | ops.Tournament() if able.endpoint != "ids":
                 if not able.chat:
-                    yield "takes no chat messages", "with `tokenizer=` chat templates are rendered here"
+                    yield "answers no chat messages", "with `tokenizer=` chat templates are rendered here"
                 elif able.thinking is not None and "off" not in able.thinking.switches:
                     yield "cannot be asked for an answer without a thought, as this stage needs", _BY_IDS
 
@@ -160,7 +160,7 @@ class _Walk:
         if able.endpoint == "ids":
             return
         if context.turns and not able.chat:
-            yield "takes no chat messages", "with `tokenizer=` chat templates are rendered here, or use `prompt`"
+            yield "answers no chat messages", "with `tokenizer=` chat templates are rendered here, or use `prompt`"
         elif context.turns is False and able.endpoint != "text":
             yield "takes chat messages only, and no plain text", "use `chat` instead of `prompt`"
         elif context.drawn:
@@ -176,7 +176,7 @@ class _Walk:
         if marks is not None or not context.turns or (op.think is None and op.only is None):
             return
         if thinking is None:
-            what = "does not part thoughts from answers" if able.chat else "takes no chat messages"
+            what = "does not part thoughts from answers" if able.chat else "answers no chat messages"
             yield what, "start it with a reasoning parser, or add `tokenizer=`: thoughts are parted here then"
         elif op.only is not None:
             yield f"gives a thought and its answer together, and `only={op.only}` asks for one", _BY_IDS
@@ -189,7 +189,7 @@ class _Walk:
                 known = enumerated([f"`think={name}`" for name in thinking.switches], last="and")
                 yield f"was not seen to heed `think={asked}`", f"it heeds {known or 'no switch'}"
 
-    def _sampling(self, op: ops.Generate, able: ServerCapabilities) -> Iterator[tuple[str, str]]:
+    def _sampling(self, op: ops.Generate, able: ServerCapabilities, context: _Context) -> Iterator[tuple[str, str]]:
         if op.constraint is not None and op.constraint.kind == "choice":
             # It is drawn here, by the log-probabilities of its options, which are features.
             return
@@ -219,8 +219,8 @@ class _Walk:
         if isinstance(op.via, ops.Filter):
             what = "enforces a constraint only from the beginning of an answer, and `via filter` continues within one"
             yield what, "remove `via filter` or the constraint, or use a local large model"
-        elif constraint.kind not in able.constraints:
-            held = [words for kind, words in CONSTRAINT_NAMES.items() if kind in able.constraints]
+        elif constraint.kind not in (kinds := able.answers_held if context.turns else able.constraints):
+            held = [words for kind, words in CONSTRAINT_NAMES.items() if kind in kinds]
             instead = f"it enforces {' or '.join(held)}" if held else "vLLM, SGLang and llama.cpp do"
             yield f"does not constrain its output to {CONSTRAINT_NAMES[constraint.kind]}", instead
 
@@ -238,7 +238,7 @@ class _Walk:
 def _instead(op: ops.Operator, able: ServerCapabilities) -> str:
     if not isinstance(op, ops.Generate):
         return _BY_IDS
-    held = op.constraint is not None and op.constraint.kind == "choice" and "regex" in able.constraints
+    held = op.constraint is not None and op.constraint.kind == "choice" and "regex" in able.answers_held
     # It draws another option than a choice does: that one is drawn by the options' own probabilities.
     like = ", and with `as /A|B/` this one can write one of the texts token by token" if held else ""
     return f"{_BY_IDS}, or a local model{like}"

@@ -18,6 +18,7 @@ from qpdsl.executor.remote.dialects.dialect import (
     BadAnswer,
     CompletionChunk,
     HTTPRequest,
+    Messages,
     Prompt,
     Question,
     SampleRequest,
@@ -32,7 +33,7 @@ from qpdsl.executor.remote.server.failures import ServerError, Unreachable
 from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
 from qpdsl.executor.remote.written_sample import WrittenSample, answer_of
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Calls, GenerateRequest, Request, Sample
+from qpdsl.executor.requests.request import Calls, ConstraintKind, GenerateRequest, Request, Sample
 from qpdsl.executor.requests.ticket import Ticket
 
 # Servers take seeds of at most 31 bits, or are said to.
@@ -68,6 +69,8 @@ class ModelAtServer:
             return None
         if drawn.mask is not None and drawn.constraint is None:
             return "cannot be constrained without the text of the grammar"
+        if drawn.mask is not None and drawn.held_to not in self._held_after(drawn.prompt):
+            return "holds only answers to constraints, and no thought has ended before this one"
         sampling = drawn.sampling
         wanted = {
             "temperature": not (sampling.greedy or (able.own_temperature and sampling.temperature == 1)),
@@ -82,17 +85,29 @@ class ModelAtServer:
         unbound = bounded and (able.thinking is None or able.thinking.bound is None)
         return "takes no bound on a thought, as a probe of its server showed" if unbound else None
 
+    def _held_after(self, prompt: tuple[int, ...]) -> frozenset[ConstraintKind]:
+        """What a server holds the text behind a prompt to."""
+        able, marks = self.capabilities, self.text.thought_marks
+        if is_text(self.text.tokenizer):
+            return able.constraints if messages_of(prompt) is None else able.answers_held
+        closed = marks is not None and marks.closed(prompt) is not None
+        return able.answers_held if closed else able.constraints
+
     def request_for(self, request: GenerateRequest) -> HTTPRequest:
         """What is sent for each sample of a request, but for the seed. Raises EngineError."""
         able, prompt = self.capabilities, self._prompt(request.prompt)
-        # In a thought, a stop of the answer would end it.
-        stops = request.stops if able.names_stop and request.thought is None else ()
+        # A server that parts thoughts from answers would end a thought at a stop, and shows the model's mark of the end
+        # where it is to show stops.
+        parts = isinstance(prompt, Messages) and able.thinking is not None
+        stops = request.stops if able.names_stop and not parts else ()
         most = None if request.max_tokens >= UNBOUNDED // 2 else request.max_tokens
         bound, thought = None, request.thought
         if thought is not None:
             # A server bounds both together. Without a bound on the thought, none would be the answer's.
             bound = thought.limit if thought.bounded else None
             most = None if bound is None or most is None else bound + most + _MARKS
+        # vLLM refuses a bound that nothing could reach.
+        most = most if most is None or able.context is None else min(most, able.context)
         constraint = None if request.mask is None else request.constraint
         wanted = SampleRequest(self.address.name, prompt, request.sampling, most, 0, able, stops, constraint, bound)
         try:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.missing_features import missing_features
 from qpdsl.executor.remote.server.address import Address
-from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
+from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities, capabilities_json
 from qpdsl.executor.remote.spending import Spending
 from qpdsl.executor.requests.request import Calls
 from qpdsl.planner.plan.physical import PhysicalPlan
@@ -111,7 +110,7 @@ class Servers:
     def digest(self, model: str) -> str:
         """What a run depends on of a loaded model: its address, its server's version, and what that was seen to do."""
         address, capabilities = self._addresses[model], self._capabilities[model]
-        known = {**asdict(capabilities), "constraints": sorted(capabilities.constraints), "notes": None}
+        known = {**capabilities_json(capabilities), "notes": None}
         text = f"{address.dialect}:{address.url}#{address.name}\0{json.dumps(known, sort_keys=True)}"
         return f"{capabilities.version or 'a server'} {blake2b(text.encode(), digest_size=16).hexdigest()}"
 

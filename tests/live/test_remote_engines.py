@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ class Place:
         return [*line, "--completions", str(output.parent / "completions.sqlite")]
 
     def run(self, program: str, output: Path) -> Ran:
-        rows, settings = PROGRAMS[program]
+        rows, settings = PROGRAMS.get(program, (PROBLEMS, ()))
         line = self.command(program, rows, settings, output)
         done = subprocess.run(
             line,
@@ -108,6 +108,8 @@ class Place:
 SAMPLED = frozenset({"greedy", "self_consistency", "best_of_n", "weighted_best_of_n", "sal_best_of_n"})
 RUNS: dict[str, frozenset[str]] = {
     "vllm": frozenset(PROGRAMS),
+    # The small model has other tokens than one that thinks.
+    "vllm thinking": frozenset(PROGRAMS) - {"filter_decoding"},
     "qpdsl serve": frozenset(PROGRAMS),
     # The small model has another vocabulary than the filter's, and no regex holds the judge's answer.
     "llama-server": frozenset(PROGRAMS) - {"filter_decoding", "outline_then_write"},
@@ -116,14 +118,19 @@ RUNS: dict[str, frozenset[str]] = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """One real server after the other, for all tests of it."""
-    folder = tmp_path_factory.mktemp("engine")
-    server = KINDS[request.param](folder)
+def started(make: Callable[[Path], Server], folders: pytest.TempPathFactory) -> Iterator[Place]:
+    """A server for as long as its place is needed."""
+    folder = folders.mktemp("engine")
+    server = make(folder)
     server.start()
     yield Place(server, folder)
     server.kill()
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """One real server after the other, for all tests of it."""
+    yield from started(KINDS[request.param], tmp_path_factory)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

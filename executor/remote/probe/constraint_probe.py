@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 from qpdsl.executor.remote.dialects.dialect import Message, Messages
 from qpdsl.executor.remote.probe.probe_client import SEEDS, ProbeClient, ProbeRequest
@@ -25,6 +26,8 @@ _SOURCES: Mapping[ConstraintKind, str] = {
     "grammar": 'start: word " " NUMBER\nword: "zq" | "xj"\nNUMBER: /[0-9]{3}/',
     "choice": json.dumps(["zqxj", "jxqz"]),
 }
+# So a record begins, and nothing else that a model writes.
+_BEGUN = re.compile(r'\s*\{\s*"(?:zq"\s*:\s*(?:"(?:kp3|vv8)"\s*(?:,\s*)?)?|xj"\s*:\s*)$')
 # A record of bytes alone is some thirty tokens.
 _MAX_TOKENS = 64
 # So many characters as before show that an answer goes on.
@@ -36,10 +39,12 @@ async def constraints(client: ProbeClient, number: int, text: str) -> ServerCapa
     kept, notes = set(), []
     for kind in sorted(client.dialect.constraints):
         seen = await _keeps(client, number, kind)
-        if seen:
+        if seen in ("held", "padded"):
             kept.add(kind)
-        elif seen is not None:
+        if seen == "ignored":
             notes.append(f"accepts {CONSTRAINT_NAMES[kind]} and does not enforce it")
+        elif seen == "padded":
+            notes.append(f"enforces {CONSTRAINT_NAMES[kind]}, and lets its model write white space in it without end")
     stops, names, stays = await _stops(client, number, text)
     if stays:
         notes.append("leaves a stop string in the text")
@@ -52,29 +57,37 @@ async def prefills(client: ProbeClient, number: int, text: str) -> bool:
     Where a text is cut it may have been one token, which is two now; so it is cut at several places.
     """
     prompt = client.prompts[number]
+    # Where a thought cannot be kept from, it stands before what is begun.
+    whole = await client.ask(ProbeRequest(prompt)) if client.room else None
+    thought = "" if whole is None else whole.thought
     spaces = [place for place, character in enumerate(text) if character == " " and text[:place].strip()]
     for place in [spaces[len(spaces) * part // 4] for part in (1, 2, 3) if spaces]:
         rest = text[place:].strip()[:_MIN_CHARACTERS]
         if not isinstance(prompt, Messages) or len(rest) < _MIN_CHARACTERS or text.strip().startswith(rest):
             continue
-        begun = Message("assistant", text[:place])
+        begun = Message("assistant", text[:place], thought)
         answer = await client.ask(ProbeRequest(replace(prompt, begun=begun)))
-        if answer is not None and answer.text.strip().startswith(rest):
+        # Some take the rest of an answer for a thought.
+        if answer is not None and (answer.text or answer.thought).strip().startswith(rest):
             return True
     return False
 
 
-async def _keeps(client: ProbeClient, number: int, kind: ConstraintKind) -> bool | None:
-    """Whether output is held to a constraint of the kind, None where the request is refused."""
+async def _keeps(client: ProbeClient, number: int, kind: ConstraintKind) -> Literal["held", "padded", "ignored"] | None:
+    """Whether output is held to a constraint of the kind, None where the request is refused.
+
+    Of a record that is "padded" there came the beginning, and then white space.
+    """
     constraint, free = SampleConstraint(kind, _SOURCES[kind]), SamplingParams(temperature=1.0)
-    seen = None
+    begun = False
     for seed in SEEDS:
         answer = await client.ask(ProbeRequest(client.prompts[number], free, seed, _MAX_TOKENS, constraint=constraint))
-        if answer is not None:
-            seen = _RIGHT[kind](answer.text.strip())
-        if seen or answer is None:
-            break
-    return seen
+        if answer is None:
+            return "padded" if begun else None
+        if _RIGHT[kind](answer.text.strip()):
+            return "held"
+        begun = begun or (kind == "json_schema" and _BEGUN.match(answer.text) is not None)
+    return "padded" if begun else "ignored"
 
 
 def _is_record(text: str) -> bool:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _FILE = "servers.json"
 # What is asked, and how it is judged: another number where either changes.
-_FORM = 2
+_FORM = 3
 _AGE = 24 * 3600.0
 _MOST, _LARGEST_FILE = 512, 8 << 20
 

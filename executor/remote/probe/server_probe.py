@@ -28,6 +28,8 @@ from qpdsl.executor.remote.server.server_capabilities import (
     ServerThinking,
 )
 from qpdsl.executor.requests.request import Calls
+from qpdsl.executor.text.thinking import find_thinking
+from qpdsl.executor.text.thought_marks import ThoughtMarks
 from qpdsl.grammar.suggest import listed
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ _MESSAGES = (
     "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?",
 )
 _SCORED = "Mia has 3 boxes with 4 cards in each box."
+_UNENDED = "the model thinks on, or the server's reasoning parser does not find where its thoughts end"
 _ENDPOINTS: Mapping[Endpoint, str] = {"ids": "completions", "text": "completions", "chat": "chat completions"}
 
 
@@ -103,7 +106,7 @@ async def _probed(
         clients["chat"] = answering(clients["chat"], thinks.thinking)
     seen: dict[Endpoint, list[ServerCapabilities]] = {}
     best: tuple[ProbeClient, int] | None = None
-    prefill = False
+    prefill, answers = False, ServerCapabilities()
     for endpoint, client in clients.items():
         # Where token ids are sent, nothing else is.
         if "ids" in clients and endpoint != "ids":
@@ -117,6 +120,11 @@ async def _probed(
             await constraints(client, *found),
             await response(client, *found, own),
         ]
+        if own is not None and (closed := _behind_thoughts(client, own)) is not None:
+            answers = await constraints(closed, *found)
+            seen[endpoint][1] = replace(seen[endpoint][1], notes=_before_answers(seen[endpoint][1], answers))
+        elif endpoint == "chat":
+            answers = seen[endpoint][1]
         prefill = prefill or (endpoint == "chat" and await prefills(client, *found))
     if best is None:
         scored = known if tokenizer is None else await _scores(connection, address, tokenizer, known)
@@ -124,19 +132,52 @@ async def _probed(
             return replace(scored, endpoint="ids", notes=_notes(address, identity, scored.scores, {}))
         raise ModelError(str(address), await _no_answer(connection, address, identity, thinks.thinking))
     notes = (*_notes(address, identity, None, seen), *thinks.notes)
+    common = _common(known, seen)
+    # What else differs between the two is not told apart.
+    parts = thinks.thinking is not None or own is not None
+    held = answers.constraints - common.constraints if parts else frozenset()
+    chats = "chat" in (clients if own is not None else seen)
+    if "chat" in clients and not chats:
+        notes = (*notes, _silent(thinks.thinking))
     if "ids" not in clients and tokenizer is not None:
         notes = (*notes, f"does not continue from token ids of `{address.tokenizer}`")
     capabilities = replace(
-        _common(known, seen),
+        common,
         endpoint=next(iter(seen)),
-        chat="chat" in clients,
+        chat=chats,
+        answer_constraints=held,
         prefill=prefill,
-        thinking=thinks.thinking,
+        thinking=thinks.thinking if chats else None,
         max_tokens_name=clients["chat"].shape.max_tokens_name if "chat" in clients else "max_tokens",
         cancels=await cancels(*best),
         notes=notes,
     )
     return capabilities if own is None else await _scores(connection, address, own, capabilities)
+
+
+def _behind_thoughts(client: ProbeClient, tokenizer: PreTrainedTokenizerFast) -> ProbeClient | None:
+    """A client whose prompts end with a thought that is closed; None of a model that does not think."""
+    thinking = find_thinking(tokenizer)
+    if thinking is None:
+        return None
+    closing = ThoughtMarks(thinking, tokenizer).closing
+    return replace(client, prompts=[(*prompt, *closing) for prompt in client.prompts if isinstance(prompt, tuple)])
+
+
+def _before_answers(anywhere: ServerCapabilities, answers: ServerCapabilities) -> tuple[str, ...]:
+    """The notes on both, with what is said of one alone."""
+    early = [note if note in answers.notes else f"{note} before a thought has ended" for note in anywhere.notes]
+    return (*early, *(note for note in answers.notes if note not in anywhere.notes))
+
+
+def _silent(thinking: ServerThinking | None) -> str:
+    """Why no chat is sent to a server that answers chats."""
+    if thinking is None:
+        return "answers chats without text"
+    return (
+        f"writes no answer within {ROOM} tokens of a thought: {_UNENDED}; a chat needs another reasoning parser, or "
+        "`tokenizer=`"
+    )
 
 
 async def _clients(
@@ -207,9 +248,7 @@ async def _no_answer(
 ) -> str:
     """Why the server gives no text for the model, in words."""
     if thinking is not None:
-        return (
-            f"the model thinks for more than {ROOM} tokens about each question of the probe, and cannot be kept from it"
-        )
+        return f"it writes no answer within {ROOM} tokens of a thought, whatever it is asked: {_UNENDED}"
     if identity.models and address.name not in identity.models:
         return f"the server has no model of that name, only {listed(identity.models[:8], last='and')}"
     body = {

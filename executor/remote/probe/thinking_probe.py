@@ -74,7 +74,7 @@ async def thinking(client: ProbeClient) -> SeenThinking:
         "on" if plain.thinks else "off",
         switches,
         await _bound(client, on, free),
-        free.thought_tokens is not None,
+        bool(free.thought_tokens),
     )
     return SeenThinking(replace(found_thinking, returned=await _returned(client, found_thinking)), notes)
 

@@ -53,12 +53,13 @@ class ServerCapabilities:
     each. `named_logprobs`: of ids that the request names, for the next token. `scores`: where the numbers of a reward
     model come from, "pooling" for those at every token and "classify" for those at the last one; `score_width`: how
     many these are, 0 where that was not seen; `score_shares`: they are probabilities, whatever is asked for.
-    `constraints`: what output is held to. `stops`: a stop string ends the text, `names_stop`: and the answer says which
-    did. `max_tokens_name`: the field that bounds a chat completion. `context`: tokens with what is generated, None
-    where the server does not say. `thinking`: how the model thinks, as far as the server keeps that apart from answers,
-    None where it does not. `cached_tokens`: usage tells what the server's cache had. `streams`: text comes as it is
-    written. `cancels`: it stops when the connection is closed. `version`: the server's name and version, as it says.
-    `notes`: what it takes and ignores, for people, to be read after "the server".
+    `constraints`: what output is held to; `answer_constraints`: and what the answers of chats alone are, where a server
+    holds nothing to a constraint before a thought has ended. `stops`: a stop string ends the text, `names_stop`: and
+    the answer says which did. `max_tokens_name`: the field that bounds a chat completion. `context`: tokens with what
+    is generated, None where the server does not say. `thinking`: how the model thinks, as far as the server keeps that
+    apart from answers, None where it does not. `cached_tokens`: usage tells what the server's cache had. `streams`:
+    text comes as it is written. `cancels`: it stops when the connection is closed. `version`: the server's name and
+    version, as it says. `notes`: what it takes and ignores, for people, to be read after "the server".
     """
 
     endpoint: Endpoint = "chat"
@@ -81,6 +82,7 @@ class ServerCapabilities:
     score_width: int = 0
     score_shares: bool = False
     constraints: frozenset[ConstraintKind] = frozenset()
+    answer_constraints: frozenset[ConstraintKind] = frozenset()
     stops: bool = False
     names_stop: bool = False
     max_tokens_name: BoundName = "max_tokens"
@@ -98,6 +100,11 @@ class ServerCapabilities:
         return not self.temperature and not self.greedy
 
     @property
+    def answers_held(self) -> frozenset[ConstraintKind]:
+        """What the answers of chats are held to."""
+        return self.constraints | self.answer_constraints
+
+    @property
     def for_engine(self) -> Capabilities:
         """What an engine over the server can do for the model."""
         # Text could be cut into other tokens at the place that is asked about.
@@ -113,7 +120,7 @@ class ServerCapabilities:
         }
         kept: Repeats = "replayable" if self.seeds else "recorded"
         found = {feature for feature, there in features.items() if there}
-        return Capabilities(frozenset({*found, *self.constraints}), None, kept)
+        return Capabilities(frozenset({*found, *self.answers_held}), None, kept)
 
 
 # What may stand in a field beside values of its default's type.
@@ -122,6 +129,7 @@ _VALUES: Mapping[str, tuple[object, ...]] = {
     "scores": (None, *get_args(ScoreSource)),
     "max_tokens_name": get_args(BoundName),
 }
+_CONSTRAINTS = ("constraints", "answer_constraints")
 # No server has a longer context, and no file of ours a larger number.
 _LARGEST = 2**63 - 1
 
@@ -129,7 +137,8 @@ _LARGEST = 2**63 - 1
 def capabilities_json(capabilities: ServerCapabilities) -> dict[str, Any]:
     """A JSON object with all fields, in their order."""
     values = {one.name: getattr(capabilities, one.name) for one in fields(capabilities)}
-    values |= {"constraints": sorted(capabilities.constraints), "notes": list(capabilities.notes)}
+    values |= {name: sorted(getattr(capabilities, name)) for name in _CONSTRAINTS}
+    values |= {"notes": list(capabilities.notes)}
     thinking = capabilities.thinking
     return {**values, "thinking": None if thinking is None else asdict(thinking)}
 
@@ -142,14 +151,14 @@ def capabilities_from_json(value: object) -> ServerCapabilities:
         if not _may_be(name, one):
             raise ValueError(f"`{name}` is {one!r}")
     thinking = None if value["thinking"] is None else ServerThinking(**value["thinking"])
-    values = {**value, "constraints": frozenset(value["constraints"]), "notes": tuple(value["notes"])}
-    return ServerCapabilities(**{**values, "thinking": thinking})
+    held = {name: frozenset(value[name]) for name in _CONSTRAINTS}
+    return ServerCapabilities(**{**value, **held, "notes": tuple(value["notes"]), "thinking": thinking})
 
 
 def _may_be(name: str, value: object) -> bool:
     if name in _VALUES:
         return value in _VALUES[name]
-    if name == "constraints":
+    if name in _CONSTRAINTS:
         return isinstance(value, list) and all(one in get_args(ConstraintKind) for one in value)
     if name == "notes":
         return isinstance(value, list) and all(isinstance(one, str) for one in value)
@@ -174,7 +183,6 @@ def _is_thinking(value: object) -> bool:
 
 def in_words(capabilities: ServerCapabilities) -> dict[str, str]:
     """What there is to say of each thing that programs need, by its name."""
-    held = [name.removeprefix("a ") for kind, name in CONSTRAINT_NAMES.items() if kind in capabilities.constraints]
     filters = [name for name in ("top_k", "top_p", "min_p") if getattr(capabilities, name)]
     return {
         "prompts": _sent(capabilities),
@@ -184,10 +192,10 @@ def in_words(capabilities: ServerCapabilities) -> dict[str, str]:
         "reproducible by seed": _yes(capabilities.seeds) + (_seeds(capabilities) if capabilities.seeds else ""),
         "filters": enumerated(filters, last="and") or "no",
         "several samples per request": _yes(capabilities.n),
-        "output constraints": enumerated(held, last="and") or "none",
+        "output constraints": _held(capabilities),
         "stop strings": "yes, and reports which" if capabilities.names_stop else _yes(capabilities.stops),
         "continues an answer": _prefill(capabilities),
-        "thoughts": _thoughts(capabilities.thinking),
+        "thoughts": "parted here" if capabilities.endpoint == "ids" else _thoughts(capabilities.thinking),
         "token ids of samples": _yes(capabilities.token_ids),
         "log-probabilities of samples": _yes(capabilities.logprobs),
         "log-probabilities of given tokens": _given(capabilities),
@@ -212,6 +220,16 @@ def _sent(capabilities: ServerCapabilities) -> str:
 
 def _seeds(capabilities: ServerCapabilities) -> str:
     return ", of 64 bits" if capabilities.largest_seed > 2**32 else ", of 31 bits"
+
+
+def _held(capabilities: ServerCapabilities) -> str:
+    everywhere, answers = (
+        enumerated([name.removeprefix("a ") for kind, name in CONSTRAINT_NAMES.items() if kind in kinds], last="and")
+        for kinds in (capabilities.constraints, capabilities.answers_held)
+    )
+    if everywhere == answers:
+        return everywhere or "none"
+    return f"{everywhere or 'none'}; {answers} of a chat's answer"
 
 
 def _prefill(capabilities: ServerCapabilities) -> str:

@@ -298,6 +298,8 @@ def answer_request(
     written = 0 if watch.closed or forced else len(sample.tokens)
     room = thought.room - before
     watch.filled = room <= request.max_tokens - written
+    # Such a stop could be found in the white space between a thought and its answer, where none counts.
+    stops = request.stops if written else tuple(stop for stop in request.stops if not stop[:1].isspace())
     if not watch.goes_on(forced) or min(room, request.max_tokens - written) < 1:
         return None
     return replace(
@@ -309,6 +311,7 @@ def answer_request(
         drawn=request.drawn + before,
         floor=None if request.floor is None else request.floor.after(sample.figures),
         thought=None,
+        stops=stops,
         lead=False,
     )
 

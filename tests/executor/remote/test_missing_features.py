@@ -42,7 +42,7 @@ def lacks(body: str, capabilities: ServerCapabilities, head: str = "") -> list[s
         ('chat user=q\ngenerate llm stop="."\ngenerate llm', IDS, None),
         ('prompt "{q}"\ngenerate llm', CHAT, "takes chat messages only"),
         ('prompt "{q}"\ngenerate llm stop="."\ngenerate llm', TEXT, None),
-        ("chat user=q\ngenerate llm", TEXT, "takes no chat messages"),
+        ("chat user=q\ngenerate llm", TEXT, "answers no chat messages"),
         ("chat user=q\ngenerate llm min_p=0.1 temperature=1", CHAT, "ignores `min_p`"),
         ("chat user=q\ngenerate llm top_k=3 temperature=0", CHAT, None),
         ("chat user=q\ngenerate llm top_k=3 temperature=t", CHAT, None),

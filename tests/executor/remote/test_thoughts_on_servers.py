@@ -9,6 +9,12 @@ from typing import Any
 import pytest
 
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.models.text_model import TextModel
+from qpdsl.executor.remote.dialects.dialect import CompletionChunk
+from qpdsl.executor.remote.remote_model import EOS, WIDTH, text_of, text_tokenizer, tokens_of
+from qpdsl.executor.remote.written_sample import WrittenSample
+from qpdsl.executor.requests.errors import EngineError
+from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.executor.runtime.instance.candidates import Row
 from qpdsl.session.planning import Planning, reads_of
 from qpdsl.session.programs import load_program, permitting
@@ -179,11 +185,75 @@ def test_an_answer_goes_on_behind_its_thought() -> None:
     assert text.startswith(last["content"]) and len(text) > len(last["content"])
 
 
+def test_an_answer_in_steps_ends_without_the_models_mark() -> None:
+    program = 'chat user=q | repeat 4 until all(finished) { generate llm temperature=0 stop="\\n\\n" }'
+
+    def steps(prompt: str, seed: int) -> str | None:
+        return None if "Zoe" not in prompt else "The answer is 12." if "= 12." in prompt else says(prompt, seed)
+
+    with stub("vllm thinking", writes=steps) as server:
+        thought, text, finish = columns(address(server, "vllm thinking"), program, "thought", "text", "finish")
+    assert (thought[:11], text, finish) == ("Three boxes", "3 * 4 = 12.\n\nThe answer is 12.", "eos")
+
+
+def test_a_thought_within_an_answer_is_refused() -> None:
+    """The rest of an answer may be told as a thought, unless another answer stands behind it."""
+    tokenizer = text_tokenizer()
+    chat = tokenizer.apply_chat_template([{"role": "user", "content": ZOE}], add_generation_prompt=True)["input_ids"]
+    request = GenerateRequest((*chat, *tokens_of("Three ")), (1,), SamplingParams(temperature=0.0), 9)
+    model = TextModel("a server", tokenizer, frozenset({EOS}), 1024, WIDTH)
+
+    def written(*pieces: CompletionChunk) -> str:
+        sample = WrittenSample(request, 0, model, told=False)
+        for piece in pieces:
+            sample.push(piece)
+        found = sample.sample()
+        assert found is not None
+        return text_of(found.tokens)
+
+    assert written(CompletionChunk(thought="boxes", finish="length")) == "boxes"
+    assert written(CompletionChunk(thought="bo"), CompletionChunk(thought="xes", finish="length")) == "boxes"
+    with pytest.raises(EngineError, match="a thought after the answer had begun"):
+        written(CompletionChunk("boxes", thought="Wait.", finish="length"))
+    with pytest.raises(EngineError, match="a thought after the answer had begun"):
+        written(CompletionChunk(thought="Wait."), CompletionChunk("boxes"))
+
+
 def test_a_constraint_is_the_answers() -> None:
     program = "chat user=q | generate llm temperature=0.8 as int(1..99)"
     with stub("vllm thinking") as server:
         thought, text = columns(address(server, "vllm thinking"), program, "thought", "text")
     assert thought and 1 <= int(text) <= 99
+
+
+def test_a_constraint_holds_no_plain_text_where_thoughts_are_parted(qpdsl: Run) -> None:
+    with stub("vllm thinking") as server:
+        model = f"llm={address(server, 'vllm thinking')}"
+        program = 'prompt "{q} Zoe" | generate llm as int(1..99) temperature=0 | return text'
+        ran = qpdsl("run", "-e", program, "--set", f"q={ZOE}", "--model", model)
+        assert not any("Zoe" in str(body) for body in server.bodies)
+    assert ran.code == 2 and "does not constrain its output to" in ran.err
+
+
+def test_a_bound_that_nothing_reaches_is_the_context() -> None:
+    program = 'chat user=q | generate llm stop="." temperature=0 | generate llm temperature=0 max_tokens=2048'
+    with stub("vllm thinking") as server:
+        columns(address(server, "vllm thinking"), program, "text")
+        assert server.bodies[-1]["max_tokens"] == 1024
+
+
+def test_a_count_of_no_tokens_cuts_no_answer() -> None:
+    """vLLM's older parsers count none of a thought whose beginning the template writes."""
+    answer = "Six. " * 12
+
+    def long(prompt: str, seed: int) -> str | None:
+        return f"<think>{'so ' * 40}</think>{answer}" if "Zoe" in prompt else None
+
+    with stub("vllm thinking", writes=long, counts_thoughts="zero") as one:
+        size = len(answer) + 1
+        program = f"chat user=q | generate llm temperature=0 max_tokens={size}"
+        text, count, tokens = columns(address(one, "vllm thinking"), program, "text", "thought_tokens", "tokens")
+    assert text == answer and 0 < count < tokens
 
 
 def test_samples_are_kept_with_their_thoughts(tmp_path: Path) -> None:
@@ -225,6 +295,21 @@ def test_with_a_tokenizer_thoughts_are_bounded_here() -> None:
     assert first["max_tokens"] == 12 + 6
     assert text == "The answer is 12." and second["max_tokens"] == 20
     assert second["prompt"][: len(first["prompt"])] == first["prompt"]
+
+
+def test_with_a_tokenizer_a_stop_is_the_answers() -> None:
+    """A server would find it in the white space behind the thought."""
+
+    def marked(prompt: str, seed: int) -> str | None:
+        if "Zoe" not in prompt:
+            return None
+        return "\n\nFour.\n\nTwelve." if "</think>" in prompt else "<think>So.\n\nWell.</think>"
+
+    program = 'chat user=q | generate llm temperature=0 stop="\\n\\n"'
+    with stub("vllm", writes=marked) as server:
+        model = f"vllm:{server.url}#stub tokenizer=zoo/counting think=<think>|</think>"
+        thought, text, finish = columns(model, program, "thought", "text", "finish")
+    assert (thought, text, finish) == ("So.\n\nWell.", "Four.\n\n", "stop")
 
 
 def test_think_in_an_id_is_refused_where_the_server_parts_thoughts() -> None:

@@ -16,6 +16,7 @@ from tests.support.remote.traits import STANDARD, Heed, Traits
 Json = dict[str, Any]
 Endpoint = Literal["completions", "chat", "completion", "generate"]
 _MIN_LOGPROB = -9999.0
+_END = "<|end|>"
 _OBJECT = '{"type": "object"}'
 
 
@@ -37,7 +38,10 @@ class Thinks:
 
 @dataclass(frozen=True)
 class Job:
-    """A request understood: what to draw after which ids, and what to tell of it. `drawings` has one a choice."""
+    """A request understood: what to draw after which ids, and what to tell of it. `drawings` has one a choice.
+
+    `rest`: it goes on with an answer, of a model that would think.
+    """
 
     endpoint: Endpoint
     model: str
@@ -54,6 +58,7 @@ class Job:
     ids_as_tokens: bool = False
     returns_ids: bool = False
     thinks: Thinks | None = None
+    rest: bool = False
 
 
 @dataclass
@@ -108,6 +113,8 @@ class Writer:
         if echo and logprobs is not None:
             scored = logprobs
         how = self._drawing(body, chat, len(prompt), scored is not None)
+        if traits.answers_held and not chat and "</think>" not in self.language.decode(prompt):
+            how = replace(how, held_to=None)
         count = 1
         if int(body.get("n") or 1) > 1 and self._obeyed(traits.n, "n"):
             count = int(body["n"])
@@ -132,6 +139,7 @@ class Writer:
             ids_as_tokens=traits.answers_ids and bool(body.get("return_tokens_as_token_ids")),
             returns_ids=bool(body.get("return_token_ids")) if traits.answers_ids else bool(body.get("return_tokens")),
             thinks=thinks,
+            rest=chat and self._is_on(body) and bool(body.get("continue_final_message")),
         )
 
     def _thinks(self, body: Json) -> Thinks | None:
@@ -142,15 +150,20 @@ class Writer:
         effort = body.get("reasoning_effort")
         if traits.efforts and effort is not None and effort not in traits.efforts:
             raise Refused(400, f"Unsupported value: `reasoning_effort` does not support {effort!r}")
+        if not self._is_on(body):
+            return None
+        most = body.get(traits.thought_bound) if traits.thought_bound else None
+        return Thinks(most, 1.0 + (traits.efforts.index(effort) if effort in traits.efforts else 1))
+
+    def _is_on(self, body: Json) -> bool:
+        """Whether a model that thinks is to do so."""
+        traits = self.traits
         on = traits.thinks
         if "chat_template_kwargs" in traits.switches:
             on = bool((body.get("chat_template_kwargs") or {}).get("enable_thinking", on))
         if "thinking" in traits.switches:
             on = (body.get("thinking") or {}).get("type", "enabled" if on else "disabled") == "enabled"
-        if not on:
-            return None
-        most = body.get(traits.thought_bound) if traits.thought_bound else None
-        return Thinks(most, 1.0 + (traits.efforts.index(effort) if effort in traits.efforts else 1))
+        return on
 
     def _check_names(self, endpoint: Endpoint, body: Json) -> None:
         if endpoint in ("chat", "completions"):
@@ -228,8 +241,8 @@ class Writer:
             raise Refused(400, "max_tokens must be at least 1, got 0.")
         if most < 0 or (most == 0 and traits.unlimited_zero):
             most = room
-        if most > room and traits.name in ("vllm", "openai"):
-            raise Refused(400, f"This model's maximum context length is {traits.context} tokens, not {prompt + most}.")
+        if most > (room if traits.name == "openai" else traits.context) and traits.name in ("vllm", "openai"):
+            raise Refused(400, f"max_tokens={most} cannot be greater than max_model_len={traits.context}.")
         temperature = body.get("temperature")
         if traits.own_temperature and temperature not in (None, 1):
             raise Refused(400, f"Unsupported value: 'temperature' does not support {temperature} with this model.")
@@ -360,6 +373,7 @@ class Writer:
                 choice.end = "word"
             elif token.id == self.language.eos and not how.ignore_eos:
                 choice.end = "eos"
+                whole += _END * (self.traits.end_is_text and job.keeps_stop and job.endpoint == "chat")
             elif len(choice.tokens) - choice.thinking == how.most:
                 choice.end = "limit"
             else:
@@ -408,6 +422,8 @@ class Writer:
             one: Json = {"index": choice.number, "finish_reason": choice.finish}
             if job.endpoint == "chat":
                 one["message"] = {"role": "assistant", "content": choice.text, **self._apart(choice.thought)}
+                if self.traits.unended or (job.rest and self.traits.rest_is_thought):
+                    one["message"] |= {"content": None, **self._apart(choice.thought + choice.text)}
             else:
                 one["text"] = (job.echo or "") + choice.text
             self._tell(one, job, choice, choice.tokens, whole=True)
@@ -427,7 +443,7 @@ class Writer:
             return self._native_sglang(job, choice, cached)
         one: Json = {"index": choice.number, "finish_reason": choice.finish}
         if job.endpoint == "chat":
-            one["delta"] = self._apart(choice.fresh) or {"content": new}
+            one["delta"] = self._apart(choice.fresh or new * self.traits.unended) or {"content": new}
             if len(choice.tokens) <= 1:
                 one["delta"]["role"] = "assistant"
         else:
@@ -459,7 +475,7 @@ class Writer:
         elif self.traits.name in ("vllm", "sglang"):
             usage["prompt_tokens_details"] = None
         if self.traits.counts_thoughts:
-            thinking = sum(choice.thinking for choice in choices)
+            thinking = 0 if self.traits.counts_thoughts == "zero" else sum(choice.thinking for choice in choices)
             usage["completion_tokens_details"] = {"reasoning_tokens": thinking}
         return usage
 

@@ -17,7 +17,7 @@ FOLDER = ROOT / "tests" / "executor" / "remote" / "probe" / "recorded"
 # What depends on the model that is served.
 _OF_MODELS = ("context", "reward model scores")
 # In the order of the table.
-NAMES = ("vllm", "llama_server", "llama_cpp_python", "transformers")
+NAMES = ("vllm", "vllm_thinking", "llama_server", "llama_cpp_python", "transformers")
 
 
 @dataclass(frozen=True)

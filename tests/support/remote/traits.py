@@ -34,8 +34,13 @@ class Traits:
     `thoughts`: the field of a chat's message that has the thought, "hidden" where it is counted alone, None of a model
     that does not think. `thinks`: it does where nothing is said. `switches`: what it heeds of `chat_template_kwargs`
     and `thinking`; `efforts`: the words of `reasoning_effort` that change something, where others are refused.
-    `thought_bound`: the field that bounds a thought. `counts_thoughts`: usage tells them. `returns_thoughts`: a message
-    may have one. `own_temperature`: none but 1 is taken.
+    `thought_bound`: the field that bounds a thought. `counts_thoughts`: usage tells them, or that there were none.
+    `returns_thoughts`: a message may have one. `own_temperature`: none but 1 is taken.
+
+    `answers_held`: nothing is held to a constraint before a thought has ended. `rest_is_thought`: the rest of an answer
+    that was begun is told as a thought, where it is not streamed and thoughts are not switched off. `end_is_text`:
+    where stops are kept in the text of a chat, the model's end is too. `unended`: all of a chat's answer is told as its
+    thought.
     """
 
     name: str
@@ -83,9 +88,13 @@ class Traits:
     switches: tuple[str, ...] = ()
     efforts: tuple[str, ...] = ()
     thought_bound: str | None = None
-    counts_thoughts: bool = False
+    counts_thoughts: bool | Literal["zero"] = False
     returns_thoughts: bool = True
     own_temperature: bool = False
+    answers_held: bool = False
+    rest_is_thought: bool = False
+    end_is_text: bool = False
+    unended: bool = False
 
 
 # The fields of OpenAI's API, known to servers that refuse what they do not know.
@@ -180,9 +189,16 @@ OPENAI = Traits(
     unknown=400,
 )
 KINDS = {kind.name: kind for kind in (VLLM, SGLANG, LLAMA_SERVER, LLAMA_CPP_PYTHON, TRANSFORMERS, OPENAI)}
-# The same with a model that thinks: vLLM with a reasoning parser and a reasoning config, and two APIs.
+# The same with a model that thinks: vLLM with a reasoning parser (`qwen3`), and two APIs.
 VLLM_THINKING = replace(
-    VLLM, thoughts="reasoning", switches=("chat_template_kwargs",), thought_bound="thinking_token_budget"
+    VLLM,
+    thoughts="reasoning",
+    switches=("chat_template_kwargs",),
+    thought_bound="thinking_token_budget",
+    counts_thoughts=True,
+    answers_held=True,
+    rest_is_thought=True,
+    end_is_text=True,
 )
 DEEPSEEK_THINKING = replace(
     OPENAI,

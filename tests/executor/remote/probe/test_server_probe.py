@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from qpdsl import zoo
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.probe.server_probe import probe
 from qpdsl.executor.remote.server.address import Address
@@ -35,18 +37,32 @@ DIALECTS: dict[str, DialectName] = {
 
 
 def seen(
-    server: StubServer, dialect: DialectName | None = None, *, ids: bool = False, name: str = "stub"
+    server: StubServer,
+    dialect: DialectName | None = None,
+    *,
+    ids: bool = False,
+    name: str = "stub",
+    tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> ServerCapabilities:
-    address = Address(dialect or DIALECTS[server.traits.name], server.url, name, "zoo/counting" if ids else None)
+    tokenizer = language().tokenizer if ids else tokenizer
+    sign = None if tokenizer is None else "zoo/counting"
+    address = Address(dialect or DIALECTS[server.traits.name], server.url, name, sign)
 
     async def ask() -> ServerCapabilities:
         connection = Connection(address.url)
         try:
-            return await probe(connection, address, language().tokenizer if ids else None)
+            return await probe(connection, address, tokenizer)
         finally:
             await connection.close()
 
     return asyncio.run(ask())
+
+
+def thinking_tokenizer() -> PreTrainedTokenizerFast:
+    """The stub's tokens under a template that writes thoughts."""
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
+    tokenizer.chat_template = (zoo.path("zoo/counting-thinker") / "chat_template.jinja").read_text("utf-8")
+    return tokenizer
 
 
 def probed(kind: str, *, by_ids: bool = False, **lies: Any) -> ServerCapabilities:
@@ -66,7 +82,9 @@ def test_a_stub_is_seen_as_the_server_that_it_stands_for(name: str, way: str) ->
     recorded = recording(name)
     if way not in recorded.probes:
         pytest.skip("it takes no token ids")
-    found, real = probed(recorded.kind, by_ids=way == "ids", **recorded.traits), recorded.probes[way]
+    with stub(recorded.kind, **recorded.traits) as server:
+        tokens = thinking_tokenizer() if server.traits.thoughts else language().tokenizer
+        found, real = seen(server, tokenizer=tokens if way == "ids" else None), recorded.probes[way]
     assert replace(found, notes=tuple(sorted(found.notes)), context=None) == replace(
         real, notes=tuple(sorted(real.notes)), context=None
     )
@@ -218,17 +236,21 @@ BUDGET = "thinking_token_budget"
     ("kind", "lies", "expected"),
     [
         ("vllm", {}, None),
-        ("vllm thinking", {}, ServerThinking("reasoning", "on", {"on": {}, "off": OFF}, BUDGET, False, True)),
+        ("vllm thinking", {}, ServerThinking("reasoning", "on", {"on": {}, "off": OFF}, BUDGET, True, True)),
         (
             "vllm thinking",
             {"thinks": False, "thought_bound": None, "returns_thoughts": False},
-            ServerThinking("reasoning", "off", {"on": ON, "off": OFF}, None, False, False),
+            ServerThinking("reasoning", "off", {"on": ON, "off": OFF}, None, True, False),
         ),
-        ("vllm thinking", {"switches": (), "thought_bound": None}, ServerThinking("reasoning", "on", {"on": {}}, None)),
+        (
+            "vllm thinking",
+            {"switches": (), "thought_bound": None},
+            ServerThinking("reasoning", "on", {"on": {}}, None, True),
+        ),
         (
             "vllm thinking",
             {"efforts": ("low", "medium", "high")},
-            ServerThinking("reasoning", "on", {"on": {}, "off": OFF, **EFFORTS}, BUDGET),
+            ServerThinking("reasoning", "on", {"on": {}, "off": OFF, **EFFORTS}, BUDGET, True),
         ),
         (
             "deepseek",
@@ -260,7 +282,7 @@ def test_a_model_that_never_comes_to_an_answer_is_told() -> None:
 
     with (
         stub("deepseek", switches=(), writes=writes) as server,
-        pytest.raises(ModelError, match="more than 768 tokens"),
+        pytest.raises(ModelError, match="no answer within 768 tokens"),
     ):
         seen(server)
 
@@ -268,3 +290,33 @@ def test_a_model_that_never_comes_to_an_answer_is_told() -> None:
 def test_thoughts_that_are_left_in_the_text_are_told() -> None:
     with stub("vllm", writes=lambda prompt, seed: "<think>one two</think>It was a long day by the river.") as server:
         assert any("start it with a reasoning parser" in note for note in seen(server).notes)
+
+
+def test_a_server_that_ends_no_thought_is_sent_no_chats() -> None:
+    found = probed("vllm thinking", unended=True)
+    assert (found.endpoint, found.chat, found.thinking) == ("text", False, None)
+    assert any("another reasoning parser, or `tokenizer=`" in note for note in found.notes)
+
+
+def test_a_count_of_no_tokens_is_none_of_a_thought() -> None:
+    found = probed("vllm thinking", counts_thoughts="zero")
+    assert found.thinking is not None and not found.thinking.counted
+
+
+def test_constraints_that_wait_for_the_end_of_a_thought_are_the_answers() -> None:
+    held = {"json_schema", "regex", "grammar", "choice"}
+    with stub("vllm thinking") as server:
+        text, ids = seen(server), seen(server, tokenizer=thinking_tokenizer())
+    assert (text.constraints, text.answer_constraints) == (set(), held)
+    assert (ids.endpoint, ids.constraints, ids.answer_constraints) == ("ids", set(), held)
+    assert all(note.endswith("before a thought has ended") for note in ids.notes)
+    everywhere = probed("vllm thinking", answers_held=False)
+    assert (everywhere.constraints, everywhere.answer_constraints) == (held, set())
+
+
+@pytest.mark.parametrize(("written", "held"), [('{"zq": "kp3",', True), ('{"zq": "no",', False)])
+def test_a_record_that_is_filled_with_white_space_was_held_to(written: str, held: bool) -> None:
+    with stub("vllm", writes=lambda prompt, seed: written + " \n" * 200) as server:
+        found = seen(server)
+    assert (found.constraints == {"json_schema"}) is held
+    assert any("white space in it without end" in note for note in found.notes) is held
