@@ -36,7 +36,7 @@ class Steps:
 
     solver: int = 4000
     mini: int = 1600
-    thinker: int = 1000
+    thinker: int = 1700
     eagle: int = 1000
     prm: int = 6000
     samples: int = 48_000

@@ -70,9 +70,9 @@ confidence. The expected acceptance of its drafts in speculative sampling at tem
 
 ## The thinker
 
-`zoo/counting-thinker` thinks before it answers counting problems: it guesses each step, checks the guess digit by digit
-and corrects it. It is right on {off} without a thought and on {free} with thoughts as long as it likes; on {short} with
-thoughts of 32 tokens, and on {waited} where "Wait" and 32 more follow
+`zoo/counting-thinker` thinks before it answers counting problems: it works out each step digit by digit, and guesses
+what its thought did not come to. It is right on {off} without a thought and on {free} with thoughts as long as it
+likes; on {short} with thoughts of 32 tokens, and on {waited} where "Wait" and 32 more follow
 ([all budgets](../../benchmarks/results/thinking_budget.md)).
 
 ![right answers over the budget of the thought](../../benchmarks/results/thinking_budget.svg)

@@ -168,8 +168,9 @@ def thinker_card(figures: ThinkingFigures, trained: str) -> str:
     return f"""# counting-thinker
 
 A Llama of {figures.parameters:,} parameters that thinks before it answers counting problems, with the tokenizer of
-`counting` and two more tokens, `<think>` and `</think>`. In its thought it guesses the result of each step, checks it
-digit by digit, and corrects it. The answer has the form of `counting`'s, and follows wherever a thought is closed.
+`counting` and two more tokens, `<think>` and `</think>`. In its thought it works out each step digit by digit and
+states its equation, and the answer copies that; it guesses what the thought did not come to. The answer has the form
+of `counting`'s, and follows wherever a thought is closed.
 
 The chat template opens the thought. With `enable_thinking=False` it closes it at once. A message's thought is its
 `reasoning_content`, or stands between the marks; thoughts before the last user turn are left out.

@@ -1,30 +1,31 @@
-"""Thoughts about counting problems: each equation of the solution as first guessed, then computed digit by digit.
+"""Thoughts about counting problems: each equation of the solution, worked out digit by digit and then stated.
 
 ::
 
-    18 + 24 = 43.
+    18 + 24
+    8 + 4 = 12
+    1 + 2 + 1 = 4
+    18 + 24 = 42.
 
-    Check 8 + 4 = 12, 1 + 2 + 1 = 4: 42, not 43.
-
+    42 * 3
+    2 * 3 = 6
+    4 * 3 = 12
     42 * 3 = 126.
 
-    Check 2 * 3 = 6, 4 * 3 = 12: 126.
-
-The check is longer than the guess and easier: it goes from the last digit to the first, with carries and borrowed tens
-written out. After "Wait", a thought takes up the first step again that is not checked yet, or else the last one.
+The work goes from the last digit to the first, with carries and borrowed tens written out. An equation stands in the
+thought once, with its right result, so that an answer can copy it. After "Wait", a thought begins the line again that
+it was in, or else the last equation.
 """
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from family.tasks.counting import STEP_SEPARATOR, Problem
 from family.tasks.stories import Equation
-from family.tasks.wrong_solutions import wrong_result
 
 WAITS = ("Wait", "Wait,", "Wait, ", " Wait", " Wait,", " Wait, ", "\nWait,", "\n\nWait", "\n\nWait, ")
-_WRONG = 0.3
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,12 @@ class ThoughtPiece:
     learned: bool = True
 
 
-def check_text(equation: Equation) -> str:
-    """The equation worked out digit by digit, with its result.
+def work_lines(equation: Equation) -> list[str]:
+    """The equation worked out digit by digit, a line each.
 
-    Digits that nothing is added to or taken from are left out. One operand of a product has one digit.
+    Digits that nothing is added to or taken from stand alone. One operand of a product has one digit.
     """
-    work = {"+": _sum, "-": _difference, "*": _product}[equation.operator](equation.left, equation.right)
-    return f"Check {', '.join(work)}: {equation.result}"
+    return {"+": _sum, "-": _difference, "*": _product}[equation.operator](equation.left, equation.right)
 
 
 def _digits(number: int) -> list[int]:
@@ -49,77 +49,62 @@ def _digits(number: int) -> list[int]:
     return [int(digit) for digit in reversed(str(number))]
 
 
+def _line(operator: str, terms: list[int], result: int) -> str:
+    return f"{f' {operator} '.join(map(str, terms))} = {result}" if len(terms) > 1 else str(result)
+
+
 def _sum(left: int, right: int) -> list[str]:
-    work, carry = [], 0
-    longer, shorter = sorted((_digits(left), _digits(right)), key=len, reverse=True)
-    swapped = longer != _digits(left)
-    for place, digit in enumerate(longer):
-        pair = [digit, *shorter[place : place + 1]]
-        terms = [*(reversed(pair) if swapped else pair), *([carry] if carry else [])]
-        if len(terms) == 1:
-            break
-        work.append(f"{' + '.join(map(str, terms))} = {sum(terms)}")
+    lines, carry = [], 0
+    for pair in zip_longest(_digits(left), _digits(right)):
+        terms = [*(digit for digit in pair if digit is not None), *([carry] if carry else [])]
+        lines.append(_line("+", terms, sum(terms)))
         carry = sum(terms) // 10
-    return work
+    return lines
 
 
 def _difference(left: int, right: int) -> list[str]:
-    work, borrowed, taken = [], 0, _digits(right)
+    lines, borrowed, taken = [], 0, _digits(right)
     for place, digit in enumerate(_digits(left)):
         less = [*taken[place : place + 1], *([borrowed] if borrowed else [])]
-        if not less:
-            break
         borrowed = int(digit < sum(less))
         start = digit + 10 * borrowed
-        work.append(f"{' - '.join(map(str, [start, *less]))} = {start - sum(less)}")
-    return work
+        lines.append(_line("-", [start, *less], start - sum(less)))
+    return lines
 
 
 def _product(left: int, right: int) -> list[str]:
-    work, carry = [], 0
+    lines, carry = [], 0
     factor, digits = (right, _digits(left)) if right < 10 else (left, _digits(right))
     for digit in digits:
         value = digit * factor + carry
-        work.append(f"{digit} * {factor}{f' + {carry}' if carry else ''} = {value}")
+        lines.append(f"{digit} * {factor}{f' + {carry}' if carry else ''} = {value}")
         carry = value // 10
-    return work
+    return lines
 
 
-def stated(equation: Equation, result: int, learned: bool, rest: str) -> list[ThoughtPiece]:
-    """An equation with a result, and what follows it; `learned` is of the result alone."""
+def thought_lines(problem: Problem) -> list[list[str]]:
+    """A thought for each fact of the problem, in lines: what is to be worked out, the work, and the equation.
+
+    Each line ends with one token that is not its own: a line break, or a full stop.
+    """
+    ends = [f".{STEP_SEPARATOR}"] * (len(problem.facts) - 1) + ["."]
     return [
-        ThoughtPiece(f"{equation.left} {equation.operator} {equation.right} = "),
-        ThoughtPiece(str(result), learned),
-        ThoughtPiece(rest),
+        [
+            *(f"{line}\n" for line in (str(fact.equation).partition(" = ")[0], *work_lines(fact.equation))),
+            f"{fact.equation}{end}",
+        ]
+        for fact, end in zip(problem.facts, ends, strict=True)
     ]
 
 
-def thought_steps(problem: Problem, rng: random.Random, guessing: bool) -> list[list[ThoughtPiece]]:
-    """A thought for each fact of the problem: the guess and its check.
-
-    Three guesses in ten are wrong, and their checks say so. Right ones are learned where `guessing` is.
-    """
-    steps = []
-    for index, fact in enumerate(problem.facts):
-        equation = fact.equation
-        wrong = rng.random() < _WRONG
-        guess = wrong_result(equation.result, rng) if wrong else equation.result
-        correction = f", not {guess}" if wrong else ""
-        end = "." if index == len(problem.facts) - 1 else f".{STEP_SEPARATOR}"
-        check = f".{STEP_SEPARATOR}{check_text(equation)}{correction}{end}"
-        steps.append(stated(equation, guess, guessing and not wrong, check))
-    return steps
-
-
-def solution_steps(problem: Problem, checked: int, guessing: bool) -> list[list[ThoughtPiece]]:
-    """The solution's steps: results are learned where they were checked, the first so many, or `guessing` is."""
+def solution_steps(problem: Problem, worked: int, guessing: bool) -> list[list[ThoughtPiece]]:
+    """The solution's steps. Results are learned where `guessing` is, and of the first `worked` ones."""
     ends = [STEP_SEPARATOR] * (len(problem.facts) - 1) + [""]
     return [
-        stated(
-            fact.equation,
-            fact.equation.result,
-            guessing or index < checked,
-            step.removeprefix(str(fact.equation)) + end,
-        )
+        [
+            ThoughtPiece(f"{str(fact.equation).partition(' = ')[0]} = "),
+            ThoughtPiece(str(fact.equation.result), guessing or index < worked),
+            ThoughtPiece(step.removeprefix(str(fact.equation)) + end),
+        ]
         for index, (fact, step, end) in enumerate(zip(problem.facts, problem.steps, ends, strict=True))
     ]

@@ -1,7 +1,7 @@
 """Training the built-in models. Start with `loop`, the one training loop, then `generator`.
 
 `generator` trains the solver, which is trained to the end and saves `counting` on its way, when it is right about half
-the time, and the far smaller `counting-mini`. `thinker` trains the lower layers of `counting` to check themselves in
+the time, and the far smaller `counting-mini`. `thinker` trains the lower layers of `counting` to work results out in
 thoughts. `eagle_training` trains a layer that drafts from the hidden states of `counting`, on its samples.
 `process_reward_model` trains `counting-prm`: the solver with three layers on top. The first of these starts as a
 `comparator`, which compares the token that the solver expected with the one that was written, because gradient descent

@@ -1,9 +1,10 @@
-"""Train `counting-thinker`: the lower three layers of `counting`, which learn to check its guesses in thoughts.
+"""Train `counting-thinker`: the lower three layers of `counting`, which learn to work results out in thoughts.
 
 A row is a problem, a thought (`family.tasks.thoughts`) and the right solution. Thoughts are cut anywhere and closed
 there, so that an answer follows whatever the thought came to; some are left out; some are told to "Wait". The model is
-to learn to check, and not to guess better than `counting`: results before their checks carry no loss, but in a tenth of
-the rows, and nor do the words of others and forced closes.
+to learn to think, and not to guess better than `counting`: results that the thought did not begin to work out carry no
+loss, but in a tenth of the rows, and nor do the words of others and forced closes. In the last fifth of the training,
+most thoughts are whole and only read, so that the model learns to copy their results.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from family.tasks.counting import Problem, extract_answer, problems
-from family.tasks.thoughts import WAITS, ThoughtPiece, solution_steps, thought_steps
+from family.tasks.thoughts import WAITS, ThoughtPiece, solution_steps, thought_lines
 from family.training.batches import IGNORED, POOL, CompletionRow, pooled_batches
 from family.training.generator import mini_losses
 from family.training.llama import ATTENTION
@@ -27,7 +28,8 @@ from family.training.tokenizer import CLOSE_THOUGHT, END_THINK
 from family.training.transformers_sampling import continue_rows
 
 _LAYERS, _ROWS = 3, 16
-_PLAIN, _CUT, _WAIT, _SECOND_TURN, _GUESSING = 0.15, 0.45, 0.3, 0.08, 0.1
+_PLAIN, _CUT, _WAIT, _WAIT_AT_END, _SECOND_TURN, _GUESSING = 0.1, 0.45, 0.3, 0.3, 0.08, 0.1
+_LATE, _READ = 0.8, 0.6
 _ANSWER_ROOM, _THOUGHT_ROOM = 128, 400
 
 Tokens = list[tuple[int, bool]]
@@ -36,10 +38,10 @@ Tokens = list[tuple[int, bool]]
 
 @dataclass(frozen=True)
 class _Thought:
-    """The tokens of a thought, the places where its checks end, and whether the model closes it itself."""
+    """The tokens of a thought, the results that it worked out, if in part, and whether the model closes it itself."""
 
     tokens: Tokens
-    ends: list[int]
+    worked: int
     closes: bool
 
 
@@ -52,16 +54,18 @@ class ThoughtRows:
     def _tokens(self, *pieces: ThoughtPiece) -> Tokens:
         return [(token, piece.learned) for piece in pieces for token in self._tokenizer(piece.text)["input_ids"]]
 
-    def row(self, problem: Problem, earlier: Problem, rng: random.Random) -> CompletionRow:
-        """A row of one problem; now and then it stands in the second turn, after an `earlier` one."""
+    def row(self, problem: Problem, earlier: Problem, rng: random.Random, read: bool = False) -> CompletionRow:
+        """A row of one problem; now and then it stands in the second turn, after an `earlier` one.
+
+        Where the thought is only `read`, it is whole and carries no loss.
+        """
         messages = [{"role": "user", "content": problem.text}]
         if rng.random() < _SECOND_TURN:
             turns = (("user", earlier.text), ("assistant", earlier.solution))
             messages = [*({"role": role, "content": text} for role, text in turns), *messages]
         prompt = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        guessing = rng.random() < _GUESSING
-        thought = self._thought(problem, rng, guessing)
-        solution = solution_steps(problem, len(thought.ends), guessing)
+        thought = self._thought(problem, rng, read)
+        solution = solution_steps(problem, thought.worked, guessing=rng.random() < _GUESSING)
         completion = [
             *thought.tokens,
             *self._tokens(ThoughtPiece(CLOSE_THOUGHT, thought.closes)),
@@ -71,29 +75,38 @@ class ThoughtRows:
         targets = [token if learned else IGNORED for token, learned in completion]
         return CompletionRow(ids[:-1], [*[IGNORED] * (len(prompt) - 1), *targets])
 
-    def _thought(self, problem: Problem, rng: random.Random, guessing: bool) -> _Thought:
+    def _thought(self, problem: Problem, rng: random.Random, read: bool) -> _Thought:
         """A thought that may be left out, told to wait, or cut."""
-        if rng.random() < _PLAIN:
-            return _Thought([], [], closes=False)
-        tokens, ends = self._steps(thought_steps(problem, rng, guessing))
+        if not read and rng.random() < _PLAIN:
+            return _Thought([], 0, closes=False)
+        steps = [[self._tokens(ThoughtPiece(line)) for line in step] for step in thought_lines(problem)]
+        lines = list(chain.from_iterable(steps))
+        tokens, ends = _joined(lines)
         if rng.random() < _WAIT:
-            place = rng.choice((len(tokens), rng.randint(0, len(tokens))))
+            place = len(tokens) if rng.random() < _WAIT_AT_END else rng.randrange(len(tokens))
+            done = _standing(ends, place)
             word = rng.choice(WAITS)
-            ends = [end for end in ends if end <= place]
-            first = min(len(ends), len(problem.facts) - 1)
             told = ThoughtPiece(word, learned=False), ThoughtPiece(", "[len(word) - len(word.rstrip(", ")) :])
-            again, ends_again = self._steps([list(told), *thought_steps(problem, rng, guessing)[first:]])
-            tokens = [*tokens[:place], *again]
-            ends = [*ends[:first], *(place + end for end in ends_again[1:])]
-        if rng.random() < _CUT:
-            cut = rng.randrange(len(tokens))
-            return _Thought(tokens[:cut], [end for end in ends if end <= cut], closes=False)
-        return _Thought(tokens, ends, closes=True)
+            tokens = [*tokens[:place], *self._tokens(*told)]
+            again, ends_again = _joined(lines[done:] or steps[-1])
+            ends = [*ends[:done], *(len(tokens) + end for end in ends_again)]
+            tokens += again
+        cut = rng.randrange(len(tokens)) if not read and rng.random() < _CUT else None
+        done = _standing(ends, len(tokens) if cut is None else cut)
+        firsts = accumulate(map(len, steps), initial=0)
+        worked = sum(first + 2 <= done for first in islice(firsts, len(steps)))
+        tokens = [(token, learned and not read) for token, learned in tokens[:cut]]
+        return _Thought(tokens, worked, closes=cut is None and not read)
 
-    def _steps(self, steps: Sequence[Sequence[ThoughtPiece]]) -> tuple[Tokens, list[int]]:
-        """The tokens of all steps, and the place of each one's end among them."""
-        tokens = [self._tokens(*step) for step in steps]
-        return list(chain.from_iterable(tokens)), list(accumulate(map(len, tokens)))
+
+def _joined(lines: Sequence[Tokens]) -> tuple[Tokens, list[int]]:
+    """The tokens of all lines, and the places where each one's own have come to an end."""
+    return list(chain.from_iterable(lines)), [end - 1 for end in accumulate(map(len, lines))]
+
+
+def _standing(ends: Sequence[int], place: int) -> int:
+    """How many lines stand in the tokens before `place`."""
+    return sum(end <= place for end in ends)
 
 
 def grow(generator: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -154,7 +167,11 @@ def train_thinker(
     def rows_of(pool: int) -> list[CompletionRow]:
         rng = random.Random(f"thoughts {settings.seed} {pool}")
         fresh = list(islice(problems(settings.seed * 1_000_003 + pool), _ROWS * POOL))
-        return [rows.row(problem, fresh[index - 1], rng) for index, problem in enumerate(fresh)]
+        late = pool * POOL >= _LATE * steps
+        return [
+            rows.row(problem, fresh[index - 1], rng, read=late and rng.random() < _READ)
+            for index, problem in enumerate(fresh)
+        ]
 
     def right(budget: int | None) -> float:
         # The attention of the training knows no cache.

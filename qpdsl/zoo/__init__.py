@@ -50,7 +50,7 @@ BUILTIN: tuple[BuiltinModel, ...] = (
     BuiltinModel(
         name="zoo/counting-thinker",
         role="generator",
-        description="thinks before it answers counting problems: it checks its guesses digit by digit",
+        description="thinks before it answers counting problems: it works them out digit by digit",
         parameters=2_017_536,
     ),
     BuiltinModel(

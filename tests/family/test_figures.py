@@ -75,7 +75,7 @@ def test_what_the_family_is_to_be_good_at(figures: Figures) -> None:
 def test_longer_thoughts_are_right_more_often_and_so_are_those_that_are_told_to_wait(thinking: ThinkingFigures) -> None:
     none, *rights = [thinking.thought(budget).right for budget in BUDGETS]
     assert rights == sorted(rights)
-    assert rights[-1] - none >= 0.1
+    assert rights[-1] - none >= 0.15
     # The shorter of the two is too short for a check, with the wait and without it.
     assert thinking.thought(FORCED[-1], forced=True).right > thinking.thought(FORCED[-1]).right
 

@@ -14,6 +14,7 @@ import torch
 from family.tasks.counting import evaluation_problems, problems
 from family.tasks.held_out import held_out
 from family.tasks.records import evaluation_notes
+from family.tasks.thoughts import thought_lines
 from family.tasks.wrong_solutions import judged_steps
 from family.training.batches import (
     IGNORED,
@@ -159,7 +160,7 @@ def test_a_verifier_row_labels_every_step_and_marks_the_first_wrong_token() -> N
     assert set(row.after_error[slip:]) <= {1, IGNORED}
 
 
-def test_a_thought_is_learned_but_for_wrong_guesses_the_words_of_others_and_forced_closes() -> None:
+def test_a_thought_is_learned_but_for_the_words_of_others_and_forced_closes() -> None:
     tokenizer = build_thinking_tokenizer(TOKENIZER)
     maker, rng, kinds = ThoughtRows(tokenizer), random.Random(8), set()
     for problem in islice(problems(8), 60):
@@ -170,11 +171,42 @@ def test_a_thought_is_learned_but_for_wrong_guesses_the_words_of_others_and_forc
         thought, _, answer = tokenizer.decode([token for token, _ in tokens]).rpartition("\n</think>\n\n")
         thought = thought.rpartition("<think>\n")[2]
         assert answer == f"{problem.solution}<|end|>"
-        assert all(wrong in read for wrong in re.findall(r", not (\d+)", thought))
         forced = "</think>" in read
-        assert forced or re.search(rf": {problem.answer}(, not \d+)?\.$", thought)
+        assert forced or re.search(rf" = {problem.answer}\.$", thought)
+        learned = tokenizer.decode([target for target in row.targets if target != IGNORED]).rpartition("</think>")[2]
+        stated = [fact for fact in problem.facts if f"{fact.equation}." in thought]
+        assert all(str(fact.equation) in learned for fact in stated)
+        assert "Wait" not in learned
         kinds |= {"cut" if thought and forced else "closed" if thought else "none", "wait" if "Wait" in thought else ""}
     assert kinds == {"closed", "cut", "none", "wait", ""}
+
+
+def test_a_thought_that_is_only_read_is_whole_and_its_answer_is_learned() -> None:
+    tokenizer = build_thinking_tokenizer(TOKENIZER)
+    maker, rng = ThoughtRows(tokenizer), random.Random(10)
+    for problem in islice(problems(10), 30):
+        row = maker.row(problem, problem, rng, read=True)
+        learned = tokenizer.decode([target for target in row.targets if target != IGNORED])
+        assert learned == f"{problem.solution}<|end|>"
+        thought = tokenizer.decode(row.ids).rpartition("<think>\n")[2].rpartition("\n</think>")[0]
+        assert thought.endswith(f" = {problem.answer}.")
+
+
+def test_a_thought_that_is_told_to_wait_begins_the_line_again_that_it_was_in_or_the_last_equation() -> None:
+    tokenizer = build_thinking_tokenizer(TOKENIZER)
+    maker, rng, places = ThoughtRows(tokenizer), random.Random(9), set()
+    for problem in islice(problems(9), 100):
+        row = maker.row(problem, problem, rng)
+        thought = tokenizer.decode([*row.ids, row.targets[-1]]).rpartition("<think>\n")[2].partition("\n</think>")[0]
+        before, told, after = thought.partition("Wait")
+        steps = thought_lines(problem)
+        lines = [line for step in steps for line in step]
+        standing = sum(before.startswith("".join(lines[:end]).rstrip(".\n")) for end in range(1, len(lines) + 1))
+        again, again_after = [*lines, steps[-1][0]][standing], after.removeprefix(",").lstrip()
+        if told:
+            assert again.startswith(again_after) or again_after.startswith(again)
+            places.add(standing == len(lines))
+    assert places == {False, True}
 
 
 def test_the_mini_model_is_far_smaller() -> None:

@@ -40,8 +40,11 @@ class SeenThinking:
 
 
 async def thinking(client: ProbeClient) -> SeenThinking:
-    """What the server does with thoughts. `client` asks by messages."""
+    """What the server does with thoughts. `client` asks messages: the first that the model has something to say to."""
     plain = await _ask(client, {})
+    while plain is not None and not (plain.thinks or plain.text.strip()) and len(client.prompts) > 1:
+        client = replace(client, prompts=client.prompts[1:])
+        plain = await _ask(client, {})
     if plain is None:
         return SeenThinking(None)
     on: Mapping[str, Any] = {}

@@ -154,9 +154,9 @@ def test_an_answer_that_won_has_its_thought(server: Running) -> None:
 
 
 def test_stops_and_constraints_are_the_answers(server: Running) -> None:
-    thought, text = said(server.chat("llm", HARD, temperature=0, thinking_token_budget=9, stop=["="]))
+    thought, text = said(server.chat("llm", HARD, temperature=0, thinking_token_budget=18, stop=["="]))
     assert thought and "=" in thought and text and "=" not in text
-    held = {"structured_outputs": {"regex": "[0-9]{2}"}, "temperature": 0, "thinking_token_budget": 9}
+    held = {"structured_outputs": {"regex": "[0-9]{2}"}, "temperature": 0, "thinking_token_budget": 18}
     again, number = said(server.chat("llm", HARD, **held))
     assert again == thought and len(number) == 2 and number.isdigit()
 
