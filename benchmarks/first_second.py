@@ -25,7 +25,7 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import sentence
 
 NAME = "first_second"
-_PROBLEM = "problem=Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
+_PROBLEM = "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
 _ONE_TOKEN = """model llm = "zoo/counting"
 
 program one_token(problem: text) -> text {
@@ -60,9 +60,9 @@ class Start:
 def started(what: str, command: Sequence[str], **environment: str) -> Start:
     """Runs a command to its end. Raises RuntimeError where it fails."""
     begin = os.times().elapsed
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, **environment}
-    )
+    # As users have it: Python keeps what it compiles.
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**own, **environment})
     assert process.stderr is not None
     said = process.stderr.read()
     _, status, used = os.wait4(process.pid, 0)
@@ -93,9 +93,9 @@ def measure(files: Sequence[Path], llama: str | None, repeats: int) -> list[Star
             found.append(middle([started(what, [*own, *arguments], **kept) for _ in range(repeats)]))
         asked = [started("completion of a command", own, **kept, **_COMPLETION) for _ in range(repeats)]
         found.append(middle(asked))
-        models = [("qpdsl run beam_search", ["run", "beam_search", "--set", _PROBLEM], None)]
+        models = [("qpdsl run beam_search", ["run", "beam_search", "--set", f"problem={_PROBLEM}"], None)]
         for file in files:
-            run = ["run", str(program), "--model", f"llm={file}", "--set", _PROBLEM]
+            run = ["run", str(program), "--model", f"llm={file}", "--set", f"problem={_PROBLEM}"]
             models.append((f"one token of {file.name}", run, file))
         for what, arguments, model in models:
             found.append(started(f"{what}, first start", [*own, *arguments], **kept))
