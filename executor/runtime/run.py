@@ -50,7 +50,7 @@ from qpdsl.grammar.ast.walk import made_column
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate_rows
 from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.reads import made_by
+from qpdsl.planner.plan.reads import made_by, outlives_rows
 from qpdsl.planner.values.library import TooLarge
 from qpdsl.planner.values.value import Value
 
@@ -331,8 +331,10 @@ async def _call(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
         )
         for number, row in enumerate(rows)
     )
+    # Its own parameters are columns, which no row has then.
+    of_none = evaluate_rows(value, (), {}) if outlives_rows(value, ()) else None
     values = [
-        evaluate_rows(value, [instance.scope(row) for row in last], instance.arguments) if last else None
+        evaluate_rows(value, [instance.scope(row) for row in last], instance.arguments) if last else of_none
         for last in made
     ]
     if op.type is not None:

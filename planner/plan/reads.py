@@ -223,6 +223,19 @@ def reads_all_rows(expr: ast.Expr) -> bool:
     return any(_is_aggregate(node) for node in walk(expr))
 
 
+def outlives_rows(expr: ast.Expr, params: Container[str]) -> bool:
+    """Whether an expression looks at all rows and at none in particular: of no rows it has a value too."""
+    return reads_all_rows(expr) and not _reads_a_row(expr, params)
+
+
+def _reads_a_row(expr: ast.Node, params: Container[str]) -> bool:
+    """Whether an expression reads a column outside of aggregates."""
+    if _is_aggregate(expr):
+        return expr.function in OF_EACH
+    read = isinstance(expr, ast.Name) and expr.id not in params
+    return read or any(_reads_a_row(child, params) for child in children(expr))
+
+
 def is_same_for_all(expr: ast.Expr, params: Container[str]) -> bool:
     """Whether an expression reads no column and looks at no rows, so that it has one value for all of them."""
     return all(name.id in params for name in names(expr)) and not any(isinstance(n, ast.Apply) for n in walk(expr))

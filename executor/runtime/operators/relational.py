@@ -13,7 +13,7 @@ from qpdsl.executor.runtime.operators.valid_records import fault_of
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate_rows
-from qpdsl.planner.plan.reads import names
+from qpdsl.planner.plan.reads import names, outlives_rows
 from qpdsl.planner.values.value import Value, thawed
 
 
@@ -96,8 +96,8 @@ def _closed(row: Row) -> Row:
 
 def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonValue:
     """The value of the program over its last rows, or the record in it. Raises NoAnswerError where there is none."""
-    if not rows:
-        raise NoAnswerError(": ".join(["no row is left", *instance.emptied[-1:]]))
+    if not rows and (op.parse or not outlives_rows(op.value, instance.arguments)):
+        raise _nothing_left(instance)
     if op.parse and rows[0].generated.invalid is not None:
         raise RowError(f"the record breaks its schema, though llguidance let it through: {rows[0].generated.invalid}")
     if op.parse and rows[0].generated.incomplete:
@@ -105,6 +105,8 @@ def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonVa
             "the output was cut off before the record in it was whole; `max_tokens` or the context is short"
         )
     value = evaluate_rows(op.value, [instance.scope(row) for row in rows], instance.arguments)
+    if value is None and not rows:
+        raise _nothing_left(instance)
     if value is None and rows[0].generated.incomplete and rows[0].generated.invalid is None:
         why = "what the first row generated was cut off before it was whole; `max_tokens` or the context is short"
         raise NoAnswerError(f"no row has a value to return: {why}")
@@ -121,6 +123,10 @@ def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonVa
     if fault is not None:
         raise NoAnswerError(f"the result is not of the type that the program declares: {fault}")
     return given
+
+
+def _nothing_left(instance: Instance) -> NoAnswerError:
+    return NoAnswerError(": ".join(["no row is left", *instance.emptied[-1:]]))
 
 
 def _without_none(value: Any) -> Any:

@@ -32,8 +32,8 @@ _CONDITIONS: dict[str, Callable[[int], bool]] = {
 }
 
 
-def result_of(stages: str, head: str = "") -> InstanceResult:
-    program = f"{HEADER}{head}program p(problem: text) -> int {{\n chat user=problem\n{stages}\n return count()\n}}"
+def result_of(stages: str, head: str = "", end: str = "return count()") -> InstanceResult:
+    program = f"{HEADER}{head}program p(problem: text) {{\n chat user=problem\n{stages}\n {end}\n}}"
     return run_all(compiled(program), [{"problem": "What is 3 + 4?"}])[0]
 
 
@@ -96,8 +96,37 @@ def test_an_option_out_of_range_in_one_row_is_said_with_its_value() -> None:
 )
 def test_an_error_where_no_row_is_left_names_the_stage(stages: str, reason: str) -> None:
     begin = "" if "generate" in stages else " generate llm max_tokens=3\n"
-    result = result_of(begin + stages + "\n best by tokens\n join t = text")
+    result = result_of(begin + stages + "\n best by tokens", end="join t = text")
     assert result.error is not None and result.error.startswith(f"no row is left: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("value", "of_none"),
+    [
+        ("count()", 0),
+        ("list(text)", []),
+        ("sum(tokens) + 1", 1),
+        ("any(finished)", False),
+        ("all(finished)", True),
+        ('{kept: list(text), n: count(), q: "{problem}"}', {"kept": [], "n": 0, "q": "What is 3 + 4?"}),
+        ("max(tokens)", None),
+        ("max(tokens) + count()", None),
+        ("rank(tokens) + count()", None),
+        ("tokens - mean(tokens) + count()", None),
+        ("len(problem)", None),
+    ],
+)
+def test_what_looks_at_all_rows_has_a_value_where_none_is_left(value: str, of_none: object) -> None:
+    result = result_of(" split 2\n where group > 5", end=f"return {value}")
+    assert result.value == of_none and type(result.value) is type(of_none)
+    assert (result.error or "").startswith("no row is left" if of_none is None else "")
+
+
+@pytest.mark.parametrize(("value", "of_none"), [("count()", 0), ("list(group)", ()), ("max(group)", None), ("q", None)])
+def test_what_a_called_program_gives_back_where_it_leaves_no_row(value: str, of_none: object) -> None:
+    called = f"program part(q: text) {{\n chat user=q\n split 2\n where group > 5\n return {value}\n}}\n"
+    (row,) = result_of(" call part(problem) into a", called).rows
+    assert row.columns["a"] == of_none
 
 
 def test_maps_and_reduces_over_a_list_without_a_conversation_of_its_own() -> None:
