@@ -235,6 +235,12 @@ class StageBuilder(VerifierFormBuilder, ClauseBuilder, BlockBuilder):
             others = () if otherwise is None else (otherwise,)
         return ast.If(condition, then, others, span=span_of(meta))
 
+    def elif_(self, meta: Any, children: list[Any]) -> ast.If:
+        word = Span(meta.start_pos, meta.start_pos + len("elif"))
+        edit = Edit(word, "else if")
+        self.report("QP109", "`elif` is written `else if`", word, help="write `else if`", edit=edit)
+        return self.if_(meta, children)
+
     # Calls and results of programs
 
     def call(self, meta: Any, children: list[Any]) -> ast.Call:

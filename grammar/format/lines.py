@@ -115,9 +115,10 @@ class LineWriter:
         if not has_comments([group]) and fits(text + " " * behind, self.column):
             self.put(text)
         else:
-            # The values of a list are parted as arguments are; the type of a list has one entry.
-            values = group.opener.text == "[" and len(group.entries) > 1
-            self._broken(group, indent, call=values or is_call(nodes, index, head=head), naming=parameters)
+            # The values of a list are parted as arguments are; the type of a list, and a place in one, have one entry.
+            is_list = group.opener.text == "["
+            call = len(group.entries) > 1 if is_list else is_call(nodes, index, head=head)
+            self._broken(group, indent, call=call, naming=parameters)
 
     def _broken(self, group: BracketGroup, indent: int, *, call: bool, naming: bool = False) -> None:
         """A group with each entry on a line of its own, and a comma behind each argument of a call."""

@@ -18,7 +18,7 @@ _ADVICE = {
 }
 _CONTINUED = re.compile(r'"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 # What follows a regex that goes on after a slash: no space or sign that may stand there, and one more slash.
-_GOES_ON = re.compile(r"(?!(?:and|or)\b|\](?:[\s|)}\],]|$))[^\s|){}#,][^\n]*?/")
+_GOES_ON = re.compile(r"(?!(?:and|or)\b|\](?:[\s|)}\[\],]|$))[^\s|){}#,][^\n]*?/")
 _RUN = re.compile(r"[^\s|]*/")
 _BARE_SLASH = re.compile(r"\\.|(/)", re.DOTALL)
 

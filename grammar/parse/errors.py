@@ -21,7 +21,7 @@ from qpdsl.grammar.words import DECLARATIONS, RESERVED
 
 # The grammar's tokens that begin an expression, and those that go on with one.
 _EXPRESSION = frozenset({"NUMBER", "STRING", "NAME", "LPAR", "LSQB", "MINUS", "NOT", "TRUE", "FALSE", "NONE"})
-_COMPARISONS = frozenset({"EQ", "NE", "LE", "GE", "LT", "GT", "_MATCHES"})
+_COMPARISONS = frozenset({"EQ", "NE", "LE", "GE", "LT", "GT", "IN", "_MATCHES"})
 _OPERATORS = _COMPARISONS | {"STEPS", "PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "AND", "OR", "NOT"}
 # How the tokens of the grammar are named in a message.
 _WORDS = {
@@ -189,7 +189,7 @@ def _expected_phrase(failure: ParseFailure) -> str:
             phrases[:0] = ["an option"]
         phrases.append("the end of the stage" if failure.word in STAGES else "the end of the line")
         expected -= {"_SEP", "RBRACE", "NAME", "$END"}
-    expected -= _OPERATORS | ({"LPAR"} if "PLUS" in expected else set())
+    expected -= _OPERATORS | ({"LPAR", "LSQB"} if "PLUS" in expected else set())
     if len(expected) > 6:
         return ", ".join(phrases) or "a stage"
     phrases[:0] = [_WORDS[name] for name in _WORDS if name in expected]

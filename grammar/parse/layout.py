@@ -87,7 +87,7 @@ class Layout:
         head: Statement | None = statement
         while head is not None and (block := self.block_after(head)) is not None:
             after = next((token for token in self.tokens if token.start >= block.end and token.kind != "newline"), None)
-            head = self.statement_at(after.start) if after is not None and after.text == "else" else None
+            head = self.statement_at(after.start) if after is not None and after.text in _ELSES else None
             if head is not None:
                 yield head
 
@@ -106,7 +106,7 @@ class Layout:
         if block and (statement.inside == "fields" or (statement.inside == "file" and not holds_stages)):
             spans.append(block)
         index = self.tokens.index(first)
-        if first.text == "else":
+        if first.text in _ELSES:
             # The blocks before and behind it are to be two stages.
             text = blank(self.text, spans)
             return f"{text[: first.start]}|{text[first.start + 1 :]}"
@@ -145,6 +145,8 @@ def blank(text: str, spans: Iterable[Span], *, newlines: bool = True) -> str:
 
 
 MAX_NESTING = 64
+# What goes on with an `if` behind its block; the second is a mistake.
+_ELSES = ("else", "elif")
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 
 
@@ -349,7 +351,7 @@ class _LayoutBuilder:
         """Whether an `else` or `or` on the next line goes on with the `if` or `strategy` whose block ends here."""
         index = self.significant[index]
         ended = self.previous is not None and self.previous.text == "}"
-        return ended and index < len(self.tokens) and self.tokens[index].text in ("else", "or")
+        return ended and index < len(self.tokens) and self.tokens[index].text in (*_ELSES, "or")
 
     def _starts_stage(self, index: int) -> bool:
         """Whether the line here is surely a stage or declaration, so that an open bracket above it was forgotten."""

@@ -178,6 +178,27 @@ def _regex_for_expression(failure: ParseFailure, token: Token) -> Diagnostic | N
     return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help)
 
 
+def _ternary(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`let k = n > 3 ? 1 : 2`."""
+    if token.text != "?" or "PLUS" not in failure.expected or failure.word not in STAGES:
+        return None
+    message, help = "`?` chooses between no values here", "write `if(CONDITION, VALUE, OTHER)`"
+    return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help)
+
+
+def _direction(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`order by score desc`, `keep 2 by score limit 2`."""
+    if failure.word not in ("order", "keep", "best") or "_SEP" not in failure.expected:
+        return None
+    if token.text.lower() in ("asc", "desc", "ascending", "descending"):
+        help = "the greatest value comes first; `-x` turns the order round"
+        return Diagnostic("QP109", f"`{failure.word}` has one direction", token.span, notes=failure.usage, help=help)
+    if token.text.lower() == "limit":
+        message, help = "there is no `limit`", "`keep K by …` keeps so many rows"
+        return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help)
+    return None
+
+
 _MISTAKES: tuple[Callable[[ParseFailure, Token], Diagnostic | None], ...] = (
     _options_first,
     _missing_value,
@@ -194,4 +215,6 @@ _MISTAKES: tuple[Callable[[ParseFailure, Token], Diagnostic | None], ...] = (
     _bare_prompt,
     _optional_result,
     _regex_for_expression,
+    _ternary,
+    _direction,
 )
