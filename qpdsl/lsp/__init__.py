@@ -1,4 +1,4 @@
-"""The language server: diagnostics, hover texts, completion, definitions and formatting for an editor.
+"""The language server: diagnostics, hover texts, completion, definitions, references, new names and formatting.
 
 Start with `server.py`, which answers requests from a `Document` (`document.py`): a parsed and checked text with the
 columns after every stage. The checker is the same as the command line's, and it runs on programs with

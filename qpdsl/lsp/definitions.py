@@ -53,8 +53,11 @@ def caret(document: Document, offset: int) -> int:
 def _at(document: Document, offset: int) -> Definition | None:
     if document.file is None:
         return None
-    for node in reversed(document.nodes_at(offset)):
+    nodes = document.nodes_at(offset)
+    for node in reversed(nodes):
         match node:
+            case ast.Argument(name=str(name)) if offset < node.span.start + len(name):
+                return _parameter_of(document, [call for call in nodes if isinstance(call, ast.Call)], name)
             case ast.Name(id=name):
                 return _name_in_row(document, name, offset)
             case ast.ModelRef(name=name, quoted=False):
@@ -82,6 +85,15 @@ def _name_in_row(document: Document, name: str, offset: int) -> Definition | Non
         if column == name and stage.span.start <= offset:
             return Definition((column_name(stage) or stage).span, document.source, node=stage)
     return _parameter(document, name, offset)
+
+
+def _parameter_of(document: Document, calls: list[ast.Call], name: str) -> Definition | None:
+    """A parameter of the program that is called."""
+    called = _declared_as(document, calls[-1].program, ast.Program) if calls else None
+    for param in called.node.params if called is not None and isinstance(called.node, ast.Program) else ():
+        if called is not None and param.name == name:
+            return Definition(param.name_span, called.source, called.path, param)
+    return None
 
 
 def _parameter(document: Document, name: str, offset: int) -> Definition | None:

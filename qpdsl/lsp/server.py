@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 
@@ -20,6 +21,7 @@ from qpdsl.lsp.diagnostics import lsp_diagnostics, quick_fixes
 from qpdsl.lsp.document import Document, read
 from qpdsl.lsp.hover import hover
 from qpdsl.lsp.positions import offset_at, range_of, whole
+from qpdsl.lsp.references import NotRenamed, references, renamed
 from qpdsl.planner.names.modules import Environment
 
 EnvironmentOf = Callable[[Path | None], Environment]
@@ -131,6 +133,22 @@ def make_server(environment: EnvironmentOf) -> LanguageServer:
             return None
         uri = target.path.as_uri() if target.path is not None else params.text_document.uri
         return lsp.Location(uri, range_of(target.source, target.span))
+
+    @server.feature(lsp.TEXT_DOCUMENT_REFERENCES)
+    def list_references(params: lsp.ReferenceParams) -> list[lsp.Location]:
+        document = documents.get(params.text_document.uri)
+        spans = references(document, offset_at(document.source, params.position))
+        return [lsp.Location(params.text_document.uri, range_of(document.source, span)) for span in spans]
+
+    @server.feature(lsp.TEXT_DOCUMENT_RENAME)
+    def rename(params: lsp.RenameParams) -> lsp.WorkspaceEdit:
+        document = documents.get(params.text_document.uri)
+        try:
+            spans = renamed(document, offset_at(document.source, params.position), params.new_name)
+        except NotRenamed as why:
+            raise JsonRpcInvalidParams(str(why)) from why
+        edits = [lsp.TextEdit(range_of(document.source, span), params.new_name) for span in spans]
+        return lsp.WorkspaceEdit(changes={params.text_document.uri: edits})
 
     @server.feature(lsp.TEXT_DOCUMENT_FORMATTING)
     def format_document(params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:

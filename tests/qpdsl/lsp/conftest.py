@@ -75,6 +75,16 @@ class Editor:
         assert found is None or isinstance(found, lsp.Location)
         return found
 
+    async def references(self) -> list[lsp.Location]:
+        params = lsp.ReferenceParams(lsp.ReferenceContext(True), self._name, self.caret)
+        return list(await self.client.text_document_references_async(params) or [])
+
+    async def rename(self, name: str) -> list[lsp.TextEdit]:
+        edit = await self.client.text_document_rename_async(lsp.RenameParams(self._name, self.caret, name))
+        assert edit is not None and edit.changes is not None
+        (edits,) = edit.changes.values()
+        return list(edits)
+
     async def format(self) -> list[lsp.TextEdit]:
         options = lsp.FormattingOptions(tab_size=2, insert_spaces=True)
         params = lsp.DocumentFormattingParams(self._name, options)

@@ -14,6 +14,7 @@ from qpdsl.lsp.diagnostics import lsp_diagnostics, quick_fixes
 from qpdsl.lsp.document import read
 from qpdsl.lsp.hover import hover
 from qpdsl.lsp.positions import offset_at, position, whole
+from qpdsl.lsp.references import references
 from qpdsl.planner.names.modules import Environment
 from qpdsl.session.programs import shipped_programs
 
@@ -31,6 +32,7 @@ def test_every_text_on_the_way_to_a_program(name: str) -> None:
             complete(document, offset)
             hover(document, offset)
             definition(document, offset)
+            references(document, offset)
 
 
 def test_positions_go_there_and_back() -> None:

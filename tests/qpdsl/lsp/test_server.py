@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcException
 
 from qpdsl.grammar.ast.stage import STAGES
 from tests.qpdsl.lsp.conftest import Editor, InEditor
@@ -238,3 +240,89 @@ def test_registered_functions_are_known(in_editor: InEditor, tmp_path: Path) -> 
 
     in_editor(with_functions, "--python", str(functions))
     in_editor(without)
+
+
+TWO = (
+    HEAD
+    + """schema Person { name: text }
+
+program p(problem: text, n: int = 4) -> text {
+  chat user="{problem} 🙂é {n}"
+  generate llm n=n
+  score prm into quality
+  where quality > mean(quality per group) or quality > 0.5
+  let n2 = [quality, n][0]
+  best by n2 + quality
+}
+
+program q(problem: text, size: int) -> Person {
+  call p(problem, n=size) into note
+  chat user=note
+  generate llm as Person
+  let longer = size + len(text)
+  where longer > 3
+}
+"""
+)
+
+
+def after(text: str, edits: list[lsp.TextEdit]) -> str:
+    """The text with edits that lie on lines of their own letters."""
+    lines = text.split("\n")
+    for edit in sorted(edits, key=lambda edit: (edit.range.start.line, edit.range.start.character), reverse=True):
+        line, start, same, end = spot(edit.range)
+        assert line == same
+        raw = lines[line].encode("utf-16-le")
+        lines[line] = (raw[: 2 * start] + edit.new_text.encode("utf-16-le") + raw[2 * end :]).decode("utf-16-le")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("at", "name", "count"),
+    [
+        ("into qual‸ity", "worth", 6),
+        ("let n2 = [quality‸", "worth", 6),
+        ("(problem: text, si‸ze", "most", 3),
+        ("let lon‸ger", "quality_", 2),
+        ("é {n‸}", "samples", 5),
+        ("call p(problem, n‸=", "samples", 5),
+        ("(prob‸lem: text, n:", "question", 2),
+        ("score pr‸m", "judge", 2),
+        ("program ‸p(", "solve", 2),
+        ("call p‸(", "solve", 2),
+        ("as Pers‸on", "Human", 3),
+    ],
+)
+def test_a_name_is_found_and_changed_wherever_it_means_the_same(
+    at: str, name: str, count: int, in_editor: InEditor
+) -> None:
+    async def act(editor: Editor) -> None:
+        assert await editor.open(TWO.replace(at.replace("‸", ""), at, 1)) == []
+        found = await editor.references()
+        edits = await editor.rename(name)
+        assert len(found) == len(edits) == count
+        assert sorted(map(spot, (one.range for one in found))) == sorted(map(spot, (edit.range for edit in edits)))
+        assert await editor.write(after(TWO, edits)) == []
+        old = at.replace("‸", "")
+        assert after(TWO, edits).count(name) == count and old in TWO
+
+    in_editor(act)
+
+
+@pytest.mark.parametrize(
+    ("at", "name", "why"),
+    [
+        ("into qual‸ity", "n2", "is the name of something else here"),
+        ("into qual‸ity", "text", "cannot be a name here"),
+        ("into qual‸ity", "by", "cannot be a name here"),
+        ("into qual‸ity", "two words", "cannot be a name here"),
+        ("‸generate llm n", "x", "nothing that has a name is here"),
+    ],
+)
+def test_a_name_that_would_not_do_is_refused(at: str, name: str, why: str, in_editor: InEditor) -> None:
+    async def act(editor: Editor) -> None:
+        await editor.open(TWO.replace(at.replace("‸", ""), at, 1))
+        with pytest.raises(JsonRpcException, match=why):
+            await editor.rename(name)
+
+    in_editor(act)
