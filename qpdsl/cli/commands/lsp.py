@@ -12,7 +12,7 @@ from qpdsl.session.settings import Settings
 @click.command()
 @setting_options(Settings, "lsp")
 def command(allow_read: tuple[str, ...], python: tuple[str, ...]) -> Exit:
-    """Serve an editor: errors as you type, columns and types, completion, definitions, references, renaming, formatting.
+    """Serve an editor: errors as you type, columns, completion, definitions, references, renaming, formatting.
 
     The editor starts this command and speaks the Language Server Protocol with it over stdin and stdout.
     """
