@@ -20,9 +20,9 @@ from qpdsl.executor.kernels.llvm.kernel_code import KernelCode
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of kernels in a cache folder of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiler._surroundings.cache_clear()
+    compiler.surroundings.cache_clear()
     yield tmp_path / "qpdsl" / "kernels"
-    compiler._surroundings.cache_clear()
+    compiler.surroundings.cache_clear()
 
 
 def emit_double(module: ir.Module, name: str, times: int) -> None:
@@ -79,7 +79,7 @@ def test_other_sources_have_other_entries(
     for text in ("one", "two"):
         (sources / "kernel.py").write_text(text)
         monkeypatch.setattr(compiler, "_SOURCES", compiler.digest_of_sources(sources))
-        compiler._surroundings.cache_clear()
+        compiler.surroundings.cache_clear()
         doubled(1)
     assert len(compilations) == 2
 
