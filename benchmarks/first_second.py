@@ -22,14 +22,13 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.common.folders import RESULTS
-from benchmarks.common.machine import sentence
 
 NAME = "first_second"
 _PROBLEM = "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
 _ONE_TOKEN = """model llm = "zoo/counting"
 
 program one_token(problem: text) -> text {
-  prompt problem
+  prompt "{problem}"
   generate llm temperature=0 max_tokens=1
 }
 """
@@ -124,6 +123,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     starts = measure(given.gguf, given.llama_cpp, given.repeats)
+    # It imports torch: a process begins with the memory of the one that starts it.
+    from benchmarks.common.machine import sentence
+
     machine = sentence()
     figures = {"machine": machine, "repeats": given.repeats, "starts": [asdict(start) for start in starts]}
     (given.output / f"{NAME}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
