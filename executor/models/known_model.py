@@ -33,7 +33,7 @@ from qpdsl.executor.checkpoint.model_digest import model_digest
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.model.probe import Findings, KeptKV
+from qpdsl.executor.engine.model.probe import TrialFindings, KeptKV
 from qpdsl.executor.kernels.data.weights import Weight
 from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
 from qpdsl.executor.kernels.llvm.compile import digest_of_sources, surroundings
@@ -258,7 +258,7 @@ class KnownModel:
     """All that a load came to. `kind`: of verifier, None where it writes; `tokenizer`: the name of its class."""
 
     outline: Outline
-    found: Findings
+    found: TrialFindings
     kind: str | None
     eos: list[int]
     tokenizer: str
@@ -272,7 +272,7 @@ class KnownModel:
             for call in said["found"]["calls"]
         ]
         windows = {int(layer): window for layer, window in kept["windows"].items()}
-        found = Findings(KeptKV(kept["kv_heads"], kept["dim"], windows), calls)
+        found = TrialFindings(KeptKV(kept["kv_heads"], kept["dim"], windows), calls)
         modules = [ModuleOutline(**module) for module in outline["modules"]]
         return cls(
             Outline(**{**outline, "ends": tuple(outline["ends"]), "modules": modules}),

@@ -20,7 +20,7 @@ from qpdsl.executor.engine.model.families import describe
 from qpdsl.executor.engine.model.heads import LogitHead, TokenEmbedding, ValueHead, embedded_weight
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack, inner_model
 from qpdsl.executor.engine.model.probe import (
-    Findings,
+    TrialFindings,
     Probe,
     TensorMarks,
     TrialTexts,
@@ -85,7 +85,7 @@ class PagedModel:
         kernels: bool | None = None,
         head: ValueHead | None = None,
         native: bool = True,
-        found: Findings | None = None,
+        found: TrialFindings | None = None,
     ) -> None:
         with failing("it is not built as a language model is"):
             config = model.config.get_text_config()
@@ -119,7 +119,7 @@ class PagedModel:
         self._unfused: str | None = None
         # True where steps take a `KernelBatch` on a CPU: layers, or at least attention, are compiled for it.
         self.native = self._rowwise = False
-        if isinstance(trial, Findings):
+        if isinstance(trial, TrialFindings):
             self.found = trial
             inner = inner_model(model) if head is None else model
             texts = TrialTexts(config.vocab_size, self.max_positions)
@@ -129,7 +129,7 @@ class PagedModel:
             stack = self._stack = ModuleStack(model, layers, is_base=head is not None)
             with working_on(self.device):
                 calls = self._tried(model, stack, trial, plain, config)
-                self.found = Findings(kept, calls)
+                self.found = TrialFindings(kept, calls)
                 if self.kernels and native:
                     fused = _fused(model, stack, self.head, trial, plain, self.fold, config, calls, self.max_positions)
                     if isinstance(fused, str):

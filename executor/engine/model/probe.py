@@ -166,7 +166,7 @@ class KeptKV:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class TrialFindings:
     """What a model's trial found that its configuration does not say: what it keeps, and how its layers attend."""
 
     kept: KeptKV
