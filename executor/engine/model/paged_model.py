@@ -20,9 +20,9 @@ from qpdsl.executor.engine.model.families import describe
 from qpdsl.executor.engine.model.heads import LogitHead, TokenEmbedding, ValueHead, embedded_weight
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack, inner_model
 from qpdsl.executor.engine.model.probe import (
-    TrialFindings,
     Probe,
     TensorMarks,
+    TrialFindings,
     TrialTexts,
     check_calls,
     check_config,
