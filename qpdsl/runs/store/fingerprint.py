@@ -145,11 +145,10 @@ def build() -> str:
 
 
 def source_digest(paths: Iterable[Path]) -> str:
-    """A digest of the source files among `paths`, by name and content."""
+    """A digest of the source files among `paths`, by name and content: wherever they lie, as in a checkout."""
     state = blake2b(digest_size=6)
-    for path in sorted(path for path in paths if path.suffix in _SOURCES):
-        content = path.read_bytes()
-        state.update(f"{path.name}\0{len(content)}\0".encode() + content)
+    for name, content in sorted((path.name, path.read_bytes()) for path in paths if path.suffix in _SOURCES):
+        state.update(f"{name}\0{len(content)}\0".encode() + content)
     return state.hexdigest()
 
 

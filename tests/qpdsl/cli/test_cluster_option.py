@@ -50,7 +50,8 @@ def test_a_killed_driver_leaves_no_replica_and_is_gone_on_with(
     arguments = ["run", sampled, "--input", problems, "--output", output, "--set", "limit=200"]
     driver = forks.start(tmp_path / "driver", MAIN, *arguments, "--concurrency", "1", "--cluster", "local:2")
     try:
-        _wait_for(lambda: _finished_rows() >= 1)
+        _wait_for(lambda: _finished_rows() >= 1 or not driver.alive)
+        assert driver.alive, driver.err
         replicas = _children(driver.pid)
     finally:
         os.kill(driver.pid, signal.SIGKILL)

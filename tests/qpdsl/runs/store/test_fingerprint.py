@@ -42,6 +42,18 @@ def test_every_source_that_decides_results_counts(monkeypatch: pytest.MonkeyPatc
     assert {"grammar/qp.lark", "qpdsl/session/session.py", "qpdsl/runs/job.py"} <= names
 
 
+def test_where_sources_lie_makes_no_other_build(tmp_path: Path) -> None:
+    """A checkout has folders beside the package that an installed one has within."""
+    digests = set()
+    for places in (("a", "b/c"), ("b", "a/c")):
+        folder = tmp_path / places[0]
+        for place, name, text in (*((places[0], f"{n}.py", n) for n in "xz"), (places[1], "y.py", "y")):
+            (folder / place).mkdir(parents=True, exist_ok=True)
+            (folder / place / name).write_text(text)
+        digests.add(source_digest(folder.rglob("*")))
+    assert len(digests) == 1
+
+
 def test_a_source_that_changes_makes_another_build(tmp_path: Path) -> None:
     digests = set()
     for files in ({"a.py": "1"}, {"a.py": "2"}, {"b.py": "1"}, {"a.py": "1", "b.py": ""}, {"a.py": "1", "b.lark": ""}):
