@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 
@@ -29,3 +30,19 @@ def opened(path: Path, flags: int) -> int:
         os.close(handle)
         raise OSError(errno.EINVAL, "it is not a regular file")
     return handle
+
+
+def keep_file(path: Path, content: bytes) -> None:
+    """Writes a file of the cache folder, whole or not at all; where that cannot be, nothing is written."""
+    part: str | None = None
+    with contextlib.suppress(OSError):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(part, path)
+            part = None
+        finally:
+            if part is not None:
+                os.unlink(part)

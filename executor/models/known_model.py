@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -28,7 +27,7 @@ import transformers
 from safetensors import safe_open
 from transformers import PreTrainedTokenizerFast
 
-from qpdsl.executor.checkpoint.cache_folder import cache_folder, opened
+from qpdsl.executor.checkpoint.cache_folder import cache_folder, keep_file, opened
 from qpdsl.executor.checkpoint.model_digest import model_digest
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.executor.engine.model.module_stack import AttentionCall
@@ -44,6 +43,7 @@ from qpdsl.executor.verifiers.registry import named, own_head
 from qpdsl.executor.verifiers.verifier import CheckpointTensors
 from qpdsl.grammar.words import KVType
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _MAX_BYTES = 4 << 20
 # Models whose records are kept; of more, those that were read the longest ago go.
 _MAX_MODELS = 64
@@ -354,15 +354,8 @@ def keep(
     content = json.dumps(asdict(model))
     if not _is_same(again, first) or len(content) > _MAX_BYTES:
         return
+    keep_file(place, content.encode())
     with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, part = tempfile.mkstemp(dir=place.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(content)
-            os.replace(part, place)
-        except OSError:
-            os.unlink(part)
         by_age = sorted(place.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
         for old in by_age[_MAX_MODELS:]:
             old.unlink(missing_ok=True)

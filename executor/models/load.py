@@ -46,7 +46,7 @@ from qpdsl.executor.foreign.bounded_file import MAX_VOCABULARY
 from qpdsl.executor.kernels.linear import stored_parameters
 from qpdsl.executor.models.gguf_model import built
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
-from qpdsl.executor.models.known_model import KnownModel, Outline, keep
+from qpdsl.executor.models.known_model import DTYPES, KnownModel, Outline, keep
 from qpdsl.executor.models.lora import merge
 from qpdsl.executor.models.quantized_model import NotStored, loaded_stored, mixed_rows, unknown_method
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
@@ -504,7 +504,7 @@ def _dtype(name: str, device: str, dtype: str | None) -> torch.dtype | str:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(name, "no CUDA device is available here; the device `cpu` always is")
     if dtype is not None:
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+        return DTYPES[dtype]
     return torch.float32 if device == "cpu" else "auto"
 
 

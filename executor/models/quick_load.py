@@ -13,12 +13,10 @@ import torch
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.hub_snapshot import cached_snapshot
 from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated, no_hub
-from qpdsl.executor.models.known_model import known
+from qpdsl.executor.models.known_model import DTYPES, known
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.verifiers.registry import BY_CONFIGURATION
 from qpdsl.grammar.words import KVType
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def load(
@@ -68,7 +66,7 @@ def _again(
         return None
     try:
         folder = ModelFolder.of(name, path)
-        floats = _DTYPES[dtype] if dtype else torch.float32 if folder.gguf is None else None
+        floats = DTYPES[dtype] if dtype else torch.float32 if folder.gguf is None else None
         model = known(folder, floats, kind)
         if model is None:
             return None

@@ -182,7 +182,7 @@ def _ternary(failure: ParseFailure, token: Token) -> Diagnostic | None:
     """`let k = n > 3 ? 1 : 2`."""
     if token.text != "?" or "PLUS" not in failure.expected or failure.word not in STAGES:
         return None
-    message, help = "`?` chooses between no values here", "write `if(CONDITION, VALUE, OTHER)`"
+    message, help = "there is no operator `? :`", "write `if(CONDITION, VALUE, OTHER)`"
     return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help)
 
 
@@ -192,7 +192,7 @@ def _direction(failure: ParseFailure, token: Token) -> Diagnostic | None:
         return None
     if token.text.lower() in ("asc", "desc", "ascending", "descending"):
         help = "the greatest value comes first; `-x` turns the order round"
-        return Diagnostic("QP109", f"`{failure.word}` has one direction", token.span, notes=failure.usage, help=help)
+        return Diagnostic("QP109", f"`{failure.word}` takes no direction", token.span, notes=failure.usage, help=help)
     if token.text.lower() == "limit":
         message, help = "there is no `limit`", "`keep K by …` keeps so many rows"
         return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help)

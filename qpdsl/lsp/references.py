@@ -36,10 +36,10 @@ def references(document: Document, offset: int) -> list[Span]:
 
 
 def renamed(document: Document, offset: int, name: str) -> list[Span]:
-    """The places at which `name` has to stand for what the caret is at. Raises NotRenamed."""
+    """The places of this text at which `name` replaces the name that the caret is at. Raises NotRenamed."""
     target, old = definition(document, offset), _written(document, caret(document, offset))
     if target is None or document.file is None:
-        raise NotRenamed("nothing that has a name is here")
+        raise NotRenamed("there is no name here")
     if target.path is not None:
         raise NotRenamed(f"`{old}` is declared in `{target.path.name}`: rename it there")
     spans = references(document, offset)
@@ -48,13 +48,13 @@ def renamed(document: Document, offset: int, name: str) -> list[Span]:
     if not _NAME.fullmatch(name) or name in RESERVED or name in COLUMNS:
         raise NotRenamed(f"`{name}` cannot be a name here")
     if any(known == name for known, _ in _names(document.file)):
-        raise NotRenamed(f"`{name}` is the name of something else here")
+        raise NotRenamed(f"`{name}` is taken")
     text = document.source.text
     for span in reversed(spans):
         text = text[: span.start] + name + text[span.end :]
     after = read(Source(document.source.name, text), document.environment, document.path)
     if after.file is None or len(after.diagnostics) > len(document.diagnostics):
-        raise NotRenamed(f"`{name}` makes a program with errors of it")
+        raise NotRenamed(f"`{name}` would make this program invalid")
     return spans
 
 

@@ -12,7 +12,6 @@ import ctypes
 import gc
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Callable
 from functools import cache, partial
@@ -24,7 +23,7 @@ from typing import Any
 import llvmlite
 from llvmlite import binding, ir
 
-from qpdsl.executor.checkpoint.cache_folder import cache_folder
+from qpdsl.executor.checkpoint.cache_folder import cache_folder, keep_file
 
 # Called with addresses and numbers. Nothing is checked, and the interpreter's lock is released during the call.
 Function = Callable[..., None]
@@ -127,15 +126,8 @@ def cache_object(what: str, code: bytes) -> None:
     path = _path(what)
     if path is None:
         return
+    keep_file(path, blake2b(code, digest_size=_DIGEST_BYTES).digest() + code)
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file, name = tempfile.mkstemp(dir=path.parent)
-        try:
-            with os.fdopen(file, "wb") as target:
-                target.write(blake2b(code, digest_size=_DIGEST_BYTES).digest() + code)
-            os.replace(name, path)
-        except OSError:
-            os.unlink(name)
         _trim(path.parent)
 
 

@@ -11,14 +11,13 @@ import contextlib
 import json
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.executor.checkpoint.cache_folder import cache_folder, opened
+from qpdsl.executor.checkpoint.cache_folder import cache_folder, keep_file, opened
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.failures import PATIENCE, Refused, ServerError, Unreachable
@@ -132,18 +131,7 @@ def _keep(address: Address, capabilities: ServerCapabilities) -> None:
     servers: dict[str, Any] = {
         key: {"found": when, "abilities": capabilities_json(found)} for key, (when, found) in sorted(latest)
     }
-    part: str | None = None
-    with contextlib.suppress(OSError):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor, part = tempfile.mkstemp(prefix=f".{_FILE}-", dir=folder)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump({"form": _FORM, "servers": servers}, file, indent=1)
-            os.replace(part, folder / _FILE)
-            part = None
-        finally:
-            if part is not None:
-                os.unlink(part)
+    keep_file(folder / _FILE, json.dumps({"form": _FORM, "servers": servers}, indent=1).encode())
 
 
 @dataclass(frozen=True, slots=True)

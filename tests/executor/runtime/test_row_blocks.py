@@ -8,7 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from qpdsl.executor.runtime.run import InstanceResult
+from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.optimize.optimizer import planned
+from qpdsl.planner.plan.naive import plan as naive_plan
 from tests.support.executor.programs import HEADER, compiled, run_all, texts
+from tests.support.planner.lowered import program_of
 
 Paths = list[tuple[int, ...]]
 # What stages do to rows, by their paths below the one row that they were split from.
@@ -120,6 +124,19 @@ def test_what_looks_at_all_rows_has_a_value_where_none_is_left(value: str, of_no
     result = result_of(" split 2\n where group > 5", end=f"return {value}")
     assert result.value == of_none and type(result.value) is type(of_none)
     assert (result.error or "").startswith("no row is left" if of_none is None else "")
+
+
+@pytest.mark.parametrize("found", ["[0-9]", "zzz"])
+def test_what_is_left_is_the_same_by_every_plan(found: str) -> None:
+    stages = f" generate llm n=3 temperature=1.2 max_tokens=6\n extract a = /{found}/\n where a != none\n"
+    end = " order by rank(logprob)\n return {n: count(), all: list(text)}"
+    lowered = program_of(
+        f"{HEADER}program p(problem: text) {{\n chat user=problem\n{stages}{end}\n}}", "p", Environment()
+    )
+    plans = (naive_plan(lowered), planned(lowered))
+    values = [run_all(plan, [{"problem": "What is 3 + 4?"}])[0].value for plan in plans]
+    assert values[0] == values[1] and isinstance(values[0], dict)
+    assert (values[0]["n"] == 0) is (found == "zzz")
 
 
 @pytest.mark.parametrize(("value", "of_none"), [("count()", 0), ("list(group)", ()), ("max(group)", None), ("q", None)])

@@ -312,11 +312,11 @@ def test_a_name_is_found_and_changed_wherever_it_means_the_same(
 @pytest.mark.parametrize(
     ("at", "name", "why"),
     [
-        ("into qual‸ity", "n2", "is the name of something else here"),
+        ("into qual‸ity", "n2", "is taken"),
         ("into qual‸ity", "text", "cannot be a name here"),
         ("into qual‸ity", "by", "cannot be a name here"),
         ("into qual‸ity", "two words", "cannot be a name here"),
-        ("‸generate llm n", "x", "nothing that has a name is here"),
+        ("‸generate llm n", "x", "there is no name here"),
     ],
 )
 def test_a_name_that_would_not_do_is_refused(at: str, name: str, why: str, in_editor: InEditor) -> None:
