@@ -24,6 +24,24 @@ program sampled(problem: text, n: int = 2, limit: int = 12) -> text {
 }
 """
 
+# Two programs that an `eval` compares.
+SWEPT = """\
+model llm = "zoo/counting-mini"
+
+program sampled(problem: text, n: int = 2, limit: int = 12) -> text {
+  chat user=problem
+  generate llm n=n temperature=1.5 max_tokens=limit
+  extract answer = /(\\d)/
+  vote answer
+}
+program plain(problem: text, limit: int = 12) -> text {
+  chat user=problem
+  generate llm temperature=0 max_tokens=limit
+  extract answer = /(\\d)/
+  return answer
+}
+"""
+
 MISTAKEN = """\
 model llm = "zoo/counting"
 program bad(problem: txt, n: int = 4) -> text {

@@ -25,24 +25,8 @@ from qpdsl.runs.store.recording import Recording
 from qpdsl.runs.store.run_file import RunFile
 from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.session.session import Session
-from tests.support.cli import Run, write_rows
+from tests.support.cli import SWEPT, Run, write_rows
 
-PROGRAMS = """\
-model llm = "zoo/counting-mini"
-
-program sampled(problem: text, n: int = 2, limit: int = 12) -> text {
-  chat user=problem
-  generate llm n=n temperature=1.5 max_tokens=limit
-  extract answer = /(\\d)/
-  vote answer
-}
-program plain(problem: text, limit: int = 12) -> text {
-  chat user=problem
-  generate llm temperature=0 max_tokens=limit
-  extract answer = /(\\d)/
-  return answer
-}
-"""
 ASKED = "Mia has {} boxes with 4 cards in each box. How many cards does Mia have?"
 ROWS = [{"problem": ASKED.format(n), "answer": str(n), "level": n % 2} for n in range(2, 8)]
 llm = qp.model("zoo/counting-mini")
@@ -59,7 +43,7 @@ def drawn(problem: str, n: int = 2) -> str:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with two programs in a file, six rows, and no runs."""
-    (tmp_path / "p.qp").write_text(PROGRAMS, "utf-8")
+    (tmp_path / "p.qp").write_text(SWEPT, "utf-8")
     write_rows(tmp_path / "in.jsonl", ROWS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QPDSL_RUNS", str(tmp_path / "runs"))

@@ -16,25 +16,9 @@ import pytest
 from qpdsl.cli.exits import Exit
 from qpdsl.runs.store.run_file import RunFile
 from qpdsl.runs.store.run_folder import RunFolder
-from tests.support.cli import Run, write_rows
+from tests.support.cli import SWEPT, Run, write_rows
 from tests.support.forked import PATIENCE, Forks
 
-PROGRAM = """\
-model llm = "zoo/counting-mini"
-
-program sampled(problem: text, n: int = 2, limit: int = 12) -> text {
-  chat user=problem
-  generate llm n=n temperature=1.5 max_tokens=limit
-  extract answer = /(\\d)/
-  vote answer
-}
-program plain(problem: text, limit: int = 12) -> text {
-  chat user=problem
-  generate llm temperature=0 max_tokens=limit
-  extract answer = /(\\d)/
-  return answer
-}
-"""
 GRID = ("--set", "n=2,4", "--set", "limit=8", "--seeds", 2)
 MAIN = """
 from qpdsl.cli import main
@@ -45,7 +29,7 @@ sys.exit(main())
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with two programs in a file, eight rows, and no runs."""
-    (tmp_path / "p.qp").write_text(PROGRAM, "utf-8")
+    (tmp_path / "p.qp").write_text(SWEPT, "utf-8")
     asked = "Mia has {} boxes with 4 cards in each box. How many cards does Mia have?"
     write_rows(
         tmp_path / "in.jsonl",
@@ -179,7 +163,7 @@ def test_a_row_that_fails_fails_alone(qpdsl: Run, folder: Path) -> None:
 
 
 def test_what_the_checker_warns_of_is_said_once(qpdsl: Run, folder: Path) -> None:
-    text = PROGRAM.replace("  vote answer\n", "  extract unused = /x/\n  vote answer\n")
+    text = SWEPT.replace("  vote answer\n", "  extract unused = /x/\n  vote answer\n")
     (folder / "p.qp").write_text(text, "utf-8")
     ran = qpdsl("eval", "p.qp", "--input", "in.jsonl", "--limit", 1, *GRID)
     assert ran.code == Exit.OK
@@ -187,7 +171,7 @@ def test_what_the_checker_warns_of_is_said_once(qpdsl: Run, folder: Path) -> Non
 
 
 def test_rows_without_an_answer_are_counted(qpdsl: Run, folder: Path) -> None:
-    (folder / "p.qp").write_text(PROGRAM.replace("/(\\d)/", "/(no such text)/"), "utf-8")
+    (folder / "p.qp").write_text(SWEPT.replace("/(\\d)/", "/(no such text)/"), "utf-8")
     ran = qpdsl("eval", "p.qp", "--program", "plain", "--input", "in.jsonl", "--format", "json")
     cell = json.loads(ran.out)["cells"][0]
     assert (cell["failed"], cell["unanswered"], cell["accuracy"]) == (0, 8, 0.0)
