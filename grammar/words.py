@@ -56,8 +56,8 @@ JUDGE_REDUCES: tuple[JudgeReduce, ...] = get_args(JudgeReduce)
 ROLES = ("system", "user", "assistant")
 # What a message calls the thought before it.
 THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
-# What looks at all rows and gives each of them a value of its own.
-OF_EACH = ("number", "rank")
+# What looks at all rows, or at none, and gives each of them a value of its own.
+OF_EACH = ("number", "rank", "random")
 # What looks at all rows; `min` and `max` of several values, and those of a list, look at one.
 AGGREGATES = (
     *("count", "sum", "mean", "min", "max", "std", "median", "quantile"),
@@ -181,6 +181,11 @@ SYSTEMS = ("search_and_learn",)
 # When two values are the same answer.
 Equality = Literal["text", "number", "math"]
 EQUALITIES: tuple[Equality, ...] = get_args(Equality)
+# How `split` draws copies by their weights, and what becomes of finished rows there.
+Drawn = Literal["systematic", "multinomial"]
+DRAWN: tuple[Drawn, ...] = get_args(Drawn)
+FinishedRows = Literal["pass", "share"]
+FINISHED_ROWS: tuple[FinishedRows, ...] = get_args(FinishedRows)
 # Which of several matches `extract` takes.
 Which = Literal["first", "last", "all"]
 WHICH: tuple[Which, ...] = get_args(Which)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.expressions import not_ as not_
     from qpdsl.api.compose.expressions import number as number
     from qpdsl.api.compose.expressions import quantile as quantile
+    from qpdsl.api.compose.expressions import random as random
     from qpdsl.api.compose.expressions import rank as rank
     from qpdsl.api.compose.expressions import replace as replace
     from qpdsl.api.compose.expressions import round as round

@@ -122,8 +122,7 @@ def _rounded(value: float | None) -> float | None:
 
 def _chance(op: ops.Search, row: Row, instance: Instance) -> Random:
     """The random numbers of a search: they depend on what noise depends on."""
-    assert row.context is not None
-    (key,) = instance.keys(-1 - op.stage, row.context, (row.path,))
+    key = instance.chance(op.stage, row.context, row.path)
     return Random(blake2b(key.to_bytes(8, "little"), digest_size=16).digest())
 
 

@@ -92,11 +92,15 @@ class Matches(Node):
 
 @dataclass(frozen=True, slots=True)
 class Apply(Node):
-    """A call of a built-in function. `per` is the column of `mean(score per group)`, of aggregates alone."""
+    """A call of a built-in function. `per` is the column of `mean(score per group)`, of aggregates alone.
+
+    `draw` numbers the draws of a program in reading order, from 0: each `random()` that was checked has one.
+    """
 
     function: str
     args: tuple[Expr, ...]
     per: Name | None = None
+    draw: int = field(default=-1, repr=False, kw_only=True)
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 

@@ -139,7 +139,12 @@ def is_condition(lead: str = "", reads: Reads = "row", **more: Any) -> Mapping[s
 
 def is_equality(lead: str) -> Mapping[str, Role]:
     """A way to compare two values."""
-    return is_a("word", lead, words=EQUALITIES, code="QP126", what="not a way to compare")
+    return is_option(lead, EQUALITIES, "not a way to compare")
+
+
+def is_option(lead: str, words: tuple[str, ...], what: str) -> Mapping[str, Role]:
+    """One of a few words; `what` says that another is none of them."""
+    return is_a("word", lead, words=words, code="QP126", what=what)
 
 
 PER = is_a("column", "per")

@@ -23,6 +23,7 @@ from qpdsl.grammar.ast.stage import (
     is_equality,
     is_key,
     is_number,
+    is_option,
     is_text,
     require,
 )
@@ -30,10 +31,14 @@ from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import (
     BOXED,
     COMPARED,
+    DRAWN,
+    FINISHED_ROWS,
     ROW_NUMBER,
     SEARCH_METHODS,
     WHICH,
+    Drawn,
     Equality,
+    FinishedRows,
     SearchMethod,
     Which,
 )
@@ -133,7 +138,11 @@ class Keep(Stage):
     needs = "rows"
     operator = "TopK"
 
-    count: Expr = field(metadata=is_number("", Range("int", 1), "keep", place="the number of rows to keep", auto=True))
+    count: Expr = field(
+        metadata=is_number(
+            "", Range("int", 1), "keep", place="the number of rows to keep", reads="aggregates", auto=True
+        )
+    )
     by: Expr = field(metadata=is_key())
     per: Name | None = field(default=None, metadata=PER)
     like: str | None = None
@@ -155,7 +164,7 @@ class First(Stage):
 
     count: Expr = field(
         default=Literal(1, span=Span(0, 0)),
-        metadata=is_number("", Range("int", 1), "first", place="the number of rows to keep"),
+        metadata=is_number("", Range("int", 1), "first", place="the number of rows to keep", reads="aggregates"),
     )
     per: Name | None = field(default=None, metadata=PER)
 
@@ -274,29 +283,48 @@ class Vote(Stage):
 class Split(Stage):
     """`split G`: each row G times, in groups; `split N by EXPR temperature=T per COLUMN`: N copies by a softmax.
 
-    A copy's index is appended to its path, and `group` numbers the copies of all rows. With `by`, `count` rows in all,
-    shared out among those that are not finished by the softmax of `by` over `temperature` (1 where None; there is none
-    without `by`); a finished row passes as one of them. First copies come first, then second ones. With `per`, which
-    there is beside `by` only, `count` rows of each value of that column, the values in the order in which they are
-    first seen; `group` stays as it is.
+    A copy's index is appended to its path, and `group` numbers the copies of all rows. G may be a number of each row's
+    own, of which 0 drops the row. With `by`, `count` rows in all, shared out among those that are not finished by the
+    softmax of `by` over `temperature` (1 where None; there is none without `by`); a finished row passes as one of them,
+    unless `finished` says "share". First copies come first, then second ones. With `per`, which there is beside `by`
+    only, `count` rows of each value of that column, the values in the order in which they are first seen; `group` stays
+    as it is.
+
+    Without a `draw` shares are rounded up from the best on, as in REBASE. With one the copies are drawn, so that a row
+    has as many as its share on average: each by itself ("multinomial"), or all by one number, evenly spaced
+    ("systematic"; Douc et al., "Comparison of resampling schemes for particle filtering", 2005). `ordinal` numbers the
+    draws of a program.
     """
 
-    word, usage = "split", "split G or split N by EXPR temperature= per COLUMN"
+    word = "split"
+    usage = "split G or split N by EXPR temperature= draw=systematic|multinomial finished=share per COLUMN"
     first = "how many groups to make"
     needs = "context"
 
     count: Expr = field(
-        metadata=is_number("", Range("int", 1, MAX_ROWS), "split", place="the number of groups", auto=True)
+        metadata=is_number(
+            "",
+            Range("int", 1, MAX_ROWS),
+            "split",
+            place="the number of groups",
+            reads=lambda split: "option" if split.by is None else "aggregates",
+            auto=True,
+        )
     )
     by: Expr | None = field(default=None, metadata=is_key())
     temperature: Expr | None = field(
-        default=None, metadata=is_number("temperature=", Range("float", 0), "split temperature")
+        default=None, metadata=is_number("temperature=", Range("float", 0), "split temperature", reads="aggregates")
+    )
+    draw: Drawn | None = field(default=None, metadata=is_option("draw=", DRAWN, "not a way to draw"))
+    finished: FinishedRows = field(
+        default="pass", metadata=is_option("finished=", FINISHED_ROWS, "nothing that finished rows do")
     )
     per: Name | None = field(default=None, metadata=PER)
+    ordinal: int = -1
 
     def _check(self) -> None:
-        shares = self.temperature is not None or self.per is not None
-        require(self.by is not None or not shares, "rows are shared out by a value")
+        shares = self.temperature is not None or self.per is not None or self.draw is not None
+        require(self.by is not None or not (shares or self.finished == "share"), "rows are shared out by a value")
 
 
 # Stages that hold stages

@@ -25,6 +25,7 @@ from qpdsl.planner.check.score import extract, item_type, score, tournament
 from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, word_span
+from qpdsl.planner.names.substitute import with_draws
 from qpdsl.planner.names.types import Reads, Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.logical import LogicalOp, LogicalPlan
@@ -375,6 +376,7 @@ _COMPARABLE = {"text": None, "number": NUMBERS | {"text"}, "math": NUMBERS | {"t
 
 def add_stage(binder: Binder, plan: list[LogicalOp], stage: ast.Stage) -> None:
     """Appends the operators of a stage to the plan, which is usable only where no error was reported."""
+    stage = with_draws(stage, binder.draws)
     if isinstance(stage, ast.Call):
         add_call(binder, plan, stage)
         return
@@ -453,13 +455,13 @@ def _split(binder: Binder, stage: ast.Split, number: int) -> ops.Operator:
     if stage.by is not None:
         for name in ("count", "by", "temperature", "per"):
             binder.check_part(stage, name, place="the number of rows" if name == "count" else "")
-        return replace(stage, stage=number)
+        return replace(stage, ordinal=-1 if stage.draw is None else next(binder.draws), stage=number)
     binder.check_part(stage, "count")
     if stage.temperature is not None:
         help = "write `split N by EXPR temperature=T`"
         message = "`temperature` shares rows out by a value, and this `split` has none"
         binder.scope.error("QP116", message, stage.temperature.span, "without `by`", help=help)
-    return replace(stage, temperature=None, per=None, stage=number)
+    return replace(stage, temperature=None, draw=None, finished="pass", per=None, stage=number)
 
 
 def _vote(binder: Binder, stage: ast.Vote, number: int) -> ops.Operator:

@@ -21,6 +21,7 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DRAFTS, TokenCost
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.reads import reads_all_rows
 from qpdsl.planner.rules import EFFECTS
 
 # Rules of thumb for programs that never ran: the rounds of a `repeat` with a condition, and the tokens of a step, of a
@@ -211,7 +212,8 @@ class _Prior:
             return rows * _GOING_ON
         if op.rows not in ("count", "one"):
             return rows
-        kept = self._number(getattr(op, "count", None), 1.0) if op.rows == "count" else 1.0
+        count = getattr(op, "count", None)
+        kept = 1.0 if op.rows == "one" else self._number(count, max(rows * _GOING_ON, 1.0) if _of_rows(count) else 1.0)
         grouped = getattr(op, "per", None) is not None
         return min(rows, max(kept, rows / 4) if grouped else kept)
 
@@ -229,8 +231,12 @@ class _Prior:
         return answer + (0.0 if op.only else bound)
 
     def _number(self, expr: ast.Expr | None, otherwise: float) -> float:
-        value = evaluate(expr, self._values)
+        value = None if _of_rows(expr) else evaluate(expr, self._values)
         return float(value) if isinstance(value, int | float) else otherwise
+
+
+def _of_rows(expr: ast.Expr | None) -> bool:
+    return expr is not None and reads_all_rows(expr)
 
 
 def _measured(prior: Cardinality, statistics: OperatorStatistics | None, node: PhysicalOp) -> Cardinality:

@@ -34,6 +34,25 @@ def substituted_plan(plan: LogicalPlan, values: Mapping[str, ast.Expr]) -> Logic
     return substituted
 
 
+def with_draws(stage: ast.Stage, numbers: Iterator[int]) -> ast.Stage:
+    """The stage with the next of the numbers in each `random()` of its own; stages inside it stay as they are."""
+    if not any(isinstance(node, ast.Apply) and node.function == "random" for node in walk(stage)):
+        return stage
+    numbered: ast.Stage = _with_draws(stage, numbers)
+    return numbered
+
+
+def _with_draws(value: Any, numbers: Iterator[int], *, inside: bool = False) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_with_draws(item, numbers, inside=True) for item in value)
+    if not isinstance(value, ast.Node) or (inside and isinstance(value, ast.Stage)):
+        return value
+    if isinstance(value, ast.Apply) and value.function == "random":
+        return replace(value, draw=next(numbers))
+    parts = {part.name: _with_draws(getattr(value, part.name), numbers, inside=True) for part in fields(value)}
+    return replace(value, **parts)
+
+
 def names_in_strings(stages: tuple[ast.Stage, ...]) -> set[str]:
     """The names that strings interpolate, and those that paths begin with."""
     templates = [node for node in walk(stages) if isinstance(node, ast.Template)]

@@ -68,6 +68,11 @@ _OF_NUMBERS = ("min", "max", "mean", "sum", "std", "median", "quantile", "rank")
 # What stands for an aggregate where it is to look at several values of one row.
 _OF_ONE_ROW = {"all": "of one row: `a and b`", "any": "of one row: `a or b`", "mean": "of one row: `(a + b) / 2`"}
 _OF_ONE_ROW |= {"sum": "of one row: `a + b`"}
+# Functions without arguments, and what may have been meant by one with some.
+_OF_NOTHING = {
+    "number": "`rank(x)` is the place of a row by a value",
+    "random": "a number from a to b: `a + (b - a) * random()`; one of a list: `list[int(random() * len(list))]`",
+}
 _COUNTS = {"1": "one", "2": "two", "3": "three", "1 or 2": "one or two"}
 # What other languages put between braces: a name, with spaces around it, an operator, an index, a call or a format.
 _EXPRESSION = re.compile(
@@ -369,10 +374,10 @@ class Typer:
         if AGGREGATES[name].takes_share and count != 2:
             self._report_count(call, "two arguments: what it is of, and a share")
             return "unknown"
-        if name == "number" and count:
-            self._report_count(call, "no argument", "`rank(x)` is the place of a row by a value")
+        if name in _OF_NOTHING and count:
+            self._report_count(call, "no argument", _OF_NOTHING[name])
             return "unknown"
-        if count > 1 + AGGREGATES[name].takes_share or (not count and name not in ("count", "number")):
+        if count > 1 + AGGREGATES[name].takes_share or (not count and name not in ("count", *_OF_NOTHING)):
             several = ", or several of one row" if name in OF_SEVERAL else ""
             self._report_count(call, f"one argument{several}", _OF_ONE_ROW.get(name))
             return "unknown"
@@ -395,7 +400,7 @@ class Typer:
 
     def _refuse_per(self, call: ast.Apply, why: str) -> None:
         assert call.per is not None
-        notes = (f"aggregates: {', '.join(AGGREGATES)}",)
+        notes = (f"aggregates: {', '.join(name for name in AGGREGATES if name != 'random')}",)
         self.scope.error("QP313", f"{why}, and takes no `per`", call.per.span, "leave it out", notes=notes)
 
     def _row_function(self, call: ast.Apply, function: RowFunction) -> Type:
@@ -424,6 +429,8 @@ class Typer:
     def _aggregate(self, call: ast.Apply, aggregate: Aggregate) -> Type:
         """The type of a call over all rows."""
         name = call.function
+        if name == "random":
+            return self._random(call)
         if self.reads == "parameters":
             message = f"{self.place} reads no rows, but `{name}` looks at all"
             notes = ("it is the same for all rows",)
@@ -450,6 +457,15 @@ class Typer:
             self._wrong(argument, actual, aggregate.takes, f"`{name}` takes {aggregate.words}")
             actual = "unknown"
         return aggregate.gives(actual)
+
+    def _random(self, call: ast.Apply) -> Type:
+        if call.per is not None:
+            self._refuse_per(call, "`random` is of one row")
+        if self.reads not in ("row", "option"):
+            message = f"{self.place} is worked out once for all rows, but `random()` is drawn for each"
+            help = "draw it before: `let chance = random()`"
+            self.scope.error("QP212", message, call.span, "of which row?", help=help)
+        return "float"
 
     def _check_of_list(self, call: ast.Apply) -> None:
         """Checks an aggregate of a list, which looks at one row."""

@@ -15,6 +15,8 @@ from qpdsl.planner.values.library import AGGREGATES, OF_SEVERAL, ROW_FUNCTIONS, 
 from qpdsl.planner.values.value import Record, Value, format_value, value_at
 
 Scope = Mapping[str, Value]
+# The numbers of a `random()`, by its number among the draws of the program: one for each row.
+Draw = Callable[[int], Sequence[float]]
 # Behind the last place of anything.
 _END = sys.maxsize
 
@@ -27,9 +29,12 @@ def evaluate(expr: ast.Expr | None, scope: Scope) -> Value:
     return None if expr is None else _Evaluator((scope,)).value(expr, scope)
 
 
-def evaluate_each(expr: ast.Expr, rows: Sequence[Scope]) -> list[Value]:
-    """The value of an expression for each of the rows, which aggregates in it see all of."""
-    evaluator = _Evaluator(rows)
+def evaluate_each(expr: ast.Expr, rows: Sequence[Scope], draw: Draw | None = None) -> list[Value]:
+    """The value of an expression for each of the rows, which aggregates in it see all of.
+
+    Without a `draw`, what is random is none.
+    """
+    evaluator = _Evaluator(rows, draw)
     return [evaluator.value(expr, row) for row in rows]
 
 
@@ -55,8 +60,8 @@ def _inserted(part: ast.Name | ast.Path, scope: Scope) -> Value:
 class _Evaluator:
     """Evaluates over `rows`. Aggregates are kept by the place of their node in memory: expressions outlive this."""
 
-    def __init__(self, rows: Sequence[Scope]) -> None:
-        self._rows = rows
+    def __init__(self, rows: Sequence[Scope], draw: Draw | None = None) -> None:
+        self._rows, self._draw = rows, draw
         self._aggregates: dict[int, Mapping[Value, Value]] = {}
 
     def value(self, expr: ast.Expr, scope: Scope) -> Value:
@@ -120,6 +125,9 @@ class _Evaluator:
     def _grouped(self, call: ast.Apply) -> Mapping[Value, Value]:
         """The value of an aggregate for each value of its `per`, without one that of none; or for each row's place."""
         per, aggregate = call.per, AGGREGATES[call.function]
+        if call.function == "random":
+            drawn = [] if self._draw is None else self._draw(call.draw)
+            return {id(row): number for row, number in zip(self._rows, drawn, strict=False)}
         groups: dict[Value, list[Value]] = {} if per is not None else {None: []}
         members: dict[Value, list[int]] = {}
         for row in self._rows:

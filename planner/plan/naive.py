@@ -27,7 +27,7 @@ from qpdsl.planner.plan.physical import (
     holds,
     plainest,
 )
-from qpdsl.planner.plan.reads import column_expressions, names, reads_figures
+from qpdsl.planner.plan.reads import column_expressions, names, reads_all_rows, reads_figures
 from qpdsl.planner.plan.rule import Chain, map_chain
 from qpdsl.planner.plan.verify import verify_logical
 
@@ -188,7 +188,8 @@ def _rows_made(op: ops.Operator, before: Rows, groups: Rows, values: Scope) -> R
     if op.rows not in ("count", "one"):
         return before
     # These are the fields of all stages that keep so many rows.
-    most = _number(getattr(op, "count", None), values) if op.rows == "count" else 1.0
+    count = getattr(op, "count", None)
+    most = 1.0 if op.rows == "one" else before if reads_all_rows(count) else _number(count, values)
     if (grouped := getattr(op, "per", None)) is not None:
         return _least(before, _of_groups(most, grouped, groups, before))
     return 1.0 if op.rows == "one" else _least(before, most)
@@ -285,8 +286,8 @@ def _product(left: Rows, right: Rows) -> Rows:
 
 
 def _number(expr: ast.Expr | None, values: Scope) -> Rows:
-    """The number that an expression gives under these values, None where it needs a parameter that has none."""
-    value = evaluate(expr, values)
+    """The number that an expression gives under these values, None where it needs rows, or a parameter without one."""
+    value = None if expr is not None and reads_all_rows(expr) else evaluate(expr, values)
     return float(min(value, _LIMIT)) if isinstance(value, (int, float)) else None
 
 

@@ -65,6 +65,8 @@ _SAYS = StateAccess(
 _ASKS = StateAccess(frozenset({"context", "text"}))
 _OF_TEXT = StateAccess(frozenset({"text"}))
 _PATH: Parts = frozenset({"path"})
+# What chance depends on.
+_KEY: Parts = frozenset({"context", "path"})
 # What operators do to rows besides their columns; of others that declare what becomes of the rows: nothing.
 _ACCESS: Mapping[type[ops.Operator], StateAccess] = {
     ops.Prompt: _SETS,
@@ -93,6 +95,20 @@ _ACCESS: Mapping[type[ops.Operator], StateAccess] = {
 
 def state_access(op: ops.Operator) -> StateAccess:
     """What an operator does to rows besides their columns, the operators inside it aside."""
+    access = _declared_access(op)
+    return replace(access, reads=access.reads | _KEY) if draws(op) else access
+
+
+def draws(op: ops.Operator) -> bool:
+    """Whether an operator leaves something to chance that is no token."""
+    return (isinstance(op, ops.Split) and op.draw is not None) or any(
+        isinstance(node, ast.Apply) and node.function == "random"
+        for expr in column_expressions(op)
+        for node in walk(expr)
+    )
+
+
+def _declared_access(op: ops.Operator) -> StateAccess:
     match op:
         case ops.StepScore(raw=True):
             return StateAccess(frozenset({"context", "text", "closed"}))

@@ -293,4 +293,6 @@ AGGREGATES: Mapping[str, Aggregate] = {
     "list": Aggregate(_ANY, "a value", list_of, tuple),
     "number": Aggregate(_ANY, "a value", lambda type_: "int", len, of_each=lambda values: range(1, len(values) + 1)),
     "rank": Aggregate(NUMBERS, "a number", lambda type_: "int", len, of_each=_ranks),
+    # What it gives is drawn where the rows are known.
+    "random": Aggregate(_ANY, "a value", lambda type_: "float", len, of_each=lambda values: values),
 }

@@ -79,6 +79,9 @@ IDIOMS: dict[str, tuple[dict[str, Any], Any]] = {
     "tree_of_thoughts_vote": (SOLVED, Solution),
     "puct": (SOLVED, Solution),
     "ab_mcts": (SOLVED, Solution),
+    "particle_filter": ({**SOLVED, "n": 4}, Solution),
+    "entropic_particle_filter": ({**SOLVED, "n": 4}, Solution),
+    "sequential_monte_carlo": ({**SOLVED, "n": 4}, Number),
     "tournament": (SOLVED, Solution),
     "score_given_texts": (
         {**SOLVED, "solutions": [SOLUTION, "The answer is 7."]},
@@ -96,6 +99,7 @@ IDIOMS: dict[str, tuple[dict[str, Any], Any]] = {
     "least_to_most": (SOLVED, str),
     "debate": (SOLVED, Number),
     "mixture_of_agents": (SOLVED, str),
+    "recursive_self_aggregation": (SOLVED, Solution),
     "budget_forcing": (SOLVED, Number),
     "thinking_budget": (SOLVED, Number),
     "hot_thoughts": (SOLVED, Number),

@@ -121,3 +121,9 @@ def noise_key(seed: int, context: bytes, ordinal: int, rounds: Rounds, path: Pat
     """
     text = f"{seed}|{ordinal}|{','.join(map(str, rounds))}|{','.join(map(str, path))}"
     return int.from_bytes(blake2b(context + text.encode(), digest_size=8).digest(), "little")
+
+
+def uniform(*key: int) -> float:
+    """A number between 0 and 1, neither of them included, of a key of 64-bit unsigned integers."""
+    digest = blake2b(b"".join(part.to_bytes(8, "little") for part in key), digest_size=8).digest()
+    return ((int.from_bytes(digest, "little") >> 11) + 0.5) / 2**53

@@ -17,7 +17,7 @@ from qpdsl.executor.requests.request import Calls, Completion, Request, Sample
 from qpdsl.executor.requests.routing import ExitRouting, Routing
 from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.requests.ticket import Ticket
-from qpdsl.executor.runtime.instance.candidates import Row, hash_context, noise_key
+from qpdsl.executor.runtime.instance.candidates import Row, hash_context, noise_key, uniform
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.request_cache import RequestCache
@@ -26,7 +26,7 @@ from qpdsl.executor.runtime.sandbox.permission import CodePermission
 from qpdsl.executor.text.context import Context
 from qpdsl.executor.verifiers.verifier import ScoreStore, Verifier
 from qpdsl.grammar import ast
-from qpdsl.planner.plan.evaluate import evaluate, evaluate_each
+from qpdsl.planner.plan.evaluate import Draw, evaluate, evaluate_each, evaluate_rows
 from qpdsl.planner.plan.options import LARGEST, RANGES
 from qpdsl.planner.values.value import Value, format_value
 
@@ -277,6 +277,18 @@ class Instance:
             digest = self.digests[context] = hash_context(context)
         return tuple(noise_key(self.seed, digest, ordinal, self.rounds, path) for path in paths)
 
+    def chance(self, number: int, context: Context | None, path: Path) -> int:
+        """The key of what is left to chance and is no token. `number` counts these apart from a program's `generate`s.
+
+        Before the first context nothing of the problem is in it.
+        """
+        (key,) = self.keys(-1 - number, context or Context(), (path,))
+        return key
+
+    def draw(self, rows: Sequence[Row]) -> Draw:
+        """What `random()` is in each of the rows."""
+        return lambda number: [uniform(self.chance(number, row.context, row.path)) for row in rows]
+
     def scoring(self, name: str) -> asyncio.Lock:
         """Held while `name` scores, so that the arms of a `branch` do not score equal content side by side."""
         return self._scoring.setdefault(name, asyncio.Lock())
@@ -287,7 +299,7 @@ class Instance:
 
     def values(self, expr: ast.Expr, rows: Sequence[Row]) -> list[Value]:
         """The value of an expression for each of the rows; aggregates in it look at all of them."""
-        return evaluate_each(expr, [self.scope(row) for row in rows])
+        return evaluate_each(expr, [self.scope(row) for row in rows], self.draw(rows))
 
     def problems(self, rows: Sequence[Row], given: ast.Expr | None) -> list[str | None]:
         """What a verifier is shown as the problem of each row: the value of `given`, else what its context has for it.
@@ -302,13 +314,18 @@ class Instance:
         """The value of a stage option, which reads parameters only; None where the option is absent."""
         return None if expr is None else evaluate(expr, self.arguments)
 
-    def whole(self, name: str, expr: ast.Expr) -> int:
-        """A stage option that counts something, within the language's bounds for `name`. Raises RowError."""
-        return int(checked(name, self.option(expr)))
+    def whole(self, name: str, expr: ast.Expr, rows: Sequence[Row] = ()) -> int:
+        """A stage option that counts something, within the language's bounds for `name`. Raises RowError.
 
-    def number(self, name: str, expr: ast.Expr | None) -> float | None:
+        Aggregates in it see the rows.
+        """
+        return int(checked(name, evaluate_rows(expr, [self.scope(row) for row in rows], self.arguments)))
+
+    def number(self, name: str, expr: ast.Expr | None, rows: Sequence[Row] = ()) -> float | None:
         """A stage option that is a number, as `whole` checks it; None where absent. Raises RowError."""
-        return None if expr is None else checked(name, self.option(expr))
+        if expr is None:
+            return None
+        return checked(name, evaluate_rows(expr, [self.scope(row) for row in rows], self.arguments))
 
 
 def checked(name: str, value: Value) -> float:

@@ -23,7 +23,7 @@ async def join(op: ops.Join, rows: Candidates, instance: Instance) -> Candidates
     groups = grouped(rows, op.per)
     numbers = {index: number for group in groups for number, index in enumerate(group, 1)}
     scopes = [{**instance.scope(row), ROW_NUMBER: numbers[index]} for index, row in enumerate(rows)]
-    values = evaluate_each(op.value, scopes)
+    values = evaluate_each(op.value, scopes, instance.draw(rows))
     between = "\n" if op.sep is None else format_value(instance.option(op.sep))
     joined = []
     for group in groups:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from os.path import commonprefix
 
-from qpdsl.executor.runtime.instance.candidates import Candidates, Row
-from qpdsl.executor.runtime.instance.instance import Instance, check_rows
+from qpdsl.executor.events.events import Path
+from qpdsl.executor.runtime.instance.candidates import Candidates, Row, uniform
+from qpdsl.executor.runtime.instance.instance import Instance, check_rows, checked
 from qpdsl.executor.runtime.operators.relational import grouped, sort_key
+from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
+from qpdsl.grammar.words import Drawn
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.reads import varies
 
 # Sharing out at a temperature below this gives all to the greatest value.
 _COLDEST = 1e-6
@@ -19,36 +28,63 @@ _SMALLEST_EXPONENT = -700.0
 
 async def split(op: ops.Split, rows: Candidates, instance: Instance) -> Candidates:
     """Each copy's index joins its path, and `group` numbers the copies over all rows. Raises RowError."""
-    count = instance.whole("split", op.count)
-    check_rows(len(rows) * count if op.by is None else len(rows) + len(grouped(rows, op.per)) * count)
+    if not rows:
+        return ()
     if op.by is not None:
-        copies = _copies(op, count, rows, instance)
+        copies = _copies(op, rows, instance)
         # The groups that a row is shared out in are to be there still.
         return copies if op.per is not None else tuple(row.with_column("group", n) for n, row in enumerate(copies))
-    return tuple(
-        replace(row, path=(*row.path, copy), columns={**row.columns, "group": index * count + copy})
-        for index, row in enumerate(rows)
-        for copy in range(count)
-    )
+    may_drop = varies(op.count, rows[0].columns)
+    counts = [
+        0 if may_drop and type(count) is int and count == 0 else int(checked("split", count))
+        for count in instance.values(op.count, rows)
+    ]
+    check_rows(sum(counts))
+    each = [replace(row, path=(*row.path, copy)) for row, count in zip(rows, counts, strict=True) for copy in range(count)]
+    return tuple(row.with_column("group", number) for number, row in enumerate(each))
 
 
-def _copies(op: ops.Split, count: int, rows: Candidates, instance: Instance) -> Candidates:
+def _copies(op: ops.Split, rows: Candidates, instance: Instance) -> Candidates:
     """The copies of all rows, each group shared out by itself."""
-    temperature = 1.0 if op.temperature is None else instance.number("split temperature", op.temperature)
+    count = instance.whole("split", op.count, rows)
+    temperature = 1.0 if op.temperature is None else instance.number("split temperature", op.temperature, rows)
     assert op.by is not None and temperature is not None
     keys = [sort_key(value) for value in instance.values(op.by, rows)]
     values = [value if is_number else None for is_number, value in keys]
     groups = grouped(rows, op.per)
-    parts = [([rows[at] for at in group], [values[at] for at in group]) for group in groups]
-    return tuple(row for part, own in parts for row in _shared_out(part, own, count, temperature))
+    check_rows(len(rows) + len(groups) * count)
+    copies: list[Row] = []
+    # Groups whose rows share no more than those of another one have random numbers of their own all the same.
+    alike: Counter[Path] = Counter()
+    for group in groups:
+        part = [rows[at] for at in group]
+        shared = tuple(commonprefix([row.path for row in part]))
+        key = instance.chance(op.ordinal, part[0].context, shared)
+        chance = partial(uniform, key, alike[shared])
+        alike[shared] += 1
+        copies += _shared_out(op, part, [values[at] for at in group], count, temperature, chance)
+    return tuple(copies)
 
 
-def _shared_out(rows: list[Row], values: list[float | None], count: int, temperature: float) -> list[Row]:
-    """`count` rows: the finished ones once each, and copies of the others, first copies first."""
-    pairs = zip(rows, values, strict=True)
-    open_values = [value for row, value in pairs if not row.generated.finished]
-    widths = iter(shares(open_values, max(count - (len(rows) - len(open_values)), 0), temperature))
-    copies = [1 if row.generated.finished else next(widths) for row in rows]
+def _shared_out(
+    op: ops.Split,
+    rows: list[Row],
+    values: list[float | None],
+    count: int,
+    temperature: float,
+    chance: Callable[[int], float],
+) -> list[Row]:
+    """`count` rows: copies of those that are shared out, first copies first, and the finished ones that pass."""
+    passes = [row.generated.finished and op.finished == "pass" for row in rows]
+    shared = [value for value, passing in zip(values, passes, strict=True) if not passing]
+    left = max(count - sum(passes), 0)
+    if op.draw is None:
+        widths = iter(shares(shared, left, temperature))
+    else:
+        rounded = [None if value is None else round(value, SCORE_DIGITS) for value in shared]
+        drawn = Counter(resampled(_weights(rounded, temperature), left, op.draw, chance))
+        widths = iter([drawn[index] for index in range(len(shared))])
+    copies = [1 if passing else next(widths) for passing in passes]
     return [
         replace(row, path=(*row.path, copy))
         for copy in range(max(copies, default=0))
@@ -63,14 +99,7 @@ def shares(values: Sequence[float | None], count: int, temperature: float) -> li
     From the greatest value on, each takes its share of what is left, rounded up, so that the parts add up to `count`
     (Wu et al., "Inference Scaling Laws", 2024, as their code has it). Where every value is None all are alike.
     """
-    numbers = [value for value in values if value is not None]
-    if numbers:
-        top, soft = max(numbers), max(temperature, _COLDEST)
-        weights = [
-            0.0 if value is None else math.exp(max((value - top) / soft, _SMALLEST_EXPONENT)) for value in values
-        ]
-    else:
-        weights = [1.0] * len(values)
+    weights = _weights(values, temperature)
     parts = [0] * len(values)
     left, total = count, math.fsum(weights)
     for index in sorted(range(len(values)), key=lambda index: -weights[index]):
@@ -81,3 +110,28 @@ def shares(values: Sequence[float | None], count: int, temperature: float) -> li
         left -= parts[index]
         total -= weights[index]
     return parts
+
+
+def resampled(weights: Sequence[float], count: int, draw: Drawn, chance: Callable[[int], float]) -> list[int]:
+    """The indices of `count` copies, of each as many on average as its share of the weights.
+
+    `chance` gives a number between 0 and 1 for each copy, of which "systematic" takes the first alone. So the copies of
+    a smaller count are the first of a greater one where they are drawn one by one.
+    """
+    if not weights:
+        return []
+    ends = list(accumulate(weights))
+    # A sum that is rounded down must not lead to what weighs nothing.
+    last = max(index for index, weight in enumerate(weights) if weight > 0)
+    first = chance(0) if draw == "systematic" else 0.0
+    places = [(first + copy) / count if draw == "systematic" else chance(copy) for copy in range(count)]
+    return [min(bisect_right(ends, place * ends[-1]), last) for place in places]
+
+
+def _weights(values: Sequence[float | None], temperature: float) -> list[float]:
+    """The softmax of `values` over `temperature`, its greatest 1: nothing for one that is None, unless all are."""
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return [1.0] * len(values)
+    top, soft = max(numbers), max(temperature, _COLDEST)
+    return [0.0 if value is None else math.exp(max((value - top) / soft, _SMALLEST_EXPONENT)) for value in values]

@@ -125,6 +125,11 @@ def rank(value: builtins.float, *, per: object = None) -> builtins.int:
     return cast(builtins.int, _apply("rank", value, per=per))
 
 
+def random() -> builtins.float:
+    """A number between 0 and 1, drawn for each row: a function of the seed, the conversation and the row's path."""
+    return cast(builtins.float, _apply("random"))
+
+
 def min(*values: N, per: object = None) -> N:
     """The least of several values, or of one value over the rows."""
     return cast(N, _apply("min", *values, per=per))

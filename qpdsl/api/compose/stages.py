@@ -21,7 +21,9 @@ from qpdsl.grammar.words import (
     HISTORIES,
     ROLES,
     SEARCH_METHODS,
+    Drawn,
     Equality,
+    FinishedRows,
     History,
     JudgeReduce,
     Part,
@@ -303,18 +305,28 @@ class Rows:
 
     @naming_keywords
     def split(
-        self, count: int, *, by: float | None = None, temperature: float | None = None, per: object = None
+        self,
+        count: int,
+        *,
+        by: float | None = None,
+        temperature: float | None = None,
+        draw: Drawn | None = None,
+        finished: FinishedRows = "pass",
+        per: object = None,
     ) -> Rows:
-        """Copies each row `count` times. The column `group` has the number of the copy.
+        """Copies each row `count` times, 0 to drop it. The column `group` has the number of the copy.
 
         With `by`, makes `count` rows in all, shared out by the softmax of `by` over `temperature`; with `per` too, so
-        many of each value of that column.
+        many of each value of that column. With a `draw` they are drawn, else shares are rounded as in REBASE. Finished
+        rows pass once each, or are shared out too.
         """
-        if per is not None and by is None:
+        named = {"per": per, "draw": draw, "finished": finished if finished != "pass" else None}
+        beside = next((name for name, value in named.items() if value is not None), None)
+        if beside is not None and by is None:
             call = self._stage_call("split")
-            message = "`per` stands beside `by`: rows are shared out in each group"
+            message = f"`{beside}` stands beside `by`, the value that rows are shared out by"
             raise call.composition.refuse("QP502", message, call.span)
-        return self._rows(ast.Split, count, by=by, temperature=temperature, per=per)
+        return self._rows(ast.Split, count, by=by, temperature=temperature, draw=draw, finished=finished, per=per)
 
     @naming_keywords
     def repeat(self, limit: int, *, until: bool | None = None) -> WithBlock:

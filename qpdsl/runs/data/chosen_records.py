@@ -118,10 +118,9 @@ class RowCondition:
             raise UsageError(f"`--where {shorten(text)}` must be one condition")
         self._condition = stages[0].condition
         for call in (node for node in walk(self._condition) if isinstance(node, ast.Apply)):
-            if call.function not in {*AGGREGATES, *ROW_FUNCTIONS}:
-                raise UsageError(
-                    unknown(call.function, [*AGGREGATES, *ROW_FUNCTIONS], "`--where`: there is no function")
-                )
+            known = {*AGGREGATES, *ROW_FUNCTIONS} - {"random"}
+            if call.function not in known:
+                raise UsageError(unknown(call.function, sorted(known), "`--where`: there is no function"))
 
     @property
     def fields(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 HEADER = 'model llm = "remote"\nmodel prm = "bounded"\nmodel orm = "unbounded"\n'
@@ -274,9 +275,17 @@ _SPREAD = {'"."': '"🙂"', '" * "': '" 中 "', "[*]": "[中]", "/b|is": "/é|is
 _SPREAD |= {"[0-9]+": "[0-9中]+", '"so {tokens} "': '"é{tokens}🙂"', "max_tokens=12": "max_tokens=5"}
 
 
+# What every other program leaves to chance, or has by numbers of its rows.
+_DRAWN = {r"split 3 by (\S+)": r"split 3 by \1 draw=multinomial", r"\btokens > 2\b": "random() < 0.7"}
+_DRAWN |= {r"split 5 by (\S+)": r"split count() + 1 by \1 draw=systematic finished=share", "let v = ": "let v = random() + "}
+_DRAWN |= {"keep 4 by": "keep max(1, int(count() / 2)) by", r"split 2(?= \|| \})": "split tokens % 3"}
+
+
 def random_search(seed: int, *, spread: bool = False) -> str:
     """The program of a seed; `spread`: for texts whose letters are spread over tokens."""
     text = SearchGenerator(seed).program()
+    for part, other in _DRAWN.items() if seed % 2 else ():
+        text = re.sub(part, other, text)
     for part, other in _SPREAD.items() if spread else ():
         text = text.replace(part, other)
     return text

@@ -7,6 +7,7 @@ from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.runtime.instance.candidates import hash_context, noise_key
 from qpdsl.executor.runtime.instance.instance import Instance, Services
 from qpdsl.executor.text.context import Context
+from tests.support.executor.programs import HEADER, compiled, run_all
 
 
 def test_every_part_changes_the_key() -> None:
@@ -54,3 +55,20 @@ def test_an_instance_hands_ordinal_context_round_seed_and_path_on() -> None:
     first.rounds = (3,)
     keys += first.keys(1, here, [(0,)])
     assert len(set(keys)) == len(keys)
+
+
+def test_what_is_random_is_of_the_row_the_round_and_the_call_and_moves_no_token() -> None:
+    def of(stages: str, seed: int = 0) -> list[tuple[object, ...]]:
+        plan = compiled(f"{HEADER}program p(q: text) -> text {{\n chat user=q\n{stages}\n}}")
+        (result,) = run_all(plan, [{"q": "Mia has 3 boxes."}], seed=seed)
+        return [tuple(row.columns.get(name) for name in ("a", "b", "text")) for row in result.rows]
+
+    draw = " generate llm n={} temperature=0.8 max_tokens=4\n let a = random()\n {} "
+    four, eight = of(draw.format(4, "let b = random()")), of(draw.format(8, "let b = random()"))
+    assert four == eight[:4] and len({number for row in eight for number in row[:2]}) == 16
+    assert [text for _, _, text in of(f" let c = random()\n{draw.format(4, '')}")] == [text for _, _, text in four]
+    assert of(draw.format(4, ""), seed=1) != of(draw.format(4, ""))
+    rounds = of(" let b = 0.0\n repeat 3 { let a = random() | let b = b + a }")
+    assert rounds[0][1] != 3 * float(str(rounds[0][0]))
+    numbers = [float(str(row[0])) for row in of(" split 2000\n let a = random()")]
+    assert all(0 < number < 1 for number in numbers) and abs(sum(numbers) / 2000 - 0.5) < 4 * 0.289 / 2000**0.5
