@@ -56,10 +56,10 @@ class _Walk:
                 return replace(now, answer=Turn("assistant", "x"))
             case ops.Judge(model=name) | ops.Prob(model=name) | ops.Tournament(model=name):
                 self._try(name.name, (Turn("user", "x"),))
-            case ops.Repeat() | ops.Search():
+            case ops.Repeat(gather=None) | ops.Search():
                 # Its rounds go on from what the one before has written.
                 return self.chain(node.body, self.chain(node.body, now))
-            case ops.Each():
+            case ops.Each() | ops.Repeat():
                 return self.chain(node.body, now)
             case ops.Peek():
                 self.chain(node.body, now)

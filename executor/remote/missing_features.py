@@ -93,10 +93,10 @@ class _Walk:
                 return _Context(isinstance(op, ops.Chat) if context.turns is None else context.turns, drawn=drawn)
             case ops.Generate() | ops.Say():
                 return replace(context, grown=True)
-            case ops.Repeat() | ops.Search():
+            case ops.Repeat(gather=None) | ops.Search():
                 # Its rounds go on from what the one before has written.
                 return self.chain(node.body, self.chain(node.body, context))
-            case ops.Each():
+            case ops.Each() | ops.Repeat():
                 return self.chain(node.body, context)
             case ops.Peek():
                 self.chain(node.body, context)

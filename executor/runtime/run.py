@@ -271,6 +271,8 @@ async def _repeat(node: PhysicalOp, rows: Candidates, instance: Instance) -> Can
     op = node.op
     assert isinstance(op, ops.Repeat)
     limit = instance.whole("repeat", op.limit)
+    if op.gather is not None:
+        return await _gather(node, op, limit, rows, instance)
     ahead = SpeculativeExpansion(limit) if any(_runs_ahead(inner) for inner in node.body) else None
     try:
         for index in range(limit):
@@ -284,6 +286,21 @@ async def _repeat(node: PhysicalOp, rows: Candidates, instance: Instance) -> Can
             instance.usage.counts.update(ahead.counts)
             instance.usage.engine_seconds += ahead.usage.engine_seconds
     return rows
+
+
+async def _gather(node: PhysicalOp, op: ops.Repeat, limit: int, rows: Candidates, instance: Instance) -> Candidates:
+    """What all rounds left, each of which begins with the rows that came in, on paths of its own."""
+    gathered: list[Row] = []
+    for index in range(limit):
+        start = tuple(replace(row, path=(*row.path, index)) for row in rows)
+        if instance.watched:
+            emit_copies(start, instance)
+        gathered += await _run_chain(node.body, start, replace(instance, rounds=(*instance.rounds, index), ahead=None))
+        check_rows(len(gathered))
+        scopes = [instance.scope(row) for row in gathered]
+        if op.until is not None and evaluate_rows(op.until, scopes, instance.arguments):
+            break
+    return tuple(gathered)
 
 
 def _runs_ahead(node: PhysicalOp) -> bool:

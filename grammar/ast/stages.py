@@ -5,6 +5,7 @@ Those that ask models are in `model_stages.py`, which comes first: messages list
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -334,15 +335,19 @@ class Split(Stage):
 class Repeat(Stage):
     """`repeat N until EXPR { … }`: runs the block on the rows until the condition holds, or N times.
 
-    The condition is tested before each round.
+    The condition is tested before each round. With `gather` every round starts from the rows that came in, its index
+    appended to their paths, and what it leaves joins what the rounds before it left; the condition looks at all of
+    that, after each round.
     """
 
-    word, usage, first = "repeat", "repeat N until EXPR { … }", "the most rounds to run"
+    word, usage, first = "repeat", "repeat N gather until EXPR { … }", "the most rounds to run"
     also = ("while", "loop")
+    written: ClassVar[tuple[str, ...]] = ("limit", "gather", "until", "body")
 
     limit: Expr = field(metadata=is_number("", Range("int", 1, 1_000_000), "repeat", place="the number of rounds"))
     until: Expr | None = field(metadata=is_condition("until", "aggregates"))
     body: Block = field(metadata=BLOCK)
+    gather: typing.Literal["gather"] | None = field(default=None, metadata=is_a("word", words=("gather",)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ _WORDS = {
     "_PER": "`per`",
     "_GIVEN": "`given`",
     "_INTO": "`into`",
+    "GATHER": "`gather`",
     "_UNTIL": "`until`",
 }
 # What follows a word or sign.

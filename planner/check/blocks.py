@@ -39,6 +39,11 @@ Blocks = tuple[ops.Operator, tuple[LogicalPlan, ...]]
 
 def repeat(binder: Binder, stage: ast.Repeat, number: int) -> Blocks:
     binder.check_part(stage, "limit")
+    if stage.gather is not None:
+        body = _block(binder, stage, stage.body)
+        if stage.until is not None:
+            Typer(binder.scope, stage, "aggregates", "`until`", stage.span.end).expect(stage.until, "bool", "a bool")
+        return replace(stage, body=(), stage=number), (body,)
     before, flow = dict(binder.scope.columns), binder.flow
     body = _round(binder, stage)
     _warn_outdated_in_rounds(binder, stage, before)
@@ -216,7 +221,7 @@ def _check_one_to_one(binder: Binder, stages: tuple[ast.Stage, ...]) -> None:
     """Reports the stages of a `peek` that would not make one row of each."""
     for stage in stages:
         match stage:
-            case ast.Repeat() | ast.If():
+            case ast.Repeat(gather=None) | ast.If():
                 for block in blocks(stage):
                     _check_one_to_one(binder, block)
             case ast.Generate(n=n) if n is not None and getattr(constant(n), "value", None) != 1:
@@ -227,7 +232,8 @@ def _check_one_to_one(binder: Binder, stages: tuple[ast.Stage, ...]) -> None:
             case ast.Peek() | ast.Ask():
                 pass
             case _:
-                message = f"`peek` gives each row back, so `{stage.word}` cannot stand in it"
+                what = "repeat … gather" if isinstance(stage, ast.Repeat) else stage.word
+                message = f"`peek` gives each row back, so `{what}` cannot stand in it"
                 help = "use `generate`, `say`, `score`, `extract`, `let`, `if`, `ask` and `repeat` in it"
                 binder.scope.error("QP236", message, word_span(stage), "the rows would not come back", help=help)
 
@@ -284,8 +290,10 @@ def _last_fan_out(
                 several = None
             case ast.Stage(rows="count") if getattr(stage, "per", None) is None and _is_one(stage):
                 several = None
-            case ast.Repeat(body=body):
+            case ast.Repeat(body=body, gather=None):
                 several = _last_fan_out(module, body, several, entered) or several
+            case ast.Repeat():
+                several = stage
             case ast.If(then=then, otherwise=otherwise):
                 ends = [_last_fan_out(module, block, several, entered) for block in (then, otherwise)]
                 several = ends[0] or ends[1]

@@ -171,6 +171,10 @@ class _Prior:
             case ops.Repeat():
                 limit = self._number(op.limit, ROUNDS)
                 rounds = min(limit, ROUNDS) if op.until is not None else limit
+                if op.gather is not None:
+                    out, problem, text = self.chain(node.body, rows, runs * rounds, problem, text)
+                    self.cards[node.id] = replace(card, rows_out=out * rounds * runs)
+                    return out * rounds, problem, text
                 kept, _, grown = self.chain(node.body, rows, 1.0, problem, text)
                 # Every round but the first starts from the rows of the one before, on average with half of the text.
                 middle = text + (grown - text) * (rounds - 1) / 2

@@ -311,7 +311,7 @@ _DIGESTED: Mapping[type[ops.Operator], tuple[tuple[str, str], ...]] = {
     ),
     ops.Keep: (("k", "count"), ("by", "by"), ("per", "per"), ("like", "like")),
     ops.Split: tuple((name, name) for name in ("count", "by", "temperature", "per")),
-    ops.Repeat: (("limit", "limit"), ("until", "until")),
+    ops.Repeat: (("limit", "limit"), ("until", "until"), ("gather", "gather")),
     ops.Search: tuple((name, name) for name in ("method", "by", "simulations", "c", "per_round", "turns")),
     ops.Where: (("condition", "condition"),),
     ops.Vote: tuple((name, name) for name in ("column", "weight", "equal", "decided", "per")),
@@ -329,7 +329,10 @@ def _operators(plan: PhysicalPlan, without: Container[str]) -> Iterator[object]:
             op = replace(op, via=None)
         yield (
             op.operator,
-            [("stage", repr(op.stage)), *((name, _printed(op, own)) for name, own in digested)],
+            [
+                ("stage", repr(op.stage)),
+                *((name, _printed(op, own)) for name, own in digested if own != "gather" or op.gather is not None),
+            ],
         )
 
 

@@ -219,6 +219,9 @@ def _length(source: ast.Expr | ast.JsonPath, values: Scope) -> Rows:
 def _repeat(op: ops.Repeat, body: LogicalPlan, before: Rows, groups: Rows, values: Scope) -> tuple[Rows, _RowEstimate]:
     """The rows that the last round leaves, and the sums over the rounds; rounds alike are run once."""
     rounds = _number(op.limit, values)
+    if op.gather is not None:
+        single = _estimate(body, before, groups, values)
+        return _product(single.last, rounds), _scaled(single, rounds)
     if before is None or rounds is None:
         single = _estimate(body, before, groups, values)
         return single.last, _scaled(single, None)

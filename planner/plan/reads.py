@@ -114,6 +114,8 @@ def _declared_access(op: ops.Operator) -> StateAccess:
             return StateAccess(frozenset({"context", "text", "closed"}))
         case ops.Keep(like=str(), per=ast.Name()):
             return StateAccess(frozenset({"finished", "text"}), frozenset({"finished", "closed"}))
+        case ops.Repeat(gather="gather"):
+            return StateAccess(_PATH, _PATH)
         case ops.Split(by=by) if by is not None:
             return StateAccess(frozenset({"path", "finished"}), _PATH)
         case ops.Each(source=ast.JsonPath()):

@@ -45,7 +45,7 @@ def speculative_expansion(plan: PhysicalPlan) -> PhysicalPlan:
 
 
 def _expanded(plan: PhysicalPlan, node: PhysicalOp, params: AbstractSet[str]) -> PhysicalOp:
-    if not isinstance(node.op, ops.Repeat):
+    if not isinstance(node.op, ops.Repeat) or node.op.gather is not None:
         return node
     generates = [inner for inner in node.body if isinstance(inner.op, ops.Generate)]
     others = [inner for inner in node.body if not isinstance(inner.op, ops.Generate)]

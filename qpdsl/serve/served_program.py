@@ -475,7 +475,7 @@ def _one_row(chain: list[PhysicalOp], arguments: Mapping[str, Value]) -> bool:
                 one = True
             case ops.Generate(n=n):
                 one = one and _count(n, arguments) == 1
-            case ops.Repeat() | ops.If():
+            case ops.Repeat(gather=None) | ops.If():
                 one = one and all(_one_row(list(block), arguments) for block in node.inside)
             case op:
                 one = one and isinstance(op, _NO_MORE_ROWS)

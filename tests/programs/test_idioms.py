@@ -64,6 +64,7 @@ IDIOMS: dict[str, tuple[dict[str, Any], Any]] = {
     "adaptive_consistency": ({**SOLVED, "n": 8}, Number),
     "deepconf": ({**SOLVED, "n": 6}, Number),
     "deepconf_online": ({**SOLVED, "n": 8}, Number),
+    "early_stopping_self_consistency": (SOLVED, Number),
     "self_certainty": ({**SOLVED, "n": 4}, Solution),
     "entropy_branching": (SOLVED, Solution),
     "per_sample_temperature": (SOLVED, Number),

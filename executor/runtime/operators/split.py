@@ -40,7 +40,9 @@ async def split(op: ops.Split, rows: Candidates, instance: Instance) -> Candidat
         for count in instance.values(op.count, rows)
     ]
     check_rows(sum(counts))
-    each = [replace(row, path=(*row.path, copy)) for row, count in zip(rows, counts, strict=True) for copy in range(count)]
+    each = [
+        replace(row, path=(*row.path, copy)) for row, count in zip(rows, counts, strict=True) for copy in range(count)
+    ]
     return tuple(row.with_column("group", number) for number, row in enumerate(each))
 
 

@@ -329,9 +329,12 @@ class Rows:
         return self._rows(ast.Split, count, by=by, temperature=temperature, draw=draw, finished=finished, per=per)
 
     @naming_keywords
-    def repeat(self, limit: int, *, until: bool | None = None) -> WithBlock:
-        """Runs the stages of the `with` block until a condition over all rows holds, `limit` times at most."""
-        return self._block(ast.Repeat, limit, until=until)
+    def repeat(self, limit: int, *, until: bool | None = None, gather: bool = False) -> WithBlock:
+        """Runs the stages of the `with` block until a condition over all rows holds, `limit` times at most.
+
+        To `gather`, each round starts from the rows of now, and the rows that all rounds left go on.
+        """
+        return self._block(ast.Repeat, limit, until=until, gather="gather" if gather else None)
 
     @naming_keywords
     def search(

@@ -37,3 +37,22 @@ def test_lookahead_judges_a_step_by_what_follows_it() -> None:
     given = [arguments(plan, problem=problem, width=2, expand=2, depth=8) for problem in texts(2)]
     for result in run_all(plan, given):
         assert result.error is None and result.value is not None
+
+
+def test_rounds_that_are_gathered_begin_alike_and_fewer_are_the_first_of_more() -> None:
+    def rows(loop: str) -> list[tuple[object, ...]]:
+        body = f"{HEADER}program p(q: text) -> int {{\n chat user=q\n split 2\n let before = group\n {loop}\n return count()\n}}"
+        (result,) = run_all(compiled(body), [{"q": texts(1)[0]}])
+        assert result.value == len(result.rows)
+        return [(row.path, row.columns["before"], row.columns["text"]) for row in result.rows]
+
+    block = '{ generate llm n=2 temperature=0.8 stop="\\n\\n" | where tokens > 0 }'
+    four, two = rows(f"repeat 4 gather {block}"), rows(f"repeat 2 gather {block}")
+    assert four[: len(two)] == two and len(four) == 2 * len(two) == 16
+    assert [path[:2] for path, _, _ in four[:4]] == [(0, 0), (0, 0), (1, 0), (1, 0)] and len(
+        {p for p, _, _ in four}
+    ) == 16
+    assert rows(f"repeat 4 gather until count() >= 5 {block}") == two
+    assert rows(f"repeat 4 gather until true {block}") == two[:4]
+    inside = rows(f"repeat 2 gather {{ repeat 2 gather {block} }}")
+    assert len(inside) == 16 and len({path for path, _, _ in inside}) == 16

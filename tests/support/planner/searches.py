@@ -277,8 +277,12 @@ _SPREAD |= {"[0-9]+": "[0-9中]+", '"so {tokens} "': '"é{tokens}🙂"', "max_to
 
 # What every other program leaves to chance, or has by numbers of its rows.
 _DRAWN = {r"split 3 by (\S+)": r"split 3 by \1 draw=multinomial", r"\btokens > 2\b": "random() < 0.7"}
-_DRAWN |= {r"split 5 by (\S+)": r"split count() + 1 by \1 draw=systematic finished=share", "let v = ": "let v = random() + "}
+_DRAWN |= {
+    r"split 5 by (\S+)": r"split count() + 1 by \1 draw=systematic finished=share",
+    "let v = ": "let v = random() + ",
+}
 _DRAWN |= {"keep 4 by": "keep max(1, int(count() / 2)) by", r"split 2(?= \|| \})": "split tokens % 3"}
+_DRAWN |= {r"repeat 3 until any\b": "repeat 3 gather until any", r"repeat 2 (?=\{)": "repeat 2 gather "}
 
 
 def random_search(seed: int, *, spread: bool = False) -> str:

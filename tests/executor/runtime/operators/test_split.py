@@ -107,7 +107,9 @@ def test_what_a_particle_filter_expects_is_unbiased(draw: Drawn) -> None:
         states, total = [], 1.0
         for step in range(4):
             moves = [_MOVES[state] for state in states] or [_START] * 4
-            (states,) = zip(*(resampled(move, 1, draw, partial(uniform, seed, step, k)) for k, move in enumerate(moves)))
+            (states,) = zip(
+                *(resampled(move, 1, draw, partial(uniform, seed, step, k)) for k, move in enumerate(moves))
+            )
             worth = [_WORTH[state] for state in states]
             total *= fmean(worth)
             states = [states[place] for place in resampled(worth, 4, draw, partial(uniform, seed, 9, step))]
@@ -120,7 +122,9 @@ def test_what_a_particle_filter_expects_is_unbiased(draw: Drawn) -> None:
 def test_finished_rows_are_shared_out_where_the_program_says_so_and_groups_by_themselves() -> None:
     def left(stages: str) -> list[tuple[int, ...]]:
         source = " chat user=q\n split 2\n generate llm n=3 temperature=0.8\n score logprob into sure\n"
-        (result,) = run_all(compiled(f"{HEADER}program p(q: text) -> text {{\n{source}{stages}\n}}"), [{"q": texts(1)[0]}])
+        (result,) = run_all(
+            compiled(f"{HEADER}program p(q: text) -> text {{\n{source}{stages}\n}}"), [{"q": texts(1)[0]}]
+        )
         assert all(row.generated.finished for row in result.rows)
         return [row.path for row in result.rows]
 
