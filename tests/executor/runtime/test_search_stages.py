@@ -41,8 +41,8 @@ def test_lookahead_judges_a_step_by_what_follows_it() -> None:
 
 def test_rounds_that_are_gathered_begin_alike_and_fewer_are_the_first_of_more() -> None:
     def rows(loop: str) -> list[tuple[object, ...]]:
-        body = f"{HEADER}program p(q: text) -> int {{\n chat user=q\n split 2\n let before = group\n {loop}\n return count()\n}}"
-        (result,) = run_all(compiled(body), [{"q": texts(1)[0]}])
+        head = f"{HEADER}program p(q: text) -> int {{\n chat user=q\n split 2\n let before = group\n"
+        (result,) = run_all(compiled(f"{head} {loop}\n return count()\n}}"), [{"q": texts(1)[0]}])
         assert result.value == len(result.rows)
         return [(row.path, row.columns["before"], row.columns["text"]) for row in result.rows]
 

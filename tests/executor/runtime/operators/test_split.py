@@ -104,12 +104,15 @@ def test_what_a_particle_filter_expects_is_unbiased(draw: Drawn) -> None:
     """The mean of Ẑ over runs of four particles is Z of a chain of four states, by enumeration 0.089649457."""
 
     def estimate(seed: int) -> float:
-        states, total = [], 1.0
+        total = 1.0
+        states: list[int] = []
         for step in range(4):
             moves = [_MOVES[state] for state in states] or [_START] * 4
-            (states,) = zip(
-                *(resampled(move, 1, draw, partial(uniform, seed, step, k)) for k, move in enumerate(moves))
-            )
+            states = [
+                place
+                for number, move in enumerate(moves)
+                for place in resampled(move, 1, draw, partial(uniform, seed, step, number))
+            ]
             worth = [_WORTH[state] for state in states]
             total *= fmean(worth)
             states = [states[place] for place in resampled(worth, 4, draw, partial(uniform, seed, 9, step))]
