@@ -102,10 +102,10 @@ class Binder:
     `calls` are the program and, inside a `call`, the called programs, the current one last. `failed` says whether a
     called program has an error of its own. `add_stage` checks a stage and appends its operators; it is a field so that
     blocks and calls, which hold stages, can use it. `models` maps the names in the plan to model ids. `stages` are the
-    numbers of the next stages, `ordinals` those of the next `generate`s, `draws` those of the next draws, `rounds` how many `repeat`s are around the
-    current one. `spent_reported` are the stages that finish rows which a later one would continue, as far as that was
-    reported. `model_values` says what the parameters of the current program that are models stand for, `values` what
-    those of a called program do.
+    numbers of the next stages, `ordinals` those of the next `generate`s, `draws` those of what is left to chance next,
+    `rounds` how many `repeat`s are around the current one. `spent_reported` are the stages that finish rows which a
+    later one would continue, as far as that was reported. `model_values` says what the parameters of the current
+    program that are models stand for, `values` what those of a called program do.
     """
 
     scope: Scope

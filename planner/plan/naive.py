@@ -189,7 +189,7 @@ def _rows_made(op: ops.Operator, before: Rows, groups: Rows, values: Scope) -> R
         return before
     # These are the fields of all stages that keep so many rows.
     count = getattr(op, "count", None)
-    most = 1.0 if op.rows == "one" else before if reads_all_rows(count) else _number(count, values)
+    most = 1.0 if count is None else before if reads_all_rows(count) else _number(count, values)
     if (grouped := getattr(op, "per", None)) is not None:
         return _least(before, _of_groups(most, grouped, groups, before))
     return 1.0 if op.rows == "one" else _least(before, most)

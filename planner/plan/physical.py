@@ -94,7 +94,7 @@ class ScoreStrategy:
 
 @dataclass(frozen=True, slots=True)
 class VoteStrategy:
-    """How a `vote` runs. `decided`: samples that can no longer change the winner are given up.
+    """How a `vote` or `keep` runs. `decided`: samples that can no longer change what it chooses are given up.
 
     `waves`: samples are begun only as many at a time as the vote must at least look at before it can end. `whole`:
     somebody reads the winner's share, so no row that counts is given up.
@@ -141,7 +141,7 @@ def plainest(op: ops.Operator) -> Strategy | None:
             return GenerateStrategy(DecodePlan.plainest(op))
         case ops.StepScore() | ops.Judge() | ops.Prob() | ops.Tournament():
             return ScoreStrategy()
-        case ops.Vote():
+        case ops.Vote() | ops.Keep():
             return VoteStrategy()
         case ops.Branch(arms=arms):
             return BranchStrategy((None,) * len(arms))

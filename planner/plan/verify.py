@@ -110,7 +110,10 @@ def _verify_references(node: PhysicalOp, known: Mapping[str, PhysicalOp]) -> Non
     """The operators that a strategy names are there, and of the kind that it means."""
     match node.strategy:
         case GenerateStrategy(vote=str(vote)):
-            require(vote in known and isinstance(known[vote].op, ops.Vote), f"operator {node.id} leads to no vote")
+            require(
+                vote in known and isinstance(known[vote].op, ops.Vote | ops.Keep),
+                f"operator {node.id} leads to no vote",
+            )
         case ScoreStrategy(same_as=str(same)):
             alike = same in known and type(known[same].op) is type(node.op)
             require(alike, f"operator {node.id} has nothing to be the same as")

@@ -5,6 +5,8 @@ a time. Votes are counted, or weighted by a verifier's score in [0, 1]. The runt
 not in that range, and never decides such a vote early. Answers are compared as texts or as numbers: whether two are
 equal as mathematics can depend on the order in which they come. Where somebody reads how sure the program is of its
 answer, every row that counts must be known, so that only a vote `decided=` ends early.
+
+A `keep m by -tokens` is such a choice too: a sample with more tokens than m that have ended cannot be kept.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
 def _feeding(chain: Chain, index: int) -> int | None:
     """The place of the `generate` that feeds the vote at `index`, with none but operators on single rows between."""
     vote = chain[index].op
-    if not isinstance(vote, ops.Vote) or vote.equal == "math" or vote.per is not None:
+    if not (_keeps_shortest(vote) or (isinstance(vote, ops.Vote) and vote.equal != "math" and vote.per is None)):
         return None
     for at in range(index - 1, -1, -1):
         op = chain[at].op
@@ -80,8 +82,20 @@ def _feeding(chain: Chain, index: int) -> int | None:
     return None
 
 
+def _keeps_shortest(op: ops.Operator) -> bool:
+    match op:
+        case ops.Keep(by=ast.Unary(op="-", operand=ast.Name(id="tokens")), per=None, like=None, count=count):
+            return not reads_all_rows(count)
+    return False
+
+
 def _is_bounded(node: PhysicalOp, between: Chain) -> bool:
-    """Whether one row adds between 0 and 1 to its answer, a verifier's scores granted to be in [0, 1]."""
+    """Whether one row adds between 0 and 1 to its answer, a verifier's scores granted to be in [0, 1].
+
+    Of a `keep`: whether `tokens` are those of the samples.
+    """
+    if isinstance(node.op, ops.Keep):
+        return all(made_column(link.op) != "tokens" for link in between)
     assert isinstance(node.op, ops.Vote)
     weight = node.op.weight
     if weight is None:
@@ -106,8 +120,7 @@ def _reads_allow(plan: PhysicalPlan, index: int) -> bool:
     weighed it is the heaviest, which any sample may still become; so nothing but the voted value may be read of it.
     """
     vote = plan.ops[index].op
-    assert isinstance(vote, ops.Vote)
-    if vote.weight is None:
+    if not isinstance(vote, ops.Vote) or vote.weight is None:
         return True
     rest = plan.ops[index + 1 :]
     if vote.equal != "text" or not all(isinstance(link.op, ops.Return) for link in rest):
@@ -129,7 +142,7 @@ def _words(node: PhysicalOp) -> Iterator[str]:
         case VoteStrategy(decided=True, waves=True):
             yield "stops when decided, samples in waves"
         case VoteStrategy(decided=True):
-            yield "stops when decided"
+            yield "stops when decided" if isinstance(node.op, ops.Vote) else "gives up what is longer"
 
 
 def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
@@ -154,7 +167,7 @@ def _drawing(strategy: GenerateStrategy, drawing: Drawing, given_up: float) -> D
 
 RULE = Rule(
     NAME,
-    "cancel samples that can no longer change a vote",
+    "cancel samples that can no longer change a vote, or be among the shortest",
     "exact",
     "after unread columns are dropped and samples are as short as possible",
     decided_vote,

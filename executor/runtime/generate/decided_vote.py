@@ -7,6 +7,9 @@ row must come before the other answer's and before all open samples. Where votes
 leader's first row, so no earlier row may be open either. Where votes are weighted, nobody reads that row: the rule
 ensures it.
 
+A `keep` of the rows with the fewest tokens likewise: a sample that has more of them than as many rows as are kept is
+given up. Ties go to the earlier row, so one that has as many goes on.
+
 A vote `decided=` counts rows in their order, so that only those before the first open sample tell anything. In waves,
 only as many samples are begun as could decide it if all of them voted for the leader.
 """
@@ -14,6 +17,7 @@ only as many samples are begun as could decide it if all of them voted for the l
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -34,7 +38,7 @@ from qpdsl.executor.runtime.instance.operator_events import (
     emit_expanded,
     emit_started,
 )
-from qpdsl.executor.runtime.operators.relational import why_none
+from qpdsl.executor.runtime.operators.relational import sort_key, why_none
 from qpdsl.executor.runtime.operators.vote import answers_of, decided_after, stays_ahead, weight_of
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, VoteStrategy
@@ -82,19 +86,21 @@ class Tally:
 
 
 async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, instance: Instance, run: Run) -> Candidates:
-    """The rows of the vote that `nodes` end in; they begin with the `generate` that feeds it. Raises RowError."""
+    """The rows of the vote or `keep` that `nodes` end in, the first of which feeds it. Raises RowError."""
     accounts = [_Account() for _ in nodes]
     if instance.watched:
         emit_started(len(rows), replace(instance, operator=nodes[0].id))
     vote = nodes[-1]
-    assert isinstance(vote.op, ops.Vote)
+    assert isinstance(vote.op, ops.Vote | ops.Keep)
+    kept = instance.whole("keep", vote.op.count) if isinstance(vote.op, ops.Keep) else 0
     assert isinstance(nodes[0].op, ops.Generate)
     await read_contexts(nodes[0].op, rows, instance)
-    feeding = _SampleQueue(nodes[0], rows, replace(instance, usage=accounts[0].usage, operator=nodes[0].id))
+    own = replace(instance, usage=accounts[0].usage, operator=nodes[0].id)
+    feeding = _SampleQueue(nodes[0], rows, own, limits=isinstance(vote.op, ops.Keep))
     accounts[0].rows_in = len(rows)
     known: dict[int, Row] = {}
     out = set(range(feeding.slots))
-    bound, sure = _bound(nodes, instance), instance.number("decided", vote.op.decided)
+    bound, sure = _bound(nodes, instance), instance.number("decided", getattr(vote.op, "decided", None))
     assert isinstance(vote.strategy, VoteStrategy)
     waves, whole = sure is not None and vote.strategy.waves, vote.strategy.whole
     start = time.monotonic()
@@ -104,12 +110,18 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
             ended = await feeding.ended()
             if instance.watched:
                 feeding.tell()
-            accounts[0].rows_out += len(ended)
-            for slot, row in await _through(nodes[1:-1], ended, accounts[1:-1], instance, run):
+            rows_made = [(slot, row) for slot, row in ended if row is not None]
+            accounts[0].rows_out += len(rows_made)
+            for slot, row in await _through(nodes[1:-1], rows_made, accounts[1:-1], instance, run):
                 known[slot] = row
             out.difference_update(slot for slot, _ in ended)
             if not out:
                 break
+            if isinstance(vote.op, ops.Keep):
+                keys = [sort_key(row.columns["tokens"]) for row in known.values()]
+                tokens = sorted(key for is_number, key in keys if is_number)
+                feeding.counter.most = tokens[kept - 1] if len(tokens) >= kept else math.inf
+                continue
             if sure is None:
                 if _tally(vote.op, known, out).is_decided(bound, weighted=vote.op.weight is not None):
                     break
@@ -128,7 +140,7 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
     between = zip(nodes, accounts, strict=True)
     instance.emptied += [why_none(node.op) for node, account in between if account.rows_in and not account.rows_out][:1]
     winners = await run(vote, voters, own)
-    if not whole:
+    if isinstance(vote.op, ops.Vote) and not whole:
         # How many rows came to the vote depends on which ended first.
         instance.supports.pop(vote.id, None)
     if instance.watched:
@@ -143,12 +155,12 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
 class _SampleQueue:
     """The samples of a `generate` as they end. A row's place among all that it makes is its slot."""
 
-    def __init__(self, node: PhysicalOp, rows: Candidates, instance: Instance) -> None:
+    def __init__(self, node: PhysicalOp, rows: Candidates, instance: Instance, *, limits: bool) -> None:
         assert isinstance(node.op, ops.Generate) and isinstance(node.strategy, GenerateStrategy)
         self._sampling = sampling = Sampling.of(node.op, instance, node.strategy)
-        self._ready: asyncio.Queue[tuple[int, Row] | BaseException] = asyncio.Queue()
+        self._ready: asyncio.Queue[tuple[int, Row | None] | BaseException] = asyncio.Queue()
         self._waiting: dict[asyncio.Task[Completion], Ticket] = {}
-        self._counter = TokenCounter(sampling.model)
+        self.counter = TokenCounter(sampling.model, limits=limits)
         self._samples: list[Sample] = []
         self._unreported: list[MadeRow] = []
         self.slots = self._drawn = self._under_way = 0
@@ -184,12 +196,12 @@ class _SampleQueue:
             self._under_way += begun
             count -= begun
 
-    async def ended(self) -> list[tuple[int, Row]]:
-        """The rows that are done since the last time, at least one. Raises EngineError."""
+    async def ended(self) -> list[tuple[int, Row | None]]:
+        """The rows that are done since the last time, at least one; None where it was given up. Raises EngineError."""
         ready = [await self._ready.get()]
         while not self._ready.empty():
             ready.append(self._ready.get_nowait())
-        rows: list[tuple[int, Row]] = []
+        rows: list[tuple[int, Row | None]] = []
         for result in ready:
             if isinstance(result, BaseException):
                 raise result
@@ -214,13 +226,13 @@ class _SampleQueue:
                 usage.took(ticket)
             else:
                 usage.spent(ticket)
-        self._counter.count_rest(self._samples, usage)
+        self.counter.count_rest(self._samples, usage)
         usage.counts["given_up"] += self._drawn - len(self._samples)
 
     def _submit(self, continuation: Continuation, slot: int, part: range) -> None:
         sampling, instance = self._sampling, self._sampling.instance
         first = part.start
-        for request in sampling.requests(continuation, counter=self._counter, part=part):
+        for request in sampling.requests(continuation, counter=self.counter, part=part):
             ticket = submit(instance.services.engine, sampling.model.name, request)
             ticket.on_sample = partial(self._sample_ended, continuation, slot, first)
             instance.usage.prompt_tokens += len(request.prompt)
@@ -233,9 +245,13 @@ class _SampleQueue:
 
     def _sample_ended(self, continuation: Continuation, slot: int, first: int, index: int, sample: Sample) -> None:
         """Engine side: a sample has ended; its copies have too."""
-        self._samples.append(sample)
         alone = self._sampling.distinct(continuation) == 1
         copies = self._sampling.with_copies(continuation, (sample,)) if alone else (sample,)
+        if self.counter.outrun(sample):
+            for number, _ in enumerate(copies, first + index):
+                self._ready.put_nowait((slot + number, None))
+            return
+        self._samples.append(sample)
         usage = self._sampling.instance.usage
         usage.sampled_tokens += sample.size - self._sampling.drawn_before(continuation, (sample,), first + index)
         usage.counts["samples"] += 1

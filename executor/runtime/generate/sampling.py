@@ -8,6 +8,7 @@ n-grams would have drafted is counted where nothing drafts, since the planner ma
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,15 +105,23 @@ def count_undrafted(counts: Counter[str], prompt: Sequence[int], tokens: Sequenc
 
 
 class TokenCounter:
-    """Counts the tokens of samples that may be given up before they end; none of a model whose tokens are not known."""
+    """Counts the tokens of samples that may be given up before they end; none of a model whose tokens are not known.
 
-    def __init__(self, model: TextModel) -> None:
+    `most`, where it `limits`: a sample that nothing else watches is given up once it has more tokens, and is then
+    `outrun`.
+    """
+
+    def __init__(self, model: TextModel, *, limits: bool = False) -> None:
         self._known = model.own_tokens
         self._watches: list[StopWatch | ThoughtWatch | _Counter] = []
+        self.limits, self.most = limits, math.inf
+
+    def outrun(self, sample: Sample) -> bool:
+        return isinstance(sample.watch, _Counter) and sample.watch.outrun
 
     def watch(self, watch: StopWatch | ThoughtWatch | None) -> StopWatch | ThoughtWatch | _Counter:
         """What counts one more sample: the watch that it has anyway, if it has one."""
-        self._watches.append(watch or _Counter())
+        self._watches.append(watch or _Counter(self))
         return self._watches[-1]
 
     @property
@@ -134,12 +143,15 @@ class TokenCounter:
 class _Counter:
     """An engine `Watch` that only counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, counter: TokenCounter) -> None:
         self.pushed = 0
+        self.outrun = False
+        self._counter = counter
 
     def push(self, token: int) -> bool:
         self.pushed += 1
-        return False
+        self.outrun = self.pushed > self._counter.most
+        return self.outrun
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +389,8 @@ class Sampling:
             stops=() if stop is None or beyond else stop.texts,
             lead=self.strategy.lead and not first and len(keys) > 1,
             thought=continuation.thought,
-            ended_by=self.ended_by(continuation),
+            # Where a sample is given up depends on the others, so that nobody else can use it.
+            ended_by=None if counter is not None and counter.limits else self.ended_by(continuation),
         )
 
     def _shows(self, paths: Sequence[Path], *, thought: bool = False) -> Callable[[str], None] | None:

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
-from os.path import commonprefix
+from itertools import accumulate, takewhile
 
 from qpdsl.executor.events.events import Path
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row, uniform
@@ -60,12 +59,19 @@ def _copies(op: ops.Split, rows: Candidates, instance: Instance) -> Candidates:
     alike: Counter[Path] = Counter()
     for group in groups:
         part = [rows[at] for at in group]
-        shared = tuple(commonprefix([row.path for row in part]))
+        shared = _shared_path(part)
         key = instance.chance(op.ordinal, part[0].context, shared)
         chance = partial(uniform, key, alike[shared])
         alike[shared] += 1
         copies += _shared_out(op, part, [values[at] for at in group], count, temperature, chance)
     return tuple(copies)
+
+
+def _shared_path(rows: Sequence[Row]) -> Path:
+    paths = [row.path for row in rows]
+    return tuple(
+        one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(min(paths), max(paths), strict=False))
+    )
 
 
 def _shared_out(
