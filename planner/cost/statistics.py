@@ -331,7 +331,11 @@ def _operators(plan: PhysicalPlan, without: Container[str]) -> Iterator[object]:
             op.operator,
             [
                 ("stage", repr(op.stage)),
-                *((name, _printed(op, own)) for name, own in digested if own != "gather" or op.gather is not None),
+                *(
+                    (name, _printed(op, own))
+                    for name, own in digested
+                    if own != "gather" or getattr(op, own) is not None
+                ),
             ],
         )
 

@@ -188,8 +188,8 @@ def _rows_made(op: ops.Operator, before: Rows, groups: Rows, values: Scope) -> R
     if op.rows not in ("count", "one"):
         return before
     # These are the fields of all stages that keep so many rows.
-    count = getattr(op, "count", None)
-    most = 1.0 if count is None else before if reads_all_rows(count) else _number(count, values)
+    kept = getattr(op, "count", None)
+    most = 1.0 if kept is None else before if reads_all_rows(kept) else _number(kept, values)
     if (grouped := getattr(op, "per", None)) is not None:
         return _least(before, _of_groups(most, grouped, groups, before))
     return 1.0 if op.rows == "one" else _least(before, most)
