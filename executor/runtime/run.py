@@ -270,7 +270,7 @@ async def _operate(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
 async def _repeat(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     op = node.op
     assert isinstance(op, ops.Repeat)
-    limit = instance.whole("repeat", op.limit)
+    limit = instance.whole("repeat", op.limit, rows) if rows else 0
     ahead = SpeculativeExpansion(limit) if any(_runs_ahead(inner) for inner in node.body) else None
     try:
         for index in range(limit):

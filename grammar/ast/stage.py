@@ -17,9 +17,10 @@ from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.words import EQUALITIES
 
 Number = int | float
-# What an expression may read: parameters; columns too, where it may differ from row to row ("option"); the columns of
-# a row; columns inside of aggregates; and both, where a bare column is the first row's.
-Reads = typing.Literal["parameters", "option", "row", "aggregates", "first row"]
+# What an expression may read: parameters; aggregates too, of which the one value is for all rows ("once"); columns,
+# where it may differ from row to row ("option"); the columns of a row; columns inside of aggregates alone; and both,
+# where a bare column is the first row's.
+Reads = typing.Literal["parameters", "once", "option", "row", "aggregates", "first row"]
 # What a field holds: an expression; the name of a column that is made, or that is read; a model; one of a few words; a
 # block of stages, or several; a part with fields of its own; anything else that is written out.
 Kind = typing.Literal["value", "made", "column", "model", "word", "block", "arms", "part", "plain"]

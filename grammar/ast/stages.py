@@ -133,7 +133,9 @@ class Keep(Stage):
     needs = "rows"
     operator = "TopK"
 
-    count: Expr = field(metadata=is_number("", Range("int", 1), "keep", place="the number of rows to keep", auto=True))
+    count: Expr = field(
+        metadata=is_number("", Range("int", 1), "keep", reads="once", place="the number of rows to keep", auto=True)
+    )
     by: Expr = field(metadata=is_key())
     per: Name | None = field(default=None, metadata=PER)
     like: str | None = None
@@ -155,7 +157,7 @@ class First(Stage):
 
     count: Expr = field(
         default=Literal(1, span=Span(0, 0)),
-        metadata=is_number("", Range("int", 1), "first", place="the number of rows to keep"),
+        metadata=is_number("", Range("int", 1), "first", reads="once", place="the number of rows to keep"),
     )
     per: Name | None = field(default=None, metadata=PER)
 
@@ -312,7 +314,9 @@ class Repeat(Stage):
     word, usage, first = "repeat", "repeat N until EXPR { … }", "the most rounds to run"
     also = ("while", "loop")
 
-    limit: Expr = field(metadata=is_number("", Range("int", 1, 1_000_000), "repeat", place="the number of rounds"))
+    limit: Expr = field(
+        metadata=is_number("", Range("int", 1, 1_000_000), "repeat", reads="once", place="the number of rounds")
+    )
     until: Expr | None = field(metadata=is_condition("until", "aggregates"))
     body: Block = field(metadata=BLOCK)
 
@@ -341,9 +345,13 @@ class Search(Stage):
 
     method: SearchMethod = field(metadata=is_a("word", words=SEARCH_METHODS, code="QP150"))
     by: Expr = field(metadata=is_key())
-    simulations: Expr = field(metadata=is_number("simulations=", Range("int", 1, 1_000_000), "simulations", auto=True))
-    c: Expr | None = field(metadata=is_number("c=", Range("float", 0), "c"))
-    per_round: Expr | None = field(metadata=is_number("per_round=", Range("int", 1, MAX_ROWS), "per_round"))
+    simulations: Expr = field(
+        metadata=is_number("simulations=", Range("int", 1, 1_000_000), "simulations", reads="once", auto=True)
+    )
+    c: Expr | None = field(metadata=is_number("c=", Range("float", 0), "c", reads="once"))
+    per_round: Expr | None = field(
+        metadata=is_number("per_round=", Range("int", 1, MAX_ROWS), "per_round", reads="once")
+    )
     body: Block = field(metadata=is_a("block", empty="`search` has no stages to make children with"))
     turns: bool = False
 

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any, Literal
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.stage import Reads
 from qpdsl.grammar.ast.walk import walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.model_id import with_adapter
@@ -20,7 +21,7 @@ from qpdsl.grammar.words import Type
 from qpdsl.planner.names.modules import Environment, Module, misused, unknown_builtin
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, Scope, word_span
-from qpdsl.planner.names.types import Reads, Typer
+from qpdsl.planner.names.types import Typer
 from qpdsl.planner.names.unknown import unknown_model, unknown_schema
 from qpdsl.planner.plan.logical import LogicalOp
 from qpdsl.planner.plan.options import MAX_INLINED, RANGES, default_of

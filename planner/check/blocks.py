@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.stage import Reads
 from qpdsl.grammar.ast.walk import blocks, column_name, walk, walk_stages
 from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
@@ -25,7 +26,7 @@ from qpdsl.planner.check.score import extract, item_type, score, tournament
 from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, word_span
-from qpdsl.planner.names.types import Reads, Typer
+from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.logical import LogicalOp, LogicalPlan
 from qpdsl.planner.plan.options import MAX_ARMS, constant

@@ -289,7 +289,7 @@ def _via(binder: Binder, stage: ast.Generate, model: str) -> ast.Via | None:
     if via is None:
         return None
     for value, part, _ in ast.values(via):
-        binder.number(stage, part.limit, value, part.place, part.range.type if part.range else "float")
+        binder.check_value(stage, part, value)
     if isinstance(via, ast.Amortized):
         head = None if via.head is None else folder_of(binder, binder.module, via.head, via)
         return None if via.head is not None and head is None else replace(via, head=head)

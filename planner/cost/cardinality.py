@@ -21,6 +21,7 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DRAFTS, TokenCost
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
+from qpdsl.planner.plan.reads import reads_all_rows, value_ahead
 from qpdsl.planner.rules import EFFECTS
 
 # Rules of thumb for programs that never ran: the rounds of a `repeat` with a condition, and the tokens of a step, of a
@@ -211,7 +212,9 @@ class _Prior:
             return rows * _GOING_ON
         if op.rows not in ("count", "one"):
             return rows
-        kept = self._number(getattr(op, "count", None), 1.0) if op.rows == "count" else 1.0
+        count = getattr(op, "count", None) if op.rows == "count" else None
+        most = rows * _GOING_ON if count is not None and reads_all_rows(count) else 1.0
+        kept = self._number(count, most)
         grouped = getattr(op, "per", None) is not None
         return min(rows, max(kept, rows / 4) if grouped else kept)
 
@@ -229,7 +232,7 @@ class _Prior:
         return answer + (0.0 if op.only else bound)
 
     def _number(self, expr: ast.Expr | None, otherwise: float) -> float:
-        value = evaluate(expr, self._values)
+        value = value_ahead(expr, self._values)
         return float(value) if isinstance(value, int | float) else otherwise
 
 

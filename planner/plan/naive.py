@@ -27,7 +27,7 @@ from qpdsl.planner.plan.physical import (
     holds,
     plainest,
 )
-from qpdsl.planner.plan.reads import column_expressions, names, reads_figures
+from qpdsl.planner.plan.reads import column_expressions, names, reads_figures, value_ahead
 from qpdsl.planner.plan.rule import Chain, map_chain
 from qpdsl.planner.plan.verify import verify_logical
 
@@ -285,8 +285,8 @@ def _product(left: Rows, right: Rows) -> Rows:
 
 
 def _number(expr: ast.Expr | None, values: Scope) -> Rows:
-    """The number that an expression gives under these values, None where it needs a parameter that has none."""
-    value = evaluate(expr, values)
+    """The number that an expression gives under these values, None where it needs rows, or an argument."""
+    value = value_ahead(expr, values)
     return float(min(value, _LIMIT)) if isinstance(value, (int, float)) else None
 
 

@@ -34,7 +34,8 @@ async def top_k(op: ops.Keep, rows: Candidates, instance: Instance) -> Candidate
     With `like`, as search-and-learn does it: the rows kept stay in their order, and a group whose best row is at its
     end is kept whole and closed. Where one row of all is kept, its value is left in `Instance.supports`.
     """
-    k, values = instance.whole("keep", op.count), instance.values(op.by, rows)
+    k = instance.whole("keep", op.count, rows) if rows else 0
+    values = instance.values(op.by, rows)
     kept: list[Row] = []
     for group in grouped(rows, op.per):
         # Python's sort is stable, so that ties stay in row order; a row without a value sorts after all others.
@@ -52,7 +53,7 @@ async def top_k(op: ops.Keep, rows: Candidates, instance: Instance) -> Candidate
 
 async def first(op: ops.First, rows: Candidates, instance: Instance) -> Candidates:
     """The first rows of each group, all in the order in which they stand. Raises RowError."""
-    count = instance.whole("first", op.count)
+    count = instance.whole("first", op.count, rows) if rows else 0
     kept = {index for group in grouped(rows, op.per) for index in group[:count]}
     return tuple(row for index, row in enumerate(rows) if index in kept)
 

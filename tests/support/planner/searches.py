@@ -160,7 +160,7 @@ class SearchGenerator:
         return self.chance.choice(["1", "tokens", "-tokens", "logprob", *self.numbers, *self.numbers])
 
     def keep(self) -> str:
-        stage = self.chance.choice([f"keep {count} by" for count in (1, 2, 4)] + ["best by"])
+        stage = self.chance.choice([f"keep {count} by" for count in (1, 2, 4, "int(count() / 2) + 1")] + ["best by"])
         return f"{stage} {self.value()}{self.per()}"
 
     def per(self) -> str:
