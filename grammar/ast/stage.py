@@ -61,8 +61,8 @@ class Role:
     that it `accepts` and what they are called (`what`); its `range`, whose name in messages is `limit`; `place`, what
     messages call it, where that is not its name. It `chooses` among rows, so that it is there to read columns; it
     `tells_apart` rows, so that it should differ from one to another; it may be left to a budget (`auto`); it is a
-    string (`template`). `switch`: `on` and `off` stand for true and false there. `reads` and `type` may depend on what
-    else stands in the stage.
+    string (`template`); it stands before the form of its stage (`ahead`). `switch`: `on` and `off` stand for true and
+    false there. `reads` and `type` may depend on what else stands in the stage.
 
     Of a word: the `words` that it may be, the `code` of the error where it is another, and `what` that is then. `empty`
     says what is wrong with a block without stages.
@@ -81,6 +81,7 @@ class Role:
     tells_apart: bool = False
     auto: bool = False
     template: bool = False
+    ahead: bool = False
     switch: bool = False
     words: tuple[str, ...] = ()
     code: str = ""
@@ -100,7 +101,7 @@ class Role:
     @property
     def is_inside(self) -> bool:
         """Whether it stands in the brackets of a form, if there is one."""
-        return not self.is_clause and self.lead != "reduce="
+        return not self.is_clause and self.lead != "reduce=" and not self.ahead
 
     def reads_of(self, owner: Any) -> Reads:
         return self.reads(owner) if callable(self.reads) else self.reads

@@ -196,6 +196,34 @@ class Tournament(Stage):
 
 
 @dataclass(frozen=True, slots=True)
+class KeepTournament(Tournament):
+    """`keep K by compare(…)`: the K best rows, best first; with `per`, of each value of the column.
+
+    After each winner a knockout among those that lost to none but winners finds the next one.
+    """
+
+    word = "keep"
+    rows = "count"
+
+    count: Expr = field(
+        kw_only=True,
+        metadata=is_number("", Range("int", 1), "keep", reads="once", place="the number of rows to keep", ahead=True),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRobin(Tournament):
+    """`order by compare(…)`: all rows, in the order of the sums of their chances to win against each of the others.
+
+    Every pair is asked about: the all-pairs ranking of Qin et al. ("Large language models are effective text rankers
+    with pairwise ranking prompting", 2023, section 3.2), with chances for its wins. Ties stay in their order.
+    """
+
+    word = "order"
+    rows = "same"
+
+
+@dataclass(frozen=True, slots=True)
 class Distinct(Stage):
     """`distinct by EXPR per COLUMN`: the first row of each value, within each value of the column if one is given."""
 

@@ -486,6 +486,8 @@ _CHECKS: Mapping[type[ast.Stage], Callable[[Binder, Any, int], _Checked]] = {
     ast.Say: say,
     ast.Generate: generate,
     ast.Tournament: tournament,
+    ast.KeepTournament: tournament,
+    ast.RoundRobin: tournament,
     ast.Extract: extract,
     ast.Let: _let,
     ast.Where: _where,

@@ -6,6 +6,7 @@ models from them and from the plan's strategies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -164,6 +165,10 @@ class _Prior:
                 )  # fmt: skip
                 if isinstance(op, ops.Tournament):
                     matches = max(rows - (1.0 if op.per is None else rows / 4), 0.0)
+                    if isinstance(op, ops.KeepTournament):
+                        matches += max(out - 1, 0.0) * math.log2(max(rows, 1.0))
+                    elif isinstance(op, ops.RoundRobin):
+                        matches *= rows / 2
                     card = replace(card, texts=matches * runs * (1 + op.both), text_tokens=problem + 2 * text)
             case ops.Split():
                 out = self._number(op.count, 1.0)

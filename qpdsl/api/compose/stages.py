@@ -243,9 +243,16 @@ class Rows:
         return self._rows(ast.Where, condition)
 
     @naming_keywords
-    def keep(self, count: int, *, by: float, per: object = None) -> Rows:
-        """Keeps the `count` rows with the greatest `by`; with `per`, that many for each value of that column."""
-        return self._rows(ast.Keep, count, by=by, per=per)
+    def keep(self, count: int, *, by: float | targets.Compare, per: object = None) -> Rows:
+        """Keeps the `count` rows with the greatest `by`; with `per`, that many for each value of that column.
+
+        With `qp.compare(…)` for `by` those are kept that tournaments find to be best.
+        """
+        if not isinstance(by, targets.Compare):
+            return self._rows(ast.Keep, count, by=by, per=per)
+        call = self._stage_call("keep")
+        self._composition.add(call.compare(by, per, ast.KeepTournament, count=call.expr("count", count, 0)))
+        return self
 
     @naming_keywords
     def first(self, count: int = 1, *, per: object = None) -> Rows:
@@ -260,9 +267,7 @@ class Rows:
         """
         if not isinstance(by, targets.Compare):
             return self._rows(ast.Best, by=by, per=per)
-        call = self._stage_call("best")
-        column = None if per is None else call.column("per", per)
-        self._composition.add(call.compare("by", by, column))
+        self._composition.add(self._stage_call("best").compare(by, per))
         return self
 
     @naming_keywords
@@ -272,8 +277,14 @@ class Rows:
 
     @naming_keywords
     def order(self, *, by: object) -> Rows:
-        """Puts the rows in order, greatest number first, texts in that of the alphabet."""
-        return self._rows(ast.Order, by=by)
+        """Puts the rows in order, greatest number first, texts in that of the alphabet.
+
+        With `qp.compare(…)` for `by`, in the order in which they win against each other.
+        """
+        if not isinstance(by, targets.Compare):
+            return self._rows(ast.Order, by=by)
+        self._composition.add(self._stage_call("order").compare(by, None, ast.RoundRobin))
+        return self
 
     @naming_keywords
     def join(self, column: str, value: object, *, sep: str | None = None, per: object = None) -> str:
