@@ -331,12 +331,15 @@ async def _call(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
         )
         for number, row in enumerate(rows)
     )
-    # Its own parameters are columns, which no row has then.
-    of_none = evaluate_rows(value, (), {}) if outlives_rows(value, ()) else None
-    values = [
-        evaluate_rows(value, [instance.scope(row) for row in last], instance.arguments) if last else of_none
-        for last in made
-    ]
+
+    def result(number: int, last: Candidates) -> Value:
+        # Its own parameters are columns, which no row has where there is none.
+        known = {**instance.arguments, **{name: values[number] for name, values in given.items()}}
+        scopes = [instance.scope(row) for row in last]
+        found = evaluate_rows(value, scopes, known) if last or outlives_rows(value, ()) else None
+        return evaluate_rows(op.otherwise, scopes, known) if found is None and op.otherwise is not None else found
+
+    values = [result(number, last) for number, last in enumerate(made)]
     if op.type is not None:
         values = [spelt_in(value, op.type) if isinstance(value, str) else value for value in values]
     return tuple(row.with_column(made_column(op) or "", value) for row, value in zip(rows, values, strict=True))

@@ -146,6 +146,8 @@ def is_equality(lead: str) -> Mapping[str, Role]:
 
 PER = is_a("column", "per")
 INTO = is_a("made", "into")
+# The result of a program that would have none.
+ELSE = is_a("value", "else", reads="first row", place="`else`")
 BLOCK = is_a("block")
 
 # The classes of stages by their words, in the order in which messages list them.

@@ -14,6 +14,7 @@ from qpdsl.grammar.ast.model_stages import MAX_ROWS, Arguments
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.ast.stage import (
     BLOCK,
+    ELSE,
     INTO,
     PER,
     Range,
@@ -165,14 +166,15 @@ class First(Stage):
 @dataclass(frozen=True, slots=True)
 class Best(Stage):
     """`best by EXPR per COLUMN`: the best row, of each value of the column if one is given. As an operator: a
-    `Keep`."""
+    `Keep`. `else`: see `Return`."""
 
-    word, usage, first = "best", "best by EXPR per COLUMN", "`by`"
+    word, usage, first = "best", "best by EXPR per COLUMN else EXPR", "`by`"
     rows = "one"
     needs = "rows"
 
     by: Expr = field(metadata=is_key())
     per: Name | None = field(default=None, metadata=PER)
+    otherwise: Expr | None = field(default=None, metadata=ELSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ class Tournament(Stage):
     question: Template = field(metadata=is_a("value", reads="row", own=COMPARED, template=True, what="a question"))
     both: bool = field(default=True, metadata=is_a("plain", "both="))
     per: Name | None = field(default=None, metadata=PER)
+    otherwise: Expr | None = field(default=None, metadata=ELSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,16 +276,17 @@ class Join(Stage):
 
 @dataclass(frozen=True, slots=True)
 class Vote(Stage):
-    """`vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN`: the best row of the value that wins.
+    """`vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN else EXPR`: the best row of the value that
+    wins.
 
     That is the one with the most votes, or the most weight; its best row has the greatest weight, then comes earliest.
     `equal` says when two values are the same answer: as texts, as numbers, or as mathematics. With `decided` the rows
     count in their order, and those behind the first ones at which the winner is that sure do not count: adaptive
     consistency, by the Beta posterior (Aggarwal et al., "Let's Sample Step by Step", 2023, section 3). With `per`, one
-    row of each value of that column, the values in the order in which they are first seen.
+    row of each value of that column, the values in the order in which they are first seen. `else`: see `Return`.
     """
 
-    word, usage = "vote", "vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN"
+    word, usage = "vote", "vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN else EXPR"
     first = "a column"
     rows = "one"
     needs = "rows"
@@ -295,6 +299,7 @@ class Vote(Stage):
         metadata=is_number("decided=", Range("float", 0.5, 1, open_low=True, open_high=True), "decided"),
     )
     per: Name | None = field(default=None, metadata=PER)
+    otherwise: Expr | None = field(default=None, metadata=ELSE)
 
     def _check(self) -> None:
         require(self.weight is None or self.decided is None, "weights say nothing of how sure a vote is")
@@ -482,7 +487,7 @@ class Call(Stage):
 
     Only one with `into` is an operator. For each row its operators run on one new row: no context, the path of the row
     it is run for, and no columns but those of `columns`, which are arguments that differ from row to row. `value` is an
-    expression over the rows that they make, as that of `Return`; where they make none the column is none. `type` is
+    expression over the rows that they make, and `otherwise` another where that is none, as those of `Return`. `type` is
     that of the column where a JSON text spells the value; None where it stands as it is.
     """
 
@@ -495,20 +500,32 @@ class Call(Stage):
     name_span: Span = field(compare=False, repr=False, kw_only=True)
     columns: tuple[GivenColumn, ...] = ()
     value: Expr | None = None
+    otherwise: Expr | None = None
     type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Return(Stage):
-    """`return EXPR`: the program's value: an expression over the first row, with aggregates over all rows.
+    """`return EXPR else OTHER`: the program's value: an expression over the first row, with aggregates over all rows.
+
+    Where that is none, the value is that of `else`, and with `optional` none. Behind a `vote` or `best` that ends the
+    program `else` says the same of its result.
 
     With `parse`, that value is a JSON text held to a schema, and what is given back is what the JSON spells. `schema`
     is the JSON Schema of the declared result, as text, where it is for the run to see that the value satisfies it.
+    `nones` says of columns that may be none why they are, in words for messages.
     """
 
-    word, usage, first = "return", "return EXPR", "an expression"
+    word, usage, first = "return", "return EXPR else EXPR", "an expression"
     rows = "one"
 
     value: Expr = field(metadata=is_a("value", reads="first row", chooses=True))
+    otherwise: Expr | None = field(default=None, metadata=ELSE)
     parse: bool = False
     schema: str | None = None
+    optional: bool = False
+    nones: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
+
+
+# The stages that say what a result is where there is none.
+ENDS = (Best, Tournament, Vote, Return)

@@ -169,10 +169,11 @@ class StageBuilder(VerifierFormBuilder, ClauseBuilder, BlockBuilder):
         return Clause("until", value, span_of(meta))
 
     def best(self, meta: Any, children: list[Any]) -> ast.Stage:
-        by, per = children
+        by, per, *rest = children
         if not isinstance(by, ast.Tournament):
             return self.stage(ast.Best, meta, children)
-        return replace(by, per=None if per is None else name_of(per), span=span_of(meta))
+        otherwise = self.clause_values(rest).get("otherwise")
+        return replace(by, per=None if per is None else name_of(per), otherwise=otherwise, span=span_of(meta))
 
     def keep(self, meta: Any, children: list[Any]) -> ast.Stage:
         count, by, per = children

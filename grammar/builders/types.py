@@ -45,8 +45,9 @@ class TypeBuilder(FormBuilder):
         name, type_, optional = children
         return ast.Field(str(name), type_, optional is not None, span=span_of(meta), name_span=at(name))
 
-    def result(self, meta: Any, children: list[ast.TypeExpr]) -> ast.TypeExpr:
-        return children[0]
+    def result(self, meta: Any, children: list[Any]) -> tuple[ast.TypeExpr, bool]:
+        """The type of a program's result, and whether it may be none."""
+        return children[0], children[1] is not None
 
     def type_name(self, meta: Any, children: list[Any]) -> ast.TypeRef:
         return ast.TypeRef(str(children[0]), span=span_of(meta))
@@ -196,7 +197,7 @@ def _text_option(argument: RegexArgument | ast.Argument) -> tuple[str, ast.Expr 
 
 
 # What clauses begin with, where that is not the field that takes their value.
-_WORDS = {"target": "as", "scale": "as", "budget": "within budget"}
+_WORDS = {"otherwise": "else", "target": "as", "scale": "as", "budget": "within budget"}
 
 
 @dataclass(slots=True)
@@ -258,6 +259,9 @@ class ClauseBuilder(FormBuilder):
 
     def per(self, meta: Any, children: list[Token]) -> Clause:
         return Clause("per", name_of(children[0]), span_of(meta))
+
+    def otherwise(self, meta: Any, children: list[ast.Expr]) -> Clause:
+        return Clause("otherwise", children[0], span_of(meta))
 
     # Of programs
 

@@ -173,7 +173,7 @@ def _option(value: object) -> str:
 
 def format_head(program: ast.Program) -> str:
     """What a program is called, takes and gives."""
-    returns = f" -> {format_type(program.returns)}" if program.returns else ""
+    returns = f" -> {format_type(program.returns)}{'?' if program.optional else ''}" if program.returns else ""
     return f"program {program.name}({', '.join(map(_param, program.params))}){returns}"
 
 

@@ -465,6 +465,7 @@ def _split(binder: Binder, stage: ast.Split, number: int) -> ops.Operator:
 
 def _vote(binder: Binder, stage: ast.Vote, number: int) -> ops.Operator:
     binder.check_parts(stage)
+    stage = replace(stage, otherwise=None)
     column, comparable = binder.scope.columns.get(stage.column.id), _COMPARABLE[stage.equal]
     if column is not None and comparable is not None and column.type not in comparable | {"unknown"}:
         message = f"`equal={stage.equal}` compares numbers, but `{stage.column.id}` is {column.type}"

@@ -65,7 +65,8 @@ def add_call(binder: Binder, plan: list[LogicalOp], call: ast.Call) -> None:
     binder.change(aside=call)
     held = _spelt_type(callee[1], result)
     binder.make(call, call.into, held or result.type, result.schema)
-    op = replace(call, arguments=(), columns=tuple(given), value=result.value, type=held, stage=number)
+    value, other = result.value, result.otherwise
+    op = replace(call, arguments=(), columns=tuple(given), value=value, otherwise=other, type=held, stage=number)
     plan.append(LogicalOp(op, binder.scope.types(), (tuple(body),)))
 
 

@@ -299,7 +299,7 @@ def tournament(binder: Binder, stage: ast.Tournament, number: int) -> ops.Operat
         message = f"the question shows no column of {listed(missing)}"
         help = "show both rows, as in `{a.text}` and `{b.text}`"
         scope.error("QP240", message, question.span, "what is to be compared?", help=help)
-    return replace(stage, model=binder.asks(stage.model), stage=number)
+    return replace(stage, model=binder.asks(stage.model), otherwise=None, stage=number)
 
 
 def _compared_column(binder: Binder, stage: ast.Tournament, part: ast.Name | ast.Path) -> None:

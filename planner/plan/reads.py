@@ -142,8 +142,8 @@ def column_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
 
 def inner_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
     """The expressions of an operator over the rows that its body makes, of which nothing else comes out."""
-    if isinstance(op, ops.Call) and op.value is not None:
-        yield op.value
+    if isinstance(op, ops.Call):
+        yield from (value for value in (op.value, op.otherwise) if value is not None)
 
 
 def named_columns(op: ops.Operator) -> Iterator[str]:

@@ -97,6 +97,22 @@ def _closed(row: Row) -> Row:
 
 def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonValue:
     """The value of the program over its last rows, or the record in it. Raises NoAnswerError where there is none."""
+    try:
+        return _value(op, rows, instance)
+    except NoAnswerError as none:
+        if op.otherwise is None and op.optional:
+            return None
+        scopes = [instance.scope(row) for row in rows]
+        value = None if op.otherwise is None else evaluate_rows(op.otherwise, scopes, instance.arguments)
+        if value is None and not op.optional:
+            # Something that was read may be none, and the program says why.
+            first = rows[0].columns if rows and not rows[0].generated.incomplete else {}
+            whys = [f"`{name}` is none: {why}" for name, why in op.nones if first.get(name, "") is None]
+            raise NoAnswerError(*whys[:1] or none.args) from none
+        return thawed(value)
+
+
+def _value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonValue:
     if not rows and (op.parse or not outlives_rows(op.value, instance.arguments)):
         raise _nothing_left(instance)
     if op.parse and rows[0].generated.invalid is not None:

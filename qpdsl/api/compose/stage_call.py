@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, final
 
 from qpdsl.api.call_sites import Site
@@ -80,7 +81,8 @@ class StageCall:
         given = {name: (value, at) for at, (name, value) in enumerate(zip(order, values, strict=False))}
         found: dict[str, Any] = {}
         for name, part in roles.items():
-            keyword = "as_" if part.lead == "as" else part.lead if part.kind == "part" and part.lead else name
+            keyword = part.lead if part.kind == "part" and part.lead else name
+            keyword = f"{part.lead}_" if iskeyword(part.lead) else keyword
             value, at = given.get(name, (named.get(keyword), None))
             if part.kind in ("block", "arms"):
                 found[name] = ()

@@ -260,14 +260,15 @@ class Rows:
         return self._rows(ast.First, count, per=per)
 
     @naming_keywords
-    def best(self, *, by: float | targets.Compare, per: object = None) -> Rows:
+    def best(self, *, by: float | targets.Compare, per: object = None, else_: object = None) -> Rows:
         """Keeps the row with the greatest `by`; with `per`, that of each value of that column.
 
-        With `qp.compare(…)` for `by` the row is kept that wins a tournament.
+        With `qp.compare(…)` for `by` the row is kept that wins a tournament. `else_`: see `vote`.
         """
         if not isinstance(by, targets.Compare):
-            return self._rows(ast.Best, by=by, per=per)
-        self._composition.add(self._stage_call("best").compare(by, per))
+            return self._rows(ast.Best, by=by, per=per, else_=else_)
+        call = self._stage_call("best")
+        self._composition.add(call.compare(by, per, otherwise=call.maybe("else_", else_)))
         return self
 
     @naming_keywords
@@ -304,13 +305,16 @@ class Rows:
         equal: Equality = "text",
         decided: float | None = None,
         per: object = None,
+        else_: object = None,
     ) -> T:
         """Keeps one row of the value with the most votes, or the most weight. Returns the column.
 
         With `decided` the samples count in their order, up to where the winner is that sure to stay ahead. With `per`
-        there is a vote for each value of that column.
+        there is a vote for each value of that column. `else_` is the program's result where it would have none, behind
+        its last stage.
         """
-        return cast(T, self._column(ast.Vote, column, weight=weight, equal=equal, decided=decided, per=per))
+        named = {"weight": weight, "equal": equal, "decided": decided, "per": per, "else_": else_}
+        return cast(T, self._column(ast.Vote, column, **named))
 
     @naming_keywords
     def split(
