@@ -292,6 +292,9 @@ def _runs_ahead(node: PhysicalOp) -> bool:
 
 async def _peek(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     """The rows as they were, each with the columns that the body made of it."""
+    assert isinstance(node.op, ops.Peek)
+    if node.op.alone:
+        return await _for_each(node, rows, rows, instance)
     after = await _run_chain(node.body, rows, replace(instance, ahead=None))
     return tuple(
         replace(
@@ -303,10 +306,16 @@ async def _peek(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
 
 async def _ask(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     """The rows as they were, with the columns that the body made of each, which runs on a row of its own."""
+    # The row's own text is in its columns.
+    return await _for_each(node, rows, [Row(None, row.path, row.columns) for row in rows], instance)
+
+
+async def _for_each(node: PhysicalOp, rows: Candidates, starts: Iterable[Row], instance: Instance) -> Candidates:
+    """The rows, with the columns that the body made of what each starts from."""
     ends = await together(
-        # Scores that another operator reads again are kept for one chain of rows. The row's own text is in its columns.
-        _run_chain(node.body, (Row(None, row.path, row.columns),), replace(instance, ahead=None, steps={}, emptied=[]))
-        for row in rows
+        # Scores that another operator reads again are kept for one chain of rows.
+        _run_chain(node.body, (start,), replace(instance, ahead=None, steps={}, emptied=[]))
+        for start in starts
     )
     made = [name for name in node.columns if name in made_by(node.body) and name not in FRESH]
     ended = [end[0].columns if end else {} for end in ends]

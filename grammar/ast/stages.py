@@ -451,13 +451,18 @@ class Each(Stage):
 
 @dataclass(frozen=True, slots=True)
 class Peek(Stage):
-    """`peek { … }`: runs stages that make one row of each; gives the rows back, with the columns that were made."""
+    """`peek { … }`: runs stages that make one row of each; gives the rows back, with the columns that were made.
+
+    Where stages in it make several rows of one, or drop some, they run for each row by itself (`alone`), and must end
+    in one row; the columns are none where they end in none.
+    """
 
     word, usage, first = "peek", "peek { … }", "`{`"
     rows = "same"
     needs = "context"
 
     body: Block = field(metadata=BLOCK)
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,30 +206,39 @@ def _element_type(binder: Binder, stage: ast.Each) -> Type:
 def peek(binder: Binder, stage: ast.Peek, number: int) -> Blocks:
     binder.needs_context(stage)
     before, flow = dict(binder.scope.columns), binder.flow
-    _check_one_to_one(binder, stage.body)
     body = _block(binder, stage, stage.body)
     _give_back(binder, stage, before, flow)
-    return replace(stage, body=(), stage=number), (body,)
+    _check_ends_in_one(binder, stage, "QP236")
+    return replace(stage, body=(), alone=not _is_one_to_one(stage.body), stage=number), (body,)
 
 
-def _check_one_to_one(binder: Binder, stages: tuple[ast.Stage, ...]) -> None:
-    """Reports the stages of a `peek` that would not make one row of each."""
+def _is_one_to_one(stages: tuple[ast.Stage, ...]) -> bool:
+    """Whether stages make one row of each, whatever its columns are."""
     for stage in stages:
         match stage:
             case ast.Repeat() | ast.If():
-                for block in blocks(stage):
-                    _check_one_to_one(binder, block)
+                if not all(map(_is_one_to_one, blocks(stage))):
+                    return False
             case ast.Generate(n=n) if n is not None and getattr(constant(n), "value", None) != 1:
-                message = "`peek` gives each row back, so a `generate` in it makes one sample"
-                binder.scope.error("QP236", message, n.span, "more than one row", help="leave `n` out")
-            case ast.Generate() | ast.Say() | ast.Score() | ast.Extract() | ast.Let() | ast.Return():
+                return False
+            case ast.Generate() | ast.Peek():
                 pass
-            case ast.Peek() | ast.Ask():
+            case ast.Call(into=None):
+                return False
+            case ast.Stage(rows="same") if not isinstance(stage, ast.Order | ast.RoundRobin):
                 pass
             case _:
-                message = f"`peek` gives each row back, so `{stage.word}` cannot stand in it"
-                help = "use `generate`, `say`, `score`, `extract`, `let`, `if`, `ask` and `repeat` in it"
-                binder.scope.error("QP236", message, word_span(stage), "the rows would not come back", help=help)
+                return False
+    return True
+
+
+def _check_ends_in_one(binder: Binder, stage: ast.Peek | ast.Ask, code: str) -> None:
+    """Reports a block that gives each row back and leaves several of it."""
+    several = _last_fan_out(binder.module, stage.body, None, frozenset())
+    if several is not None:
+        message = f"`{stage.word}` gives each row back, but its stages leave several rows of it, by `{several.word}`"
+        help = "end it with `best by …`, `vote …`, `keep 1 by …` or `join …`"
+        binder.scope.error(code, message, word_span(several), "several rows", help=help)
 
 
 def ask(binder: Binder, stage: ast.Ask, number: int) -> Blocks:
@@ -240,11 +249,7 @@ def ask(binder: Binder, stage: ast.Ask, number: int) -> Blocks:
     body = _block(binder, stage, stage.body)
     binder.rounds = rounds
     own = _give_back(binder, stage, before, flow)
-    several = _last_fan_out(binder.module, stage.body, None, frozenset())
-    if several is not None:
-        message = f"`ask` gives each row back, but its stages leave several rows of it, by `{several.word}`"
-        help = "end it with `best by …`, `vote …`, `keep 1 by …` or `join …`"
-        scope.error("QP330", message, word_span(several), "several rows", help=help)
+    _check_ends_in_one(binder, stage, "QP330")
     if not own and not scope.gaps:
         message = "`ask` makes no column, so that nothing comes of it"
         help = "give what it generates a name: `generate … into NAME`"

@@ -187,9 +187,9 @@ class _Prior:
                 # A row that is expanded has, on average, half of the text that the last ones have.
                 children, problem, text = self.chain(node.body, 1.0, rows * runs * simulations, problem, text)
                 out = rows * max(simulations * (children - (not op.turns)), 1.0)
-            case ops.Peek():
+            case ops.Peek(alone=alone):
                 # The text that it generates is dropped afterwards.
-                self.chain(node.body, rows, runs, problem, text)
+                self.chain(node.body, 1.0 if alone else rows, rows * runs if alone else runs, problem, text)
             case ops.Call() | ops.Ask():
                 # Each row has a conversation of its own, which begins with a problem as the program does.
                 self.chain(node.body, 1.0, rows * runs, PROBLEM_TOKENS, 0.0)

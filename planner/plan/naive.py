@@ -166,7 +166,7 @@ def _estimated(node: LogicalOp, before: Rows, groups: Rows, values: Scope) -> tu
         times = _product(before, _number(op.simulations, values))
         body = _scaled(_estimate(node.inside[0], 1.0, 1.0, values), times)
         return body.last, (body,)
-    if isinstance(op, ops.Call | ops.Ask):
+    if isinstance(op, ops.Call | ops.Ask) or (isinstance(op, ops.Peek) and op.alone):
         return before, (_scaled(_estimate(node.inside[0], 1.0, 1.0, values), before),)
     # How long a list will be is known of nobody's values but those of a parameter.
     start = _product(before, _length(op.source, values)) if isinstance(op, ops.Each) else before

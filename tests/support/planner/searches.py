@@ -258,8 +258,10 @@ class SearchGenerator:
         return f"{stages}each e in {listed} {{ {' | '.join(self.stages(depth, 1) or [self.again()])} }}"
 
     def peek(self, depth: int) -> str:
-        inside = 'generate llm temperature=0 stop="." max_tokens=9'
-        return f"peek {{ {inside} | {self.score()} | {self.extract()} }}"
+        inside, end = 'generate llm temperature=0 stop="." max_tokens=9', ""
+        if len(self.texts) % 2:
+            inside, end = "generate llm n=2 max_tokens=9", " | first"
+        return f"peek {{ {inside} | {self.score()} | {self.extract()}{end} }}"
 
     def columns_alone(self) -> str:
         """A block that only makes columns, which nobody may read."""
