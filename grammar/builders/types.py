@@ -72,7 +72,11 @@ class TypeBuilder(FormBuilder):
                 type_ = None if options is None else ast.ChoiceType(options, span=span)
             case _:
                 forms = ", ".join(TYPE_FORMS.values())
-                self.report_unknown_form(name, "type with arguments", tuple(TYPE_FORMS), forms)
+                if name in ("enum", "Enum", "Literal", "oneOf"):
+                    message, edit = f"`{name}` is no type with arguments", Edit(at(name), "choice")
+                    self.report("QP124", message, at(name), notes=(f"form: {forms}",), help="write `choice`", edit=edit)
+                else:
+                    self.report_unknown_form(name, "type with arguments", tuple(TYPE_FORMS), forms)
         plain_name = name.value if name.value in ("int", "float") else "text"
         return type_ or ast.TypeRef(plain_name, span=span)
 

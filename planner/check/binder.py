@@ -366,7 +366,8 @@ def return_value(binder: Binder, stages: tuple[ast.Stage, ...], whole: Span) -> 
     else:
         span = last.span if last else whole
         value = ast.Name(last.column.id if isinstance(last, ast.Vote) else "text", span=span)
-        columns, known = binder.scope.columns, bool(binder.scope.columns) or not binder.scope.gaps
+        columns, gaps = binder.scope.columns, binder.scope.gaps
+        known = not any(text.startswith("return") for _, text in gaps) and (bool(columns) or not gaps)
         if last is not None and value.id == "text" and "text" not in columns and known:
             made = next(reversed(columns), "VALUE")
             message = "the program gives back `text`, but no stage starts a context"

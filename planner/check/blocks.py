@@ -15,6 +15,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.ast.stage import Reads
 from qpdsl.grammar.ast.walk import blocks, column_name, walk, walk_stages
 from qpdsl.grammar.diagnostic import Label
+from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import COLUMNS, NUMBERS, ROW_NUMBER, SEARCHED_COLUMNS, Type
 from qpdsl.planner.check.binder import Binder, Flow, Problem
@@ -75,7 +76,9 @@ def _unite_rounds(binder: Binder, before: dict[str, BoundColumn], flow: Flow) ->
         if not fits(now.type, column.type) and now.maker is not None:
             message = f"each round must leave `{name}` the {column.type} that it found, not a {now.type}"
             wider = {now.type, column.type} == NUMBERS and isinstance(column.maker, ast.Let)
-            help = f"begin with a float: `let {name} = 0.0`" if wider else None
+            first = format_expr(column.maker.value) if isinstance(column.maker, ast.Let) else ""
+            first = f"{first}.0" if first.isdigit() else f"float({first})"
+            help = f"begin with a float: `let {name} = {first}`" if wider else None
             binder.scope.error("QP209", message, (column_name(now.maker) or now.maker).span, help=help)
         elif now.type != column.type:
             binder.scope.columns[name] = now = replace(now, type=column.type)

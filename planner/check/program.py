@@ -299,6 +299,10 @@ class _Lowering:
             shown = f"`{what}`" if result.schema else shown if what == "text" else what
             what = "schema" if isinstance(declared, ast.TypeRef) else "type"
             help = f"hold what it generates last to the {what}: `generate … as {form}`"
+            last = self.syntax.body[-1] if self.syntax.body else None
+            if isinstance(last, ast.Generate) and last.target is not None and not (last.into or result.schema):
+                # The turn holds other text before it.
+                help = f"name it: `generate … as {form} into answer`, then `return answer`"
         elif "unknown" not in result.type and "record" not in result.type:
             help, edit = f"declare it `-> {result.type}`", Edit(declared.span, result.type)
         message = f"program `{name}` is declared to give {form}, but it gives {shown}"

@@ -363,7 +363,15 @@ class Typer:
         what = f"apply `{expr.op}` to {left} and {right}"
         if expr.op in _COMPARISONS:
             what = f"compare {left} with {right}"
-        self.scope.error("QP209", f"cannot {what}", expr.span, f"{left} {expr.op} {right}")
+        help = None
+        if expr.op == "+" and "text" in (left, right):
+            other, type_ = (expr.right, right) if left == "text" else (expr.left, left)
+            help = (
+                f'a string puts it in: `"… {{{other.id}}}"`'
+                if isinstance(other, ast.Name) and type_ in NUMBERS
+                else None
+            )
+        self.scope.error("QP209", f"cannot {what}", expr.span, f"{left} {expr.op} {right}", help=help)
         return "unknown"
 
     def _apply(self, call: ast.Apply) -> Type:
