@@ -180,14 +180,6 @@ def _bare_prompt(failure: ParseFailure, token: Token) -> Diagnostic | None:
     return Diagnostic("QP109", message, token.span, help="put the name into a string", edit=edit)
 
 
-def _optional_result(failure: ParseFailure, token: Token) -> Diagnostic | None:
-    """`program p(q: text) -> text?`."""
-    if token.text != "?" or failure.word != "program":
-        return None
-    message = "only fields and parameters may be absent: a program without a result fails"
-    return Diagnostic("QP109", message, token.span, help="leave the `?` out", edit=Edit(token.span, ""))
-
-
 def _regex_for_expression(failure: ParseFailure, token: Token) -> Diagnostic | None:
     """`where /a/`."""
     if token.kind != "regex" or "NUMBER" not in failure.expected:
@@ -232,7 +224,6 @@ _MISTAKES: tuple[Callable[[ParseFailure, Token], Diagnostic | None], ...] = (
     _per_behind,
     _method_with_arguments,
     _bare_prompt,
-    _optional_result,
     _regex_for_expression,
     _ternary,
     _direction,
