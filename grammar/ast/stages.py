@@ -18,6 +18,7 @@ from qpdsl.grammar.ast.stage import (
     INTO,
     PER,
     Range,
+    Rows,
     Stage,
     is_a,
     is_condition,
@@ -189,7 +190,7 @@ class Tournament(Stage):
     """
 
     word, form = "best", "by compare"
-    rows = "one"
+    rows: ClassVar[Rows] = "one"
 
     model: ModelRef = field(metadata=is_a("model"))
     question: Template = field(metadata=is_a("value", reads="row", own=COMPARED, template=True, what="a question"))

@@ -302,7 +302,7 @@ class _Filtering:
             completion = await ticket
             self._sent(ticket)
             counts["large_tokens"] += len(request.prompt) - completion.cached
-            told = self.confidence.by == "probability" and self.confidence.share is None
+            told = sample.confidence.by == "probability" and sample.confidence.share is None
             probability = math.exp(sample.logprobs[place]) if told else None
             count_shadow(counts, probability, same=completion.samples[0].tokens[0] == sample.tokens[place])
 

@@ -109,7 +109,8 @@ def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonVa
             first = rows[0].columns if rows and not rows[0].generated.incomplete else {}
             whys = [f"`{name}` is none: {why}" for name, why in op.nones if first.get(name, "") is None]
             raise NoAnswerError(*whys[:1] or none.args) from none
-        return thawed(value)
+        given: JsonValue = thawed(value)
+        return given
 
 
 def _value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonValue:
