@@ -193,7 +193,7 @@ WHICH: tuple[Which, ...] = get_args(Which)
 ROW_NUMBER = "i"
 # What `compare` calls the two rows.
 COMPARED = ("a", "b")
-# The verifiers that take arguments, and `compare`, which `best by` takes.
+# The verifiers that take arguments, and `compare`, which `best by`, `keep K by` and `order by` take.
 VERIFIER_FORMS = {
     "judge": 'judge(MODEL, "rubric", LOW..HIGH) or judge(MODEL, "question") as int(LOW..HIGH)',
     "prob": 'prob(MODEL, "question", "Yes", "No")',

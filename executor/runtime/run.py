@@ -40,7 +40,7 @@ from qpdsl.executor.runtime.operators.relational import (
 from qpdsl.executor.runtime.operators.split import split
 from qpdsl.executor.runtime.operators.vote import vote
 from qpdsl.executor.runtime.scoring.checks import equal, passes, valid_json
-from qpdsl.executor.runtime.scoring.judge import judge, prob, tournament
+from qpdsl.executor.runtime.scoring.judge import judge, prob, round_robin, tournament
 from qpdsl.executor.runtime.scoring.python_functions import python_extract, python_score
 from qpdsl.executor.runtime.scoring.score import draw_score, log_prob, score
 from qpdsl.executor.runtime.support import support_of
@@ -270,7 +270,7 @@ async def _operate(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
 async def _repeat(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     op = node.op
     assert isinstance(op, ops.Repeat)
-    limit = instance.whole("repeat", op.limit)
+    limit = instance.whole("repeat", op.limit, rows) if rows else 0
     if op.gather is not None:
         return await _gather(node, op, limit, rows, instance)
     ahead = SpeculativeExpansion(limit) if any(_runs_ahead(inner) for inner in node.body) else None
@@ -309,6 +309,9 @@ def _runs_ahead(node: PhysicalOp) -> bool:
 
 async def _peek(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     """The rows as they were, each with the columns that the body made of it."""
+    assert isinstance(node.op, ops.Peek)
+    if node.op.alone:
+        return await _for_each(node, rows, rows, instance)
     after = await _run_chain(node.body, rows, replace(instance, ahead=None))
     return tuple(
         replace(
@@ -320,10 +323,16 @@ async def _peek(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
 
 async def _ask(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candidates:
     """The rows as they were, with the columns that the body made of each, which runs on a row of its own."""
+    # The row's own text is in its columns.
+    return await _for_each(node, rows, [Row(None, row.path, row.columns) for row in rows], instance)
+
+
+async def _for_each(node: PhysicalOp, rows: Candidates, starts: Iterable[Row], instance: Instance) -> Candidates:
+    """The rows, with the columns that the body made of what each starts from."""
     ends = await together(
-        # Scores that another operator reads again are kept for one chain of rows. The row's own text is in its columns.
-        _run_chain(node.body, (Row(None, row.path, row.columns),), replace(instance, ahead=None, steps={}, emptied=[]))
-        for row in rows
+        # Scores that another operator reads again are kept for one chain of rows.
+        _run_chain(node.body, (start,), replace(instance, ahead=None, steps={}, emptied=[]))
+        for start in starts
     )
     made = [name for name in node.columns if name in made_by(node.body) and name not in FRESH]
     ended = [end[0].columns if end else {} for end in ends]
@@ -348,12 +357,15 @@ async def _call(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
         )
         for number, row in enumerate(rows)
     )
-    # Its own parameters are columns, which no row has then.
-    of_none = evaluate_rows(value, (), {}) if outlives_rows(value, ()) else None
-    values = [
-        evaluate_rows(value, [instance.scope(row) for row in last], instance.arguments) if last else of_none
-        for last in made
-    ]
+
+    def result(number: int, last: Candidates) -> Value:
+        # Its own parameters are columns, which no row has where there is none.
+        known = {**instance.arguments, **{name: values[number] for name, values in given.items()}}
+        scopes = [instance.scope(row) for row in last]
+        found = evaluate_rows(value, scopes, known) if last or outlives_rows(value, ()) else None
+        return evaluate_rows(op.otherwise, scopes, known) if found is None and op.otherwise is not None else found
+
+    values = [result(number, last) for number, last in enumerate(made)]
     if op.type is not None:
         values = [spelt_in(value, op.type) if isinstance(value, str) else value for value in values]
     return tuple(row.with_column(made_column(op) or "", value) for row, value in zip(rows, values, strict=True))
@@ -451,6 +463,8 @@ _OPERATORS: Mapping[type[ops.Operator], Operate] = {
     ops.Judge: _with_strategy(judge),
     ops.Prob: _with_strategy(prob),
     ops.Tournament: _with_strategy(tournament),
+    ops.KeepTournament: _with_strategy(tournament),
+    ops.RoundRobin: _with_strategy(round_robin),
     ops.LogProb: _plain(log_prob),
     ops.DrawScore: _plain(draw_score),
     ops.Equal: _plain(equal),

@@ -59,9 +59,9 @@ async def search(node: PhysicalOp, rows: Candidates, instance: Instance, run: Ru
     """
     op = node.op
     assert isinstance(op, ops.Search)
-    simulations = instance.whole("simulations", op.simulations)
-    at_once = 1 if op.per_round is None else instance.whole("per_round", op.per_round)
-    c = instance.number("c", op.c)
+    simulations = instance.whole("simulations", op.simulations, rows)
+    at_once = 1 if op.per_round is None else instance.whole("per_round", op.per_round, rows)
+    c = instance.number("c", op.c, rows)
     trees = [
         _Tree(
             SearchNode(row, open=op.turns or not row.generated.finished),

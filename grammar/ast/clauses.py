@@ -112,13 +112,15 @@ class Filter(Node):
 
     model: ModelRef = field(metadata=is_a("model"))
     threshold: Expr | None = field(
-        default=None, metadata=is_number("", Range("float", 0, 1), "threshold", place="the threshold of `filter`")
+        default=None,
+        metadata=is_number("", Range("float", 0, 1), "threshold", reads="option", place="the threshold of `filter`"),
     )
     by: Confidence = field(
         default="probability", metadata=is_a("word", "by=", words=CONFIDENCES, code="QP125", what="no confidence")
     )
     share: Expr | None = field(
-        default=None, metadata=is_number("share=", Range("float", 0, 1), "share", place="`share` of `filter`")
+        default=None,
+        metadata=is_number("share=", Range("float", 0, 1), "share", reads="option", place="`share` of `filter`"),
     )
     rows: Expr | None = field(
         default=None, metadata=is_number("rows=", Range("int", 1, 65536), "rows", place="`rows` of `filter`")
@@ -132,9 +134,14 @@ class Filter(Node):
         require((self.threshold is None) != (self.share is None), "a filter has a threshold or a share")
 
     @property
+    def options(self) -> tuple[tuple[str, Expr], ...]:
+        """What may differ from row to row, by name."""
+        return present(threshold=self.threshold, share=self.share)
+
+    @property
     def numbers(self) -> tuple[tuple[str, Expr], ...]:
         """The arguments that are numbers and given, by name, in the order of the form."""
-        return present(threshold=self.threshold, share=self.share, rows=self.rows, wait=self.wait)
+        return (*self.options, *present(rows=self.rows, wait=self.wait))
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,8 @@ class Like(Node):
 
 @dataclass(frozen=True, slots=True)
 class Program(Node):
+    """A program; `optional`: its result may be none, as `-> text?` says."""
+
     name: str
     params: tuple[Param, ...]
     returns: TypeExpr | None
@@ -107,6 +109,7 @@ class Program(Node):
     draft: DraftClause | None = None
     like: Like | None = None
     budget: Budget | None = None
+    optional: bool = False
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 

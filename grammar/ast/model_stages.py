@@ -203,7 +203,8 @@ class Generate(Stage):
             (name, getattr(self, name)) for name, part in parts(type(self)) if part.is_option and part.kind == "value"
         )
         own = present(**{name: self._stop_texts if name == "stop" else value for name, value in given})
-        return own if self.until is None else (*own, *self.until.options)
+        clauses = [clause for clause in (self.via, self.until) if isinstance(clause, Filter | Until)]
+        return (*own, *(option for clause in clauses for option in clause.options))
 
     @property
     def stop_patterns(self) -> tuple[str, ...]:

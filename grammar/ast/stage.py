@@ -17,9 +17,10 @@ from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.words import EQUALITIES
 
 Number = int | float
-# What an expression may read: parameters; columns too, where it may differ from row to row ("option"); the columns of
-# a row; columns inside of aggregates; and both, where a bare column is the first row's.
-Reads = typing.Literal["parameters", "option", "row", "aggregates", "first row"]
+# What an expression may read: parameters; aggregates too, of which the one value is for all rows ("once"); columns,
+# where it may differ from row to row ("option"); the columns of a row; columns inside of aggregates alone; and both,
+# where a bare column is the first row's.
+Reads = typing.Literal["parameters", "once", "option", "row", "aggregates", "first row"]
 # What a field holds: an expression; the name of a column that is made, or that is read; a model; one of a few words; a
 # block of stages, or several; a part with fields of its own; anything else that is written out.
 Kind = typing.Literal["value", "made", "column", "model", "word", "block", "arms", "part", "plain"]
@@ -60,8 +61,8 @@ class Role:
     that it `accepts` and what they are called (`what`); its `range`, whose name in messages is `limit`; `place`, what
     messages call it, where that is not its name. It `chooses` among rows, so that it is there to read columns; it
     `tells_apart` rows, so that it should differ from one to another; it may be left to a budget (`auto`); it is a
-    string (`template`). `switch`: `on` and `off` stand for true and false there. `reads` and `type` may depend on what
-    else stands in the stage.
+    string (`template`); it stands before the form of its stage (`ahead`). `switch`: `on` and `off` stand for true and
+    false there. `reads` and `type` may depend on what else stands in the stage.
 
     Of a word: the `words` that it may be, the `code` of the error where it is another, and `what` that is then. `empty`
     says what is wrong with a block without stages.
@@ -80,6 +81,7 @@ class Role:
     tells_apart: bool = False
     auto: bool = False
     template: bool = False
+    ahead: bool = False
     switch: bool = False
     words: tuple[str, ...] = ()
     code: str = ""
@@ -99,7 +101,7 @@ class Role:
     @property
     def is_inside(self) -> bool:
         """Whether it stands in the brackets of a form, if there is one."""
-        return not self.is_clause and self.lead != "reduce="
+        return not self.is_clause and self.lead != "reduce=" and not self.ahead
 
     def reads_of(self, owner: Any) -> Reads:
         return self.reads(owner) if callable(self.reads) else self.reads
@@ -149,6 +151,8 @@ def is_option(lead: str, words: tuple[str, ...], what: str) -> Mapping[str, Role
 
 PER = is_a("column", "per")
 INTO = is_a("made", "into")
+# The result of a program that would have none.
+ELSE = is_a("value", "else", reads="first row", place="`else`")
 BLOCK = is_a("block")
 
 # The classes of stages by their words, in the order in which messages list them.

@@ -15,9 +15,11 @@ from qpdsl.grammar.ast.model_stages import MAX_ROWS, Arguments
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.ast.stage import (
     BLOCK,
+    ELSE,
     INTO,
     PER,
     Range,
+    Rows,
     Stage,
     is_a,
     is_condition,
@@ -140,9 +142,7 @@ class Keep(Stage):
     operator = "TopK"
 
     count: Expr = field(
-        metadata=is_number(
-            "", Range("int", 1), "keep", place="the number of rows to keep", reads="aggregates", auto=True
-        )
+        metadata=is_number("", Range("int", 1), "keep", reads="once", place="the number of rows to keep", auto=True)
     )
     by: Expr = field(metadata=is_key())
     per: Name | None = field(default=None, metadata=PER)
@@ -165,7 +165,7 @@ class First(Stage):
 
     count: Expr = field(
         default=Literal(1, span=Span(0, 0)),
-        metadata=is_number("", Range("int", 1), "first", place="the number of rows to keep", reads="aggregates"),
+        metadata=is_number("", Range("int", 1), "first", reads="once", place="the number of rows to keep"),
     )
     per: Name | None = field(default=None, metadata=PER)
 
@@ -173,14 +173,15 @@ class First(Stage):
 @dataclass(frozen=True, slots=True)
 class Best(Stage):
     """`best by EXPR per COLUMN`: the best row, of each value of the column if one is given. As an operator: a
-    `Keep`."""
+    `Keep`. `else`: see `Return`."""
 
-    word, usage, first = "best", "best by EXPR per COLUMN", "`by`"
+    word, usage, first = "best", "best by EXPR per COLUMN else EXPR", "`by`"
     rows = "one"
     needs = "rows"
 
     by: Expr = field(metadata=is_key())
     per: Name | None = field(default=None, metadata=PER)
+    otherwise: Expr | None = field(default=None, metadata=ELSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +196,41 @@ class Tournament(Stage):
     """
 
     word, form = "best", "by compare"
-    rows = "one"
+    rows: ClassVar[Rows] = "one"
 
     model: ModelRef = field(metadata=is_a("model"))
     question: Template = field(metadata=is_a("value", reads="row", own=COMPARED, template=True, what="a question"))
     both: bool = field(default=True, metadata=is_a("plain", "both="))
     per: Name | None = field(default=None, metadata=PER)
+    otherwise: Expr | None = field(default=None, metadata=ELSE)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepTournament(Tournament):
+    """`keep K by compare(…)`: the K best rows, best first; with `per`, of each value of the column.
+
+    After each winner a knockout among those that lost to none but winners finds the next one.
+    """
+
+    word = "keep"
+    rows = "count"
+
+    count: Expr = field(
+        kw_only=True,
+        metadata=is_number("", Range("int", 1), "keep", reads="once", place="the number of rows to keep", ahead=True),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRobin(Tournament):
+    """`order by compare(…)`: all rows, in the order of the sums of their chances to win against each of the others.
+
+    Every pair is asked about: the all-pairs ranking of Qin et al. ("Large language models are effective text rankers
+    with pairwise ranking prompting", 2023, section 3.2), with chances for its wins. Ties stay in their order.
+    """
+
+    word = "order"
+    rows = "same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,16 +283,17 @@ class Join(Stage):
 
 @dataclass(frozen=True, slots=True)
 class Vote(Stage):
-    """`vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN`: the best row of the value that wins.
+    """`vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN else EXPR`: the best row of the value that
+    wins.
 
     That is the one with the most votes, or the most weight; its best row has the greatest weight, then comes earliest.
     `equal` says when two values are the same answer: as texts, as numbers, or as mathematics. With `decided` the rows
     count in their order, and those behind the first ones at which the winner is that sure do not count: adaptive
     consistency, by the Beta posterior (Aggarwal et al., "Let's Sample Step by Step", 2023, section 3). With `per`, one
-    row of each value of that column, the values in the order in which they are first seen.
+    row of each value of that column, the values in the order in which they are first seen. `else`: see `Return`.
     """
 
-    word, usage = "vote", "vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN"
+    word, usage = "vote", "vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN else EXPR"
     first = "a column"
     rows = "one"
     needs = "rows"
@@ -275,6 +306,7 @@ class Vote(Stage):
         metadata=is_number("decided=", Range("float", 0.5, 1, open_low=True, open_high=True), "decided"),
     )
     per: Name | None = field(default=None, metadata=PER)
+    otherwise: Expr | None = field(default=None, metadata=ELSE)
 
     def _check(self) -> None:
         require(self.weight is None or self.decided is None, "weights say nothing of how sure a vote is")
@@ -308,13 +340,13 @@ class Split(Stage):
             Range("int", 1, MAX_ROWS),
             "split",
             place="the number of groups",
-            reads=lambda split: "option" if split.by is None else "aggregates",
+            reads=lambda split: "option" if split.by is None else "once",
             auto=True,
         )
     )
     by: Expr | None = field(default=None, metadata=is_key())
     temperature: Expr | None = field(
-        default=None, metadata=is_number("temperature=", Range("float", 0), "split temperature", reads="aggregates")
+        default=None, metadata=is_number("temperature=", Range("float", 0), "split temperature", reads="once")
     )
     draw: Drawn | None = field(default=None, metadata=is_option("draw=", DRAWN, "not a way to draw"))
     finished: FinishedRows = field(
@@ -344,7 +376,9 @@ class Repeat(Stage):
     also = ("while", "loop")
     written: ClassVar[tuple[str, ...]] = ("limit", "gather", "until", "body")
 
-    limit: Expr = field(metadata=is_number("", Range("int", 1, 1_000_000), "repeat", place="the number of rounds"))
+    limit: Expr = field(
+        metadata=is_number("", Range("int", 1, 1_000_000), "repeat", reads="once", place="the number of rounds")
+    )
     until: Expr | None = field(metadata=is_condition("until", "aggregates"))
     body: Block = field(metadata=BLOCK)
     gather: typing.Literal["gather"] | None = field(default=None, metadata=is_a("word", words=("gather",)))
@@ -374,9 +408,13 @@ class Search(Stage):
 
     method: SearchMethod = field(metadata=is_a("word", words=SEARCH_METHODS, code="QP150"))
     by: Expr = field(metadata=is_key())
-    simulations: Expr = field(metadata=is_number("simulations=", Range("int", 1, 1_000_000), "simulations", auto=True))
-    c: Expr | None = field(metadata=is_number("c=", Range("float", 0), "c"))
-    per_round: Expr | None = field(metadata=is_number("per_round=", Range("int", 1, MAX_ROWS), "per_round"))
+    simulations: Expr = field(
+        metadata=is_number("simulations=", Range("int", 1, 1_000_000), "simulations", reads="once", auto=True)
+    )
+    c: Expr | None = field(metadata=is_number("c=", Range("float", 0), "c", reads="once"))
+    per_round: Expr | None = field(
+        metadata=is_number("per_round=", Range("int", 1, MAX_ROWS), "per_round", reads="once")
+    )
     body: Block = field(metadata=is_a("block", empty="`search` has no stages to make children with"))
     turns: bool = False
 
@@ -443,13 +481,18 @@ class Each(Stage):
 
 @dataclass(frozen=True, slots=True)
 class Peek(Stage):
-    """`peek { … }`: runs stages that make one row of each; gives the rows back, with the columns that were made."""
+    """`peek { … }`: runs stages that make one row of each; gives the rows back, with the columns that were made.
+
+    Where stages in it make several rows of one, or drop some, they run for each row by itself (`alone`), and must end
+    in one row; the columns are none where they end in none.
+    """
 
     word, usage, first = "peek", "peek { … }", "`{`"
     rows = "same"
     needs = "context"
 
     body: Block = field(metadata=BLOCK)
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +522,7 @@ class Call(Stage):
 
     Only one with `into` is an operator. For each row its operators run on one new row: no context, the path of the row
     it is run for, and no columns but those of `columns`, which are arguments that differ from row to row. `value` is an
-    expression over the rows that they make, as that of `Return`; where they make none the column is none. `type` is
+    expression over the rows that they make, and `otherwise` another where that is none, as those of `Return`. `type` is
     that of the column where a JSON text spells the value; None where it stands as it is.
     """
 
@@ -492,20 +535,32 @@ class Call(Stage):
     name_span: Span = field(compare=False, repr=False, kw_only=True)
     columns: tuple[GivenColumn, ...] = ()
     value: Expr | None = None
+    otherwise: Expr | None = None
     type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Return(Stage):
-    """`return EXPR`: the program's value: an expression over the first row, with aggregates over all rows.
+    """`return EXPR else OTHER`: the program's value: an expression over the first row, with aggregates over all rows.
+
+    Where that is none, the value is that of `else`, and with `optional` none. Behind a `vote` or `best` that ends the
+    program `else` says the same of its result.
 
     With `parse`, that value is a JSON text held to a schema, and what is given back is what the JSON spells. `schema`
     is the JSON Schema of the declared result, as text, where it is for the run to see that the value satisfies it.
+    `nones` says of columns that may be none why they are, in words for messages.
     """
 
-    word, usage, first = "return", "return EXPR", "an expression"
+    word, usage, first = "return", "return EXPR else EXPR", "an expression"
     rows = "one"
 
     value: Expr = field(metadata=is_a("value", reads="first row", chooses=True))
+    otherwise: Expr | None = field(default=None, metadata=ELSE)
     parse: bool = False
     schema: str | None = None
+    optional: bool = False
+    nones: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
+
+
+# The stages that say what a result is where there is none.
+ENDS = (Best, Tournament, Vote, Return)

@@ -48,10 +48,13 @@ class Faults:
     def report_unknown_option(
         self, owner: str, span: Span, key: str, known: Iterable[str], usage: str, kind: str = "option"
     ) -> None:
-        notes = (f"form: {usage}",)
-        self.report_unknown(
-            "QP116", f"`{owner}` has no {kind} `{key}`", span, key, known, f"unknown {kind}", notes=notes
-        )
+        notes, bounds = (f"form: {usage}",), {"min", "max"}
+        # The other end of a range is another thing.
+        like = [name for name in known if {key[:3], name[:3]} != bounds]
+        help = did_you_mean(key, like, span)
+        if not help and kind == "role":
+            help = {"help": f"`let {key} = …` makes a column, in a stage of its own"}
+        self.report("QP116", f"`{owner}` has no {kind} `{key}`", span, f"unknown {kind}", notes=notes, **help)
 
     def report_repeated(self, what: str, span: Span, first: Span) -> None:
         """An option or clause that is given again."""

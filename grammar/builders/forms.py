@@ -361,8 +361,10 @@ class FormBuilder(OptionBuilder):
         named = next((argument for argument in plain if argument.name), None)
         if named:
             message = f"`{form.name}` takes its arguments by their places, without names"
-            edit = Edit(Span(named.span.start, named.value.span.start), "")
-            self.report("QP125", message, named.span, notes=notes, help=f"leave `{named.name}=` out", edit=edit)
+            fits = len(plain) == count if count is not None else True
+            edit = Edit(Span(named.span.start, named.value.span.start), "") if fits else None
+            help = f"leave `{named.name}=` out" if fits else f"leave `{named.name}` out"
+            self.report("QP125", message, named.span, notes=notes, help=help, edit=edit)
             return None
         actual = len(plain)
         if actual != count if count is not None else not actual:

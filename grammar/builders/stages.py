@@ -169,10 +169,24 @@ class StageBuilder(VerifierFormBuilder, ClauseBuilder, BlockBuilder):
         return Clause("until", value, span_of(meta))
 
     def best(self, meta: Any, children: list[Any]) -> ast.Stage:
-        by, per = children
+        by, per, *rest = children
         if not isinstance(by, ast.Tournament):
             return self.stage(ast.Best, meta, children)
-        return replace(by, per=None if per is None else name_of(per), span=span_of(meta))
+        otherwise = self.clause_values(rest).get("otherwise")
+        return replace(by, per=None if per is None else name_of(per), otherwise=otherwise, span=span_of(meta))
+
+    def keep(self, meta: Any, children: list[Any]) -> ast.Stage:
+        count, by, per = children
+        if not isinstance(by, ast.Tournament):
+            return self.stage(ast.Keep, meta, children)
+        group = None if per is None else name_of(per)
+        return ast.KeepTournament(by.model, by.question, by.both, group, count=count, span=span_of(meta))
+
+    def order(self, meta: Any, children: list[Any]) -> ast.Stage:
+        (by,) = children
+        if not isinstance(by, ast.Tournament):
+            return self.stage(ast.Order, meta, children)
+        return ast.RoundRobin(by.model, by.question, by.both, span=span_of(meta))
 
     def search(self, meta: Any, children: list[Any]) -> ast.Search:
         found, span = self._parts(ast.Search, meta, children), _word_span(meta, "search")

@@ -78,7 +78,9 @@ class DeclarationBuilder(ClauseBuilder, BlockBuilder):
         name, params, returns, *clauses, block = children
         body = self.body(block, f"program `{name}` has no stages", at(name))
         values = self.clause_values(clauses)
-        return ast.Program(str(name), params or (), returns, body, **values, span=span_of(meta), name_span=at(name))
+        type_, optional = returns or (None, False)
+        values["optional"] = optional
+        return ast.Program(str(name), params or (), type_, body, **values, span=span_of(meta), name_span=at(name))
 
     def params(self, meta: Any, children: list[Any]) -> tuple[ast.Param, ...]:
         return tuple(children)

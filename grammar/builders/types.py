@@ -45,8 +45,9 @@ class TypeBuilder(FormBuilder):
         name, type_, optional = children
         return ast.Field(str(name), type_, optional is not None, span=span_of(meta), name_span=at(name))
 
-    def result(self, meta: Any, children: list[ast.TypeExpr]) -> ast.TypeExpr:
-        return children[0]
+    def result(self, meta: Any, children: list[Any]) -> tuple[ast.TypeExpr, bool]:
+        """The type of a program's result, and whether it may be none."""
+        return children[0], children[1] is not None
 
     def type_name(self, meta: Any, children: list[Any]) -> ast.TypeRef:
         return ast.TypeRef(str(children[0]), span=span_of(meta))
@@ -71,7 +72,11 @@ class TypeBuilder(FormBuilder):
                 type_ = None if options is None else ast.ChoiceType(options, span=span)
             case _:
                 forms = ", ".join(TYPE_FORMS.values())
-                self.report_unknown_form(name, "type with arguments", tuple(TYPE_FORMS), forms)
+                if name in ("enum", "Enum", "Literal", "oneOf"):
+                    message, edit = f"`{name}` is no type with arguments", Edit(at(name), "choice")
+                    self.report("QP124", message, at(name), notes=(f"form: {forms}",), help="write `choice`", edit=edit)
+                else:
+                    self.report_unknown_form(name, "type with arguments", tuple(TYPE_FORMS), forms)
         plain_name = name.value if name.value in ("int", "float") else "text"
         return type_ or ast.TypeRef(plain_name, span=span)
 
@@ -196,7 +201,7 @@ def _text_option(argument: RegexArgument | ast.Argument) -> tuple[str, ast.Expr 
 
 
 # What clauses begin with, where that is not the field that takes their value.
-_WORDS = {"target": "as", "scale": "as", "budget": "within budget"}
+_WORDS = {"otherwise": "else", "target": "as", "scale": "as", "budget": "within budget"}
 
 
 @dataclass(slots=True)
@@ -258,6 +263,9 @@ class ClauseBuilder(FormBuilder):
 
     def per(self, meta: Any, children: list[Token]) -> Clause:
         return Clause("per", name_of(children[0]), span_of(meta))
+
+    def otherwise(self, meta: Any, children: list[ast.Expr]) -> Clause:
+        return Clause("otherwise", children[0], span_of(meta))
 
     # Of programs
 

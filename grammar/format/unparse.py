@@ -173,7 +173,7 @@ def _option(value: object) -> str:
 
 def format_head(program: ast.Program) -> str:
     """What a program is called, takes and gives."""
-    returns = f" -> {format_type(program.returns)}" if program.returns else ""
+    returns = f" -> {format_type(program.returns)}{'?' if program.optional else ''}" if program.returns else ""
     return f"program {program.name}({', '.join(map(_param, program.params))}){returns}"
 
 
@@ -230,7 +230,9 @@ def format_stage(stage: ast.Stage, values: Values | None = None) -> str:
     elif scale:
         inside.append(scale)
     head = f"{form}({', '.join(inside)})" if inside else form
-    return " ".join([stage.word, head + after, *(text for part, text in parts if not part.is_inside)])
+    ahead = [text for part, text in parts if part.ahead]
+    rest = [text for part, text in parts if not (part.is_inside or part.ahead)]
+    return " ".join([stage.word, *ahead, head + after, *rest])
 
 
 def _parts(node: ast.Node, values: Values) -> Iterator[tuple[ast.Role, str]]:

@@ -144,6 +144,25 @@ def _per_behind(failure: ParseFailure, token: Token) -> Diagnostic | None:
     return Diagnostic("QP109", message, token.span, "too late", notes=failure.usage, help=help)
 
 
+def _score_as_value(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`where score prm > 0.5`."""
+    if failure.before is None or failure.before.text != "score" or failure.word == "score" or token.kind != "word":
+        return None
+    message, help = (
+        "`score` is a stage, and no part of an expression",
+        f"write `score {token.text}` before it, then `score`",
+    )
+    return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help)
+
+
+def _list_in_brackets(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`tags: list[text]`."""
+    if token.text != "[" or failure.before is None or failure.before.text.lower() != "list":
+        return None
+    span = Span(failure.before.start, failure.before.end)
+    return Diagnostic("QP109", "a type has no brackets behind it", span, notes=failure.usage, help="a list is `[text]`")
+
+
 def _method_with_arguments(failure: ParseFailure, token: Token) -> Diagnostic | None:
     """`search puct(c=1.4) { … }`."""
     if token.text != "(" or failure.word != "search" or len(failure.earlier) != 2:
@@ -159,14 +178,6 @@ def _bare_prompt(failure: ParseFailure, token: Token) -> Diagnostic | None:
     edit = Edit(token.span, f'"{{{token.text}}}"')
     message = f"expected a string, found `{token.text}`"
     return Diagnostic("QP109", message, token.span, help="put the name into a string", edit=edit)
-
-
-def _optional_result(failure: ParseFailure, token: Token) -> Diagnostic | None:
-    """`program p(q: text) -> text?`."""
-    if token.text != "?" or failure.word != "program":
-        return None
-    message = "only fields and parameters may be absent: a program without a result fails"
-    return Diagnostic("QP109", message, token.span, help="leave the `?` out", edit=Edit(token.span, ""))
 
 
 def _regex_for_expression(failure: ParseFailure, token: Token) -> Diagnostic | None:
@@ -213,8 +224,9 @@ _MISTAKES: tuple[Callable[[ParseFailure, Token], Diagnostic | None], ...] = (
     _per_behind,
     _method_with_arguments,
     _bare_prompt,
-    _optional_result,
     _regex_for_expression,
     _ternary,
     _direction,
+    _score_as_value,
+    _list_in_brackets,
 )

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any, Literal
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.stage import Reads
 from qpdsl.grammar.ast.walk import walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.model_id import with_adapter
@@ -20,12 +21,12 @@ from qpdsl.grammar.words import Type
 from qpdsl.planner.names.modules import Environment, Module, misused, unknown_builtin
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, Scope, word_span
-from qpdsl.planner.names.types import Reads, Typer
+from qpdsl.planner.names.types import Typer
 from qpdsl.planner.names.unknown import unknown_model, unknown_schema
 from qpdsl.planner.plan.logical import LogicalOp
 from qpdsl.planner.plan.options import MAX_INLINED, RANGES, default_of
 from qpdsl.planner.plan.reads import names, reads_all_rows, varies
-from qpdsl.planner.values.value import is_list
+from qpdsl.planner.values.value import common_type, is_list
 
 ContextKind = Literal["chat", "prompt", "either"]
 ModuleProgram = tuple[Module, ast.Program]
@@ -75,12 +76,13 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class ReturnValue:
-    """What stages return: an expression, its type, and the schema that it is held to."""
+    """What stages return: an expression, its type, and the schema that it is held to; and what, where that is none."""
 
     value: ast.Expr
     type: Type
     schema: CompiledSchema | None
     span: Span
+    otherwise: ast.Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +213,9 @@ class Binder:
             self.needs_rows(stage, *told)
         elif stage.needs == "context":
             self.needs_context(stage)
-        for name, _ in parts:
-            self.check_part(stage, name)
+        for name, part in parts:
+            if part is not ast.ELSE["role"]:  # that belongs to the result
+                self.check_part(stage, name)
 
     def check_part(self, stage: ast.Stage, name: str, *, place: str = "") -> None:
         """Checks an expression of a stage, or a column that it reads, as it is declared; `place`: see `Role`."""
@@ -364,7 +367,8 @@ def return_value(binder: Binder, stages: tuple[ast.Stage, ...], whole: Span) -> 
     else:
         span = last.span if last else whole
         value = ast.Name(last.column.id if isinstance(last, ast.Vote) else "text", span=span)
-        columns, known = binder.scope.columns, bool(binder.scope.columns) or not binder.scope.gaps
+        columns, gaps = binder.scope.columns, binder.scope.gaps
+        known = not any(text.startswith("return") for _, text in gaps) and (bool(columns) or not gaps)
         if last is not None and value.id == "text" and "text" not in columns and known:
             made = next(reversed(columns), "VALUE")
             message = "the program gives back `text`, but no stage starts a context"
@@ -372,7 +376,15 @@ def return_value(binder: Binder, stages: tuple[ast.Stage, ...], whole: Span) -> 
         voted = binder.scope.columns.get(value.id)
         type_ = voted.type if voted else "unknown"
     column = binder.scope.columns.get(value.id) if isinstance(value, ast.Name) else None
-    return ReturnValue(value, type_, column.schema if column else None, span)
+    otherwise = getattr(last, "otherwise", None) if isinstance(last, ast.ENDS) else None
+    if otherwise is not None and last is not None:
+        other = Typer(binder.scope, last, "first row", "`else`").type(otherwise)
+        both = common_type(type_, other)
+        if both is None and "unknown" not in (type_, other):
+            message, why = f"the result is {type_}, but `else` gives {other}", (Label(span, f"this gives {type_}"),)
+            binder.scope.error("QP214", message, otherwise.span, f"this is {other}", secondary=why)
+        type_ = both or type_
+    return ReturnValue(value, type_, column.schema if column else None, span, otherwise)
 
 
 def warn_same_key(scope: Scope, key: ast.Expr, place: str) -> None:

@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.stage import Reads
 from qpdsl.grammar.ast.walk import blocks, column_name, walk, walk_stages
 from qpdsl.grammar.diagnostic import Label
+from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import COLUMNS, NUMBERS, ROW_NUMBER, SEARCHED_COLUMNS, Type
 from qpdsl.planner.check.binder import Binder, Flow, Problem
@@ -26,7 +28,7 @@ from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, word_span
 from qpdsl.planner.names.substitute import with_draws
-from qpdsl.planner.names.types import Reads, Typer
+from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.logical import LogicalOp, LogicalPlan
 from qpdsl.planner.plan.options import MAX_ARMS, constant
@@ -80,7 +82,9 @@ def _unite_rounds(binder: Binder, before: dict[str, BoundColumn], flow: Flow) ->
         if not fits(now.type, column.type) and now.maker is not None:
             message = f"each round must leave `{name}` the {column.type} that it found, not a {now.type}"
             wider = {now.type, column.type} == NUMBERS and isinstance(column.maker, ast.Let)
-            help = f"begin with a float: `let {name} = 0.0`" if wider else None
+            first = format_expr(column.maker.value) if isinstance(column.maker, ast.Let) else ""
+            first = f"{first}.0" if first.isdigit() else f"float({first})"
+            help = f"begin with a float: `let {name} = {first}`" if wider else None
             binder.scope.error("QP209", message, (column_name(now.maker) or now.maker).span, help=help)
         elif now.type != column.type:
             binder.scope.columns[name] = now = replace(now, type=column.type)
@@ -211,31 +215,39 @@ def _element_type(binder: Binder, stage: ast.Each) -> Type:
 def peek(binder: Binder, stage: ast.Peek, number: int) -> Blocks:
     binder.needs_context(stage)
     before, flow = dict(binder.scope.columns), binder.flow
-    _check_one_to_one(binder, stage.body)
     body = _block(binder, stage, stage.body)
     _give_back(binder, stage, before, flow)
-    return replace(stage, body=(), stage=number), (body,)
+    _check_ends_in_one(binder, stage, "QP236")
+    return replace(stage, body=(), alone=not _is_one_to_one(stage.body), stage=number), (body,)
 
 
-def _check_one_to_one(binder: Binder, stages: tuple[ast.Stage, ...]) -> None:
-    """Reports the stages of a `peek` that would not make one row of each."""
+def _is_one_to_one(stages: tuple[ast.Stage, ...]) -> bool:
+    """Whether stages make one row of each, whatever its columns are."""
     for stage in stages:
         match stage:
             case ast.Repeat(gather=None) | ast.If():
-                for block in blocks(stage):
-                    _check_one_to_one(binder, block)
+                if not all(map(_is_one_to_one, blocks(stage))):
+                    return False
             case ast.Generate(n=n) if n is not None and getattr(constant(n), "value", None) != 1:
-                message = "`peek` gives each row back, so a `generate` in it makes one sample"
-                binder.scope.error("QP236", message, n.span, "more than one row", help="leave `n` out")
-            case ast.Generate() | ast.Say() | ast.Score() | ast.Extract() | ast.Let() | ast.Return():
+                return False
+            case ast.Generate() | ast.Peek():
                 pass
-            case ast.Peek() | ast.Ask():
+            case ast.Call(into=None):
+                return False
+            case ast.Stage(rows="same") if not isinstance(stage, ast.Order | ast.RoundRobin):
                 pass
             case _:
-                what = "repeat … gather" if isinstance(stage, ast.Repeat) else stage.word
-                message = f"`peek` gives each row back, so `{what}` cannot stand in it"
-                help = "use `generate`, `say`, `score`, `extract`, `let`, `if`, `ask` and `repeat` in it"
-                binder.scope.error("QP236", message, word_span(stage), "the rows would not come back", help=help)
+                return False
+    return True
+
+
+def _check_ends_in_one(binder: Binder, stage: ast.Peek | ast.Ask, code: str) -> None:
+    """Reports a block that gives each row back and leaves several of it."""
+    several = _last_fan_out(binder.module, stage.body, None, frozenset())
+    if several is not None:
+        message = f"`{stage.word}` gives each row back, but its stages leave several rows of it, by `{several.word}`"
+        help = "end it with `best by …`, `vote …`, `keep 1 by …` or `join …`"
+        binder.scope.error(code, message, word_span(several), "several rows", help=help)
 
 
 def ask(binder: Binder, stage: ast.Ask, number: int) -> Blocks:
@@ -246,11 +258,7 @@ def ask(binder: Binder, stage: ast.Ask, number: int) -> Blocks:
     body = _block(binder, stage, stage.body)
     binder.rounds = rounds
     own = _give_back(binder, stage, before, flow)
-    several = _last_fan_out(binder.module, stage.body, None, frozenset())
-    if several is not None:
-        message = f"`ask` gives each row back, but its stages leave several rows of it, by `{several.word}`"
-        help = "end it with `best by …`, `vote …`, `keep 1 by …` or `join …`"
-        scope.error("QP330", message, word_span(several), "several rows", help=help)
+    _check_ends_in_one(binder, stage, "QP330")
     if not own and not scope.gaps:
         message = "`ask` makes no column, so that nothing comes of it"
         help = "give what it generates a name: `generate … into NAME`"
@@ -474,6 +482,7 @@ def _split(binder: Binder, stage: ast.Split, number: int) -> ops.Operator:
 
 def _vote(binder: Binder, stage: ast.Vote, number: int) -> ops.Operator:
     binder.check_parts(stage)
+    stage = replace(stage, otherwise=None)
     column, comparable = binder.scope.columns.get(stage.column.id), _COMPARABLE[stage.equal]
     if column is not None and comparable is not None and column.type not in comparable | {"unknown"}:
         message = f"`equal={stage.equal}` compares numbers, but `{stage.column.id}` is {column.type}"
@@ -495,6 +504,8 @@ _CHECKS: Mapping[type[ast.Stage], Callable[[Binder, Any, int], _Checked]] = {
     ast.Say: say,
     ast.Generate: generate,
     ast.Tournament: tournament,
+    ast.KeepTournament: tournament,
+    ast.RoundRobin: tournament,
     ast.Extract: extract,
     ast.Let: _let,
     ast.Where: _where,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.stage import Reads
 from qpdsl.grammar.ast.walk import column_name, walk, walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.format.unparse import format_expr, format_param_type
@@ -23,7 +24,7 @@ from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.parameters import is_model, parameters
 from qpdsl.planner.names.scope import BoundColumn
 from qpdsl.planner.names.substitute import names_in_strings, substitute
-from qpdsl.planner.names.types import Reads, Typer
+from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.logical import LogicalOp
@@ -64,7 +65,8 @@ def add_call(binder: Binder, plan: list[LogicalOp], call: ast.Call) -> None:
     binder.change(aside=call)
     held = _spelt_type(callee[1], result)
     binder.make(call, call.into, held or result.type, result.schema)
-    op = replace(call, arguments=(), columns=tuple(given), value=result.value, type=held, stage=number)
+    value, other = result.value, result.otherwise
+    op = replace(call, arguments=(), columns=tuple(given), value=value, otherwise=other, type=held, stage=number)
     plan.append(LogicalOp(op, binder.scope.types(), (tuple(body),)))
 
 

@@ -99,7 +99,7 @@ def check_weight(binder: Binder, weight: ast.Expr) -> None:
         read = [name.id for name in names(weight) if name.id in sums or name.id == "logprob"]
         why = tuple(Label(maker.span, "log-probabilities") for name in read if (maker := makers.get(name)) is not None)
         message = "this weight is never above 0, so that the rarest answer would win"
-        help = "leave `weight` out, or weigh the votes by a verifier's score"
+        help = "leave `weight` out, or weigh by a verifier's score; `exp(x)` makes a probability of a logarithm"
         binder.scope.error("QP276", message, weight.span, "weights are 0 or more", secondary=why, help=help)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.stage import Reads
 from qpdsl.grammar.ast.walk import walk_stages
 from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.source import Span
 from qpdsl.planner.check.binder import Binder, Problem
 from qpdsl.planner.check.score import reads_text
 from qpdsl.planner.names.scope import BoundColumn, word_span
-from qpdsl.planner.names.types import Reads, Typer
+from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan import ops
 
 

@@ -254,6 +254,10 @@ def _check_stop(binder: Binder, stage: ast.Generate) -> None:
     if stage.stop is None:
         return
     entries: list[tuple[ast.Expr, ast.Expr | None, Span | None]]
+    if isinstance(stage.stop, ast.Binary) and stage.stop.op == "or":
+        message, help = "`stop` takes several texts in a list", 'write `stop=["a", "b"]`'
+        binder.scope.error("QP209", message, stage.stop.span, "`or` joins conditions", help=help)
+        return
     if isinstance(stage.stop, ast.ListLiteral):
         entries = [(item, item, None) for item in stage.stop.items]
         if not entries:
@@ -269,6 +273,13 @@ def _check_stop(binder: Binder, stage: ast.Generate) -> None:
         Typer(binder.scope, stage, "option", "`stop`").expect(item, known, "a text")
         if isinstance(text, ast.Template) and not "".join(map(str, text.parts)):
             binder.scope.error("QP303", "a stop string cannot be empty", declared or item.span)
+        written = "".join(map(str, text.parts)) if isinstance(text, ast.Template) else ""
+        if len(written) > 2 and written[0] == written[-1] == "/":
+            message, help = (
+                "this stops at the slashes too: it is a text, and no regex",
+                "a regex has no quotes: `stop=/…/`",
+            )
+            binder.warn(Diagnostic("QP333", message, declared or item.span, "looks like a regex", help=help))
 
 
 def _check_stop_pattern(binder: Binder, pattern: ast.Regex) -> None:
@@ -289,7 +300,7 @@ def _via(binder: Binder, stage: ast.Generate, model: str) -> ast.Via | None:
     if via is None:
         return None
     for value, part, _ in ast.values(via):
-        binder.number(stage, part.limit, value, part.place, part.range.type if part.range else "float")
+        binder.check_value(stage, part, value)
     if isinstance(via, ast.Amortized):
         head = None if via.head is None else folder_of(binder, binder.module, via.head, via)
         return None if via.head is not None and head is None else replace(via, head=head)

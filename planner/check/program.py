@@ -8,9 +8,10 @@ from itertools import islice
 from pathlib import PurePath
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import column_makers, walk_stages
+from qpdsl.grammar.ast.walk import column_makers, walk, walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label, QpError, in_order
 from qpdsl.grammar.format.unparse import format_type
+from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import TYPES
 from qpdsl.planner.check.binder import Binder, InlineBudget, ReturnValue, bind_default_models, return_value
@@ -138,9 +139,20 @@ class _Lowering:
                 self._check_last(index)
                 break
             binder.add(plan, stage)
+        self._check_else()
         result = return_value(binder, program.body, program.span)
         returns, parse, schema = self._returns(result, known=not binder.scope.gaps)
-        op = ast.Return(result.value, parse, schema, stage=next(binder.stages), span=result.span)
+        optional, nones = self.syntax.optional, self._nones(result, binder)
+        op = ast.Return(
+            result.value,
+            result.otherwise,
+            parse,
+            schema,
+            optional,
+            nones,
+            stage=next(binder.stages),
+            span=result.span,
+        )
         plan.append(LogicalOp(op, binder.scope.types()))
         check_program_draft(binder, program)
         lowered = LogicalProgram(
@@ -149,7 +161,7 @@ class _Lowering:
             params=self.params.all,
             models=binder.models,
             plan=tuple(plan),
-            returns=returns,
+            returns=f"{returns}{'?' if self.syntax.optional else ''}",
             model_params=tuple(self.params.models),
             score_column=binder.score_column,
             within=program.within,
@@ -193,6 +205,60 @@ class _Lowering:
 
     # Result
 
+    def _check_else(self) -> None:
+        """Reports an `else` behind a stage that is not the program's last one."""
+        for stage in walk_stages(self.syntax.body):
+            otherwise = stage.otherwise if isinstance(stage, ast.ENDS) else None
+            if otherwise is not None and stage is not self.syntax.body[-1]:
+                message, help = (
+                    "`else` says what the program gives back",
+                    "write it behind the last stage: `return NAME else …`",
+                )
+                self._report(Diagnostic("QP217", message, otherwise.span, "the program goes on", help=help))
+
+    def _nones(self, result: ReturnValue, binder: Binder) -> tuple[tuple[str, str], ...]:
+        """The columns that it gives back and that may be none, with the reason; warns of fields that must be there."""
+        value, found = result.value, dict[str, str]()
+        fields = value.fields if isinstance(value, ast.RecordLiteral) else ()
+        for name, entry in [(value, None), *((entry.value, entry) for entry in fields)]:
+            column = binder.scope.columns.get(name.id) if isinstance(name, ast.Name) else None
+            maker = column.maker if column is not None else None
+            stages = list(walk_stages(self.syntax.body))
+            if (
+                not isinstance(name, ast.Name)
+                or not isinstance(maker, ast.Extract)
+                or all(maker is not one for one in stages)
+            ):
+                continue
+            if maker.which == "all" or not (isinstance(maker.pattern, ast.Regex) or maker.is_boxed):
+                continue
+            line, _ = self.module.file.source.position(maker.span.start)
+            found[name.id] = (
+                f"the {'regex' if isinstance(maker.pattern, ast.Regex) else '`boxed`'} of line {line} matched nothing"
+            )
+            if entry is not None and result.otherwise is None and not self.syntax.optional:
+                self._warn_none(name, entry, maker, stages)
+        return tuple(found.items())
+
+    def _warn_none(self, name: ast.Name, entry: ast.RecordEntry, maker: ast.Extract, stages: list[ast.Stage]) -> None:
+        """Warns of a field that must be there and may be none, where no stage after the `extract` looks at that."""
+        after = [stage for stage in stages if stage.span.start > maker.span.start and not isinstance(stage, ast.Return)]
+        looked = any(node.id == name.id for stage in after for node in walk(stage) if isinstance(node, ast.Name))
+        type_: ast.TypeExpr | None = self.syntax.returns
+        if isinstance(type_, ast.TypeRef):
+            type_ = next((schema.type for schema in self.module.file.schemas if schema.name == type_.name), None)
+        declared = [own for own in type_.fields if own.name == entry.name] if isinstance(type_, ast.RecordType) else []
+        if looked or not declared or declared[0].optional:
+            return
+        shown = format_type(declared[0].type)
+        message = f"`{name.id}` may be none, and the field `{entry.name}` of the result may not"
+        why = (Label(maker.span, "where this matches nothing"), Label(declared[0].span, "always there"))
+        end = Span(declared[0].type.span.end, declared[0].type.span.end)
+        help = f"declare it `{entry.name}: {shown}?`"
+        self._report(
+            Diagnostic("QP278", message, name.span, "may be none", why, (), help, Edit(end, "?"), severity="warning")
+        )
+
     def _check_last(self, index: int) -> None:
         body = self.syntax.body
         if index + 1 < len(body):
@@ -233,6 +299,10 @@ class _Lowering:
             shown = f"`{what}`" if result.schema else shown if what == "text" else what
             what = "schema" if isinstance(declared, ast.TypeRef) else "type"
             help = f"hold what it generates last to the {what}: `generate … as {form}`"
+            last = self.syntax.body[-1] if self.syntax.body else None
+            if isinstance(last, ast.Generate) and last.target is not None and not (last.into or result.schema):
+                # The turn holds other text before it.
+                help = f"name it: `generate … as {form} into answer`, then `return answer`"
         elif "unknown" not in result.type and "record" not in result.type:
             help, edit = f"declare it `-> {result.type}`", Edit(declared.span, result.type)
         message = f"program `{name}` is declared to give {form}, but it gives {shown}"

@@ -273,8 +273,10 @@ def _likely_problem(binder: Binder) -> str | None:
 
 
 def tournament(binder: Binder, stage: ast.Tournament, number: int) -> ops.Operator:
-    """`best by compare(…)`, which shows columns of two rows, and parameters."""
+    """`best`, `keep` and `order by compare(…)`, which shows columns of two rows, and parameters."""
     binder.check_part(stage, "per")
+    if isinstance(stage, ast.KeepTournament):
+        binder.check_part(stage, "count")
     scope, question = binder.scope, stage.question
     shown = [part for part in question.parts if not isinstance(part, str)]
     columns = [part for part in shown if isinstance(part, ast.Path) and part.base.id in COMPARED]
@@ -297,7 +299,7 @@ def tournament(binder: Binder, stage: ast.Tournament, number: int) -> ops.Operat
         message = f"the question shows no column of {listed(missing)}"
         help = "show both rows, as in `{a.text}` and `{b.text}`"
         scope.error("QP240", message, question.span, "what is to be compared?", help=help)
-    return replace(stage, model=binder.asks(stage.model), stage=number)
+    return replace(stage, model=binder.asks(stage.model), otherwise=None, stage=number)
 
 
 def _compared_column(binder: Binder, stage: ast.Tournament, part: ast.Name | ast.Path) -> None:

@@ -162,8 +162,8 @@ class _Liveness:
                 return self._arms((then, otherwise), after) | _names(condition)
             case ast.Each(column=column, source=source, body=body):
                 return (self.before(body, after) - {column.id}) | _names(source)
-            case ast.Tournament(question=question, per=per):
-                return after | frozenset(compared_columns(question)) | _names(question) | _names(per)
+            case ast.Tournament(question=question):
+                return after | frozenset(compared_columns(question)) | _read(stage)
         name, read = column_name(stage), self._asked(stage) | _read(stage)
         if isinstance(stage, ast.Generate):
             return (after - {name.id} if name else after) | read

@@ -6,6 +6,7 @@ models from them and from the plan's strategies.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +22,7 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DRAFTS, TokenCost
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.reads import reads_all_rows
+from qpdsl.planner.plan.reads import reads_all_rows, value_ahead
 from qpdsl.planner.rules import EFFECTS
 
 # Rules of thumb for programs that never ran: the rounds of a `repeat` with a condition, and the tokens of a step, of a
@@ -164,6 +165,10 @@ class _Prior:
                 )  # fmt: skip
                 if isinstance(op, ops.Tournament):
                     matches = max(rows - (1.0 if op.per is None else rows / 4), 0.0)
+                    if isinstance(op, ops.KeepTournament):
+                        matches += max(out - 1, 0.0) * math.log2(max(rows, 1.0))
+                    elif isinstance(op, ops.RoundRobin):
+                        matches *= rows / 2
                     card = replace(card, texts=matches * runs * (1 + op.both), text_tokens=problem + 2 * text)
             case ops.Split():
                 out = self._number(op.count, 1.0)
@@ -186,9 +191,9 @@ class _Prior:
                 # A row that is expanded has, on average, half of the text that the last ones have.
                 children, problem, text = self.chain(node.body, 1.0, rows * runs * simulations, problem, text)
                 out = rows * max(simulations * (children - (not op.turns)), 1.0)
-            case ops.Peek():
+            case ops.Peek(alone=alone):
                 # The text that it generates is dropped afterwards.
-                self.chain(node.body, rows, runs, problem, text)
+                self.chain(node.body, 1.0 if alone else rows, rows * runs if alone else runs, problem, text)
             case ops.Call() | ops.Ask():
                 # Each row has a conversation of its own, which begins with a problem as the program does.
                 self.chain(node.body, 1.0, rows * runs, PROBLEM_TOKENS, 0.0)
@@ -216,8 +221,9 @@ class _Prior:
             return rows * _GOING_ON
         if op.rows not in ("count", "one"):
             return rows
-        count = getattr(op, "count", None)
-        kept = 1.0 if op.rows == "one" else self._number(count, max(rows * _GOING_ON, 1.0) if _of_rows(count) else 1.0)
+        count = getattr(op, "count", None) if op.rows == "count" else None
+        most = rows * _GOING_ON if count is not None and reads_all_rows(count) else 1.0
+        kept = self._number(count, most)
         grouped = getattr(op, "per", None) is not None
         return min(rows, max(kept, rows / 4) if grouped else kept)
 
@@ -235,12 +241,8 @@ class _Prior:
         return answer + (0.0 if op.only else bound)
 
     def _number(self, expr: ast.Expr | None, otherwise: float) -> float:
-        value = None if _of_rows(expr) else evaluate(expr, self._values)
+        value = value_ahead(expr, self._values)
         return float(value) if isinstance(value, int | float) else otherwise
-
-
-def _of_rows(expr: ast.Expr | None) -> bool:
-    return expr is not None and reads_all_rows(expr)
 
 
 def _measured(prior: Cardinality, statistics: OperatorStatistics | None, node: PhysicalOp) -> Cardinality:

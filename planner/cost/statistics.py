@@ -27,8 +27,8 @@ from qpdsl.planner.cost.server_times import ServerTimes, server_times_from, wait
 from qpdsl.planner.cost.validation import by_name, mapping, number, peak, positive, record, text
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DRAFTS, VARIANTS
-from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
+from qpdsl.planner.plan.reads import value_ahead
 from qpdsl.planner.rules import EFFECTS
 from qpdsl.planner.values.value import Value
 
@@ -492,20 +492,20 @@ class WayLoss:
 
 
 def way_key(via: ops.Filter | ops.Amortized, plan: PhysicalPlan, threshold: float | None = None) -> str | None:
-    """Names a way to decode, by what its clause comes to; None for a filter that moves its threshold.
+    """Names a way to decode, by what its clause comes to; None for a filter whose threshold moves or differs.
 
     `threshold`: that of a filter, in the place of its own. The small model is named by its id.
     """
     values = plan.values()
 
     def number(expr: ast.Expr | None) -> str:
-        value = None if expr is None else evaluate(expr, values)
+        value = value_ahead(expr, values)
         return f"{float(value):g}" if isinstance(value, int | float) else "-"
 
     if isinstance(via, ops.Amortized):
         numbers = (number(expr) for expr in (via.margin, via.layer, via.rerank, via.certify))
         return f"{via.word} {' '.join(numbers)} {via.head or '-'}"
-    if via.threshold is None:
+    if value_ahead(via.threshold, values) is None:
         return None
     kept = number(via.threshold) if threshold is None else f"{threshold:g}"
     return f"{via.word} {plan.models.get(via.model.name, via.model.name)} {via.by} {kept}"

@@ -68,7 +68,7 @@ _PLAINEST: dict[type[ops.Operator], str] = {
     ops.StepScore: "paged prefill",
     ops.Judge: "judge · greedy decode",
     ops.Prob: "probabilities of answers",
-    ops.Tournament: "matches · probabilities of answers",
+    **dict.fromkeys((ops.Tournament, ops.KeepTournament, ops.RoundRobin), "matches · probabilities of answers"),
     ops.PythonScore: "python",
     ops.Passes: "sandbox",
     ops.PythonExtract: "python",

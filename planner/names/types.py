@@ -1,17 +1,19 @@
 """Types of expressions, and what to write instead of an expression of the wrong type.
 
-What an expression may read depends on where it stands: an option reads parameters only, or ("option") columns too
-where it may differ from row to row; `let`, `where`, `by` and `weight` the columns of a row; `until` columns inside
-aggregates; `return` both, and there a bare column is the first row's. Aggregates stand wherever columns are read.
+What an expression may read depends on where it stands: an option reads parameters only, or aggregates too ("once"), or
+("option") columns where it may differ from row to row; `let`, `where`, `by` and `weight` the columns of a row; `until`
+columns inside aggregates; `return` both, and there a bare column is the first row's. Aggregates stand wherever columns
+are read.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.stage import Reads
 from qpdsl.grammar.ast.walk import walk
 from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label
 from qpdsl.grammar.format.unparse import format_expr
@@ -40,7 +42,6 @@ from qpdsl.planner.values.value import (
     type_at,
 )
 
-Reads = Literal["parameters", "option", "row", "aggregates", "first row"]
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 # What functions are called in other languages.
 _FUNCTION_ALIASES = {
@@ -206,20 +207,27 @@ class Typer:
         self.scope.report(Diagnostic("QP268", message, braced.span, label, help=help, severity="warning"))
 
     def _name(self, name: ast.Name) -> Type:
-        of_rows = name.id in self.scope.columns or name.id in self.scope.makers
-        if self.reads == "parameters" or (self.reads == "option" and not of_rows):
+        of_rows = (
+            name.id in self.scope.columns or name.id in self.scope.makers or (self.reads == "once" and self._around)
+        )
+        if self.reads == "parameters" or (self.reads in ("option", "once") and not of_rows):
             return self.scope.parameter(name, self.place)
         if self._bare(name):
             type_ = self.scope.columns[name.id].type
-            choice = {"bool": "all", "int": "max", "float": "max"}.get(type_)
+            choice = {"bool": "all", "int": "max"}.get(type_)
             self._needs_aggregate(name, Edit(name.span, f"{choice}({name.id})") if choice else None)
             return "unknown"
         numeric = (self._around and self._around[-1] in _OF_NUMBERS) or self.place in ("`by`", "`weight`")
         return self.scope.column(name, self.stage, upto=self.upto, role="score" if numeric else None)
 
+    @property
+    def _of_all(self) -> bool:
+        """Whether a column stands in an aggregate alone."""
+        return self.reads in ("aggregates", "once")
+
     def _bare(self, name: ast.Name) -> bool:
         """Whether a column stands outside of an aggregate where it needs one."""
-        return self.reads == "aggregates" and not self._around and name.id in self.scope.columns
+        return self._of_all and not self._around and name.id in self.scope.columns
 
     def _path(self, path: ast.Path) -> Type:
         """The type of what stands at a path; a step that cannot be there is reported."""
@@ -291,8 +299,12 @@ class Typer:
         self.scope.error("QP311", message, expr.span, "nothing is there")
         return "unknown"
 
+    @property
+    def _for_all(self) -> str:
+        return f"{self.place} {'is the same for' if self.reads == 'once' else 'looks at'} all rows"
+
     def _needs_aggregate(self, name: ast.Name, edit: Edit | None) -> None:
-        message = f"{self.place} looks at all rows, but `{name.id}` is a column of each one"
+        message = f"{self._for_all}, but `{name.id}` is a column of each one"
         type_ = self.scope.columns[name.id].type
         functions = ("all", "any") if type_ == "bool" else ("min", "max", "mean")
         help = f"say over which rows: {listed(f'{function}({name.id})' for function in functions)}"
@@ -356,7 +368,15 @@ class Typer:
         what = f"apply `{expr.op}` to {left} and {right}"
         if expr.op in _COMPARISONS:
             what = f"compare {left} with {right}"
-        self.scope.error("QP209", f"cannot {what}", expr.span, f"{left} {expr.op} {right}")
+        help = None
+        if expr.op == "+" and "text" in (left, right):
+            other, type_ = (expr.right, right) if left == "text" else (expr.left, left)
+            help = (
+                f'a string puts it in: `"… {{{other.id}}}"`'
+                if isinstance(other, ast.Name) and type_ in NUMBERS
+                else None
+            )
+        self.scope.error("QP209", f"cannot {what}", expr.span, f"{left} {expr.op} {right}", help=help)
         return "unknown"
 
     def _apply(self, call: ast.Apply) -> Type:
@@ -438,8 +458,8 @@ class Typer:
             return "unknown"
         if call.per is not None:
             self._per(call.per)
-        if aggregate.of_each is not None and self.reads == "aggregates" and not self._around:
-            message = f"{self.place} looks at all rows, but `{name}` is of each one"
+        if aggregate.of_each is not None and self._of_all and not self._around:
+            message = f"{self._for_all}, but `{name}` is of each one"
             help = f"put an aggregate around it, as in `max({format_expr(call)})`"
             self.scope.error("QP212", message, call.span, "of which row?", help=help)
         if not call.args:
@@ -471,8 +491,8 @@ class Typer:
         """Checks an aggregate of a list, which looks at one row."""
         if call.per is not None:
             self._refuse_per(call, f"`{call.function}` of a list looks at one row")
-        elif self.reads == "aggregates" and not self._around and self._reads_columns(call):
-            message = f"{self.place} looks at all rows, but `{format_expr(call)}` is of the list of each one"
+        elif self._of_all and not self._around and self._reads_columns(call):
+            message = f"{self._for_all}, but `{format_expr(call)}` is of the list of each one"
             help = f"say over which rows: `max({format_expr(call)})`"
             self.scope.error("QP212", message, call.span, "of which row?", help=help)
 
@@ -492,7 +512,7 @@ class Typer:
         if per.id in self.scope.params and per.id not in self.scope.columns:
             self.scope.error("QP203", f"`per` takes a column, but `{per.id}` is a parameter", per.span)
         elif self._bare(per):
-            message = f"{self.place} looks at all rows, but `per {per.id}` at those that share one's value"
+            message = f"{self._for_all}, but `per {per.id}` looks at those that share one's value"
             help = "put an aggregate around it, as in `max(count(per answer))`"
             self.scope.error("QP212", message, per.span, "of which row?", help=help)
         else:
@@ -519,6 +539,8 @@ def _fix(expr: ast.Expr, actual: Type, wanted: frozenset[str], scope: Scope) -> 
             return _write(expr, str(int(value)))
         case ast.Literal() if wanted == {"text"}:
             return _write(expr, f'"{format_expr(expr)}"')
+        case ast.Binary() | ast.Apply() | ast.Name() if "int" in wanted and actual == "float":
+            return _write(expr, f"int({format_expr(expr)})")
         case ast.Name(id=name) if wanted == {"text"} and actual not in ("text", "unknown", "none"):
             return _write(expr, f'"{{{name}}}"')
         case ast.Name(id=name) if actual == "text" and wanted & NUMBERS:

@@ -8,7 +8,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, did_you_mean, meant
-from qpdsl.grammar.words import DRAW_FIGURES
+from qpdsl.grammar.words import COLUMNS, DRAW_FIGURES
 
 _TYPE_ALIASES = {"str": "text", "string": "text", "integer": "int", "number": "float", "boolean": "bool"}
 
@@ -49,6 +49,8 @@ def unknown_verifier(ref: ast.ModelRef, declared: Mapping[str, str], scorers: Co
     notes += (f"Python scorers: {', '.join(sorted(scorers))}",) if scorers else ()
     notes += ('other forms: `score logprob`, `score judge(MODEL, "rubric", 1..5)`',)
     more = did_you_mean(ref.name, [*declared, *sorted(scorers), "logprob", *DRAW_FIGURES], ref.span)
+    if ref.name in COLUMNS:
+        more = {"help": f"`{ref.name}` is a column of every row: read it, as in `best by {ref.name}`"}
     if not more:
         model = f'`model {ref.name} = "…"`'
         more = {

@@ -27,7 +27,7 @@ from qpdsl.planner.plan.physical import (
     holds,
     plainest,
 )
-from qpdsl.planner.plan.reads import column_expressions, names, reads_all_rows, reads_figures
+from qpdsl.planner.plan.reads import column_expressions, names, reads_all_rows, reads_figures, value_ahead
 from qpdsl.planner.plan.rule import Chain, map_chain
 from qpdsl.planner.plan.verify import verify_logical
 
@@ -166,7 +166,7 @@ def _estimated(node: LogicalOp, before: Rows, groups: Rows, values: Scope) -> tu
         times = _product(before, _number(op.simulations, values))
         body = _scaled(_estimate(node.inside[0], 1.0, 1.0, values), times)
         return body.last, (body,)
-    if isinstance(op, ops.Call | ops.Ask):
+    if isinstance(op, ops.Call | ops.Ask) or (isinstance(op, ops.Peek) and op.alone):
         return before, (_scaled(_estimate(node.inside[0], 1.0, 1.0, values), before),)
     # How long a list will be is known of nobody's values but those of a parameter.
     start = _product(before, _length(op.source, values)) if isinstance(op, ops.Each) else before
@@ -289,8 +289,8 @@ def _product(left: Rows, right: Rows) -> Rows:
 
 
 def _number(expr: ast.Expr | None, values: Scope) -> Rows:
-    """The number that an expression gives under these values, None where it needs rows, or a parameter without one."""
-    value = None if expr is not None and reads_all_rows(expr) else evaluate(expr, values)
+    """The number that an expression gives under these values, None where it needs rows, or an argument."""
+    value = value_ahead(expr, values)
     return float(min(value, _LIMIT)) if isinstance(value, (int, float)) else None
 
 

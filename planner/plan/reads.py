@@ -14,10 +14,12 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import children, made_column, walk
 from qpdsl.grammar.words import AGGREGATES, COLUMNS, COMPARED, FUNCTIONS, OF_EACH, SEARCHED_COLUMNS
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.logical import LogicalOp
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.rule import Chain, with_inner
 from qpdsl.planner.values.library import OF_SEVERAL
+from qpdsl.planner.values.value import Value
 
 Columns = frozenset[str]
 # What a row holds besides its columns: its context, its path, and what was generated since the context was set. These
@@ -158,8 +160,8 @@ def column_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
 
 def inner_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
     """The expressions of an operator over the rows that its body makes, of which nothing else comes out."""
-    if isinstance(op, ops.Call) and op.value is not None:
-        yield op.value
+    if isinstance(op, ops.Call):
+        yield from (value for value in (op.value, op.otherwise) if value is not None)
 
 
 def named_columns(op: ops.Operator) -> Iterator[str]:
@@ -239,6 +241,11 @@ def _is_aggregate(node: ast.Node) -> TypeGuard[ast.Apply]:
 def reads_all_rows(expr: ast.Expr) -> bool:
     """Whether an aggregate stands in an expression, so that its value for a row depends on the other rows."""
     return any(_is_aggregate(node) for node in walk(expr))
+
+
+def value_ahead(expr: ast.Expr | None, values: Scope) -> Value:
+    """The value of an option as far as it is known before a run: none where it looks at rows."""
+    return None if expr is None or reads_all_rows(expr) else evaluate(expr, values)
 
 
 def outlives_rows(expr: ast.Expr, params: Container[str]) -> bool:

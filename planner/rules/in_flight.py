@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import Scope, evaluate
+from qpdsl.planner.plan.evaluate import Scope
 from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.plan.reads import value_ahead
 from qpdsl.planner.plan.rule import Alternative, Chain, Knob, Rule
 
 # Sequences that decode side by side cost little more than one, up to about so many.
@@ -49,11 +50,11 @@ def _widths(chain: Chain, rounds: float, values: Scope) -> Iterator[float]:
             yield max(node.rows / rounds, 1.0) if node.rows is not None else 1.0
         inside = rounds
         if isinstance(node.op, ops.Repeat):
-            limit = evaluate(node.op.limit, values)
+            limit = value_ahead(node.op.limit, values)
             inside *= max(limit, 1) if isinstance(limit, (int, float)) else 1
         if isinstance(node.op, ops.Search):
-            simulations = evaluate(node.op.simulations, values)
-            most = 1 if node.op.per_round is None else evaluate(node.op.per_round, values)
+            simulations = value_ahead(node.op.simulations, values)
+            most = 1 if node.op.per_round is None else value_ahead(node.op.per_round, values)
             if isinstance(simulations, (int, float)) and isinstance(most, (int, float)):
                 inside *= max(simulations / max(most, 1), 1)
         for inner in node.inside:

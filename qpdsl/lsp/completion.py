@@ -225,7 +225,8 @@ def _words(point: _Point, before: str) -> tuple[str, ...]:
 def _takes_row(head: str, option: str) -> bool:
     """Whether what stands behind `option=`, or behind the name of a column and `=`, reads rows."""
     options = [part for part in _parts(head) if part.lead == f"{option}="]
-    return any(part.reads != "parameters" for part in options or _parts(head) if options or part.lead == "=")
+    read = options or [part for part in _parts(head) if part.lead == "="]
+    return any(part.reads not in ("parameters", "once") for part in read)
 
 
 def _reads_row(point: _Point) -> bool:

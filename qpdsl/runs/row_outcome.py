@@ -11,7 +11,7 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS, thought_json
 from qpdsl.planner.values.value import dumps, plain
-from qpdsl.runs.graders.grader import Grade, GraderError
+from qpdsl.runs.graders.grader import Grade, GraderError, json_in, right_answers
 from qpdsl.runs.record_file import first_fields
 from qpdsl.runs.usage import kept_counts
 
@@ -177,7 +177,10 @@ async def outcome(
 
 
 class _Grading:
-    """The grades of one row's answers. What a grader raises on is wrong, and `failure` says why it first raised."""
+    """The grades of one row's answers. What a grader raises on is wrong, and `failure` says why it first raised.
+
+    Of a record with a field `answer` that field is graded, where the right answer is no record.
+    """
 
     def __init__(self, grader: Grader, row: InputRow) -> None:
         self.failure: str | None = None
@@ -193,7 +196,7 @@ class _Grading:
         if not self._applies:
             return None
         try:
-            grade = await self._grader.grade(answer, self._row)
+            grade = await self._grader.grade(self._graded(answer), self._row)
         except (UsageError, ModelError, EngineError):
             raise
         except Exception as error:
@@ -204,6 +207,12 @@ class _Grading:
         if failed and grade.correct is not None:
             return Grade(False, None if grade.points is None else 0.0)
         return grade
+
+    def _graded(self, answer: Any) -> Any:
+        """What is graded of an answer: all of it, where a record is right or a user's own function looks at it."""
+        records = any(isinstance(json_in(right), dict) for right in right_answers(self._row))
+        whole = records or not isinstance(answer, dict) or self._grader.name.startswith("python:")
+        return answer if whole else answer.get("answer", answer)
 
     async def candidates(self, candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Candidates, each with whether its answer is right. Equal answers are graded once."""

@@ -418,7 +418,7 @@ def _schema(plan: PhysicalPlan) -> str | None:
         return None
     held = [node.op.constraint for node in everything(plan.ops) if isinstance(node.op, ops.Generate)]
     schemas = {one.name: one.schema for one in held if one is not None and one.schema}
-    return schemas.get(plan.returns) or (next(iter(schemas.values())) if len(schemas) == 1 else None)
+    return schemas.get(plan.returns.removesuffix("?")) or (next(iter(schemas.values())) if len(schemas) == 1 else None)
 
 
 # Operators that make one row of each row, and leave what was generated in it as it is.

@@ -33,7 +33,7 @@ _FINISHED = ("eos", "context", "until", "thought")
 
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
-    """The options of a `generate` stage, evaluated for one row."""
+    """The options of a `generate` stage, evaluated for one row; `threshold` and `share` are those of its filter."""
 
     count: int
     params: SamplingParams
@@ -41,6 +41,8 @@ class GenerateOptions:
     max_tokens: int | None
     think: Think
     floor: ConfidenceFloor | None
+    threshold: float | None
+    share: float | None
 
     @classmethod
     def of(cls, values: Mapping[str, Value], patterns: tuple[str, ...]) -> GenerateOptions:
@@ -61,7 +63,8 @@ class GenerateOptions:
         # Nothing is less than none.
         if isinstance(bar, int | float):
             floor = ConfidenceFloor(int(given.get("window", USUAL_WINDOW)), float(bar), SCORE_DIGITS)
-        return cls(int(given["n"]), params, stops, None if bound is None else int(bound), think, floor)
+        most = None if bound is None else int(bound)
+        return cls(int(given["n"]), params, stops, most, think, floor, given.get("threshold"), given.get("share"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.drawing import Confidence
+from qpdsl.executor.requests.drawing import Confidence, ConfidenceMeasure
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.requests.request import Finish, GenerateRequest, LogProbRequest, Mask, Sample
 from qpdsl.executor.requests.shadow import shadowed
@@ -113,7 +114,7 @@ class _Filtering:
     sampling: Sampling
     large: TextModel
     small: TextModel
-    confidence: Confidence
+    by: ConfidenceMeasure
     flush: Flush
     engine: Engine
     cache: RequestCache
@@ -124,13 +125,11 @@ class _Filtering:
         """Raises RowError where a number of the clause does not do."""
         instance, via, strategy = sampling.instance, sampling.op.via, sampling.strategy
         assert isinstance(via, ops.Filter)
-        threshold = instance.number("threshold", via.threshold)
-        share = instance.number("share", via.share)
         return cls(
             sampling,
             sampling.model,
             instance.services.models[via.model.name],
-            Confidence(via.by, share=share) if threshold is None else Confidence(via.by, threshold),
+            via.by,
             Flush(
                 strategy.flush_rows if via.rows is None else instance.whole("rows", via.rows),
                 strategy.flush_seconds if via.wait is None else instance.number("wait", via.wait) or 0.0,
@@ -142,12 +141,14 @@ class _Filtering:
 
     def samples(self, continuation: Continuation) -> list[_Sample]:
         """The distinct samples of a row, with nothing drawn."""
-        sampling = self.sampling
+        sampling, options = self.sampling, continuation.options
+        measure = partial(Confidence, self.by, share=options.share)
+        confidence = measure() if options.threshold is None else measure(options.threshold)
         return [
             _Sample(
                 continuation,
                 key,
-                self.confidence,
+                confidence,
                 sampling.watch(continuation, index) if sampling.watched(continuation) else None,
                 None if sampling.mask is None else sampling.mask(),
             )
@@ -301,7 +302,7 @@ class _Filtering:
             completion = await ticket
             self._sent(ticket)
             counts["large_tokens"] += len(request.prompt) - completion.cached
-            told = self.confidence.by == "probability" and self.confidence.share is None
+            told = sample.confidence.by == "probability" and sample.confidence.share is None
             probability = math.exp(sample.logprobs[place]) if told else None
             count_shadow(counts, probability, same=completion.samples[0].tokens[0] == sample.tokens[place])
 

@@ -310,22 +310,19 @@ class Instance:
             return ["" if row.context is None else row.context.problem for row in rows]
         return [None if value is None else format_value(value) for value in self.values(given, rows)]
 
-    def option(self, expr: ast.Expr | None) -> Value:
-        """The value of a stage option, which reads parameters only; None where the option is absent."""
-        return None if expr is None else evaluate(expr, self.arguments)
+    def option(self, expr: ast.Expr | None, rows: Sequence[Row] = ()) -> Value:
+        """The value of a stage option: over parameters, and aggregates of all rows; None where the option is absent."""
+        if expr is None or not rows:
+            return evaluate(expr, self.arguments)
+        return evaluate_rows(expr, [self.scope(row) for row in rows], self.arguments)
 
     def whole(self, name: str, expr: ast.Expr, rows: Sequence[Row] = ()) -> int:
-        """A stage option that counts something, within the language's bounds for `name`. Raises RowError.
-
-        Aggregates in it see the rows.
-        """
-        return int(checked(name, evaluate_rows(expr, [self.scope(row) for row in rows], self.arguments)))
+        """A stage option that counts something, within the language's bounds for `name`. Raises RowError."""
+        return int(checked(name, self.option(expr, rows)))
 
     def number(self, name: str, expr: ast.Expr | None, rows: Sequence[Row] = ()) -> float | None:
         """A stage option that is a number, as `whole` checks it; None where absent. Raises RowError."""
-        if expr is None:
-            return None
-        return checked(name, evaluate_rows(expr, [self.scope(row) for row in rows], self.arguments))
+        return None if expr is None else checked(name, self.option(expr, rows))
 
 
 def checked(name: str, value: Value) -> float:

@@ -34,9 +34,8 @@ async def top_k(op: ops.Keep, rows: Candidates, instance: Instance) -> Candidate
     With `like`, as search-and-learn does it: the rows kept stay in their order, and a group whose best row is at its
     end is kept whole and closed. Where one row of all is kept, its value is left in `Instance.supports`.
     """
-    if not rows:
-        return ()
-    k, values = instance.whole("keep", op.count, rows), instance.values(op.by, rows)
+    k = instance.whole("keep", op.count, rows) if rows else 0
+    values = instance.values(op.by, rows)
     kept: list[Row] = []
     for group in grouped(rows, op.per):
         # Python's sort is stable, so that ties stay in row order; a row without a value sorts after all others.
@@ -54,9 +53,7 @@ async def top_k(op: ops.Keep, rows: Candidates, instance: Instance) -> Candidate
 
 async def first(op: ops.First, rows: Candidates, instance: Instance) -> Candidates:
     """The first rows of each group, all in the order in which they stand. Raises RowError."""
-    if not rows:
-        return ()
-    count = instance.whole("first", op.count, rows)
+    count = instance.whole("first", op.count, rows) if rows else 0
     kept = {index for group in grouped(rows, op.per) for index in group[:count]}
     return tuple(row for index, row in enumerate(rows) if index in kept)
 
@@ -100,6 +97,23 @@ def _closed(row: Row) -> Row:
 
 def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonValue:
     """The value of the program over its last rows, or the record in it. Raises NoAnswerError where there is none."""
+    try:
+        return _value(op, rows, instance)
+    except NoAnswerError as none:
+        if op.otherwise is None and op.optional:
+            return None
+        scopes = [instance.scope(row) for row in rows]
+        value = None if op.otherwise is None else evaluate_rows(op.otherwise, scopes, instance.arguments)
+        if value is None and not op.optional:
+            # Something that was read may be none, and the program says why.
+            first = rows[0].columns if rows and not rows[0].generated.incomplete else {}
+            whys = [f"`{name}` is none: {why}" for name, why in op.nones if first.get(name, "") is None]
+            raise NoAnswerError(*whys[:1] or none.args) from none
+        given: JsonValue = thawed(value)
+        return given
+
+
+def _value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonValue:
     if not rows and (op.parse or not outlives_rows(op.value, instance.arguments)):
         raise _nothing_left(instance)
     if op.parse and rows[0].generated.invalid is not None:

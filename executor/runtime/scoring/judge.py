@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from itertools import islice
+from itertools import combinations, islice
 
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SampleConstraint, SamplingParams, TreeRequest
@@ -161,43 +161,64 @@ def shares(logprobs: Sequence[float]) -> list[float]:
 
 
 async def tournament(op: ops.Tournament, rows: Candidates, instance: Instance, strategy: ScoreStrategy) -> Candidates:
-    """The winner; with `per` those of all values, in the order in which the values are first seen.
+    """The winner, or the best rows one after another; with `per` those of all values, in the order first seen.
 
     All matches of a round are asked about at once. A match that does not fit into the model's context is a tie, and is
     counted. Raises RowError where the model cannot be asked.
     """
-    standing = [[rows[index] for index in group] for group in grouped(rows, op.per)]
-    while any(len(group) > 1 for group in standing):
-        matches = [pair for group in standing for pair in _pairs(group)]
-        winners = iter(await _winners(op, matches, instance, strategy))
-        standing = [[*_bye(group), *(next(winners) for _ in _pairs(group))] for group in standing]
-    return tuple(winner for (winner,) in standing)
+    count = instance.whole("keep", op.count, rows) if isinstance(op, ops.KeepTournament) and rows else 1
+    groups = grouped(rows, op.per)
+    found: list[list[int]] = [[] for _ in groups]
+    # By whom a row was beaten last: it plays again once that one is found.
+    beaten: dict[int, int] = {}
+    for _ in range(min(count, max(map(len, groups), default=0))):
+        standing = [
+            [at for at in group if at not in best and beaten.get(at, at) in (at, *best)]
+            for best, group in zip(found, groups, strict=True)
+        ]
+        while any(len(group) > 1 for group in standing):
+            matches = [pair for group in standing for pair in _pairs(group)]
+            chances = await _chances(op, [(rows[a], rows[b]) for a, b in matches], instance, strategy)
+            lost = {
+                b if chance >= 0.5 else a: a if chance >= 0.5 else b
+                for (a, b), chance in zip(matches, chances, strict=True)
+            }
+            beaten |= lost
+            standing = [[at for at in group if at not in lost] for group in standing]
+        for best, last in zip(found, standing, strict=True):
+            best += last
+    return tuple(rows[at] for best in found for at in best)
 
 
-def _bye(group: list[Row]) -> list[Row]:
-    """The first row where their number is odd."""
-    return group[: len(group) % 2]
+async def round_robin(op: ops.RoundRobin, rows: Candidates, instance: Instance, strategy: ScoreStrategy) -> Candidates:
+    """All rows, by the sums of their chances, which are rounded; see `tournament`."""
+    pairs = list(combinations(range(len(rows)), 2))
+    won: list[list[float]] = [[] for _ in rows]
+    chances = await _chances(op, [(rows[a], rows[b]) for a, b in pairs], instance, strategy)
+    for (a, b), chance in zip(pairs, chances, strict=True):
+        won[a].append(chance)
+        won[b].append(1 - chance)
+    sums = [round(math.fsum(own), SCORE_DIGITS) for own in won]
+    return tuple(rows[at] for at in sorted(range(len(rows)), key=lambda at: -sums[at]))
 
 
-def _pairs(group: list[Row]) -> list[tuple[Row, Row]]:
+def _pairs(group: list[int]) -> list[tuple[int, int]]:
+    """The matches of a round; where the number is odd, the first goes on without one."""
     rest = group[len(group) % 2 :]
     return list(zip(rest[::2], rest[1::2], strict=True))
 
 
-async def _winners(
+async def _chances(
     op: ops.Tournament, matches: Sequence[tuple[Row, Row]], instance: Instance, strategy: ScoreStrategy
-) -> list[Row]:
+) -> list[float]:
+    """The chance of the first row of each match to win it."""
     orders = [(a, b) for a, b in matches] + ([(b, a) for a, b in matches] if op.both else [])
     questions = [(_question(op, a, b, instance), _ANSWERS) for a, b in orders]
-    found = await answer_logprobs(
-        op.model.name, questions, instance, strategy, f"`best by compare({op.model.name}, …)`"
-    )
+    who = f"`{op.word} {'' if op.rows != 'count' else 'K '}by compare({op.model.name}, …)`"
+    found = await answer_logprobs(op.model.name, questions, instance, strategy, who)
     firsts = [0.5 if logprobs is None else shares(logprobs)[0] for logprobs in found]
     turned = [1 - share for share in firsts[len(matches) :]] or firsts
-    chances = [
-        round((own + other) / 2, SCORE_DIGITS) for own, other in zip(firsts[: len(matches)], turned, strict=True)
-    ]
-    return [a if chance >= 0.5 else b for (a, b), chance in zip(matches, chances, strict=True)]
+    return [round((own + other) / 2, SCORE_DIGITS) for own, other in zip(firsts[: len(matches)], turned, strict=True)]
 
 
 def _question(op: ops.Tournament, a: Row, b: Row, instance: Instance) -> str:

@@ -161,6 +161,7 @@ def _syntax(
         drafts,
         None if like is None else ast.Like(call.word("like", like, SYSTEMS, "QP124"), span=call.place("like")),
         None if budget is None else _budget(call, budget),
+        signature.optional,
         span=signature.span,
         name_span=signature.name_span,
     )

@@ -125,9 +125,18 @@ class Signature:
             return spelt(frozen(value), span)
         return convert(value, span)
 
+    @property
+    def optional(self) -> bool:
+        """Whether the result may be None."""
+        return self._returned is not self._annotated
+
+    @cached_property
+    def _annotated(self) -> Any:
+        return self._evaluated(inspect.signature(self._function).return_annotation)
+
     @cached_property
     def _returned(self) -> Any:
-        return without_none(self._evaluated(inspect.signature(self._function).return_annotation))
+        return without_none(self._annotated)
 
     def _evaluated(self, annotation: Any) -> Any:
         return evaluated(annotation, self._scope) if isinstance(annotation, str) else annotation

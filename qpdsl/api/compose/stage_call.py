@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, final
 
 from qpdsl.api.call_sites import Site
@@ -80,7 +81,8 @@ class StageCall:
         given = {name: (value, at) for at, (name, value) in enumerate(zip(order, values, strict=False))}
         found: dict[str, Any] = {}
         for name, part in roles.items():
-            keyword = "as_" if part.lead == "as" else part.lead if part.kind == "part" and part.lead else name
+            keyword = part.lead if part.kind == "part" and part.lead else name
+            keyword = f"{part.lead}_" if iskeyword(part.lead) else keyword
             value, at = given.get(name, (named.get(keyword), None))
             if part.kind in ("block", "arms"):
                 found[name] = ()
@@ -347,8 +349,11 @@ class StageCall:
             raise self.refuse(f"`qp.valid_json` takes {what}, not {shown(schema)}", span)
         return ast.Name(target.name, span=span)
 
-    def compare(self, name: str, value: targets.Compare, per: ast.Name | None) -> ast.Tournament:
-        """The tournament that `best` holds."""
+    def compare(
+        self, value: targets.Compare, per: object = None, cls: type[ast.Tournament] = ast.Tournament, **more: Any
+    ) -> ast.Tournament:
+        """The tournament that `best` holds, or another class of one."""
+        name, group = "by", None if per is None else self.column("per", per)
         span = self.place(name)
         if not callable(value.question):
             help = 'write `qp.compare(llm, lambda a, b: f"… {a.text} … {b.text}")`'
@@ -356,7 +361,7 @@ class StageCall:
         question = convert(value.question(*map(ComparedRow, COMPARED)), span)
         if not isinstance(question, ast.Template):
             raise self.refuse("the question of `qp.compare` is a text", span)
-        return ast.Tournament(self.model(name, value.model), question, bool(value.both), per, span=self.span)
+        return cls(self.model(name, value.model), question, bool(value.both), group, **more, span=self.span)
 
     def pattern(self, name: str, value: object, at: int) -> ast.Regex | ast.JsonPath | ast.Name:
         """What `extract` reads a column by: a regex, a JSON path or an extractor."""

@@ -245,9 +245,16 @@ class Rows:
         return self._rows(ast.Where, condition)
 
     @naming_keywords
-    def keep(self, count: int, *, by: float, per: object = None) -> Rows:
-        """Keeps the `count` rows with the greatest `by`; with `per`, that many for each value of that column."""
-        return self._rows(ast.Keep, count, by=by, per=per)
+    def keep(self, count: int, *, by: float | targets.Compare, per: object = None) -> Rows:
+        """Keeps the `count` rows with the greatest `by`; with `per`, that many for each value of that column.
+
+        With `qp.compare(…)` for `by` those are kept that tournaments find to be best.
+        """
+        if not isinstance(by, targets.Compare):
+            return self._rows(ast.Keep, count, by=by, per=per)
+        call = self._stage_call("keep")
+        self._composition.add(call.compare(by, per, ast.KeepTournament, count=call.expr("count", count, 0)))
+        return self
 
     @naming_keywords
     def first(self, count: int = 1, *, per: object = None) -> Rows:
@@ -255,16 +262,15 @@ class Rows:
         return self._rows(ast.First, count, per=per)
 
     @naming_keywords
-    def best(self, *, by: float | targets.Compare, per: object = None) -> Rows:
+    def best(self, *, by: float | targets.Compare, per: object = None, else_: object = None) -> Rows:
         """Keeps the row with the greatest `by`; with `per`, that of each value of that column.
 
-        With `qp.compare(…)` for `by` the row is kept that wins a tournament.
+        With `qp.compare(…)` for `by` the row is kept that wins a tournament. `else_`: see `vote`.
         """
         if not isinstance(by, targets.Compare):
-            return self._rows(ast.Best, by=by, per=per)
+            return self._rows(ast.Best, by=by, per=per, else_=else_)
         call = self._stage_call("best")
-        column = None if per is None else call.column("per", per)
-        self._composition.add(call.compare("by", by, column))
+        self._composition.add(call.compare(by, per, otherwise=call.maybe("else_", else_)))
         return self
 
     @naming_keywords
@@ -274,8 +280,14 @@ class Rows:
 
     @naming_keywords
     def order(self, *, by: object) -> Rows:
-        """Puts the rows in order, greatest number first, texts in that of the alphabet."""
-        return self._rows(ast.Order, by=by)
+        """Puts the rows in order, greatest number first, texts in that of the alphabet.
+
+        With `qp.compare(…)` for `by`, in the order in which they win against each other.
+        """
+        if not isinstance(by, targets.Compare):
+            return self._rows(ast.Order, by=by)
+        self._composition.add(self._stage_call("order").compare(by, None, ast.RoundRobin))
+        return self
 
     @naming_keywords
     def join(self, column: str, value: object, *, sep: str | None = None, per: object = None) -> str:
@@ -295,13 +307,16 @@ class Rows:
         equal: Equality = "text",
         decided: float | None = None,
         per: object = None,
+        else_: object = None,
     ) -> T:
         """Keeps one row of the value with the most votes, or the most weight. Returns the column.
 
         With `decided` the samples count in their order, up to where the winner is that sure to stay ahead. With `per`
-        there is a vote for each value of that column.
+        there is a vote for each value of that column. `else_` is the program's result where it would have none, behind
+        its last stage.
         """
-        return cast(T, self._column(ast.Vote, column, weight=weight, equal=equal, decided=decided, per=per))
+        named = {"weight": weight, "equal": equal, "decided": decided, "per": per, "else_": else_}
+        return cast(T, self._column(ast.Vote, column, **named))
 
     @naming_keywords
     def split(

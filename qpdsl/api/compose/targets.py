@@ -317,7 +317,7 @@ def passes(tests: str, *, timeout: float | None = None) -> VerifierTarget:
 
 @naming_keywords
 def compare(model: Model | str, question: Callable[[Any, Any], str], *, both: bool = True) -> Compare:
-    """`by=` of `best`: a tournament, in whose matches the model is asked which of two rows is better, "A" or "B".
+    """`by=` of `best`, `keep` and `order`: in matches of two rows the model is asked which is better, "A" or "B".
 
     `question` makes the question of the two rows: `lambda a, b: f"… A: {a.text} B: {b.text}"`. With `both` it is asked
     in both orders.

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from qpdsl import __version__
 from qpdsl.executor.checkpoint.model_digest import location_digest, tokens_digest
 from qpdsl.grammar.model_id import is_remote
-from qpdsl.grammar.source import Span
 from qpdsl.model_location import own_places
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 from qpdsl.planner.values.value import Value
@@ -112,9 +111,8 @@ def operators(nodes: Iterable[PhysicalOp]) -> list[Any]:
     """What a plan computes, as plain data: equal for equal programs, and with the files that a program read in it."""
     described: list[Any] = []
     for node in nodes:
-        values = {field.name: getattr(node.op, field.name) for field in fields(node.op)}
         # Where a word stands in the text is nothing of what it computes.
-        computing = {name: value for name, value in values.items() if not isinstance(value, Span)}
+        computing = {field.name: getattr(node.op, field.name) for field in fields(node.op) if field.compare}
         own = {name: repr(value) for name, value in computing.items() if name not in ("body", "arms")}
         inner = [operators(block) for block in (node.body, *node.arms)]
         described.append([type(node.op).__name__, own, inner])

@@ -152,3 +152,24 @@ def test_maps_and_reduces_over_a_list_without_a_conversation_of_its_own() -> Non
     program = f"{HEADER}{head}program p(problem: text) -> text {{\n{stages}\n return all\n}}"
     (result,) = run_all(compiled(program), [{"problem": texts(1)[0]}])
     assert result.error is None and str(result.value).startswith("1. 1 + 2: ") and "\n2. 3 + 4: " in str(result.value)
+
+
+def test_a_peek_may_make_several_rows_of_each_and_looks_at_those_of_one() -> None:
+    """What it draws of a row is what the row itself would go on with."""
+    begin = 'chat user=problem | generate llm n=3 stop="\\n" temperature=0.9 | let me = number()'
+    draw = "generate llm n=4 temperature=0.9 max_tokens=9"
+    peeked = f"{begin} | peek {{ {draw} | let m = mean(tokens) | let all_ = list(step) | where tokens > 9 | first }}"
+    looked = f"{begin} | {draw} | let m = mean(tokens per me) | let all_ = list(step per me) | first per me"
+    program = (HEADER + "program p(problem: text) -> text {{ {} | return problem }}").format
+    given = [{"problem": text} for text in texts(1)]
+    for naive in (True, False):
+        plans = [planned(program_of(program(stages)), naive=naive) for stages in (peeked, looked)]
+        results = [run_all(plan, given) for plan in plans]
+        for one, other in zip(*results, strict=True):
+            rows = [row.columns for row in one.rows]
+            assert [(row["m"], row["all_"]) for row in rows if row["m"] is not None] == [
+                (row.columns["m"], row.columns["all_"])
+                for row, own in zip(other.rows, rows, strict=True)
+                if own["m"] is not None
+            ]
+            assert len(rows) == 3 and any(row["m"] is not None for row in rows)

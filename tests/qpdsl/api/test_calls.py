@@ -39,8 +39,8 @@ def test_a_program_is_a_function(problem: str) -> None:
 
 def test_a_run_that_comes_to_nothing(problem: str) -> None:
     result = beam_search.run(problem, depth=1)
-    assert result.error == "no row has a value to return"
-    with pytest.raises(qp.RunError, match="no row has a value"):
+    assert result.error is not None and "`answer` is none: the regex of line" in result.error
+    with pytest.raises(qp.RunError, match="matched nothing"):
         _ = result.value
     with pytest.raises(qp.RunError) as caught:
         beam_search(problem, depth=1)
@@ -348,7 +348,7 @@ def test_a_result_shows_what_came_of_the_run(short: qp.Program[..., Any], proble
     (result,) = short.map([{"problem": problem, "n": 3, "id": "pens"}])
     assert repr(result).startswith(f"<result id='pens', value={result.value!r}, score=None, 3 rows, Tokens(prompt=")
     failed = beam_search.run(problem, depth=1)
-    assert "error='no row has a value to return'" in repr(failed)
+    assert "error='`answer` is none: " in repr(failed)
 
 
 def test_threads(short: qp.Program[..., Any], problem: str) -> None:
@@ -385,3 +385,36 @@ def test_code_that_a_model_writes_runs_only_where_the_caller_allows_it() -> None
         program("def f(): return 2")
     with qp.using(allow_code=True):
         assert [program(f"def f(): return {number}") for number in (2, 3)] == [1.0, 0.0]
+
+
+_NONE = "`a` is none: the regex of line 4 matched nothing"
+
+
+@pytest.mark.parametrize(
+    ("returns", "end", "given"),
+    [
+        ("text", "return a", _NONE),
+        ("{ a: text, n: int }", "return { a: a, n: tokens }", _NONE),
+        ("{ a: text?, n: int }", "return { a: a, n: tokens }", {"n": 3}),
+        ("text?", "return a", None),
+        ("text", 'return a else "none of {tokens}"', "none of 3"),
+        ("text", "vote a else q", "Go"),
+        ("text", 'where tokens > 9 | best by tokens else "short"', "short"),
+        ("{ a: text }", 'return { a: a } else { a: "" }', {"a": ""}),
+        ("text", "call inner(q) into c | return c", "of Go"),
+    ],
+)
+def test_a_result_that_would_be_none(returns: str, end: str, given: object) -> None:
+    text = f"""model llm = "zoo/counting"
+program p(q: text) -> {returns} {{
+  chat user=q | generate llm temperature=0 max_tokens=3
+  extract a = /never/
+  {end}
+}}
+program inner(x: text) -> text {{ let y = x | where y == "" | return y else "of" + " {{x}}" }}"""
+    program = qp.parse(text, "p")
+    if given is _NONE:
+        with pytest.raises(qp.RunError, match=_NONE):
+            program(q="Go")
+    else:
+        assert program(q="Go") == given

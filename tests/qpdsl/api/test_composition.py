@@ -312,7 +312,11 @@ def test_verifiers() -> None:
         rows.score(qp.valid_json(), of=qp.col.step, into="e")
         rows.score(qp.valid_json(Point), into="f")
         rows.score(qp.passes(qp.col.q, timeout=2), into="g")
-        rows.best(by=qp.compare(llm, lambda a, b: f"{qp.col.q} A {a.text} B {b['e']}", both=False), per="group")
+        rows.order(by=qp.compare(llm, lambda a, b: f"A {a.text} B {b.text}"))
+        rows.keep(3, by=qp.compare(llm, lambda a, b: f"A {a.text} B {b.text}"), per="group")
+        rows.best(
+            by=qp.compare(llm, lambda a, b: f"{qp.col.q} A {a.text} B {b['e']}", both=False), per="group", else_=""
+        )
 
     assert composed(stages).split("\n") == [
         'score prm of q given "What?" into a',
@@ -322,7 +326,9 @@ def test_verifiers() -> None:
         "score json of step into e",
         "score json(Point) into f",
         "score passes(q, timeout=2) into g",
-        'best by compare(llm, "{q} A {a.text} B {b.e}", both=false) per group',
+        'order by compare(llm, "A {a.text} B {b.text}")',
+        'keep 3 by compare(llm, "A {a.text} B {b.text}") per group',
+        'best by compare(llm, "{q} A {a.text} B {b.e}", both=false) per group else ""',
     ]
     with pytest.raises(qp.QpError, match=r"the question of `qp\.compare` is made of two rows"):
         composed(lambda rows: rows.best(by=qp.compare(llm, "Which is better?")))  # type: ignore[arg-type]

@@ -161,7 +161,7 @@ class SearchGenerator:
         return self.chance.choice(["1", "tokens", "-tokens", "logprob", *self.numbers, *self.numbers])
 
     def keep(self) -> str:
-        stage = self.chance.choice([f"keep {count} by" for count in (1, 2, 4)] + ["best by"])
+        stage = self.chance.choice([f"keep {count} by" for count in (1, 2, 4, "int(count() / 2) + 1")] + ["best by"])
         return f"{stage} {self.value()}{self.per()}"
 
     def per(self) -> str:
@@ -259,8 +259,10 @@ class SearchGenerator:
         return f"{stages}each e in {listed} {{ {' | '.join(self.stages(depth, 1) or [self.again()])} }}"
 
     def peek(self, depth: int) -> str:
-        inside = 'generate llm temperature=0 stop="." max_tokens=9'
-        return f"peek {{ {inside} | {self.score()} | {self.extract()} }}"
+        inside, end = 'generate llm temperature=0 stop="." max_tokens=9', ""
+        if len(self.texts) % 2:
+            inside, end = "generate llm n=2 max_tokens=9", " | first"
+        return f"peek {{ {inside} | {self.score()} | {self.extract()}{end} }}"
 
     def columns_alone(self) -> str:
         """A block that only makes columns, which nobody may read."""

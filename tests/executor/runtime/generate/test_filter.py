@@ -86,6 +86,16 @@ def test_all_its_plans_draw_the_same_tokens(seed: int) -> None:
             assert result.counts.get(name, 0) == one_by_one.counts.get(name, 0)
 
 
+def test_each_row_may_have_a_threshold_of_its_own() -> None:
+    """At temperature 0 a row is what it would be in a program of that threshold alone."""
+    sweep = "each t in [0.3, 0.9] {{ generate llm via filter(slm, {}) temperature=0 max_tokens=30 }}".format
+    rows = [{"problem": problem} for problem in texts(3)]
+    together = run_all(planned(lowered(sweep("t, by=margin"))), rows)
+    for index, threshold in enumerate(("0.3, by=margin", "0.9, by=margin")):
+        alone = run_all(planned(lowered(sweep(threshold))), rows)
+        assert [r.rows[index].generated.tokens for r in together] == [r.rows[index].generated.tokens for r in alone]
+
+
 def test_counts_say_who_drew_what_and_the_models_compute_nothing_twice() -> None:
     computed: dict[str, int] = {}
 

@@ -33,6 +33,17 @@ def test_top_k_puts_the_best_first_ties_go_to_the_earlier_row_and_none_is_last()
     assert paths(asyncio.run(top_k(everything, candidates, instance()))) == [2, 3, 0, 4, 1]
 
 
+def test_a_count_may_look_at_all_rows_and_nothing_is_asked_of_no_rows() -> None:
+    candidates = rows({"s": 4}, {"s": 1}, {"s": 3}, {"s": 2})
+    half, first_of = expr("int(count() * 0.5)"), expr("min(s)")
+    keep = ops.Keep(stage=0, span=NOWHERE, count=half, by=expr("s"))
+    assert paths(asyncio.run(top_k(keep, candidates, instance()))) == [0, 2]
+    assert paths(asyncio.run(first(ops.First(first_of, stage=0, span=NOWHERE), candidates, instance()))) == [0]
+    assert asyncio.run(top_k(keep, (), instance())) == ()
+    with pytest.raises(RowError, match="`keep` must be a whole number of at least 1, not 0"):
+        asyncio.run(top_k(keep, candidates[:1], instance()))
+
+
 def test_keep_per_column_keeps_the_best_of_each_value_in_the_order_first_seen() -> None:
     candidates = rows(
         {"g": 1, "s": 1}, {"g": 0, "s": 5}, {"g": 1, "s": 2}, {"g": None, "s": 0}, {"g": 0, "s": 5}, {"g": 1}

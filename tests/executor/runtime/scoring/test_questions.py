@@ -103,16 +103,20 @@ program p(problem: text, both: bool = true) -> text {
 """
 
 
+def chance_of(problem: str, a: str, b: str, both: bool) -> float:
+    """The chance of the first text to win against the second."""
+    ask = f"{problem} Which is better? A: {{}} B: {{}}".format
+    chance = shares(ask(a, b), "AB")[0]
+    return (chance + shares(ask(b, a), "AB")[1]) / 2 if both else chance
+
+
 def knockout(problem: str, rows: list[str], both: bool) -> str:
     """A tournament, match by match."""
     while len(rows) > 1:
         bye, rest = rows[: len(rows) % 2], rows[len(rows) % 2 :]
         winners = []
         for a, b in zip(rest[::2], rest[1::2], strict=True):
-            ask = f"{problem} Which is better? A: {{}} B: {{}}".format
-            chance = shares(ask(a, b), "AB")[0]
-            if both:
-                chance = (chance + shares(ask(b, a), "AB")[1]) / 2
+            chance = chance_of(problem, a, b, both)
             assert a == b or abs(chance - 0.5) > 1e-4
             winners.append(a if a == b or chance > 0.5 else b)
         rows = bye + winners
@@ -131,6 +135,29 @@ def test_a_tournament_is_won_match_by_match(both: bool, per: bool) -> None:
     assert [row.columns["text"] for row in run(program, problem=problem).rows] == expected
 
 
+def test_tournaments_keep_the_best_of_an_order_and_all_pairs_are_asked_about() -> None:
+    """What `order by compare` makes of rows is their order by chances; each further winner beats all that are left."""
+    problem = texts(1)[0]
+    everyone = TOURNAMENT[: TOURNAMENT.index("  best by")] + "}"
+    rows = [str(row.columns["text"]) for row in run(everyone, problem=problem).rows]
+    compared = 'by compare(llm, "{problem} Which is better? A: {a.text} B: {b.text}")'
+
+    def after(stage: str) -> list[str]:
+        program = everyone[: everyone.rindex("}")] + f"  {stage} {compared}\n}}"
+        return [str(row.columns["text"]) for row in run(program, problem=problem).rows]
+
+    sums = [sum(chance_of(problem, a, b, True) for at, b in enumerate(rows) if at != own) for own, a in enumerate(rows)]
+    ordered = [rows[at] for at in sorted(range(len(rows)), key=lambda at: -round(sums[at], 4))]
+    assert after("order") == ordered
+    assert after("keep 1") == after("best") and after("keep 9") == after("keep int(count())")
+    kept = after("keep 3")
+    assert kept == after("keep 9")[:3]
+    for place, winner in enumerate(kept):
+        # Wherever a beats b and b beats c, a beats c here, so that what is left loses to each that is kept.
+        others = [text for text in rows if text not in kept[: place + 1]]
+        assert all(chance_of(problem, winner, other, True) > 0.5 - 1e-4 for other in others)
+
+
 SEARCH = """
 program p(problem: text) -> text {
   chat user=problem
@@ -144,6 +171,8 @@ program p(problem: text) -> text {
   score equal(answer, "12", by=number) into right
   score json of answer into valid
   keep 3 by score + sure + valid
+  order by compare(llm, "{problem} A: {a.step} B: {b.step}", both=false)
+  keep 2 by compare(llm, "{problem} A: {a.text} B: {b.text}")
   best by compare(llm, "{problem} A: {a.text} B: {b.answer}")
 }
 """

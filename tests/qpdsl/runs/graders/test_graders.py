@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpdsl.errors import UserError
+from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.graders.grader import GraderError
 from qpdsl.runs.graders.known_graders import grader_named
 from qpdsl.runs.graders.number_answer import last_number
+from qpdsl.runs.row_outcome import outcome
 from tests.support.timing import assert_quick, cpu_seconds
 
 FOLDER = Path(__file__).parent
@@ -206,3 +208,19 @@ def test_no_answer_is_too_odd_to_be_graded(name: str, answer: str) -> None:
 def test_a_long_answer_is_graded_at_once(name: str, answer: str) -> None:
     grade = asyncio.run(grader_named(name).grade(answer, InputRow("1", {}, RIGHT[name])))
     assert grade.correct is (name == "choice" and answer.endswith("B"))
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "correct"),
+    [
+        ("12", {"answer": "12", "by": "llm"}, True),
+        ("12", {"answer": "13"}, False),
+        ("12", {"value": "12"}, False),
+        ({"answer": "12"}, {"answer": "12"}, True),
+        ({"answer": "12"}, {"answer": "12", "by": "llm"}, False),
+    ],
+)
+def test_the_answer_in_a_record_is_graded_where_no_record_is_right(reference: Any, answer: Any, correct: bool) -> None:
+    row, result = InputRow("1", {}, reference), InstanceResult(answer, None, (), 1, 2, 0, 0.1)
+    graded = asyncio.run(outcome(row, result, None, grader_named("equal"), with_rows=False))
+    assert graded.correct is correct and graded.answer == answer
