@@ -219,6 +219,9 @@ FINISHES = ("eos", "stop", "length", "match", "until", "context", "closed", "tho
 # What of a turn a `generate` writes, where not all of it: what the model thinks, or what it answers.
 Part = Literal["thought", "answer"]
 PARTS: tuple[Part, ...] = get_args(Part)
+# What becomes of the text that stopped a sample.
+StopText = Literal["keep", "drop"]
+STOP_TEXTS: tuple[StopText, ...] = get_args(StopText)
 # How the turns of a model are shown to it later: as its chat template has them, or in the tokens that were drawn.
 History = Literal["template", "tokens"]
 HISTORIES: tuple[History, ...] = get_args(History)

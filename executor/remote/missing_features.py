@@ -193,6 +193,9 @@ class _Walk:
         if op.constraint is not None and op.constraint.kind == "choice":
             # It is drawn here, by the log-probabilities of its options, which are features.
             return
+        for option in ("without", "min_tokens", *(name for name, _ in op.penalties)):
+            if getattr(op, option) is not None:
+                yield f"was not seen to heed `{option}`", f"leave out `{option}`, or use a local model"
         temperature = self._number(op.temperature)
         if able.own_temperature and temperature != 1:
             yield "takes no `temperature` but its own", "`temperature=1`, or another server"

@@ -33,7 +33,14 @@ from qpdsl.executor.remote.server.failures import ServerError, Unreachable
 from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
 from qpdsl.executor.remote.written_sample import WrittenSample, answer_of
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Calls, ConstraintKind, GenerateRequest, Request, Sample
+from qpdsl.executor.requests.request import (
+    Calls,
+    ConstraintKind,
+    GenerateRequest,
+    LogitProcessors,
+    Request,
+    Sample,
+)
 from qpdsl.executor.requests.ticket import Ticket
 
 # Servers take seeds of at most 31 bits, or are said to.
@@ -78,6 +85,8 @@ class ModelAtServer:
             "top_p": sampling.top_p not in (None, 1.0),
             "min_p": bool(sampling.min_p),
         }
+        if sampling.processors != LogitProcessors():
+            return "was not seen to heed penalties, biases, `min_tokens` or `without`"
         missing = [name for name, is_wanted in wanted.items() if is_wanted and not getattr(able, name)]
         if missing:
             return f"ignores `{missing[0]}`, as a probe of its server showed"

@@ -69,6 +69,30 @@ Bits: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
 @dataclass(frozen=True, slots=True)
+class LogitProcessors:
+    """What a row's own tokens do to its logits, in this order, before the temperature and the filters.
+
+    `bias` is added to the logits of ids. That of an id which stands in the prompt or was drawn is divided by
+    `repetition` where it is above 0, else multiplied by it (CTRL: Keskar et al., 2019, section 4.1; transformers'
+    RepetitionPenaltyLogitsProcessor). From that of one which was drawn k times k · `frequency` and `presence` are taken
+    (OpenAI's). `min_tokens` and `without` say again what a mask does: the sample does not end before so many tokens,
+    and these texts never appear in it.
+    """
+
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    without: tuple[str, ...] = ()
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether it changes logits, and does not only mask them."""
+        return self.repetition != 1 or self.presence != 0 or self.frequency != 0 or bool(self.bias)
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one token is drawn from the logits. Filters apply in the order top-k, top-p, min-p; None switches one off."""
 
@@ -76,6 +100,7 @@ class SamplingParams:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    processors: LogitProcessors = LogitProcessors()
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -288,10 +313,11 @@ class GenerateRequest:
 
     @property
     def features(self) -> frozenset[Feature]:
+        without = self.sampling.processors.without
         needed: dict[Feature, bool] = {
             "sampling": True,
             "seeds": not self.sampling.greedy,
-            self.held_to: self.mask is not None,
+            self.held_to: self.mask is not None and (self.constraint is not None or bool(without)),
             "early_exit": self.exit is not None,
             "confidence": self.confidence is not None,
             "figures": self.figures,

@@ -188,6 +188,8 @@ def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
             binder.check_part(stage, name)
     _check_thought(binder, stage)
     _check_stop(binder, stage)
+    _check_texts(binder, stage, "without", stage.without)
+    stage = _check_processors(binder, stage)
     constraint, schema = (None, None) if stage.target is None else _constraint(binder, stage, stage.target)
     via = _via(binder, stage, model.name)
     until = _until(binder, stage)
@@ -251,24 +253,55 @@ def _check_thought(binder: Binder, stage: ast.Generate) -> None:
 
 
 def _check_stop(binder: Binder, stage: ast.Generate) -> None:
-    if stage.stop is None:
+    _check_texts(binder, stage, "stop", stage.stop)
+    if stage.stop is None and stage.stop_text == "drop":
+        message = "`stop_text=drop` leaves out what stopped, but nothing stops this"
+        binder.scope.error("QP401", message, word_span(stage), "no `stop` here", help="give it a `stop`")
+
+
+def _check_texts(binder: Binder, stage: ast.Generate, name: str, value: ast.Expr | None) -> None:
+    """Checks an option that takes a text or a list of texts, and `stop` regexes too."""
+    if value is None:
         return
     entries: list[tuple[ast.Expr, ast.Expr | None, Span | None]]
-    if isinstance(stage.stop, ast.ListLiteral):
-        entries = [(item, item, None) for item in stage.stop.items]
+    if isinstance(value, ast.ListLiteral):
+        entries = [(item, item, None) for item in value.items]
         if not entries:
-            binder.scope.error("QP303", "a list of what stops cannot be empty", stage.stop.span)
+            what = "a list of what stops" if name == "stop" else f"the list of `{name}`"
+            binder.scope.error("QP303", f"{what} cannot be empty", value.span)
     else:
-        entries = [(stage.stop, *default_of(stage.stop, binder.scope.params))]
+        entries = [(value, *default_of(value, binder.scope.params))]
     for item, text, declared in entries:
-        if isinstance(item, ast.Regex):
+        if isinstance(item, ast.Regex) and name == "stop":
             _check_stop_pattern(binder, item)
             continue
-        listed = item is stage.stop and isinstance(item, ast.Name | ast.Path)
+        listed = item is value and isinstance(item, ast.Name | ast.Path)
         known = frozenset({"text", "[text]"} if listed else {"text"})
-        Typer(binder.scope, stage, "option", "`stop`").expect(item, known, "a text")
+        Typer(binder.scope, stage, "option", f"`{name}`").expect(item, known, "a text")
         if isinstance(text, ast.Template) and not "".join(map(str, text.parts)):
-            binder.scope.error("QP303", "a stop string cannot be empty", declared or item.span)
+            what = "a stop string" if name == "stop" else f"a text of `{name}`"
+            binder.scope.error("QP303", f"{what} cannot be empty", declared or item.span)
+
+
+def _check_processors(binder: Binder, stage: ast.Generate) -> ast.Generate:
+    """The stage without those of its options that change or mask logits and have no meaning there, which is reported."""
+    if stage.logit_bias is not None:
+        actual = Typer(binder.scope, stage, "option", "`logit_bias`").type(stage.logit_bias)
+        if actual != "unknown" and not actual.startswith("[{"):
+            message = f"`logit_bias` takes a list of records, found {actual}"
+            help = 'write it as `[{token: " Yes", bias: 2.0}]`'
+            binder.scope.error("QP209", message, stage.logit_bias.span, f"this is {actual}", help=help)
+    target = stage.target
+    if target is None:
+        return stage
+    chooses = isinstance(target, ast.ChoiceTarget | ast.OptionsTarget)
+    held = present(without=stage.without, min_tokens=stage.min_tokens)
+    for name, value in (*held, *(stage.penalties if chooses else ())):
+        message = f"`{name}` cannot stand beside `as choice`" if chooses else f"`{name}` cannot stand beside `as`"
+        note = "a choice draws no tokens" if chooses else "a form says by itself what is written, and where it ends"
+        why = (Label(target.span, "one of these is chosen" if chooses else "what is written"),)
+        binder.scope.error("QP401", message, value.span, "leave one of them out", secondary=why, notes=(note,))
+    return replace(stage, without=None, min_tokens=None)
 
 
 def _check_stop_pattern(binder: Binder, pattern: ast.Regex) -> None:

@@ -42,6 +42,8 @@ class RegexText:
 
 # What ends a sample: a text, a regex, or a list of them.
 Stop = str | RegexText | Sequence[str | RegexText]
+# What is added to the logits of tokens, which are texts or ids; or a list of records of a `token` and its `bias`.
+LogitBias = Mapping[str, float] | Mapping[int, float] | Sequence[Mapping[str, Any]]
 
 
 @final
