@@ -192,6 +192,7 @@ COMPARED = ("a", "b")
 VERIFIER_FORMS = {
     "judge": 'judge(MODEL, "rubric", LOW..HIGH) or judge(MODEL, "question") as int(LOW..HIGH)',
     "prob": 'prob(MODEL, "question", "Yes", "No")',
+    "likelihood": 'likelihood(MODEL, "question", TEXT)',
     "equal": "equal(ANSWER, REFERENCE, by=text|number|math)",
     "json": "json or json(SCHEMA)",
     "passes": "passes(TESTS, timeout=SECONDS)",

@@ -356,10 +356,25 @@ class Prob(Score):
 
     model: ModelRef = field(metadata=is_a("model"))
     question: Template = field(metadata=is_a("value", reads="row", template=True))
-    answers: tuple[Template, ...] = field(metadata=is_a("value", reads="row", template=True))
+    answers: tuple[Expr, ...] = field(metadata=is_a("value", reads="row"))
 
     def _check(self) -> None:
         require(bool(self.answers), "a probability is that of an answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihood(Prob):
+    """`likelihood(MODEL, "question", TEXT)`: the log-probability that a model answers the question with a text.
+
+    That of its tokens, without the end after them: their sum, mean or least. Nothing is drawn.
+    """
+
+    form = "likelihood"
+    usual = "sum"
+
+    def _check(self) -> None:
+        require(len(self.answers) == 1, "a likelihood is that of one text")
+        require(self.reduce in get_args(LogProbReduce), f"a likelihood has no `{self.reduce}`")
 
 
 @dataclass(frozen=True, slots=True)

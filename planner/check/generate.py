@@ -284,7 +284,7 @@ def _check_texts(binder: Binder, stage: ast.Generate, name: str, value: ast.Expr
 
 
 def _check_processors(binder: Binder, stage: ast.Generate) -> ast.Generate:
-    """The stage without those of its options that change or mask logits and have no meaning there, which is reported."""
+    """The stage without what masks its logits where that has no meaning, which is reported."""
     if stage.logit_bias is not None:
         actual = Typer(binder.scope, stage, "option", "`logit_bias`").type(stage.logit_bias)
         if actual != "unknown" and not actual.startswith("[{"):
@@ -367,7 +367,8 @@ def _bind_output(binder: Binder, stage: ast.Generate, schema: CompiledSchema | N
     if flow.spent is None:
         outdate_scores(binder, stage)
     spent = flow.spent or (stage if _finishes(binder, stage) else None)
-    binder.change(generated=True, fresh=False, spent=spent, thinking=stage.only == "thought")
+    written = flow.written | ({stage.into.id} if stage.into is not None else set())
+    binder.change(generated=True, fresh=False, spent=spent, thinking=stage.only == "thought", written=written)
 
 
 def _finishes(binder: Binder, stage: ast.Generate) -> bool:

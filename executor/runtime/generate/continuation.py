@@ -12,7 +12,7 @@ from qpdsl.executor.requests.drawing import ConfidenceFloor, DrawFigures
 from qpdsl.executor.requests.request import LogitProcessors, Sample, SamplingParams, Thought
 from qpdsl.executor.runtime.generate.thought import ThoughtWatch
 from qpdsl.executor.runtime.generate.turn import Think, Turn, turn_of
-from qpdsl.executor.runtime.instance.candidates import Generated, Row, ThoughtState
+from qpdsl.executor.runtime.instance.candidates import Generated, Row, ThoughtState, Written
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, checked
 from qpdsl.executor.runtime.operators.json_documents import spelt_in
 from qpdsl.executor.runtime.operators.valid_records import fault_of
@@ -236,6 +236,7 @@ class Continuation:
             least=_least(before, sample),
             figures=_figures(before, sample),
             thought=state,
+            written=before.written if op.into is None else {**before.written, op.into.id: _written(sample)},
         )
         columns = {
             **row.columns,
@@ -310,6 +311,15 @@ def thought_tokens(sample: Sample) -> int:
     if sample.thought is not None:
         return sample.thought
     return sample.watch.thought_tokens if isinstance(sample.watch, ThoughtWatch) else 0
+
+
+def _written(sample: Sample) -> Written:
+    """What is known of the draws of what it wrote, a thought before it aside."""
+    watch, figures, logprobs = sample.watch, sample.figures, sample.logprobs
+    if isinstance(watch, ThoughtWatch) and watch.answer and logprobs:
+        logprobs, figures = logprobs[watch.answer :], figures[watch.answer :]
+        return Written(sum(logprobs), len(logprobs), min(logprobs, default=None), figures)
+    return Written(sample.logprob, sample.size, _least(Generated(), sample), figures)
 
 
 def _least(before: Generated, sample: Sample) -> float | None:

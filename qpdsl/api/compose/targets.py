@@ -297,6 +297,11 @@ def prob(model: Model | str, question: str, answer: str, /, *others: str) -> Ver
     return VerifierTarget(ast.Prob, {"model": model, "question": question, "answers": (answer, *others)})
 
 
+def likelihood(model: Model | str, question: str, text: str, /) -> VerifierTarget:
+    """A verifier: the log-probability that the model answers the question with a text; `reduce` is of its tokens."""
+    return VerifierTarget(ast.Likelihood, {"model": model, "question": question, "answers": (text,)})
+
+
 @naming_keywords
 def equal(answer: object, reference: object, *, by: Equality = "text") -> VerifierTarget:
     """A verifier: 1 where both are the same answer, else 0, compared as texts, as numbers or as mathematics."""

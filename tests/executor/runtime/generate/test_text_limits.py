@@ -22,24 +22,25 @@ from tests.support.planner.lowered import program_of
 
 THINKS = 'model llm = "zoo/counting-thinker"\n'
 SMALL = f'{HEADER}model slm = "zoo/counting-mini"\n'
+BANNED = ("answer", "ox", " is")
 BANS = 'without=["answer", "ox", " is"]'
 PENALTIES = 'repetition_penalty=1.2 frequency_penalty=0.4 logit_bias=[{token: " The", bias: 1.5}]'
 # Stages, and the texts that none of their rows may have.
 WRITING = {
-    "free": (HEADER, f"generate llm n=2 temperature=1.0 {BANS} max_tokens=50", ("answer", "ox", " is")),
+    "free": (HEADER, f"generate llm n=2 temperature=1.0 {BANS} max_tokens=50", BANNED),
     "drafts": (
         HEADER,
         f"generate llm temperature=0.8 {BANS} max_tokens=50 draft ngram(tokens=4)",
-        ("answer", "ox", " is"),
+        BANNED,
     ),
     "filters": (
         SMALL,
         f"generate llm temperature=0.8 {BANS} max_tokens=50 via filter(slm, 0.8)",
-        ("answer", "ox", " is"),
+        BANNED,
     ),
-    "exits": (HEADER, f"generate llm temperature=0.8 {BANS} max_tokens=50 via amortized(0.5)", ("answer", "ox", " is")),
+    "exits": (HEADER, f"generate llm temperature=0.8 {BANS} max_tokens=50 via amortized(0.5)", BANNED),
     "pieces": (HEADER, 'repeat 20 {\n generate llm n=1 temperature=0 max_tokens=1 without="answer" \n }', ("answer",)),
-    "thinks": (THINKS, f"generate llm think=12 temperature=1.0 {BANS} max_tokens=40", ("answer", "ox", " is")),
+    "thinks": (THINKS, f"generate llm think=12 temperature=1.0 {BANS} max_tokens=40", BANNED),
     "least": (HEADER, 'generate llm n=2 temperature=1.0 min_tokens=40 stop="." max_tokens=60', ()),
     "penalties": (HEADER, f"generate llm n=4 temperature=0.8 {PENALTIES}", ()),
     "penalized drafts": (HEADER, f"generate llm n=2 temperature=0.8 {PENALTIES} draft ngram(tokens=4)", ()),
