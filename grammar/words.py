@@ -223,6 +223,9 @@ PARTS: tuple[Part, ...] = get_args(Part)
 # What becomes of the text that stopped a sample.
 StopText = Literal["keep", "drop"]
 STOP_TEXTS: tuple[StopText, ...] = get_args(StopText)
+# Which tokens samples begin with: drawn ones, or each with another of the likeliest.
+FirstTokens = Literal["drawn", "likeliest"]
+FIRST_TOKENS: tuple[FirstTokens, ...] = get_args(FirstTokens)
 # How the turns of a model are shown to it later: as its chat template has them, or in the tokens that were drawn.
 History = Literal["template", "tokens"]
 HISTORIES: tuple[History, ...] = get_args(History)

@@ -33,14 +33,7 @@ from qpdsl.executor.remote.server.failures import ServerError, Unreachable
 from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
 from qpdsl.executor.remote.written_sample import WrittenSample, answer_of
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import (
-    Calls,
-    ConstraintKind,
-    GenerateRequest,
-    LogitProcessors,
-    Request,
-    Sample,
-)
+from qpdsl.executor.requests.request import Calls, ConstraintKind, GenerateRequest, Request, Sample
 from qpdsl.executor.requests.ticket import Ticket
 
 # Servers take seeds of at most 31 bits, or are said to.
@@ -74,9 +67,13 @@ class ModelAtServer:
             return f"takes {able.context} tokens, and the context has {request.length}"
         if (drawn := request.generation) is None:
             return None
-        if drawn.mask is not None and drawn.constraint is None:
+        if drawn.mask is not None and drawn.constraint is None and not drawn.sampling.processors.min_tokens:
             return "cannot be constrained without the text of the grammar"
-        if drawn.mask is not None and drawn.held_to not in self._held_after(drawn.prompt):
+        if (
+            drawn.mask is not None
+            and drawn.constraint is not None
+            and drawn.held_to not in self._held_after(drawn.prompt)
+        ):
             return "holds only answers to constraints, and no thought has ended before this one"
         sampling = drawn.sampling
         wanted = {
@@ -85,8 +82,13 @@ class ModelAtServer:
             "top_p": sampling.top_p not in (None, 1.0),
             "min_p": bool(sampling.min_p),
         }
-        if sampling.processors != LogitProcessors():
-            return "was not seen to heed penalties, biases, `min_tokens` or `without`"
+        processors = sampling.processors
+        if lacking := [name for name in processors.given if name not in self.dialect.processors]:
+            return f"has no `{lacking[0]}`"
+        if drawn.rank is not None:
+            return "has no `first_tokens=likeliest`"
+        if drawn.drawn and (processors.presence or processors.frequency):
+            return "would count what a sample has drawn before as its prompt, and penalties are of what it draws"
         missing = [name for name, is_wanted in wanted.items() if is_wanted and not getattr(able, name)]
         if missing:
             return f"ignores `{missing[0]}`, as a probe of its server showed"

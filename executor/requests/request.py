@@ -87,6 +87,19 @@ class LogitProcessors:
     without: tuple[str, ...] = ()
 
     @property
+    def given(self) -> tuple[str, ...]:
+        """The options that do something, as programs call them; the first ones change logits, and do not only mask."""
+        options = {
+            "repetition_penalty": self.repetition != 1,
+            "presence_penalty": self.presence != 0,
+            "frequency_penalty": self.frequency != 0,
+            "logit_bias": bool(self.bias),
+            "min_tokens": self.min_tokens > 0,
+            "without": bool(self.without),
+        }
+        return tuple(name for name, given in options.items() if given)
+
+    @property
     def adjusts(self) -> bool:
         """Whether it changes logits, and does not only mask them."""
         return self.repetition != 1 or self.presence != 0 or self.frequency != 0 or bool(self.bias)
@@ -218,6 +231,7 @@ class GenerateRequest:
     the clock of `time.perf_counter`, None for since the request came (see `latencies.py`). `watch` and `mask` make a
     fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an `exit`, tokens may be drawn
     before the model's last layer. With a `confidence`, a sample ends before the first token that does not stand by it.
+    With a `rank`, the first token of sample i is the one of rank `rank` + i, from 0, and only the others are drawn.
     With a `floor`, it ends with the token that falls under it, unless the model ends it there.
     `priority`: see `Priority`. With `cached`, the request may use what the engine computed for others, and they may use
     what is computed for it. With `lead`, the first sample goes alone until it has its first token or has ended, so that
@@ -257,6 +271,7 @@ class GenerateRequest:
     logprobs: bool = True
     figures: bool = False
     floor: ConfidenceFloor | None = None
+    rank: int | None = None
     constraint: SampleConstraint | None = None
     stops: tuple[str, ...] = ()
     lead: bool = False
@@ -313,11 +328,12 @@ class GenerateRequest:
 
     @property
     def features(self) -> frozenset[Feature]:
-        without = self.sampling.processors.without
+        # A least length is no constraint: servers may have it, and hold to none.
+        least_alone = self.constraint is None and self.sampling.processors.given == ("min_tokens",)
         needed: dict[Feature, bool] = {
             "sampling": True,
             "seeds": not self.sampling.greedy,
-            self.held_to: self.mask is not None and (self.constraint is not None or bool(without)),
+            self.held_to: self.mask is not None and not least_alone,
             "early_exit": self.exit is not None,
             "confidence": self.confidence is not None,
             "figures": self.figures,

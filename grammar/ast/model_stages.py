@@ -27,6 +27,7 @@ from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import (
     DRAW_FIGURES,
     DRAW_REDUCES,
+    FIRST_TOKENS,
     HISTORIES,
     JUDGE_REDUCES,
     PARTS,
@@ -36,6 +37,7 @@ from qpdsl.grammar.words import (
     DrawFigure,
     DrawReduce,
     Equality,
+    FirstTokens,
     History,
     JudgeReduce,
     LogProbReduce,
@@ -143,7 +145,8 @@ class Generate(Stage):
     on to the context's end. `into` names a column for this call's text. What is left out is None; of an operator `n`
     and `temperature` are there.
 
-    `stop_text` says whether what stopped stays in the text. `without` are texts that never appear, and before
+    With `first_tokens` "likeliest" sample i begins with the token of rank i, and goes on by itself (CoT-decoding: Wang
+    and Zhou, 2024). `stop_text` says whether what stopped stays in the text. `without` are texts that never appear, and before
     `min_tokens` nothing ends the sample. `logit_bias` is a list of records of a `token` and its `bias`.
 
     `think` is for a model that thinks before it answers: whether it does, how hard, or for how many tokens at most,
@@ -159,7 +162,7 @@ class Generate(Stage):
 
     word = "generate"
     usage = (
-        "generate MODEL n= temperature= top_p= top_k= min_p= repetition_penalty= presence_penalty= "
+        "generate MODEL n= first_tokens=drawn|likeliest temperature= top_p= top_k= min_p= repetition_penalty= presence_penalty= "
         "frequency_penalty= logit_bias= stop= stop_text=keep|drop without= min_tokens= max_tokens= think= only= "
         "as … via … draft … until … into …"
     )
@@ -170,6 +173,10 @@ class Generate(Stage):
     model: ModelRef = field(metadata=is_a("model"))
     n: Expr | None = field(
         default=None, metadata=is_number("n=", Range("int", 1, MAX_ROWS), "n", reads="option", auto=True)
+    )
+    first_tokens: FirstTokens = field(
+        default="drawn",
+        metadata=is_a("word", "first_tokens=", words=FIRST_TOKENS, code="QP129", what="`drawn` or `likeliest`"),
     )
     temperature: Expr | None = field(
         default=None, metadata=is_number("temperature=", Range("float", 0), "temperature", reads="option")
@@ -213,6 +220,7 @@ class Generate(Stage):
     def _check(self) -> None:
         require(self.like in (None, "search_and_learn"), f"there are no conventions of `{self.like}`")
         filters = isinstance(self.via, Filter)
+        require(self.first_tokens == "drawn" or not (self.constraint or self.via), "likeliest tokens are the model's")
         require(not (self.holds_text and self.constraint), "a text is held to a form, or free but for some texts")
         chooses = self.constraint is not None and self.constraint.kind == "choice"
         require(not filters or not chooses, "a `generate` that filters draws tokens, it does not choose")

@@ -292,6 +292,10 @@ def _check_processors(binder: Binder, stage: ast.Generate) -> ast.Generate:
             help = 'write it as `[{token: " Yes", bias: 2.0}]`'
             binder.scope.error("QP209", message, stage.logit_bias.span, f"this is {actual}", help=help)
     target = stage.target
+    if stage.first_tokens != "drawn" and (other := target or stage.via) is not None:
+        message = f"`first_tokens=likeliest` cannot stand beside `{'as' if target else 'via'}`"
+        binder.scope.error("QP401", message, word_span(stage), "leave one of them out", (Label(other.span, "this"),))
+        stage = replace(stage, first_tokens="drawn")
     if target is None:
         return stage
     chooses = isinstance(target, ast.ChoiceTarget | ast.OptionsTarget)
@@ -301,7 +305,7 @@ def _check_processors(binder: Binder, stage: ast.Generate) -> ast.Generate:
         note = "a choice draws no tokens" if chooses else "a form says by itself what is written, and where it ends"
         why = (Label(target.span, "one of these is chosen" if chooses else "what is written"),)
         binder.scope.error("QP401", message, value.span, "leave one of them out", secondary=why, notes=(note,))
-    return replace(stage, without=None, min_tokens=None)
+    return replace(stage, without=None, min_tokens=None) if held else stage
 
 
 def _check_stop_pattern(binder: Binder, pattern: ast.Regex) -> None:
@@ -487,6 +491,8 @@ def _warn_uncut(binder: Binder, stage: ast.Generate) -> None:
 def _warn_greedy(binder: Binder, stage: ast.Generate) -> None:
     n, temperature = default_of(stage.n, binder.scope.params)[0], default_of(stage.temperature, {})[0]
     if not (isinstance(n, ast.Literal) and isinstance(temperature, ast.Literal)) or temperature.value != 0:
+        return
+    if stage.first_tokens != "drawn":
         return
     if isinstance(n.value, int) and n.value > 1 and stage.n is not None and stage.temperature is not None:
         message = f"{n.value} samples at temperature 0 are {n.value} times the same text"

@@ -58,7 +58,9 @@ class StateAccess:
     changes: Parts = _NOTHING
 
 
-_SETS: StateAccess = StateAccess(frozenset({"context", "text", "sampled", "thought"}), PARTS - {"path", "written"})
+_SETS: StateAccess = StateAccess(
+    frozenset({"context", "text", "sampled", "thought", "written"}), PARTS - {"path", "written"}
+)
 # What a `generate` goes on from after a `say` are other tokens.
 _SAYS = StateAccess(
     frozenset({"text", "said", "thought"}), GENERATED - {"model", "logprob", "sampled", "least", "figures", "written"}

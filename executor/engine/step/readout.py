@@ -20,7 +20,7 @@ from qpdsl.executor.engine.step.device_head import DeviceHead, lines_of
 from qpdsl.executor.engine.step.draws import Draw, Masks, drawn_by
 from qpdsl.executor.engine.step.planned_reads import PendingRead, confidences_of, figures_of, joined_rows, plan_reads
 from qpdsl.executor.engine.step.routed_head import RoutedHead
-from qpdsl.executor.engine.step.sampler import DeviceSampler, SampledTokens, Sampler
+from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, DeviceSampler, SampledTokens, Sampler
 from qpdsl.executor.engine.step.token_head import HeadDraws, TokenHead
 from qpdsl.executor.kernels.plain.head_twins import allowed
 from qpdsl.executor.requests.drawing import DrawFigures
@@ -223,16 +223,19 @@ class Readout:
             by_kernel = self._sampler.planned(*drawn_by(draws), planned.places, self._model.head.width, parcel)
         figures = any(draw.figures for draw in draws)
         confidences = not all(map(_by_probability, draws))
+        ranked = [(index, draw.rank) for index, draw in enumerate(draws) if draw.rank is not None]
         margins = parcel.add([np.array([draw.confidence == "margin" for draw in draws])] if confidences else [])
 
         def drawn() -> SampledTokens:
             logits = planned.logits()
             if by_kernel is not None:
                 sampled = by_kernel(logits, planned.mask())
-            if by_kernel is None or figures or confidences:
+            if by_kernel is None or figures or confidences or ranked:
                 logits = planned.masked(logits)
             if by_kernel is None:
                 sampled = self.drawn(logits, draws)
+            for index, rank in ranked:
+                sampled = _with_rank(sampled, logits[index], index, rank)
             if figures:
                 sampled = sampled._replace(figures=figures_of(logits))
             if confidences:
@@ -342,7 +345,19 @@ def _needs_logits(draw: Draw) -> bool:
     So does one whose logits are changed: what screens ids, or reads those of a mask alone, goes by the model's own.
     """
     filtered = draw.params.filtered and not draw.params.greedy
-    return draw.figures or draw.confidence == "entropy" or filtered or draw.adjustment is not None
+    changed = draw.adjustment is not None or draw.rank is not None
+    return draw.figures or draw.confidence == "entropy" or filtered or changed
+
+
+def _with_rank(sampled: SampledTokens, logits: torch.Tensor, index: int, rank: int) -> SampledTokens:
+    """With the id of a rank for one draw, by its masked logits [V]; of equal ones the first comes first."""
+    values, order = logits.double().sort(descending=True, stable=True)
+    rank = min(rank, len(values) - 1)
+    apart = values[max(0, rank - 1) : rank + 2].diff().abs()
+    sampled.tokens[index] = order[rank]
+    sampled.logprobs[index] = (values[rank] - values.logsumexp(dim=-1)).float()
+    sampled.near_ties[index] = (apart < NEAR_TIE_GAP).any()
+    return sampled
 
 
 def _by_probability(draw: Draw) -> bool:

@@ -181,7 +181,8 @@ class Sampling:
     def distinct(self, continuation: Continuation) -> int:
         """How many samples of a row are drawn; the others are copies."""
         options = continuation.options
-        return 1 if self.strategy.collapse and options.params.greedy else options.count
+        alike = options.params.greedy and self.op.first_tokens == "drawn"
+        return 1 if self.strategy.collapse and alike else options.count
 
     def mask_of(self, continuation: Continuation) -> Callable[[], Mask] | None:
         """What makes the masks of a row's samples; None where every id may come. Raises RowError."""
@@ -262,7 +263,8 @@ class Sampling:
             continuation.floor,
         )
         for index, sample in enumerate(samples, first):
-            key = 0 if options.params.greedy and self.op.via is None else continuation.keys[index]
+            alike = options.params.greedy and self.op.via is None and self.op.first_tokens == "drawn"
+            key = 0 if alike else continuation.keys[index]
             mark = (self.model.name, continuation.prompt, options.params, *ends, key)
             instance.drawn.add(mark)
             tokens += sample.size if mark in instance.drawn_before else 0
@@ -389,6 +391,7 @@ class Sampling:
             logprobs=self.strategy.logprobs or self.instance.watched,
             figures=self.strategy.figures,
             floor=continuation.floor,
+            rank=first if self.op.first_tokens == "likeliest" and not continuation.drawn else None,
             constraint=_constraint(self.op) if self.mask is not None else None,
             stops=() if stop is None or stop.least or beyond else stop.texts,
             lead=self.strategy.lead and not first and len(keys) > 1,

@@ -22,6 +22,7 @@ from qpdsl.grammar.words import (
     ROLES,
     SEARCH_METHODS,
     Equality,
+    FirstTokens,
     History,
     JudgeReduce,
     Part,
@@ -78,6 +79,7 @@ class GenerateKeywords(TypedDict, total=False):
     """The keywords of `generate` other than `as_`, for type checkers: the overloads share them."""
 
     n: int | None
+    first_tokens: FirstTokens
     temperature: float | None
     top_p: float | None
     top_k: int | None
@@ -164,6 +166,7 @@ class Rows:
         model: targets.Model | str,
         *,
         n: int | None = None,
+        first_tokens: FirstTokens = "drawn",
         temperature: float | None = None,
         top_p: float | None = None,
         top_k: int | None = None,
@@ -187,6 +190,7 @@ class Rows:
     ) -> Any:
         """Each row becomes `n` rows, each continued with text of the model. Returns the text.
 
+        With `first_tokens="likeliest"` each of the samples begins with another of the `n` likeliest tokens.
         Penalties are those of transformers and OpenAI; `logit_bias` maps tokens, as texts or ids, to what is added to
         their logits. `without` are texts that never appear, and the sample has `min_tokens` at least; with
         `stop_text="drop"` what stopped it is left out.
@@ -202,7 +206,7 @@ class Rows:
             logit_bias = [{"token": token, "bias": bias} for token, bias in logit_bias.items()]
         options |= {"repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty}
         options |= {"frequency_penalty": frequency_penalty, "logit_bias": logit_bias, "stop_text": stop_text}
-        options |= {"without": without, "min_tokens": min_tokens}
+        options |= {"without": without, "min_tokens": min_tokens, "first_tokens": first_tokens}
         options |= {"max_tokens": max_tokens, "think": think, "only": only}
         clauses = {"as_": as_, "via": via, "draft": draft, "until": until, "into": into}
         return self._column(ast.Generate, model, **options, **clauses)

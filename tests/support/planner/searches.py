@@ -148,7 +148,8 @@ class SearchGenerator:
         verifiers += ["length", 'judge(llm, "Rate.", 1..5) given problem']
         if column == "t":
             verifiers += ["orm given problem", "logprob", "logprob reduce=mean", "rank"]
-            verifiers += ["logprob reduce=min", "entropy"]
+            verifiers += ["logprob reduce=min", "entropy", 'likelihood(llm, "What?", text) reduce=mean']
+            verifiers += ["logprob of piece"] if "piece" in self.texts and pick.random() < 0.5 else []
         return f"score {pick.choice(verifiers)} into {column}"
 
     def where(self) -> str:

@@ -46,6 +46,7 @@ WRITING = {
     "penalized drafts": (HEADER, f"generate llm n=2 temperature=0.8 {PENALTIES} draft ngram(tokens=4)", ()),
     "penalized filter": (SMALL, f"generate llm n=2 temperature=0.8 {PENALTIES} via filter(slm, 0.8)", ()),
     "penalized form": (HEADER, f"generate llm n=3 as /\\d{{1,3}} units/ temperature=1.0 {PENALTIES}", ()),
+    "ranks": (HEADER, "generate llm n=4 first_tokens=likeliest temperature=0 draft ngram(tokens=3)", ()),
     "dropped": (HEADER, 'repeat 3 {\n generate llm stop=["oxes", /\\d\\./] stop_text=drop temperature=0.7\n }', ()),
 }
 
