@@ -314,7 +314,7 @@ class ModelRunner:
             Draw(
                 *(row + index, params, key, drawn + len(path), allowed + index if allowed >= 0 else -1, *rest),
                 adjustment_of(request, (*own, *path)) if adjusts else None,
-                None if request.rank is None or own or path else request.rank + sample.index,
+                None if request.rank is None or drawn or path else request.rank + sample.index,
             )
             for index, path in enumerate(paths)
         ]

@@ -146,8 +146,8 @@ class Generate(Stage):
     and `temperature` are there.
 
     With `first_tokens` "likeliest" sample i begins with the token of rank i, and goes on by itself (CoT-decoding: Wang
-    and Zhou, 2024). `stop_text` says whether what stopped stays in the text. `without` are texts that never appear, and before
-    `min_tokens` nothing ends the sample. `logit_bias` is a list of records of a `token` and its `bias`.
+    and Zhou, 2024). `stop_text` says whether what stopped stays in the text. `without` are texts that never appear, and
+    before `min_tokens` nothing ends the sample. `logit_bias` is a list of records of a `token` and its `bias`.
 
     `think` is for a model that thinks before it answers: whether it does, how hard, or for how many tokens at most,
     after which the answer is made to follow. `max_tokens` and `stop` are the answer's. `only` is "thought" where the
@@ -162,9 +162,9 @@ class Generate(Stage):
 
     word = "generate"
     usage = (
-        "generate MODEL n= first_tokens=drawn|likeliest temperature= top_p= top_k= min_p= repetition_penalty= presence_penalty= "
-        "frequency_penalty= logit_bias= stop= stop_text=keep|drop without= min_tokens= max_tokens= think= only= "
-        "as … via … draft … until … into …"
+        "generate MODEL n= temperature= top_p= top_k= min_p= first_tokens=drawn|likeliest repetition_penalty= "
+        "presence_penalty= frequency_penalty= logit_bias= stop= stop_text=keep|drop without= min_tokens= max_tokens= "
+        "think= only= as … via … draft … until … into …"
     )
     first = "a model"
     also = ("sample", "complete")
@@ -173,10 +173,6 @@ class Generate(Stage):
     model: ModelRef = field(metadata=is_a("model"))
     n: Expr | None = field(
         default=None, metadata=is_number("n=", Range("int", 1, MAX_ROWS), "n", reads="option", auto=True)
-    )
-    first_tokens: FirstTokens = field(
-        default="drawn",
-        metadata=is_a("word", "first_tokens=", words=FIRST_TOKENS, code="QP129", what="`drawn` or `likeliest`"),
     )
     temperature: Expr | None = field(
         default=None, metadata=is_number("temperature=", Range("float", 0), "temperature", reads="option")
@@ -187,6 +183,10 @@ class Generate(Stage):
     top_k: Expr | None = field(default=None, metadata=is_number("top_k=", Range("int", 1), "top_k", reads="option"))
     min_p: Expr | None = field(
         default=None, metadata=is_number("min_p=", Range("float", 0, 1, open_high=True), "min_p", reads="option")
+    )
+    first_tokens: FirstTokens = field(
+        default="drawn",
+        metadata=is_a("word", "first_tokens=", words=FIRST_TOKENS, code="QP129", what="`drawn` or `likeliest`"),
     )
     repetition_penalty: Expr | None = field(default=None, metadata=_penalty("repetition_penalty", 0, 10, open_low=True))
     presence_penalty: Expr | None = field(default=None, metadata=_penalty("presence_penalty", -2, 2))

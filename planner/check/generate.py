@@ -293,8 +293,9 @@ def _check_processors(binder: Binder, stage: ast.Generate) -> ast.Generate:
             binder.scope.error("QP209", message, stage.logit_bias.span, f"this is {actual}", help=help)
     target = stage.target
     if stage.first_tokens != "drawn" and (other := target or stage.via) is not None:
+        why = (Label(other.span, "this says what is written too"),)
         message = f"`first_tokens=likeliest` cannot stand beside `{'as' if target else 'via'}`"
-        binder.scope.error("QP401", message, word_span(stage), "leave one of them out", (Label(other.span, "this"),))
+        binder.scope.error("QP401", message, word_span(stage), "leave one of them out", secondary=why)
         stage = replace(stage, first_tokens="drawn")
     if target is None:
         return stage
