@@ -364,7 +364,7 @@ class Prob(Score):
 
     model: ModelRef = field(metadata=is_a("model"))
     question: Template = field(metadata=is_a("value", reads="row", template=True))
-    answers: tuple[Expr, ...] = field(metadata=is_a("value", reads="row"))
+    answers: tuple[Expr, ...] = field(metadata=is_a("value", reads="row", template=True))
 
     def _check(self) -> None:
         require(bool(self.answers), "a probability is that of an answer")

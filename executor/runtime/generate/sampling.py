@@ -189,7 +189,7 @@ class Sampling:
         rules, marks = continuation.options.params.processors, self.model.thought_marks
         if not self.model.own_tokens or not (rules.without or rules.min_tokens):
             return self.mask
-        ends = set(self.model.eos)
+        ends = self.model.eos
         if self.op.only == "thought" and marks is not None:
             ends |= marks.ends
         try:

@@ -201,7 +201,14 @@ class Rows:
         False means that nothing does. `until` ends a row as soon as its confidence falls:
         `until=qp.confidence(window=64) < bar`.
         """
-        options = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "stop": stop}
+        options: dict[str, Any] = {
+            "n": n,
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "min_p": min_p,
+            "stop": stop,
+        }
         if isinstance(logit_bias, Mapping):
             logit_bias = [{"token": token, "bias": bias} for token, bias in logit_bias.items()]
         options |= {"repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty}
