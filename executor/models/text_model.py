@@ -112,9 +112,14 @@ class TextModel:
         return [(own.bytes_of(id) or shown.bytes_of(id)) if shown.shows(id) else b"" for id in range(self.width)]
 
     @cached_property
-    def banned(self) -> dict[tuple[str, ...], BannedTexts]:
-        """What ids complete texts that may not appear, by the texts."""
+    def _banned(self) -> dict[tuple[str, ...], BannedTexts]:
         return {}
+
+    def banned(self, texts: tuple[str, ...]) -> BannedTexts:
+        """The ids that complete texts which may not appear. Raises ConstraintError."""
+        if texts not in self._banned:
+            self._banned[texts] = BannedTexts(self.token_bytes, self.tokenizer.get_added_vocab(), texts)
+        return self._banned[texts]
 
     @cached_property
     def most_characters(self) -> int:

@@ -8,28 +8,24 @@ special token that is written like one of the texts.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from qpdsl.executor.requests.request import Bits
 
-if TYPE_CHECKING:
-    from qpdsl.executor.models.text_model import TextModel
-
 
 class BannedTexts:
-    """The ids that complete one of some texts, for a model."""
+    """The ids that complete one of some texts: of `token_bytes`, the bytes of each, and of `added` tokens by name."""
 
-    def __init__(self, model: TextModel, texts: tuple[str, ...]) -> None:
-        self.token_bytes = model.token_bytes
-        self._words = -(-model.width // 32)
+    def __init__(self, token_bytes: Sequence[bytes], added: Mapping[str, int], texts: tuple[str, ...]) -> None:
+        self.token_bytes = token_bytes
+        self._words = -(-len(token_bytes) // 32)
         self._sorted = sorted((data, id) for id, data in enumerate(self.token_bytes) if data)
         self._texts = [text.encode() for text in texts]
         self.reach = max(map(len, self._texts), default=1) - 1
         whole = {id for data, id in self._sorted if any(text in data for text in self._texts)}
-        whole |= {id for text, id in model.tokenizer.get_added_vocab().items() if text in texts}
+        whole |= {id for text, id in added.items() if text in texts}
         self._free = ~self.bits(whole)
         self._behind: dict[bytes, Bits] = {}
 
@@ -104,19 +100,12 @@ class TextMask:
         return held if self._left > 0 and held.any() else allowed
 
 
-def text_masks(
-    model: TextModel, without: tuple[str, ...], least: int, earlier: Sequence[int], ends: frozenset[int]
-) -> Callable[[], TextMask]:
-    """Makes a fresh mask for each sample behind the tokens `earlier`, which one of `ends` ends.
-
-    Raises ConstraintError.
-    """
-    if without not in model.banned:
-        model.banned[without] = BannedTexts(model, without)
-    banned, last = model.banned[without], b""
+def text_masks(banned: BannedTexts, least: int, earlier: Sequence[int], ends: frozenset[int]) -> Callable[[], TextMask]:
+    """Makes a fresh mask for each sample behind the tokens `earlier`, which one of `ends` ends."""
+    last = b""
     for token in reversed(earlier):
         if len(last) >= banned.reach:
             break
         last = banned.token_bytes[token] + last
-    every, end_bits = banned.bits(range(model.width)), banned.bits(ends)
+    every, end_bits = banned.bits(range(len(banned.token_bytes))), banned.bits(ends)
     return lambda: TextMask(banned, every, end_bits, last, least)

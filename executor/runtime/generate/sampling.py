@@ -193,9 +193,10 @@ class Sampling:
         if self.op.only == "thought" and marks is not None:
             ends |= marks.ends
         try:
-            return text_masks(self.model, rules.without, rules.min_tokens, continuation.turn.text, ends)
+            banned = self.model.banned(rules.without)
         except ConstraintError as error:
             raise RowError(f"`without` with model `{self.model.name}`: {error}") from error
+        return text_masks(banned, rules.min_tokens, continuation.turn.text, ends)
 
     def watched(self, continuation: Continuation) -> bool:
         """Whether anything depends on a sample's text while it grows."""
