@@ -197,6 +197,7 @@ COMPARED = ("a", "b")
 VERIFIER_FORMS = {
     "judge": 'judge(MODEL, "rubric", LOW..HIGH) or judge(MODEL, "question") as int(LOW..HIGH)',
     "prob": 'prob(MODEL, "question", "Yes", "No")',
+    "likelihood": 'likelihood(MODEL, "question", TEXT)',
     "equal": "equal(ANSWER, REFERENCE, by=text|number|math)",
     "json": "json or json(SCHEMA)",
     "passes": "passes(TESTS, timeout=SECONDS)",
@@ -224,6 +225,12 @@ FINISHES = ("eos", "stop", "length", "match", "until", "context", "closed", "tho
 # What of a turn a `generate` writes, where not all of it: what the model thinks, or what it answers.
 Part = Literal["thought", "answer"]
 PARTS: tuple[Part, ...] = get_args(Part)
+# What becomes of the text that stopped a sample.
+StopText = Literal["keep", "drop"]
+STOP_TEXTS: tuple[StopText, ...] = get_args(StopText)
+# Which tokens samples begin with: drawn ones, or each with another of the likeliest.
+FirstTokens = Literal["drawn", "likeliest"]
+FIRST_TOKENS: tuple[FirstTokens, ...] = get_args(FirstTokens)
 # How the turns of a model are shown to it later: as its chat template has them, or in the tokens that were drawn.
 History = Literal["template", "tokens"]
 HISTORIES: tuple[History, ...] = get_args(History)

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import filter as filter
     from qpdsl.api.compose.targets import judge as judge
     from qpdsl.api.compose.targets import lark as lark
+    from qpdsl.api.compose.targets import likelihood as likelihood
     from qpdsl.api.compose.targets import logprob as logprob
     from qpdsl.api.compose.targets import loss as loss
     from qpdsl.api.compose.targets import model as model

@@ -16,6 +16,7 @@ from qpdsl.executor.engine.exit.exit_steps import ExitOutcome, ExitSource, ExitS
 from qpdsl.executor.engine.memory.sequence import Chunk, Proposal, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.scheduler import Scheduler
+from qpdsl.executor.engine.step.adjustments import adjustment_of
 from qpdsl.executor.engine.step.backends import ForwardOutput, StepBackend
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.mask_filler import Filling, MaskFiller
@@ -307,12 +308,15 @@ class ModelRunner:
         measure = None if request.confidence is None else request.confidence.by
         screened = not request.logprobs and leave is None and measure is None
         rest = (request.sparse, leave, request.route, measure, screened, request.figures)
-        if proposal is None:
-            return [Draw(row, params, key, drawn, allowed, *rest)]
-        depths = [0, *(depth + 1 for depth in proposal.depths)]
+        adjusts, own = params.processors.adjusts, sample.tokens[sample.prompt_length :]
+        paths: list[tuple[int, ...]] = [()] if proposal is None else [(), *proposal.paths]
         return [
-            Draw(row + index, params, key, drawn + depth, allowed + index if allowed >= 0 else -1, *rest)
-            for index, depth in enumerate(depths)
+            Draw(
+                *(row + index, params, key, drawn + len(path), allowed + index if allowed >= 0 else -1, *rest),
+                adjustment_of(request, (*own, *path)) if adjusts else None,
+                None if request.rank is None or drawn or path else request.rank + sample.index,
+            )
+            for index, path in enumerate(paths)
         ]
 
     def _note_arm(self, drawing: list[tuple[Sequence, Proposal | None]]) -> None:

@@ -15,6 +15,7 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.text.constraint import Constrainer
 from qpdsl.executor.text.context import Piece, parts_of
 from qpdsl.executor.text.detokenizer import Detokenizer
+from qpdsl.executor.text.text_mask import BannedTexts
 from qpdsl.executor.text.thinking import Thinking, thinking_of
 from qpdsl.executor.text.thought_marks import ThoughtMarks
 from qpdsl.executor.verifiers.verifier import Verifier
@@ -102,6 +103,23 @@ class TextModel:
     def constrainer(self) -> Constrainer:
         """Compiles constraints for this model's tokens. Raises ConstraintError."""
         return Constrainer(self.tokenizer, self.width, self.eos)
+
+    @cached_property
+    def token_bytes(self) -> list[bytes]:
+        """The bytes that each id adds to a text; none of one that is not shown. Raises ConstraintError."""
+        shown, own = self.detokenizer, self.constrainer
+        # llguidance has no byte 255.
+        return [(own.bytes_of(id) or shown.bytes_of(id)) if shown.shows(id) else b"" for id in range(self.width)]
+
+    @cached_property
+    def _banned(self) -> dict[tuple[str, ...], BannedTexts]:
+        return {}
+
+    def banned(self, texts: tuple[str, ...]) -> BannedTexts:
+        """The ids that complete texts which may not appear. Raises ConstraintError."""
+        if texts not in self._banned:
+            self._banned[texts] = BannedTexts(self.token_bytes, self.tokenizer.get_added_vocab(), texts)
+        return self._banned[texts]
 
     @cached_property
     def most_characters(self) -> int:

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.remote.dialects.known_dialects import named
 from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.request import CONSTRAINT_NAMES
 from qpdsl.executor.runtime.requirements import features_of
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
-from qpdsl.grammar.model_id import think_of
+from qpdsl.grammar.model_id import dialect_of, think_of
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import enumerated
 from qpdsl.planner.plan import ops
@@ -193,6 +194,7 @@ class _Walk:
         if op.constraint is not None and op.constraint.kind == "choice":
             # It is drawn here, by the log-probabilities of its options, which are features.
             return
+        yield from self._processors(op, able)
         temperature = self._number(op.temperature)
         if able.own_temperature and temperature != 1:
             yield "takes no `temperature` but its own", "`temperature=1`, or another server"
@@ -223,6 +225,23 @@ class _Walk:
             held = [words for kind, words in CONSTRAINT_NAMES.items() if kind in kinds]
             instead = f"it enforces {' or '.join(held)}" if held else "vLLM, SGLang and llama.cpp do"
             yield f"does not constrain its output to {CONSTRAINT_NAMES[constraint.kind]}", instead
+
+    def _processors(self, op: ops.Generate, able: ServerCapabilities) -> Iterator[tuple[str, str]]:
+        """What changes or masks the logits of a row by its own tokens, as far as the server's API has it not."""
+        given = [name for name in ("without", "min_tokens") if getattr(op, name) is not None]
+        given += [name for name, _ in op.penalties] + (["first_tokens"] if op.first_tokens != "drawn" else [])
+        if not given:
+            return
+        instead = f"leave out `{given[0]}`, or use a local model"
+        dialect = dialect_of(self._plan.models[op.model.name])
+        known = named(dialect).processors if dialect is not None and op.via is None else frozenset[str]()
+        for name in given:
+            if name not in known:
+                yield f"has no `{name}`" + (" beside `via`" if op.via is not None else ""), instead
+            elif able.endpoint != "ids" and name in ("logit_bias", "min_tokens"):
+                yield f"has tokens of its own, and `{name}` is said of tokens", _BY_IDS
+        if op.penalties and asks_for_logprobs(self._plan):
+            yield "tells log-probabilities without the penalties of this stage, and the program reads them", instead
 
     def _number(self, expr: ast.Expr | None) -> float | None:
         """The number that is an option's value."""

@@ -67,9 +67,13 @@ class ModelAtServer:
             return f"takes {able.context} tokens, and the context has {request.length}"
         if (drawn := request.generation) is None:
             return None
-        if drawn.mask is not None and drawn.constraint is None:
+        if drawn.mask is not None and drawn.constraint is None and not drawn.sampling.processors.min_tokens:
             return "cannot be constrained without the text of the grammar"
-        if drawn.mask is not None and drawn.held_to not in self._held_after(drawn.prompt):
+        if (
+            drawn.mask is not None
+            and drawn.constraint is not None
+            and drawn.held_to not in self._held_after(drawn.prompt)
+        ):
             return "holds only answers to constraints, and no thought has ended before this one"
         sampling = drawn.sampling
         wanted = {
@@ -78,6 +82,13 @@ class ModelAtServer:
             "top_p": sampling.top_p not in (None, 1.0),
             "min_p": bool(sampling.min_p),
         }
+        processors = sampling.processors
+        if lacking := [name for name in processors.given if name not in self.dialect.processors]:
+            return f"has no `{lacking[0]}`"
+        if drawn.rank is not None:
+            return "has no `first_tokens=likeliest`"
+        if drawn.drawn and (processors.presence or processors.frequency):
+            return "would count what a sample has drawn before as its prompt, and penalties are of what it draws"
         missing = [name for name, is_wanted in wanted.items() if is_wanted and not getattr(able, name)]
         if missing:
             return f"ignores `{missing[0]}`, as a probe of its server showed"

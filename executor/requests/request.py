@@ -69,6 +69,43 @@ Bits: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
 @dataclass(frozen=True, slots=True)
+class LogitProcessors:
+    """What a row's own tokens do to its logits, in this order, before the temperature and the filters.
+
+    `bias` is added to the logits of ids. That of an id which stands in the prompt or was drawn is divided by
+    `repetition` where it is above 0, else multiplied by it (CTRL: Keskar et al., 2019, section 4.1; transformers'
+    RepetitionPenaltyLogitsProcessor). From that of one which was drawn k times k · `frequency` and `presence` are taken
+    (OpenAI's). `min_tokens` and `without` say again what a mask does: the sample does not end before so many tokens,
+    and these texts never appear in it.
+    """
+
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    without: tuple[str, ...] = ()
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options that do something, as programs call them; the first ones change logits, and do not only mask."""
+        options = {
+            "repetition_penalty": self.repetition != 1,
+            "presence_penalty": self.presence != 0,
+            "frequency_penalty": self.frequency != 0,
+            "logit_bias": bool(self.bias),
+            "min_tokens": self.min_tokens > 0,
+            "without": bool(self.without),
+        }
+        return tuple(name for name, given in options.items() if given)
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether it changes logits, and does not only mask them."""
+        return self.repetition != 1 or self.presence != 0 or self.frequency != 0 or bool(self.bias)
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one token is drawn from the logits. Filters apply in the order top-k, top-p, min-p; None switches one off."""
 
@@ -76,6 +113,7 @@ class SamplingParams:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    processors: LogitProcessors = LogitProcessors()
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -193,6 +231,7 @@ class GenerateRequest:
     the clock of `time.perf_counter`, None for since the request came (see `latencies.py`). `watch` and `mask` make a
     fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an `exit`, tokens may be drawn
     before the model's last layer. With a `confidence`, a sample ends before the first token that does not stand by it.
+    With a `rank`, the first token of sample i is the one of rank `rank` + i, from 0, and only the others are drawn.
     With a `floor`, it ends with the token that falls under it, unless the model ends it there.
     `priority`: see `Priority`. With `cached`, the request may use what the engine computed for others, and they may use
     what is computed for it. With `lead`, the first sample goes alone until it has its first token or has ended, so that
@@ -232,6 +271,7 @@ class GenerateRequest:
     logprobs: bool = True
     figures: bool = False
     floor: ConfidenceFloor | None = None
+    rank: int | None = None
     constraint: SampleConstraint | None = None
     stops: tuple[str, ...] = ()
     lead: bool = False
@@ -288,10 +328,12 @@ class GenerateRequest:
 
     @property
     def features(self) -> frozenset[Feature]:
+        # A least length is no constraint: servers may have it, and hold to none.
+        least_alone = self.constraint is None and self.sampling.processors.given == ("min_tokens",)
         needed: dict[Feature, bool] = {
             "sampling": True,
             "seeds": not self.sampling.greedy,
-            self.held_to: self.mask is not None,
+            self.held_to: self.mask is not None and not least_alone,
             "early_exit": self.exit is not None,
             "confidence": self.confidence is not None,
             "figures": self.figures,

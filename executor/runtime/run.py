@@ -40,7 +40,7 @@ from qpdsl.executor.runtime.operators.relational import (
 from qpdsl.executor.runtime.operators.split import split
 from qpdsl.executor.runtime.operators.vote import vote
 from qpdsl.executor.runtime.scoring.checks import equal, passes, valid_json
-from qpdsl.executor.runtime.scoring.judge import judge, prob, round_robin, tournament
+from qpdsl.executor.runtime.scoring.judge import judge, likelihood, prob, round_robin, tournament
 from qpdsl.executor.runtime.scoring.python_functions import python_extract, python_score
 from qpdsl.executor.runtime.scoring.score import draw_score, log_prob, score
 from qpdsl.executor.runtime.support import support_of
@@ -462,6 +462,7 @@ _OPERATORS: Mapping[type[ops.Operator], Operate] = {
     ops.StepScore: _with_strategy(score),
     ops.Judge: _with_strategy(judge),
     ops.Prob: _with_strategy(prob),
+    ops.Likelihood: _with_strategy(likelihood),
     ops.Tournament: _with_strategy(tournament),
     ops.KeepTournament: _with_strategy(tournament),
     ops.RoundRobin: _with_strategy(round_robin),

@@ -107,6 +107,11 @@ class Constrainer:
         own = partial(json_grammar, any_spacing=any_spacing)
         self._grammars: dict[str, Callable[[str], str]] = {**_GRAMMARS, "json_schema": own}
 
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes that a token adds to a text, special or not."""
+        data: bytes = self._tokens.decode_bytes([token])
+        return data
+
     def masks(self, kind: str, source: str, *, bounded: bool = False, owner: str = "") -> Callable[[], TokenMask]:
         """Makes a fresh mask for each sample. `kind` is `json_schema`, `regex` or `grammar`. Raises ConstraintError.
 

@@ -51,6 +51,11 @@ class ThoughtMarks:
         return len(self.thinking.close_mark.encode()) + 1 if self._close is None else len(self._close)
 
     @property
+    def ends(self) -> frozenset[int]:
+        """The id of the mark that closes a thought, where it is one."""
+        return frozenset(self._close if self._close is not None and len(self._close) == 1 else ())
+
+    @property
     def open_tokens(self) -> int:
         """How many tokens the mark that opens a thought has."""
         return len(self.opening if self._open is None else self._open)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, get_args
 
@@ -13,6 +14,7 @@ from qpdsl.grammar.ast.stage import (
     INTO,
     Range,
     Reads,
+    Role,
     Stage,
     is_a,
     is_equality,
@@ -25,24 +27,29 @@ from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import (
     DRAW_FIGURES,
     DRAW_REDUCES,
+    FIRST_TOKENS,
     HISTORIES,
     JUDGE_REDUCES,
     PARTS,
     REDUCES,
     ROLES,
+    STOP_TEXTS,
     DrawFigure,
     DrawReduce,
     Equality,
+    FirstTokens,
     History,
     JudgeReduce,
     LogProbReduce,
     Part,
     Reduce,
+    StopText,
 )
 
 # The most rows that one stage may make of a row.
 MAX_ROWS = 65536
 _REDUCE = is_a("word", "reduce=", words=(*REDUCES, *JUDGE_REDUCES), code="QP207", what="not a way to reduce")
+
 _THINK = is_a(
     "value",
     "think=",
@@ -51,6 +58,10 @@ _THINK = is_a(
     what="a number of tokens, `on`, `off` or an effort",
     switch=True,
 )
+
+
+def _penalty(name: str, low: float, high: float, **open: bool) -> Mapping[str, Role]:
+    return is_number(f"{name}=", Range("float", low, high, **open), name, reads="option")
 
 
 # Contexts
@@ -134,6 +145,10 @@ class Generate(Stage):
     on to the context's end. `into` names a column for this call's text. What is left out is None; of an operator `n`
     and `temperature` are there.
 
+    With `first_tokens` "likeliest" sample i begins with the token of rank i, and goes on by itself (CoT-decoding: Wang
+    and Zhou, 2024). `stop_text` says whether what stopped stays in the text. `without` are texts that never appear, and
+    before `min_tokens` nothing ends the sample. `logit_bias` is a list of records of a `token` and its `bias`.
+
     `think` is for a model that thinks before it answers: whether it does, how hard, or for how many tokens at most,
     after which the answer is made to follow. `max_tokens` and `stop` are the answer's. `only` is "thought" where the
     call goes on with the thought alone, which stays open, and "answer" where the thought ends here.
@@ -147,8 +162,9 @@ class Generate(Stage):
 
     word = "generate"
     usage = (
-        "generate MODEL n= temperature= top_p= top_k= min_p= stop= max_tokens= think= only= as … via … draft … "
-        "until … into …"
+        "generate MODEL n= temperature= top_p= top_k= min_p= first_tokens=drawn|likeliest repetition_penalty= "
+        "presence_penalty= frequency_penalty= logit_bias= stop= stop_text=keep|drop without= min_tokens= max_tokens= "
+        "think= only= as … via … draft … until … into …"
     )
     first = "a model"
     also = ("sample", "complete")
@@ -168,7 +184,22 @@ class Generate(Stage):
     min_p: Expr | None = field(
         default=None, metadata=is_number("min_p=", Range("float", 0, 1, open_high=True), "min_p", reads="option")
     )
+    first_tokens: FirstTokens = field(
+        default="drawn",
+        metadata=is_a("word", "first_tokens=", words=FIRST_TOKENS, code="QP129", what="`drawn` or `likeliest`"),
+    )
+    repetition_penalty: Expr | None = field(default=None, metadata=_penalty("repetition_penalty", 0, 10, open_low=True))
+    presence_penalty: Expr | None = field(default=None, metadata=_penalty("presence_penalty", -2, 2))
+    frequency_penalty: Expr | None = field(default=None, metadata=_penalty("frequency_penalty", -2, 2))
+    logit_bias: Expr | None = field(default=None, metadata=is_a("value", "logit_bias=", reads="option"))
     stop: Expr | None = field(default=None, metadata=is_a("value", "stop=", reads="option", type="text"))
+    stop_text: StopText = field(
+        default="keep", metadata=is_a("word", "stop_text=", words=STOP_TEXTS, code="QP129", what="`keep` or `drop`")
+    )
+    without: Expr | None = field(default=None, metadata=is_a("value", "without=", reads="option", type="text"))
+    min_tokens: Expr | None = field(
+        default=None, metadata=is_number("min_tokens=", Range("int", 0), "min_tokens", reads="option")
+    )
     max_tokens: Expr | None = field(
         default=None, metadata=is_number("max_tokens=", Range("int", 1), "max_tokens", reads="option")
     )
@@ -189,6 +220,8 @@ class Generate(Stage):
     def _check(self) -> None:
         require(self.like in (None, "search_and_learn"), f"there are no conventions of `{self.like}`")
         filters = isinstance(self.via, Filter)
+        require(self.first_tokens == "drawn" or not (self.constraint or self.via), "likeliest tokens are the model's")
+        require(not (self.holds_text and self.constraint), "a text is held to a form, or free but for some texts")
         chooses = self.constraint is not None and self.constraint.kind == "choice"
         require(not filters or not chooses, "a `generate` that filters draws tokens, it does not choose")
         drafts = self.draft is not None and self.draft.method != "none"
@@ -205,6 +238,17 @@ class Generate(Stage):
         own = present(**{name: self._stop_texts if name == "stop" else value for name, value in given})
         clauses = [clause for clause in (self.via, self.until) if isinstance(clause, Filter | Until)]
         return (*own, *(option for clause in clauses for option in clause.options))
+
+    @property
+    def penalties(self) -> tuple[tuple[str, Expr], ...]:
+        """The options that change the logits of ids, as far as they are given."""
+        names = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
+        return present(**{name: getattr(self, name) for name in names})
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether a mask keeps texts, or an early end, out of what is else free."""
+        return self.without is not None or self.min_tokens is not None
 
     @property
     def stop_patterns(self) -> tuple[str, ...]:
@@ -321,10 +365,25 @@ class Prob(Score):
 
     model: ModelRef = field(metadata=is_a("model"))
     question: Template = field(metadata=is_a("value", reads="row", template=True))
-    answers: tuple[Template, ...] = field(metadata=is_a("value", reads="row", template=True))
+    answers: tuple[Expr, ...] = field(metadata=is_a("value", reads="row", template=True))
 
     def _check(self) -> None:
         require(bool(self.answers), "a probability is that of an answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihood(Prob):
+    """`likelihood(MODEL, "question", TEXT)`: the log-probability that a model answers the question with a text.
+
+    That of its tokens, without the end after them: their sum, mean or least. Nothing is drawn.
+    """
+
+    form = "likelihood"
+    usual = "sum"
+
+    def _check(self) -> None:
+        require(len(self.answers) == 1, "a likelihood is that of one text")
+        require(self.reduce in get_args(LogProbReduce), f"a likelihood has no `{self.reduce}`")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class VerifierFormBuilder(FormBuilder):
         known: dict[str, tuple[type[ast.Score], Callable[[], Fields | None]]] = {
             "judge": (ast.Judge, lambda: self._judge(form, scale)),
             "prob": (ast.Prob, lambda: self._prob(form)),
+            "likelihood": (ast.Likelihood, lambda: self._prob(form, 3)),
             "equal": (ast.Equal, lambda: self.form_fields(form, ast.Equal, _usage("equal"))),
             "json": (ast.ValidJson, lambda: self._json(form)),
             "passes": (ast.Passes, lambda: self.form_fields(form, ast.Passes, _usage("passes"))),
@@ -98,24 +99,25 @@ class VerifierFormBuilder(FormBuilder):
             return None
         return {"model": model, "rubric": question, "low": marks[0], "high": marks[1], "whole": True}
 
-    def _prob(self, form: Form) -> Fields | None:
-        values = self.form_values(form, _usage("prob"), None)
+    def _prob(self, form: Form, most: int | None = None) -> Fields | None:
+        """A model, a question, and what may answer it."""
+        name = form.name.value
+        values = self.form_values(form, _usage(name), most)
         if values is None:
             return None
         if len(values) < 3:
-            message = f"`prob` takes a model, a question and an answer, found {len(values)}"
-            self.report("QP125", message, form.span, notes=(f"form: {_usage('prob')}",))
+            message = f"`{name}` takes a model, a question and an answer, found {len(values)}"
+            self.report("QP125", message, form.span, notes=(f"form: {_usage(name)}",))
             return None
         model, question = self.model_of(values[0]), self.template_of(values[1], "a question")
-        answers = [self.template_of(value, "an answer") for value in values[2:]]
-        if model is None or question is None or None in answers:
+        if model is None or question is None:
             return None
-        texts = tuple(answer for answer in answers if answer is not None)
+        texts = tuple(values[2:])
         for index, text in enumerate(texts):
             if text in texts[:index]:
                 self.report("QP125", "this answer is given twice", text.span, "again here")
                 return None
-            if not text.parts:
+            if isinstance(text, ast.Template) and not text.parts:
                 self.report("QP304", "an answer cannot be empty", text.span)
                 return None
         return {"model": model, "question": question, "answers": texts}

@@ -285,11 +285,11 @@ class _LayoutBuilder:
         return bool(words) and words[-1] == "as"
 
     def _begins_record(self) -> bool:
-        """Whether a brace here begins a record: behind `return`, `let NAME =`, or in a list of theirs."""
+        """Whether a brace here begins a record: behind `return`, `let NAME =`, or in a list."""
         words = [token.text for token in self.current]
-        if not words or words[0] not in ("return", "let"):
-            return False
-        return words == ["return"] or (len(words) == 3 and words[2] == "=") or words[-1] in ("[", ",")
+        if words and words[-1] in ("[", ","):
+            return self._in_brackets() and self.stack[-1].token.text == "["
+        return words == ["return"] or (len(words) == 3 and words[0] == "let" and words[2] == "=")
 
     def _push(self, opener: _Opener) -> None:
         self.stack.append(opener)

@@ -60,7 +60,8 @@ class Flow:
 
     `fresh` says that nothing was generated since the last `chat` or `prompt`. `spent` is the `generate` that finished
     all rows, so that no other can continue them. `aside` is a `peek` or `call` that generated what is not in the rows.
-    `filtered` says that there may be no row left, `thinking` that a row may stand in a thought that is open.
+    `filtered` says that there may be no row left, `thinking` that a row may stand in a thought that is open. `written`
+    are the columns that calls wrote in the rows' own conversation.
     """
 
     context: ast.Stage | None = None
@@ -72,6 +73,7 @@ class Flow:
     aside: ast.Stage | None = None
     filtered: bool = False
     thinking: bool = False
+    written: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -378,6 +378,7 @@ def _united_flow(before: Flow, arms: list[Flow]) -> Flow:
         aside=next((flow.aside for flow in arms if flow.aside is not None), None),
         filtered=all(flow.filtered for flow in arms),
         thinking=any(flow.thinking for flow in arms),
+        written=frozenset[str]().union(*(flow.written for flow in arms)),
     )
 
 

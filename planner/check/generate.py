@@ -188,6 +188,8 @@ def generate(binder: Binder, stage: ast.Generate, number: int) -> ops.Operator:
             binder.check_part(stage, name)
     _check_thought(binder, stage)
     _check_stop(binder, stage)
+    _check_texts(binder, stage, "without", stage.without)
+    stage = _check_processors(binder, stage)
     constraint, schema = (None, None) if stage.target is None else _constraint(binder, stage, stage.target)
     via = _via(binder, stage, model.name)
     until = _until(binder, stage)
@@ -251,35 +253,69 @@ def _check_thought(binder: Binder, stage: ast.Generate) -> None:
 
 
 def _check_stop(binder: Binder, stage: ast.Generate) -> None:
-    if stage.stop is None:
+    _check_texts(binder, stage, "stop", stage.stop)
+    if stage.stop is None and stage.stop_text == "drop":
+        message = "`stop_text=drop` leaves out what stopped, but nothing stops this"
+        binder.scope.error("QP401", message, word_span(stage), "no `stop` here", help="give it a `stop`")
+
+
+def _check_texts(binder: Binder, stage: ast.Generate, name: str, value: ast.Expr | None) -> None:
+    """Checks an option that takes a text or a list of texts, and `stop` regexes too."""
+    if value is None:
         return
     entries: list[tuple[ast.Expr, ast.Expr | None, Span | None]]
-    if isinstance(stage.stop, ast.Binary) and stage.stop.op == "or":
-        message, help = "`stop` takes several texts in a list", 'write `stop=["a", "b"]`'
-        binder.scope.error("QP209", message, stage.stop.span, "`or` joins conditions", help=help)
+    if isinstance(value, ast.Binary) and value.op == "or":
+        message, help = f"`{name}` takes several texts in a list", f'write `{name}=["a", "b"]`'
+        binder.scope.error("QP209", message, value.span, "`or` joins conditions", help=help)
         return
-    if isinstance(stage.stop, ast.ListLiteral):
-        entries = [(item, item, None) for item in stage.stop.items]
+    if isinstance(value, ast.ListLiteral):
+        entries = [(item, item, None) for item in value.items]
         if not entries:
-            binder.scope.error("QP303", "a list of what stops cannot be empty", stage.stop.span)
+            what = "a list of what stops" if name == "stop" else f"the list of `{name}`"
+            binder.scope.error("QP303", f"{what} cannot be empty", value.span)
     else:
-        entries = [(stage.stop, *default_of(stage.stop, binder.scope.params))]
+        entries = [(value, *default_of(value, binder.scope.params))]
     for item, text, declared in entries:
-        if isinstance(item, ast.Regex):
+        if isinstance(item, ast.Regex) and name == "stop":
             _check_stop_pattern(binder, item)
             continue
-        listed = item is stage.stop and isinstance(item, ast.Name | ast.Path)
+        listed = item is value and isinstance(item, ast.Name | ast.Path)
         known = frozenset({"text", "[text]"} if listed else {"text"})
-        Typer(binder.scope, stage, "option", "`stop`").expect(item, known, "a text")
+        Typer(binder.scope, stage, "option", f"`{name}`").expect(item, known, "a text")
         if isinstance(text, ast.Template) and not "".join(map(str, text.parts)):
-            binder.scope.error("QP303", "a stop string cannot be empty", declared or item.span)
+            what = "a stop string" if name == "stop" else f"a text of `{name}`"
+            binder.scope.error("QP303", f"{what} cannot be empty", declared or item.span)
         written = "".join(map(str, text.parts)) if isinstance(text, ast.Template) else ""
-        if len(written) > 2 and written[0] == written[-1] == "/":
-            message, help = (
-                "this stops at the slashes too: it is a text, and no regex",
-                "a regex has no quotes: `stop=/…/`",
-            )
+        if name == "stop" and len(written) > 2 and written[0] == written[-1] == "/":
+            message = "this stops at the slashes too: it is a text, and no regex"
+            help = "a regex has no quotes: `stop=/…/`"
             binder.warn(Diagnostic("QP333", message, declared or item.span, "looks like a regex", help=help))
+
+
+def _check_processors(binder: Binder, stage: ast.Generate) -> ast.Generate:
+    """The stage without what masks its logits where that has no meaning, which is reported."""
+    if stage.logit_bias is not None:
+        actual = Typer(binder.scope, stage, "option", "`logit_bias`").type(stage.logit_bias)
+        if actual != "unknown" and not actual.startswith("[{"):
+            message = f"`logit_bias` takes a list of records, found {actual}"
+            help = 'write it as `[{token: " Yes", bias: 2.0}]`'
+            binder.scope.error("QP209", message, stage.logit_bias.span, f"this is {actual}", help=help)
+    target = stage.target
+    if stage.first_tokens != "drawn" and (other := target or stage.via) is not None:
+        why = (Label(other.span, "this says what is written too"),)
+        message = f"`first_tokens=likeliest` cannot stand beside `{'as' if target else 'via'}`"
+        binder.scope.error("QP401", message, word_span(stage), "leave one of them out", secondary=why)
+        stage = replace(stage, first_tokens="drawn")
+    if target is None:
+        return stage
+    chooses = isinstance(target, ast.ChoiceTarget | ast.OptionsTarget)
+    held = present(without=stage.without, min_tokens=stage.min_tokens)
+    for name, value in (*held, *(stage.penalties if chooses else ())):
+        message = f"`{name}` cannot stand beside `as choice`" if chooses else f"`{name}` cannot stand beside `as`"
+        note = "a choice draws no tokens" if chooses else "a form says by itself what is written, and where it ends"
+        why = (Label(target.span, "one of these is chosen" if chooses else "what is written"),)
+        binder.scope.error("QP401", message, value.span, "leave one of them out", secondary=why, notes=(note,))
+    return replace(stage, without=None, min_tokens=None) if held else stage
 
 
 def _check_stop_pattern(binder: Binder, pattern: ast.Regex) -> None:
@@ -345,7 +381,8 @@ def _bind_output(binder: Binder, stage: ast.Generate, schema: CompiledSchema | N
     if flow.spent is None:
         outdate_scores(binder, stage)
     spent = flow.spent or (stage if _finishes(binder, stage) else None)
-    binder.change(generated=True, fresh=False, spent=spent, thinking=stage.only == "thought")
+    written = flow.written | ({stage.into.id} if stage.into is not None else set())
+    binder.change(generated=True, fresh=False, spent=spent, thinking=stage.only == "thought", written=written)
 
 
 def _finishes(binder: Binder, stage: ast.Generate) -> bool:
@@ -464,6 +501,8 @@ def _warn_uncut(binder: Binder, stage: ast.Generate) -> None:
 def _warn_greedy(binder: Binder, stage: ast.Generate) -> None:
     n, temperature = default_of(stage.n, binder.scope.params)[0], default_of(stage.temperature, {})[0]
     if not (isinstance(n, ast.Literal) and isinstance(temperature, ast.Literal)) or temperature.value != 0:
+        return
+    if stage.first_tokens != "drawn":
         return
     if isinstance(n.value, int) and n.value > 1 and stage.n is not None and stage.temperature is not None:
         message = f"{n.value} samples at temperature 0 are {n.value} times the same text"

@@ -40,8 +40,12 @@ Arguments = ast.Arguments
 
 def score(binder: Binder, stage: ast.Score, number: int) -> ops.Operator:
     column = stage.into or ast.Name("score", span=word_span(stage))
-    for clause in ("of", "given"):
-        binder.check_part(stage, clause)
+    if stage.of is not None and _is_of_draws(stage) and _is_written(binder, stage.of):
+        # Of what type the column is does not matter.
+        Typer(binder.scope, stage, "row").type(stage.of)
+    else:
+        binder.check_part(stage, "of")
+    binder.check_part(stage, "given")
     op = _checked(binder, stage)
     reduce = op.reduce or op.usual_reduce
     binder.make(stage, column, "float")
@@ -53,7 +57,8 @@ def reads_text(stage: ast.Score) -> bool:
     """Whether the score is that of the row's text, so that it is outdated once the text goes on."""
     if isinstance(stage, ast.Equal | ast.Prob) or (isinstance(stage, ast.Judge) and stage.whole):
         return False
-    return stage.of is None or isinstance(stage, ast.DrawScore)
+    parts = isinstance(stage, ast.DrawScore) and isinstance(stage.of, ast.Name) and stage.of.id in ("text", "thought")
+    return stage.of is None or parts
 
 
 def _checked(binder: Binder, stage: ast.Score) -> ast.Score:
@@ -64,6 +69,10 @@ def _checked(binder: Binder, stage: ast.Score) -> ast.Score:
             return _draw_score(binder, stage)
         case ast.Judge():
             return _judge(binder, stage)
+        case ast.Likelihood(question=question, answers=answers):
+            reduce = _reduce(binder, stage, ("sum", "mean", "min"), "a likelihood is that of the tokens")
+            stage = _asks(binder, stage, (question, *answers))
+            return replace(stage, model=binder.asks(stage.model), reduce=reduce)
         case ast.Prob(question=question, answers=answers):
             stage = _asks(binder, stage, (question, *answers), reduce="`prob` gives one number for a row")
             return replace(stage, model=binder.asks(stage.model))
@@ -97,13 +106,16 @@ def _named(binder: Binder, stage: ast.StepScore) -> ast.Score:
     if name == "logprob":
         _needs_scored_text(binder, stage)
         why = "`logprob` is a number of the generator's own, and is shown no"
-        _without(binder, stage, given=f"{why} problem", of=f"{why} other text")
+        refused = {"given": f"{why} problem"}
+        if not _is_written(binder, stage.of):
+            refused["of"] = f"{why} text but a column that `generate … into` wrote in this conversation"
+        stage = _without(binder, stage, **refused)
         if stage.reduce not in (None, "sum", "mean", "min"):
             message = f"`logprob` has no `{stage.reduce}`: it is one number for the whole text"
             help = "write `reduce=mean` or `min`, over the tokens, or `reduce=sum`, which it is without `reduce`"
             binder.scope.error("QP225", message, stage.span, "cannot be reduced so", help=help)
         reduced = stage.reduce if stage.reduce in ("mean", "min") else "sum"
-        return ast.LogProb(**{**shared, "reduce": reduced, "of": None, "given": None})
+        return ast.LogProb(**{**shared, "reduce": reduced, "of": stage.of, "given": None})
     figure = next((figure for figure in DRAW_FIGURES if figure == name), None)
     if figure is not None and name not in scorers:
         return _draw_score(binder, ast.DrawScore(figure, **shared))
@@ -128,9 +140,27 @@ def _draw_score(binder: Binder, stage: ast.DrawScore) -> ast.Score:
         message = f"nothing is known of the draws of this text, so there is no `{kind}`"
         binder.needs_draws(written, message, _at(stage), "`score logprob reduce=mean` tells how probable the text was")
     refused = {"given": f"{why} problem"}
-    if not (isinstance(stage.of, ast.Name) and stage.of.id in ("thought", "text")):
-        refused["of"] = f"{why} text but `text`, the answer, and `thought`"
+    if not (isinstance(stage.of, ast.Name) and stage.of.id in ("thought", "text")) and not _is_written(
+        binder, stage.of
+    ):
+        others = "the answer, `thought`, and columns that `generate … into` wrote in this conversation"
+        refused["of"] = f"{why} text but `text`, {others}"
     return replace(_without(binder, stage, **refused), reduce=reduce)
+
+
+def _is_of_draws(stage: ast.Score) -> bool:
+    """Whether it looks at how a text was drawn, and not at the text."""
+    if isinstance(stage, ast.StepScore):
+        return stage.verifier.name in ("logprob", *DRAW_FIGURES)
+    return isinstance(stage, ast.DrawScore | ast.LogProb)
+
+
+def _is_written(binder: Binder, of: ast.Expr | None) -> bool:
+    """Whether a call wrote the column in the rows' own conversation, and nothing has taken its place."""
+    if not isinstance(of, ast.Name) or of.id not in binder.flow.written:
+        return False
+    column = binder.scope.columns.get(of.id)
+    return column is None or column.maker is None or isinstance(column.maker, ast.Generate)
 
 
 def _at(stage: ast.Score) -> Span:

@@ -68,6 +68,7 @@ _PLAINEST: dict[type[ops.Operator], str] = {
     ops.StepScore: "paged prefill",
     ops.Judge: "judge · greedy decode",
     ops.Prob: "probabilities of answers",
+    ops.Likelihood: "paged prefill",
     **dict.fromkeys((ops.Tournament, ops.KeepTournament, ops.RoundRobin), "matches · probabilities of answers"),
     ops.PythonScore: "python",
     ops.Passes: "sandbox",

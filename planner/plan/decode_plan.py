@@ -135,9 +135,14 @@ def _is_masked(op: ops.Generate) -> bool:
     return op.constraint is not None and op.constraint.kind != "choice"
 
 
+def _is_sparse(op: ops.Generate) -> bool:
+    """Where a mask leaves few ids, whose logits are the model's own: a penalty changes those of any."""
+    return _is_masked(op) and not _exits_early(op) and not op.penalties
+
+
 def _routes(op: ops.Generate) -> bool:
     """Where the steps of one sample differ in what carries them out best."""
-    return not _chooses(op) and not _filters(op) and (_is_masked(op) or _exits_early(op))
+    return not _chooses(op) and not _filters(op) and (_is_sparse(op) or _exits_early(op))
 
 
 def _drafter(method: str, words: str, cost: TokenCost, *, leaves: bool = False, unasked: bool = False) -> Variant:
@@ -218,7 +223,7 @@ VARIANTS: tuple[Variant, ...] = (
         "sparse",
         "sparse head",
         "exact",
-        lambda op: _is_masked(op) and not _exits_early(op),
+        _is_sparse,
         large=lambda figures: 1 - (figures.head or 0.0) * (1 - figures.rows),
         replaces=Replacement(
             "dense",

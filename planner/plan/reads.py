@@ -40,6 +40,7 @@ Part = Literal[
     "invalid",
     "closed",
     "thought",
+    "written",
 ]
 Parts = frozenset[Part]
 PARTS: Parts = frozenset(get_args(Part))
@@ -48,7 +49,7 @@ GENERATED: Parts = PARTS - {"context", "path"}
 GENERATED_COLUMNS: Columns = frozenset(COLUMNS) - {"group"}
 _NOTHING: Parts = frozenset()
 # What an operator reads only to add its own to it.
-_ACCUMULATED: Mapping[type[ops.Operator], Parts] = {ops.Generate: frozenset({"logprob", "least", "figures"})}
+_ACCUMULATED: Mapping[type[ops.Operator], Parts] = {ops.Generate: frozenset({"logprob", "least", "figures", "written"})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,12 @@ class StateAccess:
     changes: Parts = _NOTHING
 
 
-_SETS: StateAccess = StateAccess(frozenset({"context", "text", "sampled", "thought"}), PARTS - {"path"})
+_SETS: StateAccess = StateAccess(
+    frozenset({"context", "text", "sampled", "thought", "written"}), PARTS - {"path", "written"}
+)
 # What a `generate` goes on from after a `say` are other tokens.
 _SAYS = StateAccess(
-    frozenset({"text", "said", "thought"}), GENERATED - frozenset({"model", "logprob", "sampled", "least", "figures"})
+    frozenset({"text", "said", "thought"}), GENERATED - {"model", "logprob", "sampled", "least", "figures", "written"}
 )
 _ASKS = StateAccess(frozenset({"context", "text"}))
 _OF_TEXT = StateAccess(frozenset({"text"}))
@@ -82,8 +85,8 @@ _ACCESS: Mapping[type[ops.Operator], StateAccess] = {
     ops.Passes: _OF_TEXT,
     ops.PythonExtract: StateAccess(frozenset({"context", "text", "incomplete"})),
     ops.Extract: StateAccess(frozenset({"text", "incomplete"})),
-    ops.LogProb: StateAccess(frozenset({"logprob", "sampled", "least"})),
-    ops.DrawScore: StateAccess(frozenset({"figures", "thought"})),
+    ops.LogProb: StateAccess(frozenset({"logprob", "sampled", "least", "written"})),
+    ops.DrawScore: StateAccess(frozenset({"figures", "thought", "written"})),
     ops.Split: StateAccess(_PATH, _PATH),
     ops.Branch: StateAccess(_PATH, _PATH),
     ops.Each: StateAccess(_PATH, _PATH),

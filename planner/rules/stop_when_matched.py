@@ -64,7 +64,8 @@ def _is_fresh_after(node: PhysicalOp, *, fresh: bool) -> bool:
 def _only_read(node: PhysicalOp, rest: Chain, shown: Columns) -> ast.Regex | None:
     """The pattern that is all that `rest` reads of what a `generate` makes, where it can be followed."""
     op = node.op
-    if not isinstance(op, ops.Generate) or op.constraint is not None:
+    # What could match may be dropped with a stop that it begins.
+    if not isinstance(op, ops.Generate) or op.constraint is not None or op.stop_text == "drop":
         return None
     of_the_sample = GENERATED_COLUMNS | ({op.into.id} if op.into is not None else set())
     pattern: ast.Regex | None = None

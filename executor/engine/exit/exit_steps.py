@@ -100,6 +100,8 @@ class ExitHeads:
             raise EngineError(f"{name} cannot be left after layer {layer}: it has {model.depth} layers")
         if leave.certify is not None and request.sampling.filtered and not request.sampling.greedy:
             raise EngineError("no early exit is certified beside top-k, top-p or min-p: what these cut is not known")
+        if leave.certify is not None and request.sampling.processors.adjusts:
+            raise EngineError("no early exit is certified beside penalties and biases, which scale what it goes by")
         if request.confidence is not None:
             raise EngineError("a token that may leave early has no confidence to end a sample by")
         if leave.route is not None and request.draft is not None:

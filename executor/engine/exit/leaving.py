@@ -70,9 +70,12 @@ def refined(draws: list[Draw], leavings: list[Leaving], masks: Masks | None) -> 
 
 
 def _needs_logits(draw: Draw) -> bool:
-    """Whether the logits of all ids are looked at: filters sort them, a certificate and the best few compare them."""
+    """Whether the logits of all ids are looked at: filters sort them, a certificate and the best few compare them.
+
+    Penalties change them.
+    """
     assert draw.exit is not None
-    if draw.exit.rerank is not None or draw.exit.certify is not None:
+    if draw.exit.rerank is not None or draw.exit.certify is not None or draw.adjustment is not None:
         return True
     return draw.params.filtered and not draw.params.greedy
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from qpdsl.executor.engine.memory.sequence import Sequence
+from qpdsl.executor.engine.step.adjustments import Adjustment
 from qpdsl.executor.requests.drawing import ConfidenceMeasure
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import Bits, SamplingParams
@@ -23,7 +24,8 @@ class Draw(NamedTuple):
     the row of the masks' bits, -1 where every id may come. `sparse`: whether the head may compute the ids alone that
     the mask allows. `exit` and `route`: as in a `GenerateRequest`. `confidence`: what is to be told of how sure the
     model was, None for nothing. `screened`: whether the head may leave out ids that cannot win, since nobody reads the
-    log-probability. `figures`: whether `DrawFigures` of it are told.
+    log-probability. `figures`: whether `DrawFigures` of it are told. `adjustment`: what the row's own tokens do to its
+    logits. `rank`: of an id that is not drawn, but is the one of this rank, from 0.
     """
 
     row: int
@@ -37,6 +39,8 @@ class Draw(NamedTuple):
     confidence: ConfidenceMeasure | None = None
     screened: bool = False
     figures: bool = False
+    adjustment: Adjustment | None = None
+    rank: int | None = None
 
 
 def drawn_by(draws: Several[Draw]) -> tuple[list[SamplingParams], list[int], list[int]]:

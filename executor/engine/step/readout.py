@@ -15,11 +15,12 @@ from torch.nn.functional import pad
 
 from qpdsl.executor.engine.batch.staging import Numbers, Parcel, Staging, brought_back
 from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.step.adjustments import adjusted, columns_of
 from qpdsl.executor.engine.step.device_head import DeviceHead, lines_of
 from qpdsl.executor.engine.step.draws import Draw, Masks, drawn_by
 from qpdsl.executor.engine.step.planned_reads import PendingRead, confidences_of, figures_of, joined_rows, plan_reads
 from qpdsl.executor.engine.step.routed_head import RoutedHead
-from qpdsl.executor.engine.step.sampler import DeviceSampler, SampledTokens, Sampler
+from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, DeviceSampler, SampledTokens, Sampler
 from qpdsl.executor.engine.step.token_head import HeadDraws, TokenHead
 from qpdsl.executor.kernels.plain.head_twins import allowed
 from qpdsl.executor.requests.drawing import DrawFigures
@@ -222,16 +223,19 @@ class Readout:
             by_kernel = self._sampler.planned(*drawn_by(draws), planned.places, self._model.head.width, parcel)
         figures = any(draw.figures for draw in draws)
         confidences = not all(map(_by_probability, draws))
+        ranked = [(index, draw.rank) for index, draw in enumerate(draws) if draw.rank is not None]
         margins = parcel.add([np.array([draw.confidence == "margin" for draw in draws])] if confidences else [])
 
         def drawn() -> SampledTokens:
             logits = planned.logits()
             if by_kernel is not None:
                 sampled = by_kernel(logits, planned.mask())
-            if by_kernel is None or figures or confidences:
+            if by_kernel is None or figures or confidences or ranked:
                 logits = planned.masked(logits)
             if by_kernel is None:
                 sampled = self.drawn(logits, draws)
+            for index, rank in ranked:
+                sampled = _with_rank(sampled, logits[index], index, rank)
             if figures:
                 sampled = sampled._replace(figures=figures_of(logits))
             if confidences:
@@ -253,7 +257,11 @@ class Readout:
         arrays: list[Numbers] = []
         if masks is not None and any(draw.allowed >= 0 for draw in draws):
             arrays = lines_of(np.array([draw.allowed for draw in draws]), masks.bits)
-        return _LogitRows(places, self._logits, hidden, selected, parcel.add(arrays))
+        adjustments = [draw.adjustment for draw in draws]
+        if all(own is None for own in adjustments):
+            return _LogitRows(places, self._logits, hidden, selected, parcel.add(arrays))
+        columns = parcel.add(columns_of(adjustments))
+        return _LogitRows([*range(len(draws))], self._logits, hidden, selected, parcel.add(arrays), columns)
 
     def _gather(self, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         return self._padded(hidden, lambda piece: self._model.head.gather(piece, ids))
@@ -274,7 +282,8 @@ class _LogitRows(NamedTuple):
     """Logits that are still to be computed. `places`: which of them each draw reads.
 
     `selected`: the hidden states to compute them of and the places, nothing where those are all, in order. `lines`:
-    bits and lines of the masks, nothing where none is masked.
+    bits and lines of the masks, nothing where none is masked. `changed`: see `columns_of`; None where no logits are,
+    else there is a row of them for each draw.
     """
 
     places: list[int]
@@ -282,11 +291,15 @@ class _LogitRows(NamedTuple):
     hidden: torch.Tensor
     selected: Callable[[], list[torch.Tensor]]
     lines: Callable[[], list[torch.Tensor]]
+    changed: Callable[[], list[torch.Tensor]] | None = None
 
     def logits(self) -> torch.Tensor:
         """Float32 [R, V], each once, not masked."""
         chosen = self.selected()
-        return self.compute(self.hidden.index_select(0, chosen[0]) if chosen else self.hidden)
+        logits = self.compute(self.hidden.index_select(0, chosen[0]) if chosen else self.hidden)
+        if self.changed is None:
+            return logits
+        return adjusted(logits.index_select(0, chosen[1]) if chosen else logits, self.changed())
 
     def mask(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Bits and lines."""
@@ -296,7 +309,7 @@ class _LogitRows(NamedTuple):
     def masked(self, logits: torch.Tensor) -> torch.Tensor:
         """[B, V], those of each draw, -inf where an id may not come."""
         chosen, mask = self.selected(), self.mask()
-        if chosen:
+        if chosen and self.changed is None:
             logits = logits.index_select(0, chosen[1])
         return logits if mask is None else logits.masked_fill(~allowed(*mask, 0, logits.shape[-1]), float("-inf"))
 
@@ -327,8 +340,24 @@ def _on_host(draws: list[Draw], sampled: SampledTokens | None) -> HostTokens:
 
 
 def _needs_logits(draw: Draw) -> bool:
-    """Whether a draw looks at the logits of all ids: a filter compares them, and an entropy is of all of them."""
-    return draw.figures or draw.confidence == "entropy" or (draw.params.filtered and not draw.params.greedy)
+    """Whether a draw looks at the logits of all ids: a filter compares them, an entropy is of all of them.
+
+    So does one whose logits are changed: what screens ids, or reads those of a mask alone, goes by the model's own.
+    """
+    filtered = draw.params.filtered and not draw.params.greedy
+    changed = draw.adjustment is not None or draw.rank is not None
+    return draw.figures or draw.confidence == "entropy" or filtered or changed
+
+
+def _with_rank(sampled: SampledTokens, logits: torch.Tensor, index: int, rank: int) -> SampledTokens:
+    """With the id of a rank for one draw, by its masked logits [V]; of equal ones the first comes first."""
+    values, order = logits.double().sort(descending=True, stable=True)
+    rank = min(rank, len(values) - 1)
+    apart = values[max(0, rank - 1) : rank + 2].diff().abs()
+    sampled.tokens[index] = order[rank]
+    sampled.logprobs[index] = (values[rank] - values.logsumexp(dim=-1)).float()
+    sampled.near_ties[index] = (apart < NEAR_TIE_GAP).any()
+    return sampled
 
 
 def _by_probability(draw: Draw) -> bool:

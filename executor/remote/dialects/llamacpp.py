@@ -12,10 +12,15 @@ from qpdsl.executor.requests.request import ConstraintKind, SampleConstraint, Sa
 
 class LlamaCppDialect(OpenAIDialect):
     constraints: frozenset[ConstraintKind] = frozenset({"json_schema", "choice"})
+    # Its other penalties count the prompt too.
+    processors: frozenset[str] = frozenset({"repetition_penalty", "logit_bias"})
 
     def _sampling(self, sampling: SamplingParams) -> dict[str, Any]:
         # llama-cpp-python's server repeats less often than its model would, unless told.
-        return {**all_filters(sampling, 0), "repeat_penalty": 1.0}
+        repetition = sampling.processors.repetition
+        # By default it looks at the last tokens alone.
+        reach = {} if repetition == 1 else {"repeat_last_n": -1}
+        return {**all_filters(sampling, 0), "repeat_penalty": repetition, **reach}
 
     def _unbounded(self) -> dict[str, Any]:
         return {"max_tokens": -1}

@@ -29,6 +29,7 @@ from qpdsl.grammar.words import THOUGHT_FIELDS
 _MAX_TOKENS = 1 << 40
 # Log-probabilities are cut off here, as vLLM does: JSON has no infinity.
 _MIN_LOGPROB = -9999.0
+_MOST_BIAS = 100
 # Characters of an answer that are shown where it cannot be read.
 _SHOWN = 120
 
@@ -43,10 +44,12 @@ class OpenAIDialect:
     It is the base of the dialects that have more, and has no state. `constraints` are the kinds that it has a field
     for; whether a server heeds it is for a probe to see. `reads_next`: a question about a path can ask what follows all
     of its tokens; `reads_likeliest`: and reads the likeliest ids too, up to a bound that the server has.
-    `score_sources`: where the scores of a reward model may come from.
+    `score_sources`: where the scores of a reward model may come from. `processors`: the options of `LogitProcessors`
+    that its servers define as we do.
     """
 
     constraints: frozenset[ConstraintKind] = frozenset({"json_schema"})
+    processors: frozenset[str] = frozenset({"presence_penalty", "frequency_penalty"})
     reads_next = False
     reads_likeliest = False
     score_sources: Sequence[ScoreSource] = ()
@@ -155,7 +158,10 @@ class OpenAIDialect:
         """What is neutral is sent too: the defaults of servers are others, those of their models often."""
         if sampling.top_k is not None or sampling.min_p is not None:
             raise ValueError("this dialect has no top_k and no min_p")
-        return {"temperature": _temperature(sampling), "top_p": _top_p(sampling)}
+        own = sampling.processors
+        penalties = {"presence_penalty": own.presence, "frequency_penalty": own.frequency}
+        given = {name: value for name, value in penalties.items() if value}
+        return {"temperature": _temperature(sampling), "top_p": _top_p(sampling), **given}
 
     def _messages(self, prompt: Messages, able: ServerCapabilities) -> list[dict[str, str]]:
         turns = [*prompt.turns, *([] if prompt.begun is None else [prompt.begun])]
@@ -274,9 +280,19 @@ def all_filters(sampling: SamplingParams, no_top_k: int) -> dict[str, Any]:
         "top_p": _top_p(sampling),
         "top_k": no_top_k if sampling.top_k is None else sampling.top_k,
         "min_p": sampling.min_p or 0.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
+        "presence_penalty": sampling.processors.presence,
+        "frequency_penalty": sampling.processors.frequency,
+        **({"min_tokens": sampling.processors.min_tokens} if sampling.processors.min_tokens else {}),
+        **({"logit_bias": _biases(sampling)} if sampling.processors.bias else {}),
     }
+
+
+def _biases(sampling: SamplingParams) -> dict[str, float]:
+    """By ids. Raises ValueError for what vLLM would cut off."""
+    bias = {str(id): value for id, value in sampling.processors.bias}
+    if any(abs(value) > _MOST_BIAS for value in bias.values()):
+        raise ValueError(f"servers take a bias of {_MOST_BIAS} at the most")
+    return bias
 
 
 def _temperature(sampling: SamplingParams) -> float:

@@ -25,6 +25,8 @@ class SGLangDialect(OpenAIDialect):
     """Seeds hold where the server runs with `--enable-deterministic-inference`."""
 
     constraints: frozenset[ConstraintKind] = frozenset({"json_schema", "regex", "choice"})
+    # Its repetition penalty leaves the prompt out.
+    processors: frozenset[str] = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", "min_tokens"})
     reads_next = True
     score_sources: Sequence[ScoreSource] = ("classify",)
     # Usage in every event: of an answer that is cut off it is known too.

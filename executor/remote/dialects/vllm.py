@@ -36,6 +36,9 @@ _SIGN = "token_id:"
 
 class VLLMDialect(OpenAIDialect):
     constraints: frozenset[ConstraintKind] = frozenset(_FIELDS)
+    processors: frozenset[str] = frozenset(
+        {"repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "min_tokens"}
+    )
     reads_likeliest = True
     score_sources: Sequence[ScoreSource] = ("pooling", "classify")
     # Usage in every event: of an answer that is cut off it is known too.
@@ -92,7 +95,7 @@ class VLLMDialect(OpenAIDialect):
         return Question("/pooling", {**body, "task": "token_classify"}, read_rows)
 
     def _sampling(self, sampling: SamplingParams) -> dict[str, Any]:
-        return {**all_filters(sampling, 0), "repetition_penalty": 1.0}
+        return {**all_filters(sampling, 0), "repetition_penalty": sampling.processors.repetition}
 
     def _held(self, constraint: SampleConstraint, *, chat: bool) -> dict[str, Any]:
         source: Any = constraint.source

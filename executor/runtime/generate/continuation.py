@@ -9,10 +9,10 @@ from functools import partial
 from qpdsl.executor.events.events import Path
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.drawing import ConfidenceFloor, DrawFigures
-from qpdsl.executor.requests.request import Sample, SamplingParams, Thought
+from qpdsl.executor.requests.request import LogitProcessors, Sample, SamplingParams, Thought
 from qpdsl.executor.runtime.generate.thought import ThoughtWatch
 from qpdsl.executor.runtime.generate.turn import Think, Turn, turn_of
-from qpdsl.executor.runtime.instance.candidates import Generated, Row, ThoughtState
+from qpdsl.executor.runtime.instance.candidates import Generated, Row, ThoughtState, Written
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, checked
 from qpdsl.executor.runtime.operators.json_documents import spelt_in
 from qpdsl.executor.runtime.operators.valid_records import fault_of
@@ -24,8 +24,10 @@ from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
 from qpdsl.grammar.ast import USUAL_WINDOW
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.reads import is_same_for_all
-from qpdsl.planner.values.value import Value
+from qpdsl.planner.values.value import Value, format_value
 
+# A larger bias would leave float32 nothing of the logits.
+_MOST_BIAS = 1e5
 # What leaves nothing to go on with: the model ended its turn, has no room, or is not sure enough. All else the program
 # has ended.
 _FINISHED = ("eos", "context", "until", "thought")
@@ -45,19 +47,28 @@ class GenerateOptions:
     share: float | None
 
     @classmethod
-    def of(cls, values: Mapping[str, Value], patterns: tuple[str, ...]) -> GenerateOptions:
-        """Of the values of the options that the stage has, and its regexes. Raises RowError where one does not do."""
-        unchecked = ("stop", "think", "bar")
+    def of(cls, values: Mapping[str, Value], op: ops.Generate, model: TextModel) -> GenerateOptions:
+        """Of the values of the options that the stage has. Raises RowError where one does not do."""
+        unchecked = ("stop", "without", "think", "bar", "logit_bias")
         given = {name: checked(name, value) for name, value in values.items() if name not in unchecked}
-        top_k, bound = given.get("top_k"), given.get("max_tokens")
-        params = SamplingParams(
-            given["temperature"], None if top_k is None else int(top_k), given.get("top_p"), given.get("min_p")
+        top_k, bound, least = given.get("top_k"), given.get("max_tokens"), int(given.get("min_tokens", 0))
+        processors = LogitProcessors(
+            given.get("repetition_penalty", 1.0),
+            given.get("presence_penalty", 0.0),
+            given.get("frequency_penalty", 0.0),
+            _bias(values.get("logit_bias", ()), model),
+            least,
+            _texts("without", values.get("without", ())),
         )
-        stop = values.get("stop", ())
-        texts = tuple(text for text in (stop if isinstance(stop, tuple) else (stop,)) if isinstance(text, str) and text)
-        if len(texts) < (len(stop) if isinstance(stop, tuple) else 1):
-            raise RowError("`stop` must be a text that is not empty, or a list of such texts")
-        stops = Stops(texts, patterns) if texts or patterns else None
+        params = SamplingParams(
+            given["temperature"],
+            None if top_k is None else int(top_k),
+            given.get("top_p"),
+            given.get("min_p"),
+            processors,
+        )
+        texts, patterns = _texts("stop", values.get("stop", ())), op.stop_patterns
+        stops = Stops(texts, patterns, op.stop_text == "drop", least) if texts or patterns else None
         think, bar = Think.of(values.get("think")), values.get("bar")
         floor = None
         # Nothing is less than none.
@@ -65,6 +76,37 @@ class GenerateOptions:
             floor = ConfidenceFloor(int(given.get("window", USUAL_WINDOW)), float(bar), SCORE_DIGITS)
         most = None if bound is None else int(bound)
         return cls(int(given["n"]), params, stops, most, think, floor, given.get("threshold"), given.get("share"))
+
+
+def _texts(name: str, value: Value) -> tuple[str, ...]:
+    given = value if isinstance(value, tuple) else (value,)
+    texts = tuple(text for text in given if isinstance(text, str) and text)
+    if len(texts) < len(given):
+        raise RowError(f"`{name}` must be a text that is not empty, or a list of such texts")
+    return texts
+
+
+def _bias(value: Value, model: TextModel) -> tuple[tuple[int, float], ...]:
+    """What a list of records says is added to the logits of ids, in their order."""
+    bias: dict[int, float] = {}
+    for record in value if isinstance(value, tuple) else (value,):
+        if not isinstance(record, Mapping) or set(record) != {"token", "bias"}:
+            raise RowError("`logit_bias` must be a list of records of a `token` and its `bias`")
+        token, more = record["token"], record["bias"]
+        if not isinstance(more, int | float) or isinstance(more, bool) or not abs(more) < _MOST_BIAS:
+            raise RowError(f"a `bias` must be a number under {_MOST_BIAS:g}, not {format_value(more)}")
+        if isinstance(token, str):
+            special = model.tokenizer.get_added_vocab().get(token)
+            ids = [special] if special is not None else model.encode(token)
+            if len(ids) != 1:
+                raise RowError(
+                    f"{format_value(token)} is {len(ids)} tokens of model `{model.name}`, and a bias is for one"
+                )
+            token = ids[0]
+        if not isinstance(token, int) or not 0 <= token < model.width:
+            raise RowError(f"model `{model.name}` has no token {format_value(token)}")
+        bias[token] = bias.get(token, 0.0) + more
+    return tuple(sorted(bias.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +174,10 @@ class Continuation:
     def of_thought(self) -> Continuation:
         """The same for the thought alone."""
         assert self.thought is not None
-        return replace(self, limit=self.thought.most, thought=None)
+        params = self.options.params
+        free = replace(params, processors=replace(params.processors, min_tokens=0, without=()))
+        options = replace(self.options, params=free)
+        return replace(self, options=options, limit=self.thought.most, thought=None)
 
     def of_answer(self, index: int, thought: tuple[int, ...]) -> Continuation | None:
         """How a sample goes on with its answer behind these tokens; None where it has no room."""
@@ -194,6 +239,7 @@ class Continuation:
             least=_least(before, sample),
             figures=_figures(before, sample),
             thought=state,
+            written=before.written if op.into is None else {**before.written, op.into.id: _written(sample)},
         )
         columns = {
             **row.columns,
@@ -268,6 +314,15 @@ def thought_tokens(sample: Sample) -> int:
     if sample.thought is not None:
         return sample.thought
     return sample.watch.thought_tokens if isinstance(sample.watch, ThoughtWatch) else 0
+
+
+def _written(sample: Sample) -> Written:
+    """What is known of the draws of what it wrote, a thought before it aside."""
+    watch, figures, logprobs = sample.watch, sample.figures, sample.logprobs
+    if isinstance(watch, ThoughtWatch) and watch.answer and logprobs:
+        logprobs, figures = logprobs[watch.answer :], figures[watch.answer :]
+        return Written(sum(logprobs), len(logprobs), min(logprobs, default=None), figures)
+    return Written(sample.logprob, sample.size, _least(Generated(), sample), figures)
 
 
 def _least(before: Generated, sample: Sample) -> float | None:

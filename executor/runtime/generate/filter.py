@@ -21,7 +21,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -74,6 +74,7 @@ class _Sample:
     key: int
     confidence: Confidence
     watch: StopWatch | ThoughtWatch | None
+    masks: Callable[[], Mask] | None
     mask: Mask | None
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
@@ -144,13 +145,15 @@ class _Filtering:
         sampling, options = self.sampling, continuation.options
         measure = partial(Confidence, self.by, share=options.share)
         confidence = measure() if options.threshold is None else measure(options.threshold)
+        masks = sampling.mask_of(continuation)
         return [
             _Sample(
                 continuation,
                 key,
                 confidence,
                 sampling.watch(continuation, index) if sampling.watched(continuation) else None,
-                None if sampling.mask is None else sampling.mask(),
+                masks,
+                None if masks is None else masks(),
             )
             for index, key in enumerate(continuation.keys[: sampling.distinct(continuation)])
         ]
@@ -240,7 +243,7 @@ class _Filtering:
             tokens,
             self.large.eos,
             watches.__getitem__ if watches else None,
-            self.sampling.mask if first.mask is None or len(samples) > 1 else first.mask.fork,
+            first.masks if first.mask is None or len(samples) > 1 else first.mask.fork,
             drawn=first.continuation.drawn + len(first.tokens),
             confidence=confidence,
             cached=self.sampling.strategy.share,
@@ -283,7 +286,7 @@ class _Filtering:
         """Has the large model draw a share of what the small one drew, once the sample has ended. Its tokens stay."""
         sampling, counts = self.sampling, self.usage.counts
         share, jump = sampling.instance.shadow, sampling.strategy.decode.constraint == "jump"
-        mask = sampling.mask() if share and sampling.mask is not None else None
+        mask = sample.masks() if share and sample.masks is not None else None
         for place, state in small_draws(sample.tokens, sample.large, mask, jump=jump) if share else ():
             if not shadowed(sample.key, place, share):
                 continue

@@ -26,6 +26,7 @@ from qpdsl.executor.runtime.instance.instance import Instance, OnToken, RowError
 from qpdsl.executor.text.constraint import ConstraintError
 from qpdsl.executor.text.detokenizer import Tokens
 from qpdsl.executor.text.stop import StopWatch
+from qpdsl.executor.text.text_mask import text_masks
 from qpdsl.grammar.literals.early_match import EarlyMatcher, early_matcher
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DecodePlan
@@ -180,7 +181,7 @@ class Sampling:
         model = instance.services.models[op.model.name]
         options, leave = None, None
         if all(is_same_for_all(value, instance.arguments) for _, value in op.options):
-            options = GenerateOptions.of({name: instance.option(value) for name, value in op.options}, op.stop_patterns)
+            options = GenerateOptions.of({name: instance.option(value) for name, value in op.options}, op, model)
         if strategy.decode.exits_early and isinstance(op.via, ops.Amortized):
             leave = _early_exit(op.via, strategy.decode, instance)
         until = early_matcher(strategy.until.pattern) if strategy.until is not None else None
@@ -192,7 +193,22 @@ class Sampling:
     def distinct(self, continuation: Continuation) -> int:
         """How many samples of a row are drawn; the others are copies."""
         options = continuation.options
-        return 1 if self.strategy.collapse and options.params.greedy else options.count
+        alike = options.params.greedy and self.op.first_tokens == "drawn"
+        return 1 if self.strategy.collapse and alike else options.count
+
+    def mask_of(self, continuation: Continuation) -> Callable[[], Mask] | None:
+        """What makes the masks of a row's samples; None where every id may come. Raises RowError."""
+        rules, marks = continuation.options.params.processors, self.model.thought_marks
+        if not self.model.own_tokens or not (rules.without or rules.min_tokens):
+            return self.mask
+        ends = self.model.eos
+        if self.op.only == "thought" and marks is not None:
+            ends |= marks.ends
+        try:
+            banned = self.model.banned(rules.without)
+        except ConstraintError as error:
+            raise RowError(f"`without` with model `{self.model.name}`: {error}") from error
+        return text_masks(banned, rules.min_tokens, continuation.turn.text, ends)
 
     def watched(self, continuation: Continuation) -> bool:
         """Whether anything depends on a sample's text while it grows."""
@@ -214,7 +230,7 @@ class Sampling:
         return [None if own is None else self.continuation(row, own) for row, own in zip(rows, options, strict=True)]
 
     def _options(self, values: Mapping[str, Value]) -> GenerateOptions:
-        return GenerateOptions.of(values, self.op.stop_patterns)
+        return GenerateOptions.of(values, self.op, self.model)
 
     def continuation(self, row: Row, options: GenerateOptions) -> Continuation | None:
         """What a row goes on from under these options, None for one that does not go on. Raises RowError."""
@@ -224,6 +240,8 @@ class Sampling:
         """The row that a sample makes, by its number."""
         row = continuation.child(index, sample, self.op, self.model)
         if self.on_token is not None:
+            if isinstance(sample.watch, StopWatch | ThoughtWatch):
+                sample.watch.flush()
             rest = self.model.detokenizer.tail(row.generated.tokens[row.generated.thought.begins :])
             self.instance.unshown[row.path] = self.op.stage, rest, row.generated.thought.open
         return row
@@ -258,7 +276,8 @@ class Sampling:
             continuation.floor,
         )
         for index, sample in enumerate(samples, first):
-            key = 0 if options.params.greedy and self.op.via is None else continuation.keys[index]
+            alike = options.params.greedy and self.op.via is None and self.op.first_tokens == "drawn"
+            key = 0 if alike else continuation.keys[index]
             mark = (self.model.name, continuation.prompt, options.params, *ends, key)
             instance.drawn.add(mark)
             tokens += sample.size if mark in instance.drawn_before else 0
@@ -373,7 +392,7 @@ class Sampling:
             limit if continuation.full else min(limit + beyond, self.model.max_positions - len(continuation.prompt)),
             self.model.eos,
             watch if watched or counter is not None else None,
-            self.mask,
+            self.mask_of(continuation),
             drawn=continuation.drawn,
             exit=self.leave,
             priority=priority,
@@ -385,8 +404,9 @@ class Sampling:
             logprobs=self.strategy.logprobs or self.instance.watched,
             figures=self.strategy.figures,
             floor=continuation.floor,
+            rank=first if self.op.first_tokens == "likeliest" and not continuation.drawn else None,
             constraint=_constraint(self.op) if self.mask is not None else None,
-            stops=() if stop is None or beyond else stop.texts,
+            stops=() if stop is None or stop.least or beyond else stop.texts,
             lead=self.strategy.lead and not first and len(keys) > 1,
             thought=continuation.thought,
             # Where a sample is given up depends on the others, so that nobody else can use it.

@@ -104,6 +104,11 @@ class ThoughtWatch:
         self._text = self._follow_answer(() if closed else self._earlier, closed)
         return not self._follow()
 
+    def flush(self) -> None:
+        """See `StopWatch`."""
+        if self._text is not None:
+            self._text.flush()
+
     def take_answer(self, watch: Watch | None, before: int) -> None:
         """The answer was followed by another watch, from the token `before` of the sample on."""
         self._end_thought(closed=True)

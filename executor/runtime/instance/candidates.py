@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,16 @@ class ThoughtState:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What is known of the draws of the text that one call wrote into a column, as `Generated` has it of all."""
+
+    logprob: float
+    sampled: int
+    least: float | None
+    figures: tuple[DrawFigures, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Generated:
     """What was generated in a row since its context was set. Columns may say otherwise: a program can assign them.
 
@@ -58,7 +68,8 @@ class Generated:
     the `sampled` tokens. `least` is the least log-probability of one of them, and `figures` are those of each, None
     where some have none. `incomplete`: the text had to satisfy a constraint and does not: it was cut off before, or it
     is a record with the fault `invalid`. `closed`: a search has given the row up as it is, and its score stays. Of
-    a model that thinks `text` is the answer; `thought` says what came before.
+    a model that thinks `text` is the answer; `thought` says what came before. `written` has the columns that calls
+    wrote, those of earlier turns too.
     """
 
     model: str = ""
@@ -74,6 +85,7 @@ class Generated:
     least: float | None = None
     figures: tuple[DrawFigures, ...] | None = ()
     thought: ThoughtState = ThoughtState()
+    written: Mapping[str, Written] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 
-from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, Row
+from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, Generated, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.text.context import Context, KeptTurn, Piece, Turn
 from qpdsl.executor.text.detokenizer import Detokenizer
@@ -62,7 +62,7 @@ def _with_context(op: ops.SetContext, row: Row, addition: Context) -> Row:
         context = _kept(row, context)
     # A new turn does not change which copy of a `split` a row is.
     fresh = {**FRESH, "group": row.columns.get("group", FRESH["group"])}
-    return Row(context, row.path, {**row.columns, **fresh})
+    return Row(context, row.path, {**row.columns, **fresh}, Generated(written=row.generated.written))
 
 
 def _additions(op: ops.SetContext, rows: Candidates, instance: Instance) -> list[Context]:

@@ -18,7 +18,14 @@ from functools import partial
 from itertools import combinations, islice
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.request import GenerateRequest, Sample, SampleConstraint, SamplingParams, TreeRequest
+from qpdsl.executor.requests.request import (
+    GenerateRequest,
+    LogProbRequest,
+    Sample,
+    SampleConstraint,
+    SamplingParams,
+    TreeRequest,
+)
 from qpdsl.executor.runtime.generate.turn import prompt_of
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Submissions
@@ -145,6 +152,44 @@ async def prob(op: ops.Prob, rows: Candidates, instance: Instance, strategy: Sco
     found = await answer_logprobs(op.model.name, asked, instance, strategy, f"`score prob({op.model.name}, …)`")
     scores = [None if logprobs is None else round(_first(logprobs), SCORE_DIGITS) for logprobs in found]
     return tuple(row.with_column(op.made, score) for row, score in zip(rows, scores, strict=True))
+
+
+async def likelihood(op: ops.Likelihood, rows: Candidates, instance: Instance, strategy: ScoreStrategy) -> Candidates:
+    """The log-probability of a text as the answer: the sum over its tokens, their mean, or the least.
+
+    None for an empty text, and where both do not fit into the model's context: those are counted. Raises RowError where
+    the model cannot be asked.
+    """
+    model, (text,) = instance.services.models[op.model.name], op.answers
+    questions, texts = instance.values(op.question, rows), instance.values(text, rows)
+    pairs = [(format_value(question), format_value(text)) for question, text in zip(questions, texts, strict=True)]
+    keys = [("likelihood", model.name, *pair) for pair in pairs]
+    async with instance.scoring(f"likelihood {model.name}"):
+        new = [key for key in dict.fromkeys(keys) if key not in instance.judged]
+        try:
+            prompts = {key: await _asking(model, key[2]) for key in new}
+        except ContextError as error:
+            raise RowError(f"`score likelihood({op.model.name}, …)`: {error}") from error
+        targets = {key: tuple(model.encode_after((), key[3])) for key in new}
+        fitting = [key for key in new if targets[key] and len(prompts[key]) + len(targets[key]) <= model.most_read]
+        with Submissions(instance) as submissions:
+            for key in fitting:
+                request = LogProbRequest(prompts[key], targets[key], cached=strategy.share)
+                submissions.submit(model.name, request)
+                instance.usage.prompt_tokens += len(request.tokens)
+            completions = await submissions.completions()
+        instance.judged.update(dict.fromkeys(set(new).difference(fitting)))
+        instance.judged.update({key: completion.logprobs for key, completion in zip(fitting, completions, strict=True)})
+    found = [_figures(instance.judged[key]) for key in keys]
+    if unscored := sum(figures is None for figures in found):
+        instance.usage.counts["unscored"] += unscored
+    scores = [None if not logprobs else _reduced(logprobs, str(op.reduce)) for logprobs in found]
+    return tuple(row.with_column(op.made, score) for row, score in zip(rows, scores, strict=True))
+
+
+def _reduced(logprobs: Sequence[float], reduce: str) -> float:
+    total = math.fsum(logprobs)
+    return round({"sum": total, "mean": total / len(logprobs), "min": min(logprobs)}[reduce], SCORE_DIGITS)
 
 
 def _first(logprobs: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from qpdsl.executor.requests.drawing import ConfidenceWindow
 from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.requests.ticket import Ticket
-from qpdsl.executor.runtime.instance.candidates import Candidates, Row
+from qpdsl.executor.runtime.instance.candidates import Candidates, Row, Written
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, Submissions, Usage, VerifierInput
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.context import read_beside
@@ -62,17 +62,29 @@ def _with_score(op: ops.StepScore, row: Row, steps: tuple[float, ...] | None) ->
 
 
 async def log_prob(op: ops.LogProb, rows: Candidates, instance: Instance) -> Candidates:
-    """The sum over the sampled tokens, their mean or the least; None for the latter two of a row without any."""
+    """The sum over the sampled tokens, their mean or the least; None for the latter two of a row without any.
+
+    With `of`, those that a call wrote into that column; none where no call did.
+    """
     return tuple(row.with_column(op.made, _log_prob(op, row)) for row in rows)
 
 
 def _log_prob(op: ops.LogProb, row: Row) -> float | None:
-    if op.reduce == "sum":
-        return round(row.generated.logprob, SCORE_DIGITS)
-    if not row.generated.sampled or row.generated.least is None:
+    generated = row.generated if op.of is None else _written(op.of, row)
+    if generated is None:
         return None
-    mean = row.generated.logprob / row.generated.sampled
-    return round(row.generated.least if op.reduce == "min" else mean, SCORE_DIGITS)
+    if op.reduce == "sum":
+        return round(generated.logprob, SCORE_DIGITS)
+    if not generated.sampled or generated.least is None:
+        return None
+    mean = generated.logprob / generated.sampled
+    return round(generated.least if op.reduce == "min" else mean, SCORE_DIGITS)
+
+
+def _written(of: ast.Expr, row: Row) -> Written | None:
+    """What is known of the draws of a column; None in a row where no call wrote it."""
+    assert isinstance(of, ast.Name)
+    return row.generated.written.get(of.id)
 
 
 async def _score_steps(
@@ -224,7 +236,9 @@ def _draw_score(op: ops.DrawScore, row: Row, window: int) -> float | None:
     generated = row.generated
     drawn, thought = generated.figures or (), generated.thought
     if isinstance(op.of, ast.Name):
-        drawn = thought.figures if op.of.id == "thought" else drawn[thought.before :]
+        written = row.generated.written.get(op.of.id)
+        parts = {"thought": thought.figures, "text": drawn[thought.before :]}
+        drawn = parts.get(op.of.id) or (() if written is None else written.figures)
     values: list[float] = [getattr(figures, op.kind) for figures in drawn]
     if op.kind == "confidence":
         values = group_means(values, window)

@@ -72,7 +72,7 @@ def _is_greedy_call(plan: PhysicalPlan, node: PhysicalOp) -> bool:
     permitted = model.token_ids and model.greedy
     if not permitted and (plan.within.repeats != "recorded" or op.max_tokens is not None):
         return False
-    free = op.constraint is None and op.via is None and op.like is None
+    free = op.constraint is None and op.via is None and op.like is None and not (op.penalties or op.holds_text)
     told = strategy.logprobs or strategy.figures
     return free and strategy.decode.whole and not told and strategy.vote is None and not strategy.speculates
 

@@ -24,11 +24,13 @@ from qpdsl.grammar.words import (
     Drawn,
     Equality,
     FinishedRows,
+    FirstTokens,
     History,
     JudgeReduce,
     Part,
     Reduce,
     SearchMethod,
+    StopText,
 )
 from qpdsl.session.functions import Extractor, Scorer
 
@@ -79,11 +81,19 @@ class GenerateKeywords(TypedDict, total=False):
     """The keywords of `generate` other than `as_`, for type checkers: the overloads share them."""
 
     n: int | None
+    first_tokens: FirstTokens
     temperature: float | None
     top_p: float | None
     top_k: int | None
     min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: targets.LogitBias | None
     stop: targets.Stop | None
+    stop_text: StopText
+    without: str | Sequence[str] | None
+    min_tokens: int | None
     max_tokens: int | None
     think: bool | int | str | None
     only: Part | None
@@ -158,11 +168,19 @@ class Rows:
         model: targets.Model | str,
         *,
         n: int | None = None,
+        first_tokens: FirstTokens = "drawn",
         temperature: float | None = None,
         top_p: float | None = None,
         top_k: int | None = None,
         min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        logit_bias: targets.LogitBias | None = None,
         stop: targets.Stop | None = None,
+        stop_text: StopText = "keep",
+        without: str | Sequence[str] | None = None,
+        min_tokens: int | None = None,
         max_tokens: int | None = None,
         think: bool | int | str | None = None,
         only: Part | None = None,
@@ -174,6 +192,10 @@ class Rows:
     ) -> Any:
         """Each row becomes `n` rows, each continued with text of the model. Returns the text.
 
+        With `first_tokens="likeliest"` each of the samples begins with another of the `n` likeliest tokens.
+        Penalties are those of transformers and OpenAI; `logit_bias` maps tokens, as texts or ids, to what is added to
+        their logits. `without` are texts that never appear, and the sample has `min_tokens` at least; with
+        `stop_text="drop"` what stopped it is left out.
         `think` is for a model that thinks before it answers: whether it does, for how many tokens at most, or how hard
         ("low"). `only` is "thought" to go on with the thought alone, and "answer" to end it and answer.
         `as_` makes the text follow a pydantic model, a JSON schema, a choice, a regex or a grammar; `into` names a
@@ -181,7 +203,19 @@ class Rows:
         False means that nothing does. `until` ends a row as soon as its confidence falls:
         `until=qp.confidence(window=64) < bar`.
         """
-        options = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "stop": stop}
+        options: dict[str, Any] = {
+            "n": n,
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "min_p": min_p,
+            "stop": stop,
+        }
+        if isinstance(logit_bias, Mapping):
+            logit_bias = [{"token": token, "bias": bias} for token, bias in logit_bias.items()]
+        options |= {"repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty}
+        options |= {"frequency_penalty": frequency_penalty, "logit_bias": logit_bias, "stop_text": stop_text}
+        options |= {"without": without, "min_tokens": min_tokens, "first_tokens": first_tokens}
         options |= {"max_tokens": max_tokens, "think": think, "only": only}
         clauses = {"as_": as_, "via": via, "draft": draft, "until": until, "into": into}
         return self._column(ast.Generate, model, **options, **clauses)

@@ -42,6 +42,8 @@ class RegexText:
 
 # What ends a sample: a text, a regex, or a list of them.
 Stop = str | RegexText | Sequence[str | RegexText]
+# What is added to the logits of tokens, which are texts or ids; or a list of records of a `token` and its `bias`.
+LogitBias = Mapping[str, float] | Mapping[int, float] | Sequence[Mapping[str, Any]]
 
 
 @final
@@ -293,6 +295,11 @@ def judge(
 def prob(model: Model | str, question: str, answer: str, /, *others: str) -> VerifierTarget:
     """A verifier: the probability that the model answers the question so, among the answers where there are several."""
     return VerifierTarget(ast.Prob, {"model": model, "question": question, "answers": (answer, *others)})
+
+
+def likelihood(model: Model | str, question: str, text: str, /) -> VerifierTarget:
+    """A verifier: the log-probability that the model answers the question with a text; `reduce` is of its tokens."""
+    return VerifierTarget(ast.Likelihood, {"model": model, "question": question, "answers": (text,)})
 
 
 @naming_keywords

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, SamplingParams
 from tests.support.executor.models import CONFIGS, VOCABULARY, paged, random_model
 
@@ -37,6 +38,25 @@ def test_greedy_equals_generate_while_batched_and_chunked(name: str) -> None:
             torch.tensor([request.prompt]), max_new_tokens=request.max_tokens, do_sample=False, eos_token_id=None
         )
         assert ticket.result().samples[0].tokens == tuple(expected[0, len(request.prompt) :].tolist())
+
+
+@pytest.mark.parametrize("draft", [None, Drafting("ngram", length=4, fixed=True)])
+def test_samples_that_begin_with_the_likeliest_tokens_go_on_as_generate_does(draft: Drafting | None) -> None:
+    reference, (prompt,) = random_model("llama"), prompts([12])
+    with torch.inference_mode():
+        first = reference(torch.tensor([prompt])).logits[0, -1].log_softmax(-1).topk(5)
+    engine = PagedEngine(EngineConfig(token_budget=32))
+    engine.add("m", paged("llama"))
+    request = GenerateRequest(prompt, (0, 1, 2), GREEDY, 20, rank=2, draft=draft)
+    ticket, other = engine.submit("m", request), engine.submit("m", GenerateRequest(prompt, (0,), GREEDY, 20))
+    while engine.has_work:
+        engine.step()
+    for sample, token, logprob in zip(ticket.result().samples, first.indices[2:], first.values[2:], strict=True):
+        begun = torch.tensor([[*prompt, int(token)]])
+        whole = reference.generate(begun, max_new_tokens=19, do_sample=False, eos_token_id=None)
+        assert sample.tokens == tuple(whole[0, len(prompt) :].tolist())
+        assert sample.logprobs[0] == pytest.approx(logprob.item(), abs=1e-3)
+    assert other.result().samples[0].tokens[0] == int(first.indices[0])
 
 
 def test_eos_and_the_end_of_the_context_end_a_sample() -> None:

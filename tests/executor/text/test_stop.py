@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +69,32 @@ def test_the_text_ends_after_the_first_stop_string(name: str, data: st.DataObjec
         assert result is not None and result[0] == whole[: whole.index(stop) + len(stop)]
     else:
         assert result is None
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data())
+def test_a_stop_that_is_dropped_leaves_the_text_before_it_and_none_of_it_is_shown(
+    name: str, data: st.DataObject
+) -> None:
+    tokenizer = TOKENIZERS[name]
+    model = TextModel("m", tokenizer, frozenset(), 256, len(tokenizer))
+    tokens = model.encode(data.draw(st.text("ab.\n é", min_size=1, max_size=30)))
+    stop = data.draw(st.sampled_from(["\n", "\n\n", ".", "ab", "a\n", "é", ".\n\n"]))
+    least = data.draw(st.sampled_from([0, 0, 3, 6]))
+    by = {"patterns": (re.escape(stop),)} if data.draw(st.booleans()) else {"texts": (stop,)}
+    pieces: list[str] = []
+    watch = StopWatch(model.detokenizer, Stops(**by, drop=True, least=least), pieces.append)
+    count = next((count for count, token in enumerate(tokens, 1) if watch.push(token)), None)
+    whole, early = model.decode(tuple(tokens)), len(model.decode(tuple(tokens[:least])))
+    if count is None:
+        watch.flush()
+        assert "".join(pieces) == whole and not (stop in whole and not least)
+        return
+    assert watch.cut is not None and count > least
+    kept = tuple(tokens[: watch.cut.tokens])
+    text = model.decode(kept + (model.encode_after(kept, watch.cut.tail) if watch.cut.tail else ()))
+    assert text == "".join(pieces) and whole.startswith(text + stop) and len(text + stop) > early
+    assert least or text == whole[: whole.index(stop)]
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

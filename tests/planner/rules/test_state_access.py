@@ -41,6 +41,7 @@ _ASKING = """program p(problem: text) -> text {
   chat user=problem
   generate llm n=3 max_tokens=4
   score prob(llm, "{text}?", "yes", "no") into likely
+  score likelihood(llm, "{text}?", problem) into channel
   score equal(text, problem) into same
   score json into valid
   let all = likely + same + valid

@@ -308,6 +308,7 @@ def test_verifiers() -> None:
         rows.score(prm, of=qp.col.q, given="What?", into="a")
         rows.score(qp.judge(llm, f"Right? {qp.col.text}", as_=(1, 5)), reduce="expected", into="b")
         rows.score(qp.prob(llm, f"Right? {qp.col.text}", "Yes", f"No, {qp.col.q}"), into="c")
+        rows.score(qp.likelihood(llm, "What?", qp.col.q), reduce="mean", into="l")
         rows.score(qp.equal(qp.col.text, qp.col.q, by="number"), into="d")
         rows.score(qp.valid_json(), of=qp.col.step, into="e")
         rows.score(qp.valid_json(Point), into="f")
@@ -322,6 +323,7 @@ def test_verifiers() -> None:
         'score prm of q given "What?" into a',
         'score judge(llm, "Right? {text}") as int(1..5) reduce=expected into b',
         'score prob(llm, "Right? {text}", "Yes", "No, {q}") into c',
+        'score likelihood(llm, "What?", "{q}") reduce=mean into l',
         "score equal(text, q, by=number) into d",
         "score json of step into e",
         "score json(Point) into f",

@@ -17,6 +17,8 @@ schema Person { name: text(max_length=9), age: int(0..120), tags: [choice("plate
 _CHOICE = ' as choice("3 * 4", "3")'
 _TARGETS = ["", "", " as Person", " as Person", r" as /[a-z]{2,5} is [0-9]+( \* [0-9]+)*\./", _CHOICE]
 _OPTIONS = ["temperature=0", "n=2 temperature=0.8", "n=3 temperature=1.0", "n=2 temperature=0.7 top_k=9"]
+_PENALTIES = " repetition_penalty=1.3 frequency_penalty=0.4"
+_LIMITS = ' without=["* 3", "is"] min_tokens=12'
 _DRAFTS = ["", "", "slm", "slm(tokens=3)", "slm(tokens=3, branches=2)", "ngram", "ngram(tokens=2)", "early_exit"]
 
 
@@ -48,8 +50,9 @@ def _lossy(pick: random.Random) -> list[str]:
     filters = [f"filter(slm, {number}{by})", f"filter(slm, {number}{by})", f"filter(slm, share={number}{by})"]
     vias = [*[f"amortized({number}{layer})"] * 3, *filters]
     via = pick.choice(vias)
+    stop += _more(pick, target)
     stage = f"generate llm {pick.choice(_OPTIONS)}{stop} max_tokens={pick.choice([9, 24])}{target} via {via}"
-    return [stage, f"generate llm temperature=1.0 max_tokens=9 via {via}"] if stop else [stage]
+    return [stage, f"generate llm temperature=1.0 max_tokens=9 via {via}"] if "stop" in stop else [stage]
 
 
 def _generate(pick: random.Random) -> list[str]:
@@ -58,9 +61,16 @@ def _generate(pick: random.Random) -> list[str]:
     stop = pick.choice(["", ' stop="."']) if not target else ""
     draft = pick.choice(_DRAFTS) if target != _CHOICE else ""
     clause = f" draft {draft}" if draft else ""
+    options += _more(pick, target)
     stage = f"generate llm {options}{stop} max_tokens={pick.choice([9, 24])}{target}{clause}"
     # What stops goes on with another draft.
     return [stage, "generate llm temperature=1.0 max_tokens=9"] if stop else [stage]
+
+
+def _more(pick: random.Random, target: str) -> str:
+    """What changes or masks logits, now and then."""
+    penalties = _PENALTIES if target != _CHOICE and pick.random() < 0.2 else ""
+    return penalties + (_LIMITS if not target and pick.random() < 0.2 else "")
 
 
 def decode_plans(op: ops.Generate) -> list[DecodePlan]:

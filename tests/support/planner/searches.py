@@ -124,6 +124,9 @@ class SearchGenerator:
         warmths = ["0", "1.0", "1.0", "0.4 + 0.2 * group", "if(tokens > 4, 0, 1.0)"]
         options = [f"n={pick.choice(counts)}", f"temperature={pick.choice(warmths)}"]
         options += [f"stop={pick.choice(_STOPS)}"] if pick.random() < 0.6 else []
+        if pick.random() < 0.2:
+            dropped = ["stop_text=drop"] if "stop=" in options[-1] else []
+            options += [pick.choice(["min_tokens=5", "frequency_penalty=0.1 * group", 'without=["is", "1"]', *dropped])]
         options += [f"max_tokens={pick.choice(['3', '8', '20', '3 + len(text)'])}"] if pick.random() < 0.5 else []
         into = ""
         if pick.random() < 0.2:
@@ -146,7 +149,8 @@ class SearchGenerator:
         verifiers += ["length", 'judge(llm, "Rate.", 1..5) given problem']
         if column == "t":
             verifiers += ["orm given problem", "logprob", "logprob reduce=mean", "rank"]
-            verifiers += ["logprob reduce=min", "entropy"]
+            verifiers += ["logprob reduce=min", "entropy", 'likelihood(llm, "What?", text) reduce=mean']
+            verifiers += ["logprob of piece"] if "piece" in self.texts and pick.random() < 0.5 else []
         return f"score {pick.choice(verifiers)} into {column}"
 
     def where(self) -> str:

@@ -12,7 +12,7 @@ from qpdsl.executor.remote.dialects.dialect import CompletionChunk, Message, Mes
 from qpdsl.executor.remote.dialects.known_dialects import named
 from qpdsl.executor.remote.server.failures import Refused, Unreachable
 from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
-from qpdsl.executor.requests.request import SampleConstraint, SamplingParams
+from qpdsl.executor.requests.request import LogitProcessors, SampleConstraint, SamplingParams
 from qpdsl.grammar.model_id import DIALECTS, DialectName
 
 ALL = ServerCapabilities(endpoint="ids", chat=True, prefill=True, logprobs=True, token_ids=True)
@@ -73,6 +73,26 @@ def test_what_is_neutral_is_said(dialect: DialectName, neutral: dict[str, float]
     assert named(dialect).write(ASKING).body.items() >= neutral.items()
     filtered = replace(ASKING, sampling=SamplingParams(1.0, top_k=4, top_p=0.5, min_p=0.1))
     assert named(dialect).write(filtered).body.items() >= {"top_k": 4, "top_p": 0.5, "min_p": 0.1}.items()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "given"),
+    [
+        ("vllm", {"repetition_penalty": 1.2, "presence_penalty": 0.5, "logit_bias": {"7": 2.0}, "min_tokens": 4}),
+        ("sglang", {"presence_penalty": 0.5, "logit_bias": {"7": 2.0}, "min_tokens": 4}),
+        ("llamacpp", {"repeat_penalty": 1.2, "repeat_last_n": -1, "logit_bias": {"7": 2.0}}),
+        ("openai", {"presence_penalty": 0.5}),
+    ],
+)
+def test_penalties_are_said(dialect: DialectName, given: dict[str, Any]) -> None:
+    processors = LogitProcessors(
+        repetition=1.2,
+        presence=given.get("presence_penalty", 0.0),
+        bias=((7, 2.0),),
+        min_tokens=given.get("min_tokens", 0),
+    )
+    sampling = SamplingParams(0.0, processors=processors)
+    assert named(dialect).write(replace(ASKING, sampling=sampling)).body.items() >= given.items()
 
 
 @pytest.mark.parametrize(
