@@ -78,7 +78,7 @@ class _Declared:
         required = rest.get("required", [])
         fields = []
         for name, value in rest["properties"].items():
-            if not _is_name(name):
+            if not _NAME.fullmatch(name):
                 raise _Beyond
             optional = name not in required
             type_ = self.type(_not_null(value) if optional else value)
