@@ -44,26 +44,38 @@ Block = tuple[Stage, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Argument(Node):
+    """One argument of `call`, or of a Python function: `name` is None where it stands by its place."""
+
+    name: str | None
+    value: Expr = field(metadata=is_a("value", auto=True))
+
+
+@dataclass(frozen=True, slots=True)
 class Extract(Stage):
-    """`extract last NAME = /regex/`, `.json.path`, `boxed`, or the name of a Python extractor that is registered.
+    """`extract last NAME = /regex/ of TEXT`, `.json.path`, `boxed`, or a Python extractor that is registered.
 
     Adds a column: a match in the row's text, or the value at a JSON path; else none. The match is the first one or, by
     `which`, the last, or the list of all: matches that do not overlap, from the left. "boxed" matches what stands in
     the braces of a `\\boxed{…}`, of LaTeX, inner braces and all. `type` is the column's: text, a list of texts, or what
-    the schema says of the path where the text was held to one.
+    the schema says of the path where the text was held to one. `of` is the text, None for that of the row. `arguments`
+    are those in the brackets behind an extractor, None where there are none.
     """
 
     word, usage = (
         "extract",
-        "extract NAME = /regex/, .json.path, boxed or EXTRACTOR; extract last NAME, extract all NAME",
+        "extract NAME = /regex/, .json.path, boxed, EXTRACTOR or EXTRACTOR(…) of TEXT; extract last NAME, "
+        "extract all NAME",
     )
     first = "the name of a column"
     rows = "same"
-    written: ClassVar[tuple[str, ...]] = ("which", "column", "pattern")
+    written: ClassVar[tuple[str, ...]] = ("which", "column", "pattern", "arguments", "of")
 
     column: Name = field(metadata=is_a("made"))
     pattern: Regex | JsonPath | Name = field(metadata=is_a("plain", "="))
     which: Which = field(default="first", metadata=is_a("word", words=WHICH, code="QP250"))
+    arguments: tuple[Argument, ...] | None = field(default=None, metadata=is_a("part"))
+    of: Expr | None = field(default=None, metadata=is_text("of", place="`of`"))
     type: str = "text"
 
     @property
@@ -76,10 +88,11 @@ class Extract(Stage):
 
 @dataclass(frozen=True, slots=True)
 class PythonExtract(Stage):
-    """`extract NAME = EXTRACTOR`: what the registered Python extractor `function` gives for the row's text.
+    """`extract NAME = EXTRACTOR of TEXT`: what the registered Python extractor `function` gives for the row's text.
 
     An `Extract` whose pattern is the name of such a function is this, once it is checked. `asks`, `arguments`, `row`:
-    see `PythonScore`.
+    see `PythonScore`. Where arguments were written in brackets they are `columns`, by the function's own names, and all
+    that it is shown.
     """
 
     word = "extract"
@@ -87,9 +100,11 @@ class PythonExtract(Stage):
 
     column: Name = field(metadata=is_a("made"))
     function: str = field(metadata=is_a("plain", "="))
+    of: Expr | None = field(default=None, metadata=is_text("of", place="`of`"))
     asks: tuple[str, ...] = ()
     arguments: Arguments = ()
     row: bool = True
+    columns: tuple[GivenColumn, ...] | None = None
 
 
 # Rows
@@ -430,14 +445,6 @@ class Ask(Stage):
     rows = "same"
 
     body: Block = field(metadata=BLOCK)
-
-
-@dataclass(frozen=True, slots=True)
-class Argument(Node):
-    """One argument of `call`: `name` is None where it stands by its place."""
-
-    name: str | None
-    value: Expr = field(metadata=is_a("value", auto=True))
 
 
 @dataclass(frozen=True, slots=True)

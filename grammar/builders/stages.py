@@ -153,6 +153,15 @@ class StageBuilder(VerifierFormBuilder, ClauseBuilder, BlockBuilder):
                 self.report("QP140", message, scale.span, "leave this out")
         return form(**own, **shared, span=span_of(meta), at=verifier.span)
 
+    def extract(self, meta: Any, children: list[Any]) -> ast.Extract:
+        form, arguments = children[2], None
+        if isinstance(form, Form):
+            arguments = tuple(argument for argument in form.arguments if isinstance(argument, ast.Argument))
+            if len(arguments) < len(form.arguments):
+                self.report("QP125", "a Python function takes no range", form.span)
+            children = [*children[:2], form.name, *children[3:]]
+        return ast.Extract(**{**self._parts(ast.Extract, meta, children), "arguments": arguments}, span=span_of(meta))
+
     def until(self, meta: Any, children: list[Any]) -> Clause:
         """`confidence(window=TOKENS) < BAR`; None where it is faulty."""
         figure, sign, bar = children

@@ -6,7 +6,7 @@ that the program gives back comes out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -211,7 +211,7 @@ def _report_missing(binder: Binder, call: ast.Call, program: ast.Program, name: 
 def _model_values(binder: Binder, call: ast.Call, callee: ModuleProgram) -> dict[str, BoundModel]:
     """What the parameters of the called program that are models stand for; what is wrong with one is reported."""
     module, program = callee
-    arguments = _arguments(binder, call, program) or {}
+    arguments = by_name(binder, call.program, call.arguments, [param.name for param in program.params]) or {}
     bound: dict[str, BoundModel] = {}
     for param in program.params:
         if not is_model(param, module):
@@ -251,7 +251,7 @@ def _parameter_values(
     Where the program runs on rows of its own, an argument that differs from row to row is added to `given`: its value
     is a column of those rows.
     """
-    arguments = _arguments(binder, call, program)
+    arguments = by_name(binder, call.program, call.arguments, [param.name for param in program.params])
     if arguments is None:
         return None
     if not _is_closed(binder, call, program, arguments):
@@ -319,12 +319,13 @@ def _folded(expr: ast.Expr) -> ast.Expr:
     return expr if value is None else spelt(value, expr.span)
 
 
-def _arguments(binder: Binder, call: ast.Call, program: ast.Program) -> dict[str, ast.Argument] | None:
+def by_name(
+    binder: Binder, callee: str, written: tuple[ast.Argument, ...], params: Sequence[str]
+) -> dict[str, ast.Argument] | None:
     """The arguments by parameter name, positional ones in order; None where there is an error, which is reported."""
-    params = [param.name for param in program.params]
     arguments: dict[str, ast.Argument] = {}
     sound, named = True, False
-    for index, argument in enumerate(call.arguments):
+    for index, argument in enumerate(written):
         name = argument.name
         if name is None:
             if named:
@@ -333,7 +334,7 @@ def _arguments(binder: Binder, call: ast.Call, program: ast.Program) -> dict[str
                 return None
             if index >= len(params):
                 takes = f"{len(params)} argument{'' if len(params) == 1 else 's'}"
-                message = f"`{call.program}` takes {takes}, found {len(call.arguments)}"
+                message = f"`{callee}` takes {takes}, found {len(written)}"
                 binder.scope.error("QP231", message, argument.span, "one too many")
                 return None
             name = params[index]
@@ -342,7 +343,7 @@ def _arguments(binder: Binder, call: ast.Call, program: ast.Program) -> dict[str
         if name not in params:
             notes = (f"parameters: {', '.join(params) or 'none'}",)
             fix = did_you_mean(name, params, span)
-            message = f"`{call.program}` has no parameter `{name}`"
+            message = f"`{callee}` has no parameter `{name}`"
             binder.scope.error("QP231", message, span, "unknown", notes=notes, **fix)
             sound = False
         elif name in arguments:

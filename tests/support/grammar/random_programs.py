@@ -270,7 +270,10 @@ class ProgramGenerator:
         if self.chance.random() < 0.3:
             which, pattern = self.chance.choice(["last ", "all "]), self.chance.choice(["boxed", "/^x$/"])
             return f"extract {which}{self.chance.choice(['last', 'boxes'])}{self.space()}={self.space()}{pattern}"
-        return f"extract answer{self.space()}={self.space()}{pattern}"
+        if self.chance.random() < 0.3:
+            pattern = f"f{self.brackets(self.value(1), f'k={self.number(0)}')}"
+        of = self.chance.choice(["", "", f"{self.option_break()}of {self.text()}"])
+        return f"extract answer{self.space()}={self.space()}{pattern}{of}"
 
     def let(self) -> str:
         name = self.chance.choice(["m", "item", "answer", "count"])
