@@ -454,15 +454,17 @@ class Call(Stage):
     Only one with `into` is an operator. For each row its operators run on one new row: no context, the path of the row
     it is run for, and no columns but those of `columns`, which are arguments that differ from row to row. `value` is an
     expression over the rows that they make, as that of `Return`; where they make none the column is none. `type` is
-    that of the column where a JSON text spells the value; None where it stands as it is.
+    that of the column where a JSON text spells the value; None where it stands as it is. `depth`, a number, is how many
+    levels deep a program may call itself here; below them the column is none.
     """
 
-    word, usage, first = "call", "call PROGRAM(ARGUMENT, …) into NAME", "a program"
+    word, usage, first = "call", "call PROGRAM(ARGUMENT, …) into NAME depth=", "a program"
     rows = "same"
 
     program: str = field(metadata=is_a("plain"))
     arguments: tuple[Argument, ...] = field(default=(), metadata=is_a("part"))
     into: Name | None = field(default=None, metadata=INTO)
+    depth: Literal | None = field(default=None, metadata=is_a("value", "depth="))
     name_span: Span = field(compare=False, repr=False, kw_only=True)
     columns: tuple[GivenColumn, ...] = ()
     value: Expr | None = None

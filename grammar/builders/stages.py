@@ -253,8 +253,14 @@ class StageBuilder(VerifierFormBuilder, ClauseBuilder, BlockBuilder):
     # Calls and results of programs
 
     def call(self, meta: Any, children: list[Any]) -> ast.Call:
-        name, arguments, *intos = children
-        clauses = self.clause_values(intos)
+        name, arguments, *rest = children
+        clauses = self.clause_values(rest)
+        given_depth = self.option_values("call", [child for child in rest if isinstance(child, tuple)]).get("depth")
+        if given_depth is not None:
+            depth = self.number_between(given_depth, "`depth`", 1, MAX_DEPTH)
+            if isinstance(depth, float):
+                self.report("QP125", "`depth` is a whole number", given_depth.span)
+            clauses["depth"] = ast.Literal(int(depth or 1), span=given_depth.span)
         given = tuple(replace(argument, value=self.width(argument.value)) for argument in arguments or ())
         return ast.Call(str(name), given, **clauses, span=span_of(meta), name_span=at(name))
 

@@ -250,7 +250,7 @@ def _left_out(node: ast.Node, name: str) -> Any:
     value = getattr(node, name)
     if isinstance(node, ast.Generate) and name == "drafts":
         return value or node.draft
-    if isinstance(node, ast.Call) and name != "into" and node.stage < 0:
+    if isinstance(node, ast.Call) and name in ("program", "arguments") and node.stage < 0:
         return _call(value, node.arguments) if name == "program" else None
     if isinstance(node, ast.Extract) and name in ("pattern", "arguments") and node.arguments is not None:
         return _call(value.id, node.arguments) if name == "pattern" else None

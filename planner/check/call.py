@@ -16,7 +16,7 @@ from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.format.unparse import format_expr, format_param_type
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import did_you_mean
-from qpdsl.grammar.words import Type
+from qpdsl.grammar.words import TYPES, Type
 from qpdsl.planner.check.binder import Binder, BoundModel, Flow, ModuleProgram, ReturnValue, return_value
 from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import Module
@@ -47,6 +47,9 @@ def add_call(binder: Binder, plan: list[LogicalOp], call: ast.Call) -> None:
         if call.into is not None:
             binder.make(call, call.into, "unknown")
         return
+    if call.depth is not None and binder.calls.count(callee) > int(call.depth.value or 0):
+        _add_bottom(binder, plan, call, callee)
+        return
     models = _model_values(binder, call, callee)
     stages = tuple(substitute(stage, values, call.name_span) for stage in callee[1].body)
     if call.into is None:
@@ -64,8 +67,19 @@ def add_call(binder: Binder, plan: list[LogicalOp], call: ast.Call) -> None:
     binder.change(aside=call)
     held = _spelt_type(callee[1], result)
     binder.make(call, call.into, held or result.type, result.schema)
-    op = replace(call, arguments=(), columns=tuple(given), value=result.value, type=held, stage=number)
+    op = replace(call, arguments=(), depth=None, columns=tuple(given), value=result.value, type=held, stage=number)
     plan.append(LogicalOp(op, binder.scope.types(), (tuple(body),)))
+
+
+def _add_bottom(binder: Binder, plan: list[LogicalOp], call: ast.Call, callee: ModuleProgram) -> None:
+    """The column of a call that would go too deep: none, of the type that the program declares."""
+    module, program = callee
+    held = None if program.returns is None else module.compiled(program.returns, TYPES, _ignored)
+    assert call.into is not None
+    binder.make(call, call.into, "unknown" if held is None else value_type(held.document))
+    nothing = ast.Literal(None, span=call.span)
+    op = ast.Let(call.into, nothing, stage=next(binder.stages), span=call.span)
+    plan.append(LogicalOp(op, binder.scope.types()))
 
 
 def _spelt_type(program: ast.Program, result: ReturnValue) -> Type | None:
@@ -130,18 +144,41 @@ def _find(binder: Binder, call: ast.Call) -> ModuleProgram | None:
 
 def _may_enter(binder: Binder, call: ast.Call, callee: ModuleProgram) -> bool:
     """False where the program is already being called. Each program of a cycle reports the cycle for itself."""
-    if callee in binder.calls:
+    if call.depth is not None and (call.into is None or not _comes_back(binder.calls[-1], callee)):
+        message = f"`depth` is of a program that calls itself, and `{call.program}` does not come back here"
+        help = "leave `depth` out"
+        if call.into is None:
+            message, help = "a call with `depth` makes a column", f"write `call {call.program}(…) into NAME depth=…`"
+        if len(binder.calls) == 1:  # else the called program says so itself
+            binder.scope.error("QP224", message, call.depth.span, help=help)
+        return False
+    if callee in binder.calls and call.depth is None:
         if callee == binder.calls[0]:
             way = " → ".join(f"`{program.name}`" for _, program in (*binder.calls, callee))
             notes = ("`repeat` runs stages again",)
-            message = f"a program cannot call itself: {way}"
-            binder.scope.error("QP224", message, call.name_span, "comes back here", notes=notes)
+            message = f"a program cannot call itself without end: {way}"
+            help = "say how deep it goes, as in `call solve(part) into result depth=2`"
+            binder.scope.error("QP224", message, call.name_span, "comes back here", notes=notes, help=help)
         return False
     if len(binder.calls) > MAX_CALLS:
         message = f"programs call one another over {MAX_CALLS} deep"
         binder.scope.error("QP310", message, call.name_span, "one too many")
         return False
     return True
+
+
+def _comes_back(caller: ModuleProgram, callee: ModuleProgram) -> bool:
+    """Whether a program calls another one, perhaps by way of others."""
+    seen, queue = set[int](), [callee]
+    while queue:
+        module, program = queue.pop()
+        if program is caller[1]:
+            return True
+        if id(program) not in seen:
+            seen.add(id(program))
+            called = (stage.program for stage in walk_stages(program.body) if isinstance(stage, ast.Call))
+            queue += [module.programs[name] for name in called if name in module.programs]
+    return False
 
 
 def _has_budget(binder: Binder, call: ast.Call) -> bool:
