@@ -105,16 +105,16 @@ class NativeStack:
         return self._shape
 
     @property
-    def widest(self) -> tuple[int, int, int, int]:
+    def widest(self) -> tuple[int, int, int]:
         """The most numbers of a product.
 
-        In a row of the joined projection, and of the gated values; groups of an input; weights widened at once.
+        In a row of the joined projection, and of the gated values; groups of an input.
         """
         laid = [layer.products for layer in self._layers]
         joined = max(layer["join"].weights.outputs for layer in laid)
         gated = max(layer["widen"].weights.outputs for layer in laid) // 2
         products = [product for layer in laid for product in layer.values()]
-        return joined, gated, max(product.groups for product in products), max(product.room for product in products)
+        return joined, gated, max(product.groups for product in products)
 
     def forward(
         self, batch: KernelBatch, cache: KVCache, exits: Sequence[int] = (), threads: int | None = None
@@ -285,7 +285,7 @@ class _Workspace:
     def __init__(self, stack: NativeStack, rows: int, threads: int, table: int) -> None:
         self._rows, self._threads, self._table = next_power_of_two(rows), threads, next_power_of_two(table)
         heads = stack.shape.heads
-        joined, gated, groups, widened = stack.widest
+        joined, gated, groups = stack.widest
         columns = 2 * gate_columns(vector_width())
         scratch = scratch_size(heads, Widths.of(stack.shape.hidden, heads).head, self._table)
 
@@ -302,7 +302,7 @@ class _Workspace:
         }
         self._own = {
             "widened": room(threads, self._rows * columns),
-            "sums": room(threads, max(self._rows * groups, widened, 1)),
+            "sums": room(threads, max(self._rows * groups, 1)),
             "scratch": room(threads, scratch),
         }
 

@@ -173,7 +173,7 @@ class QueryGroup:
 
     def __init__(self, code: KernelCode, shape: HeadShape, scores: Scores) -> None:
         self.code, self.shape, self.scores = code, shape, scores
-        self._fields = {name: _array(code, I64, TOGETHER) for name in _FIELDS}
+        self._fields = {name: code.array(I64, TOGETHER) for name in _FIELDS}
 
     def describe(self, index: Value, row: Value, last: Value, sequence: Value) -> None:
         """Query `index` is in `row` of `sequence`, whose last row is before `last`."""
@@ -210,8 +210,8 @@ class HeadBlock:
         self.block = group.shape.block(code.width)
         self.tile = code.width // self.block
         self.cache = Cache(code, group.shape.cache, code.arguments["rows"])
-        self._peaks = _array(code, F32, TOGETHER * code.width)
-        self._sums = _array(code, F32, TOGETHER * len(heads) * group.shape.dim)
+        self._peaks = code.array(F32, TOGETHER * code.width)
+        self._sums = code.array(F32, TOGETHER * len(heads) * group.shape.dim)
         # The page that was prefetched last, by its address.
         self.fetched = code.variable(I64, code.number(0))
         self._together = together
@@ -502,10 +502,3 @@ class _Query:
             for part, value in values.items():
                 total = sums[number, part]
                 total.set(code.fma(weight, value, total.get()))
-
-
-def _array(code: KernelCode, kind: ir.Type, size: int) -> Value:
-    """The address of an array of the function's own."""
-    with code.builder.goto_entry_block():
-        place = code.builder.alloca(kind, size)
-        return code.builder.inttoptr(code.builder.ptrtoint(place, I64), POINTER)

@@ -105,7 +105,7 @@ class KernelCode:
         return number if kind is I64 else self.builder.sext(number, I64)
 
     @contextmanager
-    def loop(self, start: int | Value, stop: int | Value, step: int = 1) -> Iterator[Value]:
+    def loop(self, start: int | Value, stop: int | Value, step: int | Value = 1) -> Iterator[Value]:
         """Runs its body for every index from `start` to below `stop`."""
         builder = self.builder
         start, stop = self.number(start), self.number(stop)
@@ -144,6 +144,12 @@ class KernelCode:
 
     def variable(self, kind: ir.Type, initial: Value) -> Variable:
         return Variable(self, kind, initial)
+
+    def array(self, kind: ir.Type, size: int) -> Value:
+        """The address of an array of the function's own."""
+        with self.builder.goto_entry_block():
+            place = self.builder.alloca(kind, size)
+            return self.builder.inttoptr(self.builder.ptrtoint(place, I64), POINTER)
 
     # Vectors
 

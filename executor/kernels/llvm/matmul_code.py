@@ -10,25 +10,30 @@ a few panels are computed before the next panels are read, so weights come from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
 import torch
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.kernel_code import F16, F32, I8, I32, I64, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.kernel_code import F16, F32, I8, I32, KernelCode, Value, Variable
 from qpdsl.executor.kernels.llvm.panels import STEP, Factor, FloatPanels, GroupedPanels, Panels
 
 _LINE_BYTES = 64
-# A tile of so many rows computes about as long as its weights take to come from memory.
-_FEW_TILE_ROWS = 4
-# Tiles of more rows that together prefetch what comes next.
-_SHARED_BY_TILES = 4
 # Rows of a tile of a single panel: only the last few panels of a layer are computed so.
 _FEW_ROWS = 2
-# From so many rows on narrow floats are widened once for all tiles of rows, instead of in each.
-WIDENED_ROWS = 24
+# Inputs of a turn of a tile's loop: a cache line of each panel, or more.
+_UNROLLED = 4
+# The weights that stay in a core's nearest cache for all rows of a block, and the rows, whose sums do.
+_BLOCK_BYTES = 1 << 14
+_BLOCK_ROWS = 96
+# The tiles of a block that prefetch what comes next: the first one fetches most of it.
+_FETCHING_TILES = 2
+# Weights that are not float32 are widened once for more tiles of rows, instead of in each.
+_NARROW_TILES = {"float": 2, "grouped": 8}
 _WIDE = FloatPanels(torch.float32)
 
 
@@ -41,15 +46,27 @@ class TileSize:
 
     @classmethod
     def of(cls, width: int, form: Panels) -> TileSize:
+        """That of many rows."""
+        return cls.sizes(width, form)[0]
+
+    @classmethod
+    def sizes(cls, width: int, form: Panels) -> list[TileSize]:
+        """Those of ever more rows and fewer panels, so that weights come from memory for all rows at once.
+
+        Of one panel alone none: for each weight it would load a number of every row.
+        """
         panels = panels_at_once(width)
         # Vectors of 8 come with 16 registers (AVX2), those of 16 and of 4 (NEON) with 32. Weights that are not float32
         # need some to be widened in.
-        narrow = not isinstance(form, FloatPanels) or form.dtype is not torch.float32
-        return cls((4 if width == 8 else 6) - narrow, panels)
+        sums = 12 if width == 8 else 24
+        if not isinstance(form, FloatPanels):
+            return [cls((4 if width == 8 else 6) - 1, panels)]
+        narrow = form.dtype is torch.bfloat16
+        return [cls((sums - 2 * narrow) // (panels >> half), panels >> half) for half in range(panels.bit_length() - 1)]
 
 
 def panels_at_once(width: int) -> int:
-    """How many panels a tile has."""
+    """The most panels of a tile."""
     return 2 if width == 8 else 4
 
 
@@ -87,8 +104,7 @@ def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     weights    panels
     bytes      of a panel
     bias       float32 [outputs]
-    sums       float32 [T, inputs / group], see `emit_group_sums`, where there are offsets; else room for `widened_room`
-               numbers, which is written
+    sums       float32 [T, inputs / group], see `emit_group_sums`; not read where there are no offsets
     out        float32 [T, out_row]
     out_row    numbers from a row of out to the next
     count      T
@@ -109,23 +125,9 @@ def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     # As many tiles as fit before the last whole panel, and then single panels.
     last = code.add(begin, code.times(code.builder.sdiv(length, code.number(tile.panels)), tile.panels))
     last = code.most(last, begin)
-
-    def as_they_are() -> None:
-        with code.loop(begin, last, tile.panels) as panel:
-            _rows(code, tile.rows, partial(_Tile, code, panels, panel, tile.panels))
-
-    if isinstance(panels, FloatPanels) and is_narrow(panels):
-        many = code.builder.icmp_signed(">=", given["count"], code.number(WIDENED_ROWS))
-        with code.builder.if_else(many, likely=False) as (wide, narrow):
-            with wide, code.loop(begin, last, tile.panels) as panel:
-                _widen(code, panels, panel, tile.panels)
-                _rows(code, TileSize.of(width, _WIDE).rows, partial(_WidenedTile, code, _WIDE, panel, tile.panels))
-            with narrow:
-                as_they_are()
-    else:
-        as_they_are()
+    _all_rows(code, panels, begin, last, partial(_Neighbours, code))
     with code.loop(last, given["to"]) as panel:
-        _rows(code, _FEW_ROWS, partial(_Tile, code, panels, panel, 1, masked=True))
+        _few_rows(code, panels, _Neighbours(code, panel, 1, masked=True))
     code.end()
 
 
@@ -151,32 +153,8 @@ def emit_listed(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     code = KernelCode(
         module, name, ("x", "@row", "weights", "@bytes", "bias", "sums", "listed", "out", *numbers), width
     )
-    given, tile = code.arguments, TileSize.of(width, panels)
-    with code.loop(given["from"], given["to"], tile.panels) as place:
-        _rows(code, tile.rows, partial(_ListedTile, code, panels, place, tile.panels))
+    _all_rows(code, panels, code.arguments["from"], code.arguments["to"], partial(_Listed, code))
     code.end()
-
-
-def is_narrow(panels: Panels) -> bool:
-    """Whether the weights are floats that many rows are better multiplied with once they are float32."""
-    return isinstance(panels, FloatPanels) and panels.dtype is not torch.float32
-
-
-def widened_room(panels: Panels, width: int, inputs: int) -> int:
-    """The numbers of the panels of a tile as float32, where weights are widened; else 0."""
-    return panels_at_once(width) * width * inputs if is_narrow(panels) else 0
-
-
-def _widen(code: KernelCode, form: FloatPanels, panel: Value, panels: int) -> None:
-    """Writes the panels of a tile to the room in `sums`, as float32: what is exact changes no bit of a product."""
-    builder, width, given = code.builder, code.width, code.arguments
-    size = code.times(given["inputs"], width)
-    for number in range(panels):
-        source = code.at(given["weights"], builder.mul(code.add(panel, number), given["bytes"]), I8)
-        target = code.at(given["sums"], code.times(size, number))
-        with code.loop(0, given["inputs"], 2) as place:
-            for step, value in enumerate(emit_pair(code, form, source, place)):
-                code.store(value, code.at(target, code.times(code.add(place, step), width)))
 
 
 def emit_pair(code: KernelCode, form: FloatPanels, panel: Value, place: Value) -> tuple[Value, Value]:
@@ -201,87 +179,348 @@ def _float(code: KernelCode, address: Value, kind: ir.Type) -> Value:
     return code.builder.fpext(code.builder.load(address, typ=ir.VectorType(F16, code.width), align=2), code.vector)
 
 
-def _rows(code: KernelCode, most: int, tile: Callable[[Value, Value, int], _Tile]) -> None:
-    """All rows of the panels of a tile, in tiles of up to `most` rows whose numbers of rows differ by one at most.
+def _all_rows(code: KernelCode, form: Panels, begin: Value, last: Value, group: Callable[[Value, int], _Group]) -> None:
+    """All rows of the panels from `begin` to before `last`; `group` gives those that are computed at once, of the first
+    and of how many.
+    """
+
+    builder, count = code.builder, code.arguments["count"]
+    narrow = TileSize.of(code.width, form)
+    grouped = isinstance(form, GroupedPanels)
+
+    def up_to(rows: int) -> AbstractContextManager[tuple[Any, Any]]:
+        return builder.if_else(builder.icmp_signed("<=", count, code.number(rows)))
+
+    def in_one_tile(least: int, sizes: Sequence[TileSize]) -> None:
+        if not sizes:
+            in_few_tiles()
+            return
+        size = sizes[0]
+        with up_to(size.rows) as (fits, more):
+            with fits, code.loop(begin, last, size.panels) as panel:
+                of = group(panel, size.panels)
+                _switch(code, count, range(least, size.rows + 1), partial(_whole_tile, code, form, of))
+            with more:
+                in_one_tile(size.rows + 1, sizes[1:])
+
+    def in_few_tiles() -> None:
+        if form == _WIDE:
+            in_blocks()
+            return
+        with up_to(_NARROW_TILES["grouped" if grouped else "float"] * narrow.rows) as (few, many):
+            with few, code.loop(begin, last, narrow.panels) as panel:
+                _few_rows(code, form, group(panel, narrow.panels), narrow.rows)
+            with many:
+                in_blocks()
+
+    def in_blocks() -> None:
+        blocks = _GroupedBlocks(code, form) if isinstance(form, GroupedPanels) else _Blocks(code, form)
+        with code.loop(begin, last, blocks.size.panels) as panel:
+            blocks.emit(group(panel, blocks.size.panels))
+
+    if grouped and form.group > _block_inputs(code.width):
+        with code.loop(begin, last, narrow.panels) as panel:
+            _few_rows(code, form, group(panel, narrow.panels), narrow.rows)
+    else:
+        in_one_tile(1, [] if grouped else TileSize.sizes(code.width, form))
+
+
+def _block_inputs(width: int) -> int:
+    """The inputs of a block: so many that their weights stay in a core's nearest cache."""
+    return _BLOCK_BYTES // (4 * panels_at_once(width) * width)
+
+
+def _few_rows(code: KernelCode, form: Panels, group: _Group, most: int = _FEW_ROWS) -> None:
+    """All rows of a group in tiles of up to `most` rows, each over all inputs."""
+    _tiles(code, code.arguments["count"], most, lambda _, first, rows: _whole_tile(code, form, group, rows, first))
+
+
+def _whole_tile(code: KernelCode, form: Panels, group: _Group, rows: int, first: Value | None = None) -> None:
+    tile = _Tile(code, group, code.number(0) if first is None else first, rows)
+    if isinstance(form, FloatPanels):
+        sums = tile.zeros()
+        tile.add_floats(sums, form, (code.number(0), code.arguments["inputs"]), group.weights, tile.prefetch)
+    else:
+        sums = tile.grouped(form)
+    for (row, number), total in sums.items():
+        group.store(code.add(tile.first, row), number, total.get())
+
+
+def _tiles(code: KernelCode, count: Value, most: int, tile: Callable[[Value, Value, int], None]) -> None:
+    """`count` rows in tiles of up to `most`, whose numbers of rows differ by one at most.
 
     `tile`: of its number, its first row and its number of rows.
     """
-    builder, count = code.builder, code.arguments["count"]
+    builder = code.builder
     tiles = builder.sdiv(code.add(count, most - 1), code.number(most))
     with code.loop(0, tiles) as index:
         first = builder.sdiv(code.times(count, index), tiles)
         after = builder.sdiv(code.times(count, code.add(index, 1)), tiles)
-        rows = builder.sub(after, first)
-        end = builder.append_basic_block("tile")
-        switch = builder.switch(rows, end)
-        for number in range(1, most + 1):
-            block = builder.append_basic_block(f"rows {number}")
-            switch.add_case(code.number(number), block)
-            builder.position_at_end(block)
-            tile(index, first, number).emit()
-            builder.branch(end)
-        builder.position_at_end(end)
+        _switch(code, builder.sub(after, first), range(1, most + 1), lambda rows: tile(index, first, rows))
 
 
-class _Tile:
-    """The code of tile number `index` of some panels: `rows` rows from `first` on, `panels` panels from `panel` on.
+def _switch(code: KernelCode, value: Value, cases: Iterable[int], emit: Callable[[int], None]) -> None:
+    builder = code.builder
+    end = builder.append_basic_block("end")
+    switch = builder.switch(value, end)
+    for number in cases:
+        block = builder.append_basic_block(f"rows {number}")
+        switch.add_case(code.number(number), block)
+        builder.position_at_end(block)
+        emit(number)
+        builder.branch(end)
+    builder.position_at_end(end)
 
-    With `masked`, the panel may be the last, which has fewer outputs than lanes.
+
+class _Group(Protocol):
+    """Panels that are computed at once: the addresses of their weights, and of those to prefetch meanwhile."""
+
+    weights: list[Value]
+    following: list[Value]
+
+    def store(self, row: Value, number: int, value: Value) -> None:
+        """Finishes an output vector of a row: the sums of panel `number` of the group."""
+
+
+class _Neighbours:
+    """The `panels` panels from `panel` on. With `masked`, it may be the last, which has fewer outputs than lanes."""
+
+    def __init__(self, code: KernelCode, panel: Value, panels: int, *, masked: bool = False) -> None:
+        self._code, self._panel, self._masked = code, panel, masked
+        size = code.arguments["bytes"]
+        first = code.at(code.arguments["weights"], code.builder.mul(panel, size), I8)
+        self.weights = [code.at(first, code.times(size, number), I8) for number in range(panels)]
+        # At least as far as a tile of all panels: what is prefetched for one panel would come too late.
+        ahead = code.times(size, panels_at_once(code.width))
+        self.following = [code.at(weights, ahead, I8) for weights in self.weights]
+
+    def store(self, row: Value, number: int, value: Value) -> None:
+        code, builder, arguments = self._code, self._code.builder, self._code.arguments
+        factor, added = code.broadcast(arguments["factor"]), builder.trunc(arguments["add"], ir.IntType(1))
+        column = code.times(code.add(self._panel, number), code.width)
+        target = code.at(code.at(arguments["out"], builder.mul(row, arguments["out_row"])), column)
+        lanes = code.below(builder.sub(arguments["outputs"], column)) if self._masked else None
+        value = builder.fadd(value, code.load_some(code.at(arguments["bias"], column), lanes))
+        before = code.variable(code.vector, code.constant(0.0))
+        with builder.if_then(added):
+            before.set(code.load_some(target, lanes))
+        code.store_some(code.fma(value, factor, before.get()), target, lanes)
+
+
+class _Listed:
+    """The panels that the list names from `place` on; those after `to` repeat the last."""
+
+    def __init__(self, code: KernelCode, place: Value, panels: int) -> None:
+        self._code, self._place = code, place
+        given = code.arguments
+
+        def numbers(start: int, end: Value) -> list[Value]:
+            last = code.add(end, -1)
+            places = [code.least(code.add(place, start + number), last) for number in range(panels)]
+            return [code.integer(given["listed"], at, I32) for at in places]
+
+        def weights(of: list[Value]) -> list[Value]:
+            return [code.at(given["weights"], code.builder.mul(number, given["bytes"]), I8) for number in of]
+
+        self._numbers = numbers(0, given["to"])
+        self.weights = weights(self._numbers)
+        self.following = weights(numbers(panels_at_once(code.width), given["end"]))
+
+    def store(self, row: Value, number: int, value: Value) -> None:
+        code, given = self._code, self._code.arguments
+        bias = code.load(code.at(given["bias"], code.times(self._numbers[number], code.width)))
+        start = code.times(code.builder.sub(self._place, given["from"]), code.width)
+        target = code.at(given["out"], code.builder.mul(row, given["out_row"]))
+        target = code.at(target, code.add(start, number * code.width))
+        code.store(code.builder.fadd(value, bias), target)
+
+
+class _Blocks:
+    """Many rows of a group: a block of rows at a time, and of these a block of inputs at a time.
+
+    So the weights of a block of inputs stay in a core's nearest cache for all rows of the block, widened once where
+    they are narrow. The sums of a row go on where the block before left them: one chain over all inputs.
     """
 
-    def __init__(
+    def __init__(self, code: KernelCode, form: Panels) -> None:
+        self._code, self._form = code, form
+        self.size = TileSize.of(code.width, _WIDE)
+        lanes = self.size.panels * code.width
+        self._inputs = _block_inputs(code.width)
+        self._sums = code.array(F32, _BLOCK_ROWS * lanes)
+        self._widened = code.array(F32, self._inputs * lanes) if form != _WIDE else None
+
+    def emit(self, group: _Group) -> None:
+        code, builder, given = self._code, self._code.builder, self._code.arguments
+        panels = range(self.size.panels)
+        with code.loop(0, given["count"], _BLOCK_ROWS) as top:
+            rows = code.least(builder.sub(given["count"], top), _BLOCK_ROWS)
+            with code.loop(0, code.times(rows, len(panels) * code.width), code.width) as at:
+                code.store(code.constant(0.0), code.at(self._sums, at))
+            with code.loop(0, given["inputs"], self._inputs) as begin:
+                part = begin, code.least(code.add(begin, self._inputs), given["inputs"])
+                weights = group.weights if self._widened is None else self._widen(group, *part)
+                _tiles(code, rows, self.size.rows, partial(self._tile, group, weights, part, top))
+            with code.loop(0, rows) as row:
+                for number in panels:
+                    group.store(code.add(top, row), number, code.load(self._place(row, number)))
+
+    def _tile(
         self,
-        code: KernelCode,
-        form: Panels,
-        panel: Value,
-        panels: int,
+        group: _Group,
+        weights: list[Value],
+        part: tuple[Value, Value],
+        top: Value,
         index: Value,
         first: Value,
         rows: int,
-        *,
-        masked: bool = False,
     ) -> None:
-        self._code, self._form, self._index = code, form, index
-        self._first, self._masked = first, masked
-        arguments, builder = code.arguments, code.builder
-        row_bytes = code.times(arguments["row"], 4)
-        self._inputs = [
-            code.at(arguments["x"], builder.mul(code.add(first, row), row_bytes), I8) for row in range(rows)
-        ]
-        self._panels = self._numbers(panel, panels)
-        self._weights = [
-            code.at(arguments["weights"], builder.mul(number, arguments["bytes"]), I8) for number in self._panels
-        ]
-        # Where prefetching begins.
-        self._source = self._weights[0]
-        self._cells = [(row, number) for row in range(rows) for number in range(panels)]
-        self._ahead = code.times(arguments["bytes"], panels)
-
-    def _numbers(self, panel: Value, panels: int) -> list[Value]:
-        """The numbers of the panels."""
-        return [self._code.add(panel, number) for number in range(panels)]
-
-    def emit(self) -> None:
-        form = self._form
-        self._store(self._floats(form) if isinstance(form, FloatPanels) else self._grouped(form))
-
-    def _store(self, sums: dict[tuple[int, int], Variable]) -> None:
-        code, builder, arguments = self._code, self._code.builder, self._code.arguments
-        factor, added = code.broadcast(arguments["factor"]), code.builder.trunc(arguments["add"], ir.IntType(1))
-        for row, number in self._cells:
-            column = code.times(self._panels[number], code.width)
-            target = code.at(arguments["out"], code.times(code.add(self._first, row), arguments["out_row"]))
-            target, bias = code.at(target, column), code.at(arguments["bias"], column)
-            lanes = code.below(builder.sub(arguments["outputs"], column)) if self._masked else None
-            value = builder.fadd(sums[row, number].get(), code.load_some(bias, lanes))
-            before = code.variable(code.vector, code.constant(0.0))
-            with builder.if_then(added):
-                before.set(code.load_some(target, lanes))
-            code.store_some(code.fma(value, factor, before.get()), target, lanes)
-
-    def _zeros(self) -> dict[tuple[int, int], Variable]:
         code = self._code
-        return {cell: code.variable(code.vector, code.constant(0.0)) for cell in self._cells}
+        tile = _Tile(code, group, code.add(top, first), rows)
+        places = {(row, number): self._place(code.add(first, row), number) for row, number in tile.cells}
+        fetches = code.builder.icmp_signed("<", code.add(top, index), code.number(_FETCHING_TILES))
+        self._add(tile, places, weights, part, fetches)
+
+    def _add(
+        self,
+        tile: _Tile,
+        places: dict[tuple[int, int], Value],
+        weights: list[Value],
+        part: tuple[Value, Value],
+        fetches: Value,
+    ) -> None:
+        """Adds a part of the inputs to the sums at `places`."""
+        code = self._code
+        sums = {cell: code.variable(code.vector, code.load(place)) for cell, place in places.items()}
+
+        def prefetch(form: FloatPanels, start: Value, inputs: int) -> None:
+            with code.builder.if_then(fetches):
+                tile.prefetch(self._form, start, inputs)
+
+        tile.add_floats(sums, _WIDE, part, weights, prefetch)
+        for cell, place in places.items():
+            code.store(sums[cell].get(), place)
+
+    def _place(self, row: Value, number: int) -> Value:
+        """The address of the sums of panel `number` in a row of the block."""
+        code = self._code
+        return code.at(self._sums, code.times(code.add(code.times(row, self.size.panels), number), code.width))
+
+    def _targets(self, begin: Value) -> list[Value]:
+        """Where the widened weights of input 0 would be, if those of input `begin` are the first."""
+        code, size = self._code, self._inputs * self._code.width
+        targets = [code.at(self._widened, number * size) for number in range(self.size.panels)]
+        return [code.at(target, code.times(begin, -code.width)) for target in targets]
+
+    def _widen(self, group: _Group, begin: Value, end: Value) -> list[Value]:
+        """Writes the weights of these inputs as float32: what is exact changes no bit of a product."""
+        code, targets = self._code, self._targets(begin)
+        with code.loop(begin, end, 2) as place:
+            for source, target in zip(group.weights, targets, strict=True):
+                for step, value in enumerate(emit_pair(code, self._form, source, place)):
+                    code.store(value, code.at(target, code.times(code.add(place, step), code.width)))
+        return targets
+
+
+class _GroupedBlocks(_Blocks):
+    """Grouped weights: their codes are widened, and the scales and offsets of the groups beside them."""
+
+    def __init__(self, code: KernelCode, form: GroupedPanels) -> None:
+        super().__init__(code, form)
+        self._inputs -= self._inputs % form.group
+        lanes = self.size.panels * code.width
+        self._factors = [code.array(F32, self._inputs // form.group * lanes) for _ in range(2)]
+
+    def _widen(self, group: _Group, begin: Value, end: Value) -> list[Value]:
+        code, form, targets = self._code, self._form, self._targets(begin)
+        groups = [code.builder.sdiv(bound, code.number(form.group)) for bound in (begin, end)]
+        with code.loop(*groups) as index:
+            place, first = GroupPlace(code, form, index), code.times(index, form.group)
+            for number, panel in enumerate(group.weights):
+                for factors, value in zip(self._factors, (place.scale(panel), place.shift(panel)), strict=True):
+                    if value is not None:
+                        code.store(value, self._factor(factors, code.builder.sub(index, groups[0]), number))
+            with code.loop(0, form.group, STEP) as step:
+                for source, following, target in zip(group.weights, group.following, targets, strict=True):
+                    place.prefetch(following, step)
+                    for offset, value in enumerate(place.codes(source, step)):
+                        code.store(value, code.at(target, code.times(code.add(first, step, offset), code.width)))
+        return targets
+
+    def _add(
+        self,
+        tile: _Tile,
+        places: dict[tuple[int, int], Value],
+        weights: list[Value],
+        part: tuple[Value, Value],
+        fetches: Value,
+    ) -> None:
+        code, form = self._code, self._form
+        groups = [code.builder.sdiv(bound, code.number(form.group)) for bound in part]
+        with code.loop(*groups) as index:
+            sums, begin = tile.zeros(), code.times(index, form.group)
+            tile.add_floats(sums, _WIDE, (begin, code.add(begin, form.group)), weights)
+            within = code.builder.sub(index, groups[0])
+            scales, shifts = (
+                [code.load(self._factor(factors, within, number)) for number in range(self.size.panels)]
+                for factors in self._factors
+            )
+            inputs = tile.inputs_of(index, form)
+            for (row, number), place in places.items():
+                total = code.fma(sums[row, number].get(), scales[number], code.load(place))
+                code.store(code.fma(inputs[row], shifts[number], total) if inputs else total, place)
+
+    def _factor(self, factors: Value, group: Value, number: int) -> Value:
+        """The address of the factors of a group of the block in panel `number`."""
+        code = self._code
+        return code.at(factors, code.times(code.add(code.times(group, self.size.panels), number), code.width))
+
+
+class _Tile:
+    """The code of `rows` rows from `first` on over a group of panels."""
+
+    def __init__(self, code: KernelCode, group: _Group, first: Value, rows: int) -> None:
+        self._code, self._group, self.first = code, group, first
+        arguments, builder = code.arguments, code.builder
+        self._inputs = [
+            code.at(arguments["x"], builder.mul(code.add(first, row), arguments["row"])) for row in range(rows)
+        ]
+        self.cells = [(row, number) for row in range(rows) for number in range(len(group.weights))]
+
+    def zeros(self) -> dict[tuple[int, int], Variable]:
+        code = self._code
+        return {cell: code.variable(code.vector, code.constant(0.0)) for cell in self.cells}
+
+    def add_floats(
+        self,
+        sums: dict[tuple[int, int], Variable],
+        form: FloatPanels,
+        part: tuple[Value, Value],
+        weights: Sequence[Value],
+        prefetch: Callable[[FloatPanels, Value, int], None] | None = None,
+    ) -> None:
+        """Adds the products of the inputs of a part, with the weights at these addresses."""
+        code = self._code
+        with code.loop(*part, _UNROLLED) as start:
+            if prefetch is not None:
+                prefetch(form, start, _UNROLLED)
+            for step in range(0, _UNROLLED, 2):
+                place = code.add(start, step)
+                pairs = [emit_pair(code, form, panel, place) for panel in weights]
+                for number, values in enumerate(zip(*pairs, strict=True)):
+                    self._accumulate(sums, code.add(place, number), values)
+
+    def prefetch(self, form: FloatPanels, start: Value, inputs: int) -> None:
+        """Prefetches what the next panels have in the place of so many inputs.
+
+        The hardware prefetches within pages of memory only, and a panel has but a few.
+        """
+        code = self._code
+        size = code.width * form.dtype.itemsize
+        for panel in self._group.following:
+            address = code.at(panel, code.times(start, size), I8)
+            for line in range(0, inputs * size, _LINE_BYTES):
+                code.prefetch(code.at(address, line, I8))
 
     def _accumulate(self, sums: dict[tuple[int, int], Variable], place: Value, weights: Sequence[Value]) -> None:
         """One input of each row: `place` is its number, `weights` are its weights in each panel."""
@@ -292,120 +531,96 @@ class _Tile:
                 total = sums[row, number]
                 total.set(code.fma(value, weight, total.get()))
 
-    def _prefetch(self, addresses: Sequence[Value], step: Value, size: int) -> None:
-        """Prefetches weights of the next panels, while `size` inputs from number `step` on are computed.
-
-        The hardware prefetches within pages of memory only, and a panel has but a few. A tile of few rows takes no
-        longer to compute than its weights to come, so it prefetches what the next panels have at its own `addresses`.
-        Each tile of many rows prefetches a part of the next panels, and the tiles of all rows together prefetch all.
-        """
-        code, builder = self._code, self._code.builder
-        if len(self._inputs) <= _FEW_TILE_ROWS:
-            for address in addresses:
-                code.prefetch(code.at(address, self._ahead, I8))
-            return
-        lines = -(-len(addresses) // _SHARED_BY_TILES)
-        done = code.add(builder.mul(self._index, code.arguments["inputs"]), step)
-        place = code.times(builder.sdiv(done, code.number(size)), lines * _LINE_BYTES)
-        last = code.add(self._ahead, -_LINE_BYTES)
-        for line in range(lines):
-            at = code.least(code.add(place, line * _LINE_BYTES), last)
-            code.prefetch(code.at(self._source, code.add(at, self._ahead), I8))
-
-    def _floats(self, form: FloatPanels) -> dict[tuple[int, int], Variable]:
-        code, width = self._code, self._code.width
-        sums = self._zeros()
-        itemsize = form.dtype.itemsize
-        # A cache line of each panel at a time, or two.
-        unrolled = 2 if form.dtype is torch.bfloat16 else 4
-        with code.loop(0, code.arguments["inputs"], unrolled) as start:
-            lines = range(0, unrolled * width * itemsize, _LINE_BYTES)
-            place = code.times(start, width * itemsize)
-            ahead = [code.at(panel, code.add(place, line), I8) for line in lines for panel in self._weights]
-            self._prefetch(ahead, start, unrolled)
-            for step in range(0, unrolled, 2):
-                place = code.add(start, step)
-                pairs = [emit_pair(code, form, panel, place) for panel in self._weights]
-                for number, weights in enumerate(zip(*pairs, strict=True)):
-                    self._accumulate(sums, code.add(place, number), weights)
-        return sums
-
-    def _grouped(self, form: GroupedPanels) -> dict[tuple[int, int], Variable]:
-        code, builder, width = self._code, self._code.builder, self._code.width
-        totals = self._zeros()
-        arguments = code.arguments
-        groups = builder.sdiv(arguments["inputs"], code.number(form.group))
-        header, group_bytes, block_bytes = form.header_bytes(width), form.group_bytes(width), form.block_bytes(width)
-        scale_bytes = width * _factor_bytes(form.scale)
-        codes_at = width * (form.scaled + form.shifted)
-        with code.loop(0, builder.sdiv(arguments["inputs"], code.number(form.block))) as block:
-            blocks = [code.at(panel, code.times(block, block_bytes), I8) for panel in self._weights]
-            scales = [self._factors(address, form.scale) for address in blocks]
-            offsets = None
-            if form.offset is not None:
-                offsets = [self._factors(code.at(address, scale_bytes, I8), form.offset) for address in blocks]
-            in_block = form.block // form.group
-            with code.loop(0, in_block) as index:
-                group = code.add(code.times(block, in_block), index)
-                addresses = [
-                    code.at(address, code.add(code.times(index, group_bytes), header), I8) for address in blocks
-                ]
-                sums = self._zeros()
-                self._codes(form, sums, group, [code.at(address, codes_at, I8) for address in addresses])
-                own = self._own(form.scaled, scales, addresses, 0)
-                for row, number in self._cells:
-                    total = totals[row, number]
-                    total.set(code.fma(sums[row, number].get(), own[number], total.get()))
-                if offsets is not None:
-                    shifts = self._own(form.shifted, offsets, addresses, width * form.scaled)
-                    for row in range(len(self._inputs)):
-                        place = code.add(code.times(code.add(self._first, row), groups), group)
-                        inputs = code.broadcast(code.at(arguments["sums"], place))
-                        for number, shift in enumerate(shifts):
-                            total = totals[row, number]
-                            total.set(code.fma(inputs, shift, total.get()))
+    def grouped(self, form: GroupedPanels) -> dict[tuple[int, int], Variable]:
+        code = self._code
+        totals = self.zeros()
+        weights = self._group.weights
+        with code.loop(0, code.builder.sdiv(code.arguments["inputs"], code.number(form.group))) as group:
+            sums = self.zeros()
+            place = GroupPlace(code, form, group)
+            with code.loop(0, form.group, STEP) as step:
+                for panel in self._group.following:
+                    place.prefetch(panel, step)
+                at = code.add(code.times(group, form.group), step)
+                for number, values in enumerate(zip(*[place.codes(panel, step) for panel in weights], strict=True)):
+                    self._accumulate(sums, code.add(at, number), values)
+            scales, shifts = [place.scale(panel) for panel in weights], [place.shift(panel) for panel in weights]
+            inputs = self.inputs_of(group, form)
+            for (row, number), total in totals.items():
+                total.set(code.fma(sums[row, number].get(), scales[number], total.get()))
+                if inputs:
+                    total.set(code.fma(inputs[row], shifts[number], total.get()))
         return totals
+
+    def inputs_of(self, group: Value, form: GroupedPanels) -> list[Value]:
+        """The sums of a group's inputs in each row; nothing where there are no offsets."""
+        code, arguments = self._code, self._code.arguments
+        if form.offset is None:
+            return []
+        groups = code.builder.sdiv(arguments["inputs"], code.number(form.group))
+        rows = [code.add(self.first, row) for row in range(len(self._inputs))]
+        return [code.broadcast(code.at(arguments["sums"], code.add(code.times(row, groups), group))) for row in rows]
+
+
+class GroupPlace:
+    """Where a panel has the scale, the offset and the codes of a group of inputs, and the code that reads them."""
+
+    def __init__(self, code: KernelCode, form: GroupedPanels, group: Value) -> None:
+        self._code, self._form = code, form
+        in_block = code.number(form.block // form.group)
+        self._block = code.times(code.builder.sdiv(group, in_block), form.block_bytes(code.width))
+        within = code.times(code.builder.srem(group, in_block), form.group_bytes(code.width))
+        self._group = code.add(self._block, within, form.header_bytes(code.width))
+
+    def scale(self, panel: Value) -> Value:
+        """The scales of the group, of those of its block and its codes."""
+        form = self._form
+        factor = self._factors(self._code.at(panel, self._block, I8), form.scale)
+        return self._scaled(factor, panel, 0) if form.scaled else factor
+
+    def shift(self, panel: Value) -> Value | None:
+        """The offsets of the group; None where there are none."""
+        form, code = self._form, self._code
+        if form.offset is None:
+            return None
+        after = code.width * _factor_bytes(form.scale)
+        factor = self._factors(code.at(panel, code.add(self._block, after), I8), form.offset)
+        return self._scaled(factor, panel, code.width * form.scaled) if form.shifted else factor
+
+    def code_address(self, panel: Value, step: Value) -> Value:
+        code, form = self._code, self._form
+        begin = code.times(step, code.width * form.bits // 8)
+        return code.at(panel, code.add(self._group, begin, code.width * (form.scaled + form.shifted)), I8)
+
+    def prefetch(self, panel: Value, step: Value) -> None:
+        """Prefetches the codes of `STEP` inputs of the group from `step` on."""
+        code = self._code
+        for line in range(0, STEP * code.width * self._form.bits // 8, _LINE_BYTES):
+            code.prefetch(code.at(self.code_address(panel, step), line, I8))
+
+    def codes(self, panel: Value, step: Value) -> list[Value]:
+        """The codes of `STEP` inputs of the group from `step` on, as vectors of floats."""
+        code, builder, width = self._code, self._code.builder, self._code.width
+        address = self.code_address(panel, step)
+        if self._form.bits == 8:
+            return [self._bytes(code.at(address, index * width, I8)) for index in range(STEP)]
+        word = builder.load(address, typ=code.integers, align=4)
+        shifts = [ir.Constant(code.integers, [4 * index] * width) for index in range(STEP)]
+        return [self._nibbles(builder.lshr(word, shift)) for shift in shifts]
 
     def _factors(self, address: Value, factor: Factor) -> Value:
         return _float(self._code, address, F16 if factor == "float16" else F32)
 
-    def _own(self, coded: bool, factors: list[Value], addresses: list[Value], at: int) -> list[Value]:
-        """The factors of a group, of those of its block and its codes `at` so many bytes."""
-        if not coded:
-            return factors
-        code, builder = self._code, self._code.builder
-        return [
-            builder.fmul(factor, self._bytes(code.at(address, at, I8)))
-            for factor, address in zip(factors, addresses, strict=True)
-        ]
+    def _scaled(self, factor: Value, panel: Value, at: int) -> Value:
+        """The factors of a block times the codes of the group that stand `at` so many bytes before its own."""
+        code = self._code
+        return code.builder.fmul(factor, self._bytes(code.at(panel, code.add(self._group, at), I8)))
 
     def _bytes(self, address: Value) -> Value:
         """A vector of signed bytes as floats."""
         code, builder = self._code, self._code.builder
         loaded = builder.load(address, typ=ir.VectorType(I8, code.width), align=1)
         return builder.sitofp(builder.sext(loaded, code.integers), code.vector)
-
-    def _codes(
-        self, form: GroupedPanels, sums: dict[tuple[int, int], Variable], group: Value, codes: list[Value]
-    ) -> None:
-        """Adds the products of a group's inputs and its codes at the given addresses, one for each panel."""
-        code, builder, width = self._code, self._code.builder, self._code.width
-        start = code.times(group, form.group)
-        with code.loop(0, form.group, STEP) as step:
-            place = code.add(start, step)
-            begin, size = code.times(step, width * form.bits // 8), STEP * width * form.bits // 8
-            ahead = [code.at(c, code.add(begin, line), I8) for line in range(0, size, _LINE_BYTES) for c in codes]
-            self._prefetch(ahead, place, STEP)
-            if form.bits == 8:
-                for index in range(STEP):
-                    at = code.times(code.add(step, index), width)
-                    self._accumulate(sums, code.add(place, index), [self._bytes(code.at(c, at, I8)) for c in codes])
-            else:
-                words = [builder.load(code.at(c, begin, I8), typ=code.integers, align=4) for c in codes]
-                for index in range(STEP):
-                    shift = ir.Constant(code.integers, [4 * index] * width)
-                    nibbles = [builder.lshr(word, shift) for word in words]
-                    self._accumulate(sums, code.add(place, index), [self._nibbles(value) for value in nibbles])
 
     def _nibbles(self, value: Value) -> Value:
         """The lowest four bits of each lane as floats."""
@@ -417,69 +632,6 @@ class _Tile:
             return builder.call(code.intrinsic("llvm.x86.avx512.permvar.sf.512", kind), [table, value])
         low = builder.and_(value, ir.Constant(code.integers, [15] * width))
         return builder.sitofp(low, code.vector)
-
-
-class _WidenedTile(_Tile):
-    """A tile of panels that lie in the room in `sums`; those that are prefetched are the stored ones."""
-
-    def __init__(
-        self, code: KernelCode, form: Panels, panel: Value, panels: int, index: Value, first: Value, rows: int
-    ) -> None:
-        super().__init__(code, form, panel, panels, index, first, rows)
-        size = code.times(code.arguments["inputs"], code.width)
-        self._weights = [code.at(code.arguments["sums"], code.times(size, number)) for number in range(panels)]
-
-    def _prefetch(self, addresses: Sequence[Value], step: Value, size: int) -> None:
-        if len(self._inputs) > _FEW_TILE_ROWS:
-            super()._prefetch(addresses, step, size)
-
-
-class _ListedTile(_Tile):
-    """As `_Tile`, of the panels that the list names from place `panel` on; those after `to` repeat the last."""
-
-    def _numbers(self, panel: Value, panels: int) -> list[Value]:
-        code, given = self._code, self._code.arguments
-        self._place = panel
-
-        def numbers(start: int, end: Value) -> list[Value]:
-            last = code.add(end, -1)
-            places = [code.least(code.add(panel, start + number), last) for number in range(panels)]
-            return [code.integer(given["listed"], place, I32) for place in places]
-
-        self._next = [
-            code.at(given["weights"], code.builder.mul(number, given["bytes"]), I8)
-            for number in numbers(panels, given["end"])
-        ]
-        return numbers(0, given["to"])
-
-    def _store(self, sums: dict[tuple[int, int], Variable]) -> None:
-        code, given = self._code, self._code.arguments
-        start = code.times(code.builder.sub(self._place, given["from"]), code.width)
-        for row, number in self._cells:
-            bias = code.load(code.at(given["bias"], code.times(self._panels[number], code.width)))
-            target = code.at(given["out"], code.times(code.add(self._first, row), given["out_row"]))
-            value = code.builder.fadd(sums[row, number].get(), bias)
-            code.store(value, code.at(target, code.add(start, number * code.width)))
-
-    def _prefetch(self, addresses: Sequence[Value], step: Value, size: int) -> None:
-        """As in `_Tile`, but each tile of many rows prefetches one of the next panels."""
-        code, builder = self._code, self._code.builder
-        panels = len(self._weights)
-        following = [builder.ptrtoint(address, I64) for address in self._next]
-        own = [builder.ptrtoint(address, I64) for address in self._weights]
-        if len(self._inputs) <= _FEW_TILE_ROWS:
-            for number, address in enumerate(addresses):
-                panel = number % panels
-                code.prefetch(code.at(address, builder.sub(following[panel], own[panel]), I8))
-            return
-        turn = builder.and_(self._index, code.number(panels - 1))
-        chosen = following[0]
-        for panel in range(1, panels):
-            is_turn = builder.icmp_unsigned("==", turn, code.number(panel))
-            chosen = builder.select(is_turn, following[panel], chosen)
-        ahead = builder.sub(chosen, own[0])
-        for address in addresses[::panels]:
-            code.prefetch(code.at(address, ahead, I8))
 
 
 def _factor_bytes(factor: Factor) -> int:

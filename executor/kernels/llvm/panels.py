@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import pad
 
 from qpdsl.executor.kernels.data.weights import GroupedWeight, Weight
+from qpdsl.executor.kernels.llvm.large_pages import aligned_bytes
 
 # Inputs come in steps of so many: the nibbles of a lane.
 STEP = 8
@@ -163,9 +164,7 @@ class PanelWeights:
 def aligned_panels(count: int, size: int) -> torch.Tensor:
     """uint8 [count, size], not filled; the size is rounded up, so that every panel begins with a line of the cache."""
     size = -(-size // _ALIGNMENT) * _ALIGNMENT
-    data = torch.empty(count * size + _ALIGNMENT, dtype=torch.uint8)
-    start = -data.data_ptr() % _ALIGNMENT
-    return data[start : start + count * size].view(count, size)
+    return aligned_bytes(count * size).view(count, size)
 
 
 def _grouped(weight: GroupedWeight) -> GroupedPanels:

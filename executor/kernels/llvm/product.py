@@ -8,13 +8,7 @@ from typing import TypeGuard
 import torch
 
 from qpdsl.executor.kernels.llvm.compile import TEAM, Function, Library
-from qpdsl.executor.kernels.llvm.matmul_code import (
-    WIDENED_ROWS,
-    emit_group_sums,
-    emit_matmul,
-    panels_at_once,
-    widened_room,
-)
+from qpdsl.executor.kernels.llvm.matmul_code import emit_group_sums, emit_matmul, panels_at_once
 from qpdsl.executor.kernels.llvm.panels import GroupedPanels, Panels, PanelWeights
 
 # What a thread multiplies at least: less is not worth waking one.
@@ -39,8 +33,6 @@ class Product:
         stride = rows.stride(0) if count > 1 else weights.inputs
         sums = self.sums(rows, stride)
         threads = threads_for(count * weights.inputs * weights.outputs)
-        room = self.room if count >= WIDENED_ROWS else 0
-        widened = torch.empty(threads, room, dtype=torch.float32)
         bounds = parts(weights.count, threads, panels_at_once(weights.width))
 
         def run(thread: int) -> None:
@@ -50,7 +42,7 @@ class Product:
                 weights.data.data_ptr(),
                 weights.panel_bytes,
                 self.bias.data_ptr(),
-                widened[thread].data_ptr() if room else sums.data_ptr(),
+                sums.data_ptr(),
                 out.data_ptr(),
                 weights.outputs,
                 count,
@@ -64,11 +56,6 @@ class Product:
 
         TEAM.run(threads, run)
         return out
-
-    @property
-    def room(self) -> int:
-        """The numbers that each thread needs room for, where `WIDENED_ROWS` or more are multiplied."""
-        return widened_room(self.weights.panels, self.weights.width, self.weights.inputs)
 
     def sums(self, rows: torch.Tensor, stride: int) -> torch.Tensor:
         """The sums of the groups of each row's inputs, float32 [T, groups]; empty where there are no offsets.

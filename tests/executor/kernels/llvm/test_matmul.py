@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qpdsl.executor.kernels.data.weights import GroupedWeight, Weight
 from qpdsl.executor.kernels.llvm import product
 from qpdsl.executor.kernels.llvm.compile import vector_width
-from qpdsl.executor.kernels.llvm.matmul_code import panels_at_once, widened_room
+from qpdsl.executor.kernels.llvm.matmul_code import panels_at_once
 from qpdsl.executor.kernels.llvm.panels import GroupedPanels, PanelWeights
 from qpdsl.executor.kernels.llvm.product import MatmulCode, Product, parts
 from tests.support.executor.weights import FORMS, is_four_bits, made, step
@@ -55,8 +55,7 @@ def multiply(
     begin, end = share or (0, weights.count)
     shifted = isinstance(weights.panels, GroupedPanels) and weights.panels.offset is not None
     groups = weights.inputs // weights.panels.group if shifted else 0
-    widened = widened_room(weights.panels, width, weights.inputs)
-    code, sums = MatmulCode.of(weights.panels, width), torch.full((max(count * groups, widened) + 1,), UNTOUCHED)
+    code, sums = MatmulCode.of(weights.panels, width), torch.full((count * groups + 1,), UNTOUCHED)
     if groups:
         code.sum_groups(rows.data_ptr(), rows.stride(0), sums.data_ptr(), count, groups)
     room = torch.full((count + 2, outputs + width), UNTOUCHED)
@@ -132,9 +131,10 @@ def test_more_outputs_than_are_laid_out_at_once_are_all_there() -> None:
 def test_the_bits_of_an_output_depend_on_its_row_alone(data: st.DataObject) -> None:
     form, width = data.draw(st.sampled_from(CASES))
     # The code for groups that are a whole row is made for one number of inputs.
-    inputs = inputs_of(form, 72 if form == "int8 by row" else data.draw(st.sampled_from([8, 40, 136])))
+    inputs = inputs_of(form, 72 if form == "int8 by row" else data.draw(st.sampled_from([8, 40, 136, 600])))
     weights = panels_of(form, data.draw(st.sampled_from([1, width + 1, 4 * width, 11 * width - 2])), inputs, width)
-    count = data.draw(st.integers(1, 20))
+    # More rows than a block has, and more inputs, now and then.
+    count = data.draw(st.one_of(st.integers(1, 20), st.sampled_from([97, 130])))
     generator = torch.Generator().manual_seed(count)
     # Rows need not follow each other at once.
     rows = torch.randn(count, inputs + 3, generator=generator)[:, :inputs]

@@ -1,0 +1,59 @@
+"""Memory for weights in large pages: a product reads all of them in every step, and would wait for page tables."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+
+import torch
+
+_LINE = 64
+_LARGE_PAGE = 2 << 20
+# What is asked of the system at once: matrices share large pages, so that few of those are half empty.
+_CHUNK = 64 << 20
+# Less than this is not worth a place among weights that may live longer.
+_LEAST = 1 << 20
+_MADV_HUGEPAGE = 14
+
+
+class _Chunk:
+    """A part of memory that is given away from its beginning on."""
+
+    def __init__(self, size: int) -> None:
+        memory = torch.empty(size + _LARGE_PAGE, dtype=torch.uint8)
+        start = -memory.data_ptr() % _LARGE_PAGE
+        self._memory, self._used = memory[start : start + size], 0
+        # Advice alone: where it is not taken, pages are small.
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(self._memory.data_ptr()), ctypes.c_size_t(size), _MADV_HUGEPAGE)
+
+    def take(self, size: int) -> torch.Tensor | None:
+        begin = -(-self._used // _LINE) * _LINE
+        if begin + size > len(self._memory):
+            return None
+        self._used = begin + size
+        return self._memory[begin : begin + size]
+
+
+_lock = threading.Lock()
+_newest: _Chunk | None = None
+
+
+def aligned_bytes(size: int) -> torch.Tensor:
+    """uint8 [size], not filled, that begins with a line of the cache; on Linux in large pages, if there is much of it.
+
+    What shares a chunk with others is given back with the last of them.
+    """
+    global _newest
+    if size < _LEAST or sys.platform != "linux":
+        memory = torch.empty(size + _LINE, dtype=torch.uint8)
+        start = -memory.data_ptr() % _LINE
+        return memory[start : start + size]
+    with _lock:
+        taken = None if _newest is None else _newest.take(size)
+        if taken is None:
+            chunk = _Chunk(-(-max(size, _CHUNK) // _LARGE_PAGE) * _LARGE_PAGE)
+            taken = chunk.take(size)
+            assert taken is not None
+            _newest = chunk
+        return taken
