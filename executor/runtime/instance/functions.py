@@ -222,14 +222,13 @@ class PythonFunction:
         fits = wanted == "unknown" or (is_list(wanted) if listed else is_record(wanted))
         if not fits or not (listed or (isinstance(value, Mapping) and value.keys() <= (types or value).keys())):
             return self._refusal(f"{self.returns} or None", value)
-        names = range(len(value)) if listed else value.keys()
-        parts = {
-            name: self._checked(value[name], item_of(wanted) if listed else (types or {}).get(name, "unknown"))
-            for name in names
-        }
-        for part in parts.values():
-            if isinstance(part, FunctionError):
-                return part
+        named = enumerate(value) if listed else value.items()
+        parts: dict[Any, Value] = {}
+        for name, part in named:
+            checked = self._checked(part, item_of(wanted) if listed else (types or {}).get(name, "unknown"))
+            if isinstance(checked, FunctionError):
+                return checked
+            parts[name] = checked
         return tuple(parts.values()) if listed else Record({str(name): part for name, part in parts.items()})
 
     def _refusal(self, wanted: str, value: object) -> FunctionError:
