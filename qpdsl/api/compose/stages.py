@@ -493,7 +493,7 @@ def _extract(
     call: StageCall, column: str, pattern: object, arguments: Sequence[object], named: Mapping[str, object], **more: Any
 ) -> Symbol:
     """Adds an `extract` stage. Raises QpError."""
-    stage = call.stage(ast.Extract, (column, pattern), more)
+    stage = cast(ast.Extract, call.stage(ast.Extract, (column, pattern), more))
     if arguments or named:
         if not isinstance(pattern, Extractor):
             extra = f"`{next(iter(named))}=`" if named else "more arguments"
