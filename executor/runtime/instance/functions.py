@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -222,7 +222,7 @@ class PythonFunction:
         fits = wanted == "unknown" or (is_list(wanted) if listed else is_record(wanted))
         if not fits or not (listed or (isinstance(value, Mapping) and value.keys() <= (types or value).keys())):
             return self._refusal(f"{self.returns} or None", value)
-        named = enumerate(value) if listed else value.items()
+        named: Iterable[tuple[Any, Any]] = enumerate(value) if listed else value.items()
         parts: dict[Any, Value] = {}
         for name, part in named:
             checked = self._checked(part, item_of(wanted) if listed else (types or {}).get(name, "unknown"))

@@ -240,7 +240,13 @@ class Rows:
 
     @overload
     def extract(
-        self, column: str, pattern: Extractor[..., Any, T], *arguments: object, of: str | None = None, **named: object
+        self,
+        column: str,
+        pattern: Extractor[..., Any, T],
+        *arguments: object,
+        which: None = None,
+        of: str | None = None,
+        **named: object,
     ) -> T: ...
 
     def extract(
