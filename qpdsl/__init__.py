@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.expressions import upper as upper
     from qpdsl.api.compose.stages import Rows as Rows
     from qpdsl.api.compose.stages import chat as chat
+    from qpdsl.api.compose.stages import extract as extract
     from qpdsl.api.compose.stages import let as let
     from qpdsl.api.compose.stages import prompt as prompt
     from qpdsl.api.compose.targets import Model as Model

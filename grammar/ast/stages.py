@@ -52,26 +52,38 @@ Block = tuple[Stage, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Argument(Node):
+    """One argument of `call`, or of a Python function: `name` is None where it stands by its place."""
+
+    name: str | None
+    value: Expr = field(metadata=is_a("value", auto=True))
+
+
+@dataclass(frozen=True, slots=True)
 class Extract(Stage):
-    """`extract last NAME = /regex/`, `.json.path`, `boxed`, or the name of a Python extractor that is registered.
+    """`extract last NAME = /regex/ of TEXT`, `.json.path`, `boxed`, or a Python extractor that is registered.
 
     Adds a column: a match in the row's text, or the value at a JSON path; else none. The match is the first one or, by
     `which`, the last, or the list of all: matches that do not overlap, from the left. "boxed" matches what stands in
     the braces of a `\\boxed{…}`, of LaTeX, inner braces and all. `type` is the column's: text, a list of texts, or what
-    the schema says of the path where the text was held to one.
+    the schema says of the path where the text was held to one. `of` is the text, None for that of the row. `arguments`
+    are those in the brackets behind an extractor, None where there are none.
     """
 
     word, usage = (
         "extract",
-        "extract NAME = /regex/, .json.path, boxed or EXTRACTOR; extract last NAME, extract all NAME",
+        "extract NAME = /regex/, .json.path, boxed, EXTRACTOR or EXTRACTOR(…) of TEXT; extract last NAME, "
+        "extract all NAME",
     )
     first = "the name of a column"
     rows = "same"
-    written: ClassVar[tuple[str, ...]] = ("which", "column", "pattern")
+    written: ClassVar[tuple[str, ...]] = ("which", "column", "pattern", "arguments", "of")
 
     column: Name = field(metadata=is_a("made"))
     pattern: Regex | JsonPath | Name = field(metadata=is_a("plain", "="))
     which: Which = field(default="first", metadata=is_a("word", words=WHICH, code="QP250"))
+    arguments: tuple[Argument, ...] | None = field(default=None, metadata=is_a("part"))
+    of: Expr | None = field(default=None, metadata=is_text("of", place="`of`"))
     type: str = "text"
 
     @property
@@ -84,10 +96,11 @@ class Extract(Stage):
 
 @dataclass(frozen=True, slots=True)
 class PythonExtract(Stage):
-    """`extract NAME = EXTRACTOR`: what the registered Python extractor `function` gives for the row's text.
+    """`extract NAME = EXTRACTOR of TEXT`: what the registered Python extractor `function` gives for the row's text.
 
     An `Extract` whose pattern is the name of such a function is this, once it is checked. `asks`, `arguments`, `row`:
-    see `PythonScore`.
+    see `PythonScore`. Where arguments were written in brackets they are `columns`, by the function's own names, and all
+    that it is shown.
     """
 
     word = "extract"
@@ -95,9 +108,11 @@ class PythonExtract(Stage):
 
     column: Name = field(metadata=is_a("made"))
     function: str = field(metadata=is_a("plain", "="))
+    of: Expr | None = field(default=None, metadata=is_text("of", place="`of`"))
     asks: tuple[str, ...] = ()
     arguments: Arguments = ()
     row: bool = True
+    columns: tuple[GivenColumn, ...] | None = None
 
 
 # Rows
@@ -509,29 +524,23 @@ class Ask(Stage):
 
 
 @dataclass(frozen=True, slots=True)
-class Argument(Node):
-    """One argument of `call`: `name` is None where it stands by its place."""
-
-    name: str | None
-    value: Expr = field(metadata=is_a("value", auto=True))
-
-
-@dataclass(frozen=True, slots=True)
 class Call(Stage):
     """`call PROGRAM(args) into NAME`: another program's result in a column; without `into` its stages in this place.
 
     Only one with `into` is an operator. For each row its operators run on one new row: no context, the path of the row
     it is run for, and no columns but those of `columns`, which are arguments that differ from row to row. `value` is an
     expression over the rows that they make, and `otherwise` another where that is none, as those of `Return`. `type` is
-    that of the column where a JSON text spells the value; None where it stands as it is.
+    that of the column where a JSON text spells the value; None where it stands as it is. `depth`, a number, is how many
+    levels deep a program may call itself here; below them the column is none.
     """
 
-    word, usage, first = "call", "call PROGRAM(ARGUMENT, …) into NAME", "a program"
+    word, usage, first = "call", "call PROGRAM(ARGUMENT, …) into NAME depth=", "a program"
     rows = "same"
 
     program: str = field(metadata=is_a("plain"))
     arguments: tuple[Argument, ...] = field(default=(), metadata=is_a("part"))
     into: Name | None = field(default=None, metadata=INTO)
+    depth: Literal | None = field(default=None, metadata=is_a("value", "depth="))
     name_span: Span = field(compare=False, repr=False, kw_only=True)
     columns: tuple[GivenColumn, ...] = ()
     value: Expr | None = None

@@ -153,6 +153,15 @@ class StageBuilder(VerifierFormBuilder, ClauseBuilder, BlockBuilder):
                 self.report("QP140", message, scale.span, "leave this out")
         return form(**own, **shared, span=span_of(meta), at=verifier.span)
 
+    def extract(self, meta: Any, children: list[Any]) -> ast.Extract:
+        form, arguments = children[2], None
+        if isinstance(form, Form):
+            arguments = tuple(argument for argument in form.arguments if isinstance(argument, ast.Argument))
+            if len(arguments) < len(form.arguments):
+                self.report("QP125", "a Python function takes no range", form.span)
+            children = [*children[:2], form.name, *children[3:]]
+        return ast.Extract(**{**self._parts(ast.Extract, meta, children), "arguments": arguments}, span=span_of(meta))
+
     def until(self, meta: Any, children: list[Any]) -> Clause:
         """`confidence(window=TOKENS) < BAR`; None where it is faulty."""
         figure, sign, bar = children
@@ -258,8 +267,14 @@ class StageBuilder(VerifierFormBuilder, ClauseBuilder, BlockBuilder):
     # Calls and results of programs
 
     def call(self, meta: Any, children: list[Any]) -> ast.Call:
-        name, arguments, *intos = children
-        clauses = self.clause_values(intos)
+        name, arguments, *rest = children
+        clauses = self.clause_values(rest)
+        given_depth = self.option_values("call", [child for child in rest if isinstance(child, tuple)]).get("depth")
+        if given_depth is not None:
+            depth = self.number_between(given_depth, "`depth`", 1, MAX_DEPTH)
+            if isinstance(depth, float):
+                self.report("QP125", "`depth` is a whole number", given_depth.span)
+            clauses["depth"] = ast.Literal(int(depth or 1), span=given_depth.span)
         given = tuple(replace(argument, value=self.width(argument.value)) for argument in arguments or ())
         return ast.Call(str(name), given, **clauses, span=span_of(meta), name_span=at(name))
 

@@ -13,6 +13,7 @@ from qpdsl.grammar.format.pieces import BracketGroup, Entry, Piece, PieceNode, f
 from qpdsl.grammar.format.spacing import flat, is_naming
 from qpdsl.grammar.format.unparse import unparse
 from qpdsl.grammar.literals.strings import reindented
+from qpdsl.grammar.parse.layout import BEFORE_RECORD
 from qpdsl.grammar.parse.parser import gc_disabled, parse_file
 from qpdsl.grammar.source import Source
 from qpdsl.grammar.words import CLAUSES
@@ -96,12 +97,18 @@ def _part(lines: LineWriter, nodes: list[PieceNode], indent: int) -> None:
         lines.put("{")
         behind = None
     _opening_comments(lines, [behind, block.opener.after], indent + STEP)
-    _block(lines, block, indent, word=word)
+    _block(lines, block, indent, word="let" if _ends_in_record(nodes) else word)
+
+
+def _ends_in_record(nodes: list[PieceNode]) -> bool:
+    """Whether the braces at the end of a stage hold a record and no block."""
+    before = nodes[-2] if len(nodes) > 1 else None
+    return isinstance(before, Piece) and (before.text in BEFORE_RECORD or before.text == "return")
 
 
 def _is_short_record(nodes: list[PieceNode], indent: int) -> bool:
     """Whether a stage ends in a record and not in a block, and the record fits on its line."""
-    if first(nodes[0]).text not in ("let", "return") or has_comments(nodes):
+    if not _ends_in_record(nodes) or has_comments(nodes):
         return False
     text = flat(nodes, head=True)
     return "\n" not in text and fits(text, indent)

@@ -48,7 +48,11 @@ def needs_space(nodes: list[PieceNode], index: int, *, head: bool, naming: bool)
         return False
     if before.kind == "sign" and before.text in ("..", "."):
         return False
-    if here.kind == "sign" and here.text == "." and (_is_name(before) or before.text == "]"):
+    if (
+        here.kind == "sign"
+        and here.text == "."
+        and (before.text == "]" or (before.kind == "word" and not _is_reserved(nodes, index - 1)))
+    ):
         return False
     if any(piece.text == "=" and piece.kind == "sign" for piece in (here, before)):
         # Behind what is named, `=` sets options.
@@ -65,8 +69,11 @@ def _first_sign(nodes: list[PieceNode]) -> int:
     return next(index for index, node in enumerate(nodes) if isinstance(node, Piece) and node.text == "=")
 
 
-def _is_name(piece: Piece) -> bool:
-    return piece.kind == "word" and piece.text not in RESERVED
+def _is_reserved(nodes: list[PieceNode], index: int) -> bool:
+    """Whether a reserved word stands there, and no field's name, which follows a dot."""
+    node, before = nodes[index], nodes[index - 1] if index else None
+    is_field = isinstance(before, Piece) and before.text == "."
+    return isinstance(node, Piece) and node.text in RESERVED and not is_field
 
 
 def _is_type_list(node: PieceNode) -> bool:
@@ -77,7 +84,7 @@ def _is_type_list(node: PieceNode) -> bool:
 def is_call(nodes: list[PieceNode], index: int, *, head: bool) -> bool:
     """Whether the brackets at `index` hold the arguments of the name before them."""
     node = nodes[index - 1] if index else None
-    keyword = isinstance(node, Piece) and (node.text in RESERVED or (head and index == 1))
+    keyword = index and (_is_reserved(nodes, index - 1) or (head and index == 1))
     return isinstance(node, Piece) and node.kind in ("word", "string") and not keyword
 
 
@@ -89,5 +96,5 @@ def _is_prefix(nodes: list[PieceNode], index: int, *, head: bool) -> bool:
     if isinstance(before, BracketGroup):
         return False
     if before.kind == "word":
-        return (head and index == 1) or (before.text in RESERVED and before.text not in _VALUES)
+        return (head and index == 1) or (_is_reserved(nodes, index - 1) and before.text not in _VALUES)
     return before.kind == "sign"

@@ -252,9 +252,12 @@ def _left_out(node: ast.Node, name: str) -> Any:
     value = getattr(node, name)
     if isinstance(node, ast.Generate) and name == "drafts":
         return value or node.draft
-    if isinstance(node, ast.Call) and name != "into" and node.stage < 0:
-        arguments = ", ".join(_part(_ARGUMENT, argument, {}) for argument in node.arguments)
-        return f"{value}({arguments})" if name == "program" else None
+    if isinstance(node, ast.Call) and name in ("program", "arguments") and node.stage < 0:
+        return _call(value, node.arguments) if name == "program" else None
+    if isinstance(node, ast.Extract) and name in ("pattern", "arguments") and node.arguments is not None:
+        return _call(value.id, node.arguments) if name == "pattern" else None
+    if isinstance(node, ast.PythonExtract) and name == "function" and node.columns is not None:
+        return _call(value, tuple(ast.Argument(one.name, one.value, span=node.span) for one in node.columns))
     if not isinstance(node, ast.Stage) or node.stage < 0:
         return value
     match node:
@@ -265,6 +268,10 @@ def _left_out(node: ast.Node, name: str) -> Any:
         case ast.Join() if name == "sep" and value == ast.Template(("\n",), span=node.span):
             return None
     return value
+
+
+def _call(name: str, arguments: tuple[ast.Argument, ...]) -> str:
+    return f"{name}({', '.join(_part(_ARGUMENT, argument, {}) for argument in arguments)})"
 
 
 def _part(part: ast.Role, value: Any, values: Values) -> str:

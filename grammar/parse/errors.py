@@ -20,12 +20,13 @@ from qpdsl.grammar.suggest import closest, did_you_mean, enumerated
 from qpdsl.grammar.words import DECLARATIONS, RESERVED
 
 # The grammar's tokens that begin an expression, and those that go on with one.
-_EXPRESSION = frozenset({"NUMBER", "STRING", "NAME", "LPAR", "LSQB", "MINUS", "NOT", "TRUE", "FALSE", "NONE"})
+_EXPRESSION = frozenset({"NUMBER", "STRING", "NAME", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "TRUE", "FALSE", "NONE"})
 _COMPARISONS = frozenset({"EQ", "NE", "LE", "GE", "LT", "GT", "IN", "_MATCHES"})
 _OPERATORS = _COMPARISONS | {"STEPS", "PLUS", "MINUS", "STAR", "SLASH", "PERCENT", "AND", "OR", "NOT"}
 # How the tokens of the grammar are named in a message.
 _WORDS = {
     "NAME": "a name",
+    "FIELD": "a field",
     "NUMBER": "a number",
     "STRING": "a string",
     "REGEX": "a `/regex/`",
@@ -166,11 +167,11 @@ def _expected_phrase(failure: ParseFailure) -> str:
     before, expected = failure.before, set(failure.expected)
     if before and failure.statement and before.start == failure.statement.tokens[0].start and failure.word in STAGES:
         return STAGES[failure.word].first
-    if before and before.text in (":", "->"):
+    if before and (before.text == "->" or (before.text == ":" and "NUMBER" not in expected)):
         return "a type"
     if before and before.text == "[" and failure.in_fields:
         return "a type"
-    if failure.in_fields and "NAME" in expected and "COLON" not in expected:
+    if failure.in_fields and "FIELD" in expected and "COLON" not in expected:
         return "a field" if "RBRACE" not in expected else "a field or `}`"
     if "_SEP" in expected and failure.in_fields:
         return "`?` or the end of the field" if "OPT" in expected else "the end of the field"

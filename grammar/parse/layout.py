@@ -147,6 +147,8 @@ def blank(text: str, spans: Iterable[Span], *, newlines: bool = True) -> str:
 MAX_NESTING = 64
 # What goes on with an `if` behind its block; the second is a mistake.
 _ELSES = ("else", "elif")
+# The signs behind which a value or a type is due.
+BEFORE_RECORD = frozenset({"(", "[", ",", ":", "=", "+", "==", "!="})
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 
 
@@ -253,43 +255,38 @@ class _LayoutBuilder:
             self.current = []
 
     def _open_brace(self, token: Token) -> None:
-        """A brace ends its head, but for one within the brackets of a field's type."""
+        """A brace ends its head, but for that of a record."""
         inside = self.inside
-        if (inside == "fields" and (self._in_brackets() or self._embedded())) or self._begins_type():
-            self.current.append(token)
-            self._push(_Opener(token, "fields", embedded=True))
-            return
-        if inside == "stages" and self._begins_record():
+        if (inside == "fields" and (self._in_brackets() or self._embedded())) or self._begins_record():
             self.current.append(token)
             self._push(_Opener(token, "fields", embedded=True))
             return
         self._report_unclosed_brackets()
         head = self.current[0].text if self.current else ""
+        self._check_head(token)
         self._end_statement()
         fields = inside == "fields" or (inside == "file" and head == "schema")
         arms = inside in ("stages", "arms") and head in ("branch", "strategy")
         self._push(_Opener(token, "fields" if fields else "arms" if arms else "stages"))
 
-    def _begins_type(self) -> bool:
-        """Whether a record is to come that is a type: of a result, of a parameter, or of an output."""
-        before = self.previous.text if self.previous is not None and self.current else ""
-        if self.inside == "file" and self.current and self.current[0].text == "program":
-            return before == "->" or (before in (":", "[") and self._in_brackets())
-        return self.inside == "stages" and (before == "as" or (before == "[" and self._after_as()))
-
-    def _after_as(self) -> bool:
-        """Whether the brackets that are open now follow `as`."""
-        words = [token.text for token in self.current]
-        while words and words[-1] == "[":
-            words.pop()
-        return bool(words) and words[-1] == "as"
+    def _check_head(self, token: Token) -> None:
+        """Reports a block whose head breaks off where a value is due, as a record would begin there too."""
+        words = [word.text for word in self.current]
+        stage = STAGES.get(words[0]) if words and self.inside == "stages" else None
+        if stage is None or len(self.layout.faults) >= MAX_FAULTS:
+            return
+        if words in (["if"], ["repeat"]) or (len(words) > 1 and words[-1] in ("in", "until", "by")):
+            due = stage.first if len(words) == 1 else "an expression"
+            notes = (f"form: {stage.usage}",)
+            message = f"expected {due}, found `{{`"
+            self.layout.faults.append(Diagnostic("QP109", message, token.span, f"expected {due}", notes=notes))
 
     def _begins_record(self) -> bool:
-        """Whether a brace here begins a record: behind `return`, `let NAME =`, or in a list."""
-        words = [token.text for token in self.current]
-        if words and words[-1] in ("[", ","):
-            return self._in_brackets() and self.stack[-1].token.text == "["
-        return words == ["return"] or (len(words) == 3 and words[0] == "let" and words[2] == "=")
+        """Whether a brace here begins a record, which is a type or a value, and no block."""
+        before = self.previous.text if self.previous is not None and self.current else ""
+        if self.inside == "file" and self.current and self.current[0].text == "program":
+            return before == "->" or (before in BEFORE_RECORD and self._in_brackets())
+        return self.inside == "stages" and (before in BEFORE_RECORD or before in ("as", "return"))
 
     def _push(self, opener: _Opener) -> None:
         self.stack.append(opener)

@@ -99,6 +99,8 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
         tokens.append(token)
         if kind == "comment" or (kind == "newline" and depth):
             continue
+        if kind == "word" and last is not None and last.text == "." and last.end == start:
+            token = token._replace(kind="string")  # a field's name: no reserved word
         if kind == "sign":
             depth = 0 if token.text in "{}" else max(0, depth + (token.text in "([") - (token.text in ")]"))
         if kind == "newline" or token.text in ("|", "{", "}"):

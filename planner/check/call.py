@@ -6,7 +6,7 @@ that the program gives back comes out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.format.unparse import format_expr, format_param_type
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import did_you_mean
-from qpdsl.grammar.words import Type
+from qpdsl.grammar.words import TYPES, Type
 from qpdsl.planner.check.binder import Binder, BoundModel, Flow, ModuleProgram, ReturnValue, return_value
 from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import Module
@@ -48,6 +48,9 @@ def add_call(binder: Binder, plan: list[LogicalOp], call: ast.Call) -> None:
         if call.into is not None:
             binder.make(call, call.into, "unknown")
         return
+    if call.depth is not None and binder.calls.count(callee) > int(call.depth.value or 0):
+        _add_bottom(binder, plan, call, callee)
+        return
     models = _model_values(binder, call, callee)
     stages = tuple(substitute(stage, values, call.name_span) for stage in callee[1].body)
     if call.into is None:
@@ -66,8 +69,20 @@ def add_call(binder: Binder, plan: list[LogicalOp], call: ast.Call) -> None:
     held = _spelt_type(callee[1], result)
     binder.make(call, call.into, held or result.type, result.schema)
     value, other = result.value, result.otherwise
-    op = replace(call, arguments=(), columns=tuple(given), value=value, otherwise=other, type=held, stage=number)
+    op = replace(call, arguments=(), depth=None, columns=tuple(given), value=value, otherwise=other, type=held)
+    op = replace(op, stage=number)
     plan.append(LogicalOp(op, binder.scope.types(), (tuple(body),)))
+
+
+def _add_bottom(binder: Binder, plan: list[LogicalOp], call: ast.Call, callee: ModuleProgram) -> None:
+    """The column of a call that would go too deep: none, of the type that the program declares."""
+    module, program = callee
+    held = None if program.returns is None else module.compiled(program.returns, TYPES, _ignored)
+    assert call.into is not None
+    binder.make(call, call.into, "unknown" if held is None else value_type(held.document))
+    nothing = ast.Literal(None, span=call.span)
+    op = ast.Let(call.into, nothing, stage=next(binder.stages), span=call.span)
+    plan.append(LogicalOp(op, binder.scope.types()))
 
 
 def _spelt_type(program: ast.Program, result: ReturnValue) -> Type | None:
@@ -132,18 +147,41 @@ def _find(binder: Binder, call: ast.Call) -> ModuleProgram | None:
 
 def _may_enter(binder: Binder, call: ast.Call, callee: ModuleProgram) -> bool:
     """False where the program is already being called. Each program of a cycle reports the cycle for itself."""
-    if callee in binder.calls:
+    if call.depth is not None and (call.into is None or not _comes_back(binder.calls[-1], callee)):
+        message = f"`depth` is of a program that calls itself, and `{call.program}` does not come back here"
+        help = "leave `depth` out"
+        if call.into is None:
+            message, help = "a call with `depth` makes a column", f"write `call {call.program}(…) into NAME depth=…`"
+        if len(binder.calls) == 1:  # else the called program says so itself
+            binder.scope.error("QP224", message, call.depth.span, help=help)
+        return False
+    if callee in binder.calls and call.depth is None:
         if callee == binder.calls[0]:
             way = " → ".join(f"`{program.name}`" for _, program in (*binder.calls, callee))
             notes = ("`repeat` runs stages again",)
-            message = f"a program cannot call itself: {way}"
-            binder.scope.error("QP224", message, call.name_span, "comes back here", notes=notes)
+            message = f"a program cannot call itself without end: {way}"
+            help = "say how deep it goes, as in `call solve(part) into result depth=2`"
+            binder.scope.error("QP224", message, call.name_span, "comes back here", notes=notes, help=help)
         return False
     if len(binder.calls) > MAX_CALLS:
         message = f"programs call one another over {MAX_CALLS} deep"
         binder.scope.error("QP310", message, call.name_span, "one too many")
         return False
     return True
+
+
+def _comes_back(caller: ModuleProgram, callee: ModuleProgram) -> bool:
+    """Whether a program calls another one, perhaps by way of others."""
+    seen, queue = set[int](), [callee]
+    while queue:
+        module, program = queue.pop()
+        if program is caller[1]:
+            return True
+        if id(program) not in seen:
+            seen.add(id(program))
+            called = (stage.program for stage in walk_stages(program.body) if isinstance(stage, ast.Call))
+            queue += [module.programs[name] for name in called if name in module.programs]
+    return False
 
 
 def _has_budget(binder: Binder, call: ast.Call) -> bool:
@@ -213,7 +251,7 @@ def _report_missing(binder: Binder, call: ast.Call, program: ast.Program, name: 
 def _model_values(binder: Binder, call: ast.Call, callee: ModuleProgram) -> dict[str, BoundModel]:
     """What the parameters of the called program that are models stand for; what is wrong with one is reported."""
     module, program = callee
-    arguments = _arguments(binder, call, program) or {}
+    arguments = by_name(binder, call.program, call.arguments, [param.name for param in program.params]) or {}
     bound: dict[str, BoundModel] = {}
     for param in program.params:
         if not is_model(param, module):
@@ -253,7 +291,7 @@ def _parameter_values(
     Where the program runs on rows of its own, an argument that differs from row to row is added to `given`: its value
     is a column of those rows.
     """
-    arguments = _arguments(binder, call, program)
+    arguments = by_name(binder, call.program, call.arguments, [param.name for param in program.params])
     if arguments is None:
         return None
     if not _is_closed(binder, call, program, arguments):
@@ -321,12 +359,13 @@ def _folded(expr: ast.Expr) -> ast.Expr:
     return expr if value is None else spelt(value, expr.span)
 
 
-def _arguments(binder: Binder, call: ast.Call, program: ast.Program) -> dict[str, ast.Argument] | None:
+def by_name(
+    binder: Binder, callee: str, written: tuple[ast.Argument, ...], params: Sequence[str]
+) -> dict[str, ast.Argument] | None:
     """The arguments by parameter name, positional ones in order; None where there is an error, which is reported."""
-    params = [param.name for param in program.params]
     arguments: dict[str, ast.Argument] = {}
     sound, named = True, False
-    for index, argument in enumerate(call.arguments):
+    for index, argument in enumerate(written):
         name = argument.name
         if name is None:
             if named:
@@ -335,7 +374,7 @@ def _arguments(binder: Binder, call: ast.Call, program: ast.Program) -> dict[str
                 return None
             if index >= len(params):
                 takes = f"{len(params)} argument{'' if len(params) == 1 else 's'}"
-                message = f"`{call.program}` takes {takes}, found {len(call.arguments)}"
+                message = f"`{callee}` takes {takes}, found {len(written)}"
                 binder.scope.error("QP231", message, argument.span, "one too many")
                 return None
             name = params[index]
@@ -344,7 +383,7 @@ def _arguments(binder: Binder, call: ast.Call, program: ast.Program) -> dict[str
         if name not in params:
             notes = (f"parameters: {', '.join(params) or 'none'}",)
             fix = did_you_mean(name, params, span)
-            message = f"`{call.program}` has no parameter `{name}`"
+            message = f"`{callee}` has no parameter `{name}`"
             binder.scope.error("QP231", message, span, "unknown", notes=notes, **fix)
             sound = False
         elif name in arguments:

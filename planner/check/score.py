@@ -24,6 +24,7 @@ from qpdsl.grammar.words import (
     Which,
 )
 from qpdsl.planner.check.binder import Binder
+from qpdsl.planner.check.call import by_name
 from qpdsl.planner.names.json_schema import PathFault, item_type_at, type_at
 from qpdsl.planner.names.modules import Inputs
 from qpdsl.planner.names.schemas import CompiledSchema
@@ -344,28 +345,64 @@ def _compared_column(binder: Binder, stage: ast.Tournament, part: ast.Name | ast
 
 
 def extract(binder: Binder, stage: ast.Extract, number: int) -> ops.Operator:
-    binder.needs_text(stage)
-    if _is_boxed(binder, stage.pattern):
+    binder.check_part(stage, "of")
+    if isinstance(stage.pattern, ast.Name) and not _is_boxed(binder, stage):
+        return _python_extract(binder, stage, stage.pattern, number)
+    if stage.of is None:
+        binder.needs_text(stage)
+    if _is_boxed(binder, stage):
         which: Which = "last" if stage.which == "first" else stage.which
         type_: Type = "[text]" if which == "all" else "text"
         binder.make(stage, stage.column, type_)
         return replace(stage, type=type_, which=which, stage=number)
     pattern, type_ = stage.pattern, _extracted_type(binder, stage)
-    usual, asks, arguments = frozenset[str](), Names(), Arguments()
-    if isinstance(pattern, ast.Name) and pattern.id in binder.environment.extractors:
-        usual, asks, arguments = _asked(binder, stage, pattern.id, pattern.span)
-    if isinstance(pattern, ast.Name) and "problem" in usual:
-        _warn_guess(binder, pattern.span, f"`{pattern.id}`", "let it ask for `row`, and read a column", None)
     binder.make(stage, stage.column, type_)
-    if isinstance(pattern, ast.Name):
-        row, column = "row" in usual, stage.column
-        return ast.PythonExtract(column, pattern.id, asks, arguments, row, stage=number, span=stage.span)
     return replace(stage, type=type_, which=stage.which if isinstance(pattern, ast.Regex) else "first", stage=number)
 
 
-def _is_boxed(binder: Binder, pattern: ast.Regex | ast.JsonPath | ast.Name) -> bool:
+def _python_extract(binder: Binder, stage: ast.Extract, function: ast.Name, number: int) -> ops.Operator:
+    """What a Python function is shown: by the names of its parameters, or what stands in its brackets."""
+    name, type_ = function.id, _extracted_type(binder, stage)
+    usual, asks, arguments = frozenset({"text"}), Names(), Arguments()
+    columns: tuple[ops.GivenColumn, ...] | None = None
+    if stage.arguments is not None:
+        usual, columns = frozenset(), _given(binder, stage, name, stage.arguments)
+    elif name in binder.environment.extractors:
+        usual, asks, arguments = _asked(binder, stage, name, function.span)
+    if stage.of is not None and "text" not in usual:
+        why = "asks for no text: it has no parameter `text`" if columns is None else "is shown its arguments alone"
+        help = "leave `of` out"
+        binder.scope.error("QP277", f"`{name}` {why}", stage.of.span, "nobody is shown this", help=help)
+    elif "text" in usual and stage.of is None:
+        binder.needs_text(stage)
+    elif "problem" in usual:
+        binder.needs_context(stage)
+    if "problem" in usual:
+        _warn_guess(binder, function.span, f"`{name}`", "let it ask for `row`, and read a column", None)
+    binder.make(stage, stage.column, type_)
+    given = (stage.of, asks, arguments, "row" in usual, columns)
+    return ast.PythonExtract(stage.column, name, *given, stage=number, span=stage.span)
+
+
+def _given(
+    binder: Binder, stage: ast.Extract, name: str, written: tuple[ast.Argument, ...]
+) -> tuple[ops.GivenColumn, ...]:
+    """The arguments in the brackets of a Python function, by the names of its parameters."""
+    types = {id(one): Typer(binder.scope, stage, "row", f"`{name}`").type(one.value) for one in written}
+    inputs = binder.environment.inputs.get(name)
+    if inputs is None or (arguments := by_name(binder, name, written, list(inputs.parameters))) is None:
+        return ()
+    missing = [key for key, required in inputs.parameters.items() if required and key not in arguments]
+    if missing:
+        message = f"`{name}` needs a value for {listed(missing, last='and')}"
+        binder.scope.error("QP231", message, stage.pattern.span, "not given")
+    return tuple(ops.GivenColumn(key, types[id(one)], one.value) for key, one in arguments.items())
+
+
+def _is_boxed(binder: Binder, stage: ast.Extract) -> bool:
     """Whether what is extracted is the content of LaTeX boxes; an extractor that the caller calls so goes before."""
-    return isinstance(pattern, ast.Name) and pattern.id == BOXED and BOXED not in binder.environment.extractors
+    boxes = isinstance(stage.pattern, ast.Name) and stage.pattern.id == BOXED and stage.arguments is None
+    return boxes and BOXED not in binder.environment.extractors
 
 
 def _extracted_type(binder: Binder, stage: ast.Extract) -> Type:
@@ -379,7 +416,7 @@ def _extracted_type(binder: Binder, stage: ast.Extract) -> Type:
         return "[text]"
     if isinstance(pattern, ast.Name):
         return _extractor_type(binder, pattern)
-    text = binder.scope.columns.get("text")
+    text = binder.scope.columns.get("text") if stage.of is None else None
     if isinstance(pattern, ast.Regex) or text is None or text.schema is None:
         return "text"
     match type_at(text.schema.document, pattern.steps):

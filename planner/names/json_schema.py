@@ -334,6 +334,18 @@ def _schema_at(document: Document, steps: tuple[str | int, ...]) -> Any:
     return schema
 
 
+def closed(value: Any) -> Any:
+    """The schema with no fields allowed but those that its objects name, where it does not say."""
+    if isinstance(value, list):
+        return [closed(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    schema = {key: closed(part) for key, part in value.items()}
+    if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
+        schema.setdefault("additionalProperties", False)
+    return schema
+
+
 def value_type(document: Document) -> Type:
     """The type of the values of a schema: what a column or a parameter is that holds one."""
     return _Types(document).of(document)

@@ -117,12 +117,14 @@ class Inputs:
 
     `usual` are those of text, problem and row. `wanted` are its other parameters, each with whether it has no default;
     columns and parameters of a program go to them. `first` is the one of all its parameters that gets the text where no
-    column or parameter has its name; None where none does.
+    column or parameter has its name; None where none does. `parameters` are those that can be given by name, in their
+    order, each with whether it has no default.
     """
 
     usual: frozenset[str] = frozenset({"text", "row"})
     wanted: Mapping[str, bool] = field(default_factory=dict)
     first: str | None = None
+    parameters: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,10 @@ def _declared_access(op: ops.Operator) -> StateAccess:
             return StateAccess(frozenset({"path", "finished"}), _PATH)
         case ops.Each(source=ast.JsonPath()):
             return StateAccess(frozenset({"path", "text", "incomplete"}), _PATH)
+        case ops.PythonExtract(columns=tuple()):
+            return StateAccess()
+        case ops.Extract(of=of) | ops.PythonExtract(of=of) if of is not None:
+            return StateAccess(frozenset({"context"}) if isinstance(op, ops.PythonExtract) else _NOTHING)
         case ops.Return(parse=True):
             return StateAccess(frozenset({"incomplete", "invalid"}))
     if type(op) not in _ACCESS and op.rows == "other":
@@ -157,8 +161,8 @@ def column_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
     for value, part, owner in ast.values(op):
         if part.reads_of(owner) != "parameters" and not isinstance(value, ast.JsonPath):
             yield value
-    if isinstance(op, ops.Call):
-        yield from (column.value for column in op.columns)
+    if isinstance(op, ops.Call | ops.PythonExtract):
+        yield from (column.value for column in op.columns or ())
 
 
 def inner_expressions(op: ops.Operator) -> Iterator[ast.Expr]:

@@ -70,7 +70,7 @@ def _only_read(node: PhysicalOp, rest: Chain, shown: Columns) -> ast.Regex | Non
     of_the_sample = GENERATED_COLUMNS | ({op.into.id} if op.into is not None else set())
     pattern: ast.Regex | None = None
     for later in rest:
-        first = isinstance(later.op, ops.Extract) and later.op.which == "first"
+        first = isinstance(later.op, ops.Extract) and later.op.which == "first" and later.op.of is None
         if first and isinstance(later.op, ops.Extract) and isinstance(later.op.pattern, ast.Regex) and pattern is None:
             pattern = later.op.pattern
             # A column that the program sets itself says nothing more of the sample.

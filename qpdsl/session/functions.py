@@ -169,10 +169,29 @@ def _returned(call: Callable[..., Any], batched: bool) -> str:
         return "text"
     items = get_args(annotation) if batched else ()
     value_type = without_none(items[0] if items else annotation)
-    if value_type not in _COLUMN_TYPES:
-        message = f"extractor `{call.__name__}` gives {annotation}; a column holds `str`, `int`, `float` or `bool`"
-        raise UsageError(message, "annotate what it returns with one of them" + (" in a `list[…]`" if batched else ""))
-    return _COLUMN_TYPES[value_type]
+    if value_type in _COLUMN_TYPES:
+        return _COLUMN_TYPES[value_type]
+    type_ = _compound_type(value_type)
+    if not type_.startswith(("[", "{", "record")):
+        message = f"extractor `{call.__name__}` gives {annotation}; a column holds `str`, `int`, `float`, `bool`, "
+        help = "annotate what it returns with one of them" + (" in a `list[…]`" if batched else "")
+        raise UsageError(f"{message}lists and records", help)
+    return type_
+
+
+def _compound_type(annotation: Any) -> str:
+    """The type of a list, a dataclass, a `TypedDict` or a pydantic model; another type for what is none of these."""
+    from pydantic import PydanticUserError, TypeAdapter
+
+    from qpdsl.planner.names.json_schema import closed, value_type
+
+    try:
+        return value_type(closed(TypeAdapter(annotation).json_schema()))
+    except PydanticUserError as error:
+        why = str(error).splitlines()[0]
+        raise UsageError(f"what an extractor returns is read by its annotation, {annotation}: {why}") from error
+    except (NameError, TypeError, ValueError):
+        return "unknown"
 
 
 def evaluated(annotation: str, scope: dict[str, Any]) -> Any:

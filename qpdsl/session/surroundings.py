@@ -64,7 +64,9 @@ class Surroundings:
             name: function.returns for name, function in functions.items() if function.kind == "extractor"
         }
         inputs = {
-            name: Inputs(frozenset(one.usual), {want.name: want.required for want in one.wanted}, one.first)
+            name: Inputs(
+                frozenset(one.usual), {want.name: want.required for want in one.wanted}, one.first, one.parameters
+            )
             for name, one in functions.items()
         }
         scorers = frozenset(functions.keys() - extractors.keys())

@@ -5,15 +5,16 @@ from __future__ import annotations
 import inspect
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Literal
 
 from qpdsl.executor.runtime.instance.row_tasks import RowClock, together
 from qpdsl.executor.runtime.instance.user_code import CallThread, UserCodeError, in_loop
-from qpdsl.planner.values.value import Value
+from qpdsl.grammar.words import Type
+from qpdsl.planner.values.value import Record, Value, fields_of, is_list, is_record, item_of
 
 # What a function can ask for besides columns and parameters; one that gets several rows at once may use the plural.
 _INPUTS = ("text", "problem", "row")
@@ -102,6 +103,12 @@ class PythonFunction:
             if parameter.kind not in free and parameter.name not in usual
         )
 
+    @cached_property
+    def parameters(self) -> Mapping[str, bool]:
+        """The parameters that can be given by name, in their order, each with whether it has no default."""
+        free = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return {one.name: one.default is one.empty for one in self._parameters if one.kind in free}
+
     def inputs(self, asks: Container[str] = ()) -> frozenset[str]:
         """Which of text, problem and row it is given, where `asks` go to parameters of these names."""
         text = {"text"} if self.first is not None and self.first not in asks else set()
@@ -178,13 +185,17 @@ class PythonFunction:
             checked.append(result)
         return checked
 
-    def _checked(self, value: Any) -> Value | FunctionError:
-        """The value as one of Python's own types."""
+    def _checked(self, value: Any, wanted: Type = "") -> Value | FunctionError:
+        """The value as one of the language: of the type that the function gives, or that stands in it."""
+        wanted = wanted or ("float" if self.kind == "scorer" else self.returns)
+        if is_list(wanted) or is_record(wanted) or isinstance(value, list | tuple | Mapping):
+            return self._compound(value, wanted)
         if not isinstance(value, (str, bool, int, float)) and hasattr(value, "item"):
             value = value.item()
         if value is None and self.kind == "extractor":
             return None
-        wanted = "float" if self.kind == "scorer" else self.returns
+        if wanted == "unknown":
+            wanted = next((name for name, plain in _TYPES.items() if type(value) is plain), "text")
         if wanted == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
             number = _finite(value)
             return self._refusal("a finite number", value) if number is None else number
@@ -196,6 +207,29 @@ class PythonFunction:
             return self._refusal("text that UTF-8 can hold", value)
         checked: Value = value
         return checked
+
+    def _compound(self, value: Any, wanted: Type) -> Value | FunctionError:
+        """A list, or a record: a dataclass, a pydantic model or a mapping."""
+        if hasattr(value, "tolist"):
+            value = value.tolist()
+        if callable(dump := getattr(value, "model_dump", None)):
+            value = dump()
+        elif is_dataclass(value) and not isinstance(value, type):
+            value = {field.name: getattr(value, field.name) for field in fields(value)}
+        types, listed = fields_of(wanted), isinstance(value, list | tuple)
+        if value is None and self.kind == "extractor":
+            return None
+        fits = wanted == "unknown" or (is_list(wanted) if listed else is_record(wanted))
+        if not fits or not (listed or (isinstance(value, Mapping) and value.keys() <= (types or value).keys())):
+            return self._refusal(f"{self.returns} or None", value)
+        named: Iterable[tuple[Any, Any]] = enumerate(value) if listed else value.items()
+        parts: dict[Any, Value] = {}
+        for name, part in named:
+            checked = self._checked(part, item_of(wanted) if listed else (types or {}).get(name, "unknown"))
+            if isinstance(checked, FunctionError):
+                return checked
+            parts[name] = checked
+        return tuple(parts.values()) if listed else Record({str(name): part for name, part in parts.items()})
 
     def _refusal(self, wanted: str, value: object) -> FunctionError:
         if inspect.iscoroutine(value):

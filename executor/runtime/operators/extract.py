@@ -6,9 +6,10 @@ import re
 from collections import deque
 from collections.abc import Iterator
 
-from qpdsl.executor.runtime.instance.candidates import Candidates, Row
+from qpdsl.executor.runtime.instance.candidates import Candidates
 from qpdsl.executor.runtime.instance.instance import Instance
 from qpdsl.executor.runtime.operators.json_documents import typed, value_at
+from qpdsl.executor.runtime.scoring.score import scored_texts
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals.matcher import matcher
 from qpdsl.planner.plan import ops
@@ -21,13 +22,15 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Candidates:
     """Sets the column in each row. It is None where nothing matches, or where constrained output was cut off."""
-    return tuple(row.with_column(op.column.id, _extracted(op, row)) for row in rows)
+    texts = scored_texts(op.of, rows, instance)
+    if op.of is None:
+        texts = [None if row.generated.incomplete else text for row, text in zip(rows, texts, strict=True)]
+    return tuple(row.with_column(op.column.id, _extracted(op, text)) for row, text in zip(rows, texts, strict=True))
 
 
-def _extracted(op: ops.Extract, row: Row) -> Value:
-    if row.generated.incomplete:
+def _extracted(op: ops.Extract, text: str | None) -> Value:
+    if text is None:
         return None
-    text = row.generated.text
     if isinstance(op.pattern, ast.JsonPath):
         return typed(value_at(op.pattern.steps, text), op.type)
     found = _matches(op.pattern.pattern, text) if isinstance(op.pattern, ast.Regex) else boxed(text)

@@ -38,16 +38,21 @@ def _rounded(value: Value) -> float | None:
 
 
 async def python_extract(op: ops.PythonExtract, rows: Candidates, instance: Instance) -> Candidates:
-    """The column is None where constrained output was cut off; the function does not see such a row.
+    """The column is None where the text is none or was cut off under a constraint; the function sees no such row.
 
     Raises RowError where the function fails or gives a value that is not of its type.
     """
-    function = _function(op.function, instance)
-    complete = tuple(row for row in rows if not row.generated.incomplete)
-    texts: list[str | None] = [row.generated.text for row in complete]
-    shown = _inputs(op, function, complete, instance.problems(complete, None), texts)
+    function, shown = _function(op.function, instance), list[_Inputs | None]()
+    if op.columns is None:
+        shown = _inputs(op, function, rows, instance.problems(rows, None), scored_texts(op.of, rows, instance))
+        if op.of is None:
+            shown = [None if row.generated.incomplete else one for row, one in zip(rows, shown, strict=True)]
+    else:
+        given = {column.name: instance.values(column.value, rows) for column in op.columns}
+        shown = [{name: thawed(values[at]) for name, values in given.items()} for at in range(len(rows))]
     values = iter(await _call(op, function, [inputs for inputs in shown if inputs is not None], instance))
-    return tuple(row.with_column(op.column.id, None if row.generated.incomplete else next(values)) for row in rows)
+    made = [None if inputs is None else next(values) for inputs in shown]
+    return tuple(row.with_column(op.column.id, value) for row, value in zip(rows, made, strict=True))
 
 
 def _function(name: str, instance: Instance) -> PythonFunction:

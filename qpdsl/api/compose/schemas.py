@@ -16,6 +16,7 @@ from qpdsl.grammar.literals import regex
 from qpdsl.grammar.literals.regex import whole_text
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import RESERVED
+from qpdsl.planner.names import json_schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Keys that say nothing about what a document may be.
@@ -49,7 +50,7 @@ def type_of(document: Mapping[str, Any], span: Span) -> tuple[ast.TypeExpr, tupl
 
 def text(document: Mapping[str, Any], *, closed: bool) -> str:
     """The schema as the text of a file."""
-    return json.dumps(_closed(document) if closed else document, ensure_ascii=False, indent=2)
+    return json.dumps(json_schema.closed(document) if closed else document, ensure_ascii=False, indent=2)
 
 
 class _Declared:
@@ -78,7 +79,7 @@ class _Declared:
         required = rest.get("required", [])
         fields = []
         for name, value in rest["properties"].items():
-            if not _is_name(name):
+            if not _NAME.fullmatch(name):
                 raise _Beyond
             optional = name not in required
             type_ = self.type(_not_null(value) if optional else value)
@@ -160,15 +161,3 @@ def _not_null(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None and text not in RESERVED
-
-
-def _closed(value: Any) -> Any:
-    """The schema with no fields allowed but those that its objects name, where it does not say."""
-    if isinstance(value, list):
-        return [_closed(item) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    schema = {key: _closed(part) for key, part in value.items()}
-    if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
-        schema.setdefault("additionalProperties", False)
-    return schema

@@ -114,6 +114,17 @@ class StageCall:
             return self.template(keyword, value, at)
         return self.expr(keyword, value, at)
 
+    def arguments(self, values: Sequence[object], named: Mapping[str, object], at: int) -> tuple[ast.Argument, ...]:
+        """The arguments of a program or a function that is handed over, the first one at place `at` of the call."""
+        placed = (
+            ast.Argument(None, self.expr("", value, place), span=self.place("", place))
+            for place, value in enumerate(values, at)
+        )
+        return (
+            *placed,
+            *(ast.Argument(key, self.expr(key, value), span=self.place(key)) for key, value in named.items()),
+        )
+
     def expr(self, name: str, value: object, at: int | None = None) -> ast.Expr:
         return convert(value, self.place(name, at))
 

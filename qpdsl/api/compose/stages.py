@@ -77,6 +77,18 @@ def let(column: str, value: T) -> T:
     return cast(T, _let(stage_call("qp.let"), column, value))
 
 
+def extract(
+    column: str,
+    pattern: str | targets.RegexText | targets.Boxed | Extractor[..., Any, Any],
+    *arguments: object,
+    which: Literal["last", "all"] | None = None,
+    of: str | None = None,
+    **named: object,
+) -> Any:
+    """Adds a column out of a text that is given, or by a Python function, before the context is started too."""
+    return _extract(stage_call("qp.extract"), column, pattern, arguments, named, which=which, of=of)
+
+
 class GenerateKeywords(TypedDict, total=False):
     """The keywords of `generate` other than `as_`, for type checkers: the overloads share them."""
 
@@ -244,31 +256,51 @@ class Rows:
 
     @overload
     def extract(
-        self, column: str, pattern: str | targets.RegexText | targets.Boxed, *, which: Literal["all"]
+        self,
+        column: str,
+        pattern: str | targets.RegexText | targets.Boxed,
+        *,
+        which: Literal["all"],
+        of: str | None = None,
     ) -> list[str]: ...
 
     @overload
     def extract(
-        self, column: str, pattern: str | targets.RegexText | targets.Boxed, *, which: Literal["last"] | None = None
+        self,
+        column: str,
+        pattern: str | targets.RegexText | targets.Boxed,
+        *,
+        which: Literal["last"] | None = None,
+        of: str | None = None,
     ) -> str: ...
 
     @overload
-    def extract(self, column: str, pattern: Extractor[..., Any, T]) -> T: ...
-
-    @naming_keywords
     def extract(
         self,
         column: str,
-        pattern: str | targets.RegexText | targets.Boxed | Extractor[..., Any, Any],
-        *,
+        pattern: Extractor[..., Any, T],
+        *arguments: object,
+        which: None = None,
+        of: str | None = None,
+        **named: object,
+    ) -> T: ...
+
+    def extract(
+        self,
+        column: str,
+        pattern: Any,
+        *arguments: object,
         which: Literal["last", "all"] | None = None,
+        of: str | None = None,
+        **named: object,
     ) -> Any:
         """Adds a column and returns it.
 
         It holds the first match of a regex, the last LaTeX box (`qp.boxed`), the value at a JSON path (`.a.b[0]`), or
-        the value of an extractor. `which` says that of the matches the last one is meant, or the list of all.
+        the value of an extractor, which is given the `arguments` if there are some. `which` says that of the matches
+        the last one is meant, or the list of all; `of` the text, where it is not that of the row.
         """
-        return self._column(ast.Extract, column, pattern, which=which)
+        return _extract(self._stage_call("extract"), column, pattern, arguments, named, which=which, of=of)
 
     def let(self, column: str, value: T) -> T:
         """Adds a column with what is worked out for each row, and returns it."""
@@ -483,12 +515,7 @@ class Rows:
         if not isinstance(program, Program):
             raise call.refuse(f"`call` takes a program, not {shown(program)}", span)
         name = use(self._composition, program, span)
-        values = [
-            ast.Argument(None, call.expr("", value, at + 1 + index), span=call.place("", at + 1 + index))
-            for index, value in enumerate(args)
-        ]
-        values += [ast.Argument(key, call.expr(key, value), span=call.place(key)) for key, value in kwargs.items()]
-        stage = ast.Call(name, tuple(values), into, span=call.span, name_span=span)
+        stage = ast.Call(name, call.arguments(args, kwargs, at + 1), into, span=call.span, name_span=span)
         return self._made(stage, call) if into else self._composition.add(stage)
 
     def _rows(self, form: type[ast.Stage], *values: object, **named: object) -> Rows:
@@ -529,7 +556,21 @@ def _let(call: StageCall, column: str, value: object) -> Symbol:
     """Adds a `let` stage. Raises QpError."""
     stage = call.stage(ast.Let, (column, value), {})
     call.composition.add(stage)
-    return Symbol(ast.Name(made_column(stage) or "", span=call.span))
+    return Symbol(ast.Name(made_column(stage) or "", span=call.span), Rows(call.composition))
+
+
+def _extract(
+    call: StageCall, column: str, pattern: object, arguments: Sequence[object], named: Mapping[str, object], **more: Any
+) -> Symbol:
+    """Adds an `extract` stage. Raises QpError."""
+    stage = cast(ast.Extract, call.stage(ast.Extract, (column, pattern), more))
+    if arguments or named:
+        if not isinstance(pattern, Extractor):
+            extra = f"`{next(iter(named))}=`" if named else "more arguments"
+            raise call.refuse(f"`extract` takes {extra} for an extractor alone", call.span)
+        stage = replace(stage, arguments=call.arguments(arguments, named, 2))
+    call.composition.add(stage)
+    return Symbol(ast.Name(made_column(stage) or "", span=call.span), Rows(call.composition))
 
 
 def _add_turns(

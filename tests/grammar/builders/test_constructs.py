@@ -196,6 +196,9 @@ def test_stages(text: str, expected: ast.Stage) -> None:
         ("count(per a)", ast.Apply("count", (), name("a"), span=AT, name_span=AT)),
         ("mean(a per b)", ast.Apply("mean", (name("a"),), name("b"), span=AT, name_span=AT)),
         ("{a: 4, per_b: [{c: d}]}", None),
+        ("list({by: a.as / 4})", ast.Apply("list", (ast.RecordLiteral((ast.RecordEntry("by", ast.Binary(
+            "/", ast.Path(name("a"), ("as",), span=AT), number(4), span=AT), span=AT, name_span=AT),), span=AT),),
+            span=AT, name_span=AT)),
         ("{\n a: 4 # four\n per_b: [\n{c: d}], }", None),
         ('"{ a } {a.b} {a [0]}"',
          ast.Template((name("a"), " ", ast.Path(name("a"), ("b",), span=AT), " {a [0]}"), span=AT)),

@@ -18,8 +18,11 @@ READER = Inputs(frozenset({"text", "problem"}))
 ENVIRONMENT = Environment(
     Files(ERRORS),
     scorers=frozenset({"length", "problem_reader"}),
-    extractors={"boxed": "text", "length": "bool", "problem_reading_extractor": "text"},
-    inputs=dict.fromkeys(("problem_reader", "problem_reading_extractor"), READER),
+    extractors={"boxed": "text", "length": "bool", "problem_reading_extractor": "text", "retrieve": "[text]"},
+    inputs={
+        **dict.fromkeys(("problem_reader", "problem_reading_extractor"), READER),
+        "retrieve": Inputs(frozenset(), {"query": True, "k": False}, "query", {"query": True, "k": False}),
+    },
 )
 
 

@@ -418,3 +418,16 @@ program inner(x: text) -> text {{ let y = x | where y == "" | return y else "of"
             program(q="Go")
     else:
         assert program(q="Go") == given
+@pytest.mark.parametrize(("depth", "left"), [(1, 3), (3, 1)])
+def test_a_program_that_calls_itself_goes_as_deep_as_it_says(depth: int, left: int) -> None:
+    text = f"""
+    program down(n: int) -> int {{
+      let m = n - 1
+      call down(m) into below depth={depth}
+      return if(below == none, m, below)
+    }}"""
+    assert qp.parse(text)(n=5) == left
+    with pytest.raises(qp.QpError, match="comes back here"):
+        qp.parse(text.replace(f" depth={depth}", ""))(n=5)
+    with pytest.raises(qp.QpError, match="makes a column"):
+        qp.parse(text.replace("(m) into below", "(n)"))(n=5)

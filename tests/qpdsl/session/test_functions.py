@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,56 @@ def test_a_function_that_asks_for_what_there_is_not_is_an_error_of_the_program()
     assert not free.function.compares and free.function.inputs() == {"text", "problem", "row"}
 
 
+@dataclass
+class Passage:
+    title: str
+    words: list[str]
+    rank: int | None = None
+
+
+def test_an_extractor_is_given_arguments_before_any_generate_and_gives_lists_and_records() -> None:
+    calls = []
+
+    @qp.extractor
+    async def retrieve(query: str, k: int = 1) -> list[Passage]:
+        calls.append(query)
+        return [Passage(f"{query} {i}", query.split()) for i in range(k)]
+
+    @qp.program
+    def p(question: str, k: int = 2) -> str:
+        passages = qp.extract("passages", retrieve, question, k=k)
+        element: Any = passages
+        with element.each("part", qp.extract("parts", r"\w", which="all", of=question)):
+            element.extract("again", retrieve, query=question, k=1)
+            element.where(qp.col.again != qp.none)
+        element.join("titles", f"{qp.col.passages[-1]['title']} {qp.col.part}", sep=",")
+        titles: str = qp.col.titles
+        return titles
+
+    text = """
+    program p(question: text, k: int = 2) -> text {
+      extract passages = retrieve(question, k=k)
+      extract all parts = /\\w/ of question
+      each part in parts {
+        extract again = retrieve(query=question, k=1)
+        where again != none
+      }
+      join titles = "{passages[-1].title} {part}" sep=","
+      return titles
+    }"""
+    assert p("ab").replace(" ", "") == "ab1a,ab1b"
+    assert qp.parse(text, functions=[retrieve])("ab", k=3).replace(" ", "") == "ab2a,ab2b"
+    # Each program calls it once for each set of arguments.
+    assert calls == ["ab"] * 4
+
+    @qp.extractor
+    def odd(text: str) -> list[Passage]:
+        return [Passage(text, [3])]  # type: ignore[list-item]
+
+    with pytest.raises(qp.RunError, match=r"`odd` must give .*, not 3"):
+        qp.parse("extract a = odd(q) | return a[0].title", functions=[odd])(q="x")
+
+
 def test_functions_are_still_functions() -> None:
     assert length("four") == 4 and last("1 2 x") == 2 and length.__name__ == "length"
 
@@ -232,11 +283,11 @@ def test_load_functions(tmp_path: Path) -> None:
 def test_functions_that_cannot_be_registered() -> None:
     with pytest.raises(UsageError, match="cannot be the name of a function"):
         qp.scorer(lambda text: 1.0)
-    with pytest.raises(UsageError, match="a column holds `str`, `int`, `float` or `bool`"):
+    with pytest.raises(UsageError, match="a column holds `str`, `int`, `float`, `bool`, lists and records"):
 
         @qp.extractor
-        def pairs(text: str) -> tuple[int, int]:
-            return 1, 2
+        def raw(text: str) -> bytes:
+            return text.encode()
 
     with pytest.raises(UsageError, match="two functions are called `length`"):
         qp.parse("", functions=[length, qp.scorer(name="length")(last)])

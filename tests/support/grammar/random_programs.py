@@ -99,7 +99,7 @@ class ProgramGenerator:
 
     def record(self, depth: int) -> str:
         names = self.chance.sample(
-            ["name", "age", "tags", "score", "draft", "text", "home", "model"], self.chance.randint(1, 4)
+            ["name", "age", "tags", "score", "draft", "text", "by", "until"], self.chance.randint(1, 4)
         )
         text = "{" + self.edge()
         for index, name in enumerate(names):
@@ -270,7 +270,10 @@ class ProgramGenerator:
         if self.chance.random() < 0.3:
             which, pattern = self.chance.choice(["last ", "all "]), self.chance.choice(["boxed", "/^x$/"])
             return f"extract {which}{self.chance.choice(['last', 'boxes'])}{self.space()}={self.space()}{pattern}"
-        return f"extract answer{self.space()}={self.space()}{pattern}"
+        if self.chance.random() < 0.3:
+            pattern = f"f{self.brackets(self.value(1), f'k={self.number(0)}')}"
+        of = self.chance.choice(["", "", f"{self.option_break()}of {self.text()}"])
+        return f"extract answer{self.space()}={self.space()}{pattern}{of}"
 
     def let(self) -> str:
         name = self.chance.choice(["m", "item", "answer", "count"])
@@ -358,10 +361,11 @@ class ProgramGenerator:
                 f"{left}{pick.choice('+-*')}{right}",
                 f"len{self.brackets('problem')}",
                 f"{pick.choice(['mean', 'sum', 'count'])}{self.brackets(f'{left} per group', comma=False)}",
-                f"{pick.choice(['count()', 'count(per text)', 'item.a', 'steps[0].b', 'item[-1]'])} - {left}",
+                f"{pick.choice(['count()', 'count(per text)', 'item.by', 'steps[0].b', 'item[-1]'])} - {left}",
                 f"if{self.brackets('finished', left, right)}",
                 f"rank{self.brackets(f'{left} per group', comma=False)} - median{self.brackets('item.a', comma=False)}",
                 f"{self.list(0)}{self.brackets(left, opening='[', closing=']', comma=False)}",
+                f"len{self.brackets(self.record_literal(0), left)}",
                 f"sum{self.brackets(f'item[{left}:{right}]', comma=False)}",
             ]
         )
@@ -378,7 +382,7 @@ class ProgramGenerator:
         return self.brackets(*(self.value(depth) for _ in range(self.chance.randint(0, 3))), opening="[", closing="]")
 
     def record_literal(self, depth: int) -> str:
-        names = self.chance.sample(["a", "branch", "let", "text", "score"], self.chance.randint(1, 3))
+        names = self.chance.sample(["a", "branch", "let", "by", "none"], self.chance.randint(1, 3))
         text = "{" + self.edge()
         for index, name in enumerate(names):
             text += self.field_break() if index else ""

@@ -139,7 +139,8 @@ class SearchGenerator:
     def extract(self) -> str:
         column = self.chance.choice(["a", "b"])
         self.texts = [*dict.fromkeys([*self.texts, column])]
-        return f"extract {self.chance.choice(['', '', 'last '])}{column} = {self.chance.choice(_REGEXES)}"
+        of = self.chance.choice(["", "", "", ' of "{step} 3"'])
+        return f"extract {self.chance.choice(['', '', 'last '])}{column} = {self.chance.choice(_REGEXES)}{of}"
 
     def score(self) -> str:
         pick = self.chance
