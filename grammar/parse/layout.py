@@ -321,8 +321,8 @@ class _LayoutBuilder:
             items = {"file": "declarations", "fields": "fields", "arms": "arms"}[self.inside]
             behind = self.tokens[index + 1].text if index + 1 < len(self.tokens) else ""
             absent = self.inside == "fields" and behind.lower() in ("none", "null")
-            help = "a field that may be absent has a `?`: `age: int?`" if absent else "put each on its own line"
-            self._fault("QP113", f"`|` parts stages, not {items}", token, help=help)
+            other = "a field that may be absent has a `?`: `age: int?`" if absent else "put each on its own line"
+            self._fault("QP113", f"`|` parts stages, not {items}", token, help=other)
             return
         after = self.significant[index + 1]
         if self.previous is None or self.previous.text in ("|", "{"):

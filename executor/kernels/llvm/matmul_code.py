@@ -10,8 +10,8 @@ a few panels are computed before the next panels are read, so weights come from 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ _BLOCK_ROWS = 96
 # The tiles of a block that prefetch what comes next: the first one fetches most of it.
 _FETCHING_TILES = 2
 # Weights that are not float32 are widened once for more tiles of rows, instead of in each.
-_NARROW_TILES = {"float": 2, "grouped": 8}
+_FLOAT_TILES, _GROUPED_TILES = 2, 8
 _WIDE = FloatPanels(torch.float32)
 
 
@@ -186,9 +186,8 @@ def _all_rows(code: KernelCode, form: Panels, begin: Value, last: Value, group: 
 
     builder, count = code.builder, code.arguments["count"]
     narrow = TileSize.of(code.width, form)
-    grouped = isinstance(form, GroupedPanels)
 
-    def up_to(rows: int) -> AbstractContextManager[tuple[Any, Any]]:
+    def up_to(rows: int) -> Any:
         return builder.if_else(builder.icmp_signed("<=", count, code.number(rows)))
 
     def in_one_tile(least: int, sizes: Sequence[TileSize]) -> None:
@@ -207,22 +206,22 @@ def _all_rows(code: KernelCode, form: Panels, begin: Value, last: Value, group: 
         if form == _WIDE:
             in_blocks()
             return
-        with up_to(_NARROW_TILES["grouped" if grouped else "float"] * narrow.rows) as (few, many):
+        with up_to((_GROUPED_TILES if isinstance(form, GroupedPanels) else _FLOAT_TILES) * narrow.rows) as (few, many):
             with few, code.loop(begin, last, narrow.panels) as panel:
                 _few_rows(code, form, group(panel, narrow.panels), narrow.rows)
             with many:
                 in_blocks()
 
     def in_blocks() -> None:
-        blocks = _GroupedBlocks(code, form) if isinstance(form, GroupedPanels) else _Blocks(code, form)
+        blocks = _GroupedBlocks(code, form) if isinstance(form, GroupedPanels) else _FloatBlocks(code, form)
         with code.loop(begin, last, blocks.size.panels) as panel:
             blocks.emit(group(panel, blocks.size.panels))
 
-    if grouped and form.group > _block_inputs(code.width):
+    if isinstance(form, GroupedPanels) and form.group > _block_inputs(code.width):
         with code.loop(begin, last, narrow.panels) as panel:
             _few_rows(code, form, group(panel, narrow.panels), narrow.rows)
     else:
-        in_one_tile(1, [] if grouped else TileSize.sizes(code.width, form))
+        in_one_tile(1, [] if isinstance(form, GroupedPanels) else TileSize.sizes(code.width, form))
 
 
 def _block_inputs(width: int) -> int:
@@ -239,7 +238,8 @@ def _whole_tile(code: KernelCode, form: Panels, group: _Group, rows: int, first:
     tile = _Tile(code, group, code.number(0) if first is None else first, rows)
     if isinstance(form, FloatPanels):
         sums = tile.zeros()
-        tile.add_floats(sums, form, (code.number(0), code.arguments["inputs"]), group.weights, tile.prefetch)
+        everything = code.number(0), code.arguments["inputs"]
+        tile.add_floats(sums, form, everything, group.weights, partial(tile.prefetch, form))
     else:
         sums = tile.grouped(form)
     for (row, number), total in sums.items():
@@ -335,20 +335,18 @@ class _Listed:
         code.store(code.builder.fadd(value, bias), target)
 
 
-class _Blocks:
+class _Blocks(ABC):
     """Many rows of a group: a block of rows at a time, and of these a block of inputs at a time.
 
     So the weights of a block of inputs stay in a core's nearest cache for all rows of the block, widened once where
     they are narrow. The sums of a row go on where the block before left them: one chain over all inputs.
     """
 
-    def __init__(self, code: KernelCode, form: Panels) -> None:
-        self._code, self._form = code, form
+    def __init__(self, code: KernelCode, inputs: int) -> None:
+        """`inputs` of a block."""
+        self._code, self._inputs = code, inputs
         self.size = TileSize.of(code.width, _WIDE)
-        lanes = self.size.panels * code.width
-        self._inputs = _block_inputs(code.width)
-        self._sums = code.array(F32, _BLOCK_ROWS * lanes)
-        self._widened = code.array(F32, self._inputs * lanes) if form != _WIDE else None
+        self._sums = code.array(F32, _BLOCK_ROWS * self.size.panels * code.width)
 
     def emit(self, group: _Group) -> None:
         code, builder, given = self._code, self._code.builder, self._code.arguments
@@ -359,7 +357,7 @@ class _Blocks:
                 code.store(code.constant(0.0), code.at(self._sums, at))
             with code.loop(0, given["inputs"], self._inputs) as begin:
                 part = begin, code.least(code.add(begin, self._inputs), given["inputs"])
-                weights = group.weights if self._widened is None else self._widen(group, *part)
+                weights = self._widened(group, *part)
                 _tiles(code, rows, self.size.rows, partial(self._tile, group, weights, part, top))
             with code.loop(0, rows) as row:
                 for number in panels:
@@ -381,6 +379,14 @@ class _Blocks:
         fetches = code.builder.icmp_signed("<", code.add(top, index), code.number(_FETCHING_TILES))
         self._add(tile, places, weights, part, fetches)
 
+    @abstractmethod
+    def _widened(self, group: _Group, begin: Value, end: Value) -> list[Value]:
+        """Makes the weights of a part of the inputs float32, which changes no bit of a product.
+
+        Returns where those of input 0 would be in each panel.
+        """
+
+    @abstractmethod
     def _add(
         self,
         tile: _Tile,
@@ -389,11 +395,52 @@ class _Blocks:
         part: tuple[Value, Value],
         fetches: Value,
     ) -> None:
-        """Adds a part of the inputs to the sums at `places`."""
+        """Adds a part of the inputs to the sums at `places`; with `fetches` it prefetches what comes next."""
+
+    def _place(self, row: Value, number: int) -> Value:
+        """The address of the sums of panel `number` in a row of the block."""
+        code = self._code
+        return code.at(self._sums, code.times(code.add(code.times(row, self.size.panels), number), code.width))
+
+    def _room(self) -> Value:
+        """The address of room for the weights of a block."""
+        return self._code.array(F32, self._inputs * self.size.panels * self._code.width)
+
+    def _targets(self, room: Value, begin: Value) -> list[Value]:
+        """Where the weights of input 0 would be in the room, if those of input `begin` are the first."""
+        code, size = self._code, self._inputs * self._code.width
+        targets = [code.at(room, number * size) for number in range(self.size.panels)]
+        return [code.at(target, code.times(begin, -code.width)) for target in targets]
+
+
+class _FloatBlocks(_Blocks):
+    def __init__(self, code: KernelCode, form: FloatPanels) -> None:
+        super().__init__(code, _block_inputs(code.width))
+        self._form = form
+        self._wide = self._room() if form != _WIDE else None
+
+    def _widened(self, group: _Group, begin: Value, end: Value) -> list[Value]:
+        if self._wide is None:
+            return group.weights
+        code, targets = self._code, self._targets(self._wide, begin)
+        with code.loop(begin, end, 2) as place:
+            for source, target in zip(group.weights, targets, strict=True):
+                for step, value in enumerate(emit_pair(code, self._form, source, place)):
+                    code.store(value, code.at(target, code.times(code.add(place, step), code.width)))
+        return targets
+
+    def _add(
+        self,
+        tile: _Tile,
+        places: dict[tuple[int, int], Value],
+        weights: list[Value],
+        part: tuple[Value, Value],
+        fetches: Value,
+    ) -> None:
         code = self._code
         sums = {cell: code.variable(code.vector, code.load(place)) for cell, place in places.items()}
 
-        def prefetch(form: FloatPanels, start: Value, inputs: int) -> None:
+        def prefetch(start: Value, inputs: int) -> None:
             with code.builder.if_then(fetches):
                 tile.prefetch(self._form, start, inputs)
 
@@ -401,38 +448,19 @@ class _Blocks:
         for cell, place in places.items():
             code.store(sums[cell].get(), place)
 
-    def _place(self, row: Value, number: int) -> Value:
-        """The address of the sums of panel `number` in a row of the block."""
-        code = self._code
-        return code.at(self._sums, code.times(code.add(code.times(row, self.size.panels), number), code.width))
-
-    def _targets(self, begin: Value) -> list[Value]:
-        """Where the widened weights of input 0 would be, if those of input `begin` are the first."""
-        code, size = self._code, self._inputs * self._code.width
-        targets = [code.at(self._widened, number * size) for number in range(self.size.panels)]
-        return [code.at(target, code.times(begin, -code.width)) for target in targets]
-
-    def _widen(self, group: _Group, begin: Value, end: Value) -> list[Value]:
-        """Writes the weights of these inputs as float32: what is exact changes no bit of a product."""
-        code, targets = self._code, self._targets(begin)
-        with code.loop(begin, end, 2) as place:
-            for source, target in zip(group.weights, targets, strict=True):
-                for step, value in enumerate(emit_pair(code, self._form, source, place)):
-                    code.store(value, code.at(target, code.times(code.add(place, step), code.width)))
-        return targets
-
 
 class _GroupedBlocks(_Blocks):
     """Grouped weights: their codes are widened, and the scales and offsets of the groups beside them."""
 
     def __init__(self, code: KernelCode, form: GroupedPanels) -> None:
-        super().__init__(code, form)
-        self._inputs -= self._inputs % form.group
+        inputs = _block_inputs(code.width)
+        super().__init__(code, inputs - inputs % form.group)
+        self._form, self._wide = form, self._room()
         lanes = self.size.panels * code.width
         self._factors = [code.array(F32, self._inputs // form.group * lanes) for _ in range(2)]
 
-    def _widen(self, group: _Group, begin: Value, end: Value) -> list[Value]:
-        code, form, targets = self._code, self._form, self._targets(begin)
+    def _widened(self, group: _Group, begin: Value, end: Value) -> list[Value]:
+        code, form, targets = self._code, self._form, self._targets(self._wide, begin)
         groups = [code.builder.sdiv(bound, code.number(form.group)) for bound in (begin, end)]
         with code.loop(*groups) as index:
             place, first = GroupPlace(code, form, index), code.times(index, form.group)
@@ -497,13 +525,13 @@ class _Tile:
         form: FloatPanels,
         part: tuple[Value, Value],
         weights: Sequence[Value],
-        prefetch: Callable[[FloatPanels, Value, int], None] | None = None,
+        prefetch: Callable[[Value, int], None] | None = None,
     ) -> None:
         """Adds the products of the inputs of a part, with the weights at these addresses."""
         code = self._code
         with code.loop(*part, _UNROLLED) as start:
             if prefetch is not None:
-                prefetch(form, start, _UNROLLED)
+                prefetch(start, _UNROLLED)
             for step in range(0, _UNROLLED, 2):
                 place = code.add(start, step)
                 pairs = [emit_pair(code, form, panel, place) for panel in weights]
