@@ -103,7 +103,7 @@ class Signature:
         annotation, type_span = without_none(whole), self._annotation_span(param.name)
         call = StageCall(self._composition, Site(self._composition.file, type_span, None, None))
         type_ = None if whole is inspect.Parameter.empty else type_of(annotation, call, type_span)
-        if type_ is None:
+        if type_ is None or isinstance(type_, ast.UnionType):
             type_text = "no type" if whole is inspect.Parameter.empty else _named(whole)
             message = f"parameter `{param.name}` has {type_text}"
             raise refuse("QP503", message, name_span, help=f"annotate it {WORDS}, `qp.Messages` or `qp.Model`")

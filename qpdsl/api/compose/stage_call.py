@@ -245,7 +245,7 @@ class StageCall:
             case ast.TypeRef(name=name) if name not in TYPES:
                 return ast.SchemaTarget(name, span=span)
             case None:
-                what = "`int`, `bool`, a list, a dataclass, a pydantic model, a JSON schema, "
+                what = "`int`, `bool`, a list, a dataclass, a pydantic model or a union of them, a JSON schema, "
                 what += "`qp.choice`, `qp.regex` or `qp.lark`"
                 raise self.refuse(f"`as_` takes {what}, not {shown(value)}", span)
             case type_:
