@@ -44,6 +44,8 @@ def type_of(annotation: Any, call: Declares, span: Span) -> ast.TypeExpr | None:
     """
     if annotation in (targets.Model,):
         return ast.TypeRef("model", span=span)
+    if get_origin(annotation) in _LISTS and get_args(annotation)[:1] == (targets.Model,):
+        return ast.ListType(ast.TypeRef("model", span=span), span=span)
     if isinstance(annotation, type) and annotation in PLAIN:
         return ast.TypeRef(PLAIN[annotation], span=span)
     if get_origin(annotation) is Annotated and _MESSAGES in annotation.__metadata__:

@@ -115,12 +115,10 @@ class Signature:
         return ast.Param(param.name, type_, default, optional, span=span, name_span=name_span)
 
     def _default(self, param: inspect.Parameter, call: StageCall, span: Span) -> ast.Expr:
-        if isinstance(param.default, Model):
-            model = call.model(param.name, param.default)
-            if model.quoted:
-                return ast.Template((model.name,), span=span)
-            return ast.Name(model.name, span=span)
-        value = plain_value(param.default)
+        default = param.default
+        if any(isinstance(item, Model) for item in (default if isinstance(default, list | tuple) else [default])):
+            return call.argument(param.name, default)
+        value = plain_value(default)
         if isinstance(value, list | dict):
             return spelt(frozen(value), span)
         return convert(value, span)

@@ -145,6 +145,28 @@ def test_a_union_of_classes() -> None:
             return qp.chat(user=f"{call}").generate(llm)
 
 
+def test_a_parameter_that_lists_models() -> None:
+    @qp.program
+    def each_of(q: str, judges: list[qp.Model]) -> str:
+        rows = qp.chat(user=q)
+        with rows.each("m", judges) as m:
+            rows.generate(m, max_tokens=3)
+        return qp.text(qp.list(qp.col.text))
+
+    @qp.program
+    def outer(q: str) -> str:
+        rows = qp.chat(user=q)
+        return rows.call_into("x", each_of, q, [llm, "zoo/counting-mini"])
+
+    assert "judges: [model]" in repr(each_of) and "each m in judges {\n    generate m" in str(each_of)
+    assert each_of("x", ["zoo/counting", slm]) == each_of("x", judges=(llm, slm)) == outer("x") != each_of("x", [slm])
+    for judges, why in [([], "a list of models"), ("zoo/counting", "a list of models"), ([3], r"`judges\[0\]` takes")]:
+        with pytest.raises(qp.ArgumentError, match=why):
+            each_of("x", judges)  # type: ignore[arg-type]
+    with pytest.raises(qp.ArgumentError, match="no model for `judges`"):
+        each_of("x")  # type: ignore[call-arg]
+
+
 def test_stages_stand_one_behind_another(problem: str) -> None:
     @qp.program
     def chained(problem: str, n: int = 4) -> str:
