@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.stage import Reads
-from qpdsl.grammar.ast.walk import walk_stages
+from qpdsl.grammar.ast.walk import walk, walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.model_id import listed_models, with_adapter
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import Type
+from qpdsl.grammar.words import OF_EACH, Type
 from qpdsl.planner.names.modules import Environment, Module, misused, unknown_builtin
 from qpdsl.planner.names.parameters import lists_models
 from qpdsl.planner.names.schemas import CompiledSchema
@@ -165,11 +165,16 @@ class Binder:
         return False
 
     def needs_rows(self, stage: ast.Stage, *read: ast.Expr | None) -> None:
-        """Reports a missing context, or that nothing was generated yet, unless `read` names a column that was made."""
+        """Reports a missing context, or that nothing was generated yet.
+
+        Not where `read` names a column that was made, or what every row has of its own: its number, its place, chance.
+        """
         gap = self.scope.gap_before(stage.span.start, *_BRING_TEXT)
         columns = [self.scope.columns.get(name.id) for expr in read if expr is not None for name in names(expr)]
         if any(column is not None and column.maker is not None for column in columns):
             return  # such columns are there without a conversation too
+        if any(isinstance(node, ast.Apply) and node.function in OF_EACH for node in walk(read)):
+            return
         grouped = any(name.id == "group" for expr in read if expr is not None for name in names(expr))
         if not self.needs_context(stage) or self.flow.generated or gap or grouped:
             return
@@ -213,7 +218,10 @@ class Binder:
         parts = ast.parts(type(stage))
         if stage.needs == "rows":
             told = [getattr(stage, name) for name, part in parts if part.kind == "column" or part.reads == "row"]
-            self.needs_rows(stage, *told)
+            # What chooses by no column chooses among all that there is.
+            columns = self.scope.columns.items()
+            anything = [ast.Name(name, span=stage.span) for name, column in columns if column.maker is not None]
+            self.needs_rows(stage, *([expr for expr in told if expr is not None] or anything))
         elif stage.needs == "context":
             self.needs_context(stage)
         for name, part in parts:

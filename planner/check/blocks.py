@@ -487,7 +487,8 @@ def _join(binder: Binder, stage: ast.Join, number: int) -> ops.Operator:
 
 
 def _split(binder: Binder, stage: ast.Split, number: int) -> ops.Operator:
-    binder.needs_context(stage)
+    if all(column.maker is None for column in binder.scope.columns.values()):
+        binder.needs_context(stage)
     if stage.by is not None:
         for name in ("count", "by", "temperature", "per"):
             binder.check_part(stage, name, place="the number of rows" if name == "count" else "")

@@ -300,6 +300,10 @@ def _check_processors(binder: Binder, stage: ast.Generate) -> ast.Generate:
             message = f"`logit_bias` takes a list of records, found {actual}"
             help = 'write it as `[{token: " Yes", bias: 2.0}]`'
             binder.scope.error("QP209", message, stage.logit_bias.span, f"this is {actual}", help=help)
+    match stage.min_tokens, stage.max_tokens:
+        case ast.Literal(value=int(least)) as ahead, ast.Literal(value=int(most)) if least > most:
+            message = f"`min_tokens` is at most `max_tokens`, which is {most}, found {least}"
+            binder.scope.error("QP301", message, ahead.span, "it ends before")
     target = stage.target
     if stage.first_tokens != "drawn" and (other := target or stage.via) is not None:
         why = (Label(other.span, "this says what is written too"),)

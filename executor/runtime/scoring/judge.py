@@ -143,12 +143,14 @@ def _answer(sample: Sample, eos: AbstractSet[int]) -> tuple[int, ...] | None:
 async def prob(op: ops.Prob, rows: Candidates, instance: Instance, strategy: ScoreStrategy) -> Candidates:
     """The probability of the first answer: among all of them where there are several, else by itself.
 
-    None where question and answers do not fit into the model's context; such rows are counted. Raises RowError where
-    the model cannot be asked.
+    None where an answer is none, and where they do not fit into the model's context: those are counted. Raises RowError
+    where the model cannot be asked.
     """
-    texts = [map(format_value, instance.values(template, rows)) for template in (op.question, *op.answers)]
-    questions = [(question, answers) for question, *answers in zip(*texts, strict=True)]
-    asked = [(question, tuple(answers)) for question, answers in questions]
+    shown = [instance.values(template, rows) for template in (op.question, *op.answers)]
+    asked = [
+        None if None in answers else (format_value(question), tuple(map(format_value, answers)))
+        for question, *answers in zip(*shown, strict=True)
+    ]
     found = await answer_logprobs(op.model.name, asked, instance, strategy, f"`score prob({op.model.name}, …)`")
     scores = [None if logprobs is None else round(_first(logprobs), SCORE_DIGITS) for logprobs in found]
     return tuple(row.with_column(op.made, score) for row, score in zip(rows, scores, strict=True))
@@ -157,21 +159,22 @@ async def prob(op: ops.Prob, rows: Candidates, instance: Instance, strategy: Sco
 async def likelihood(op: ops.Likelihood, rows: Candidates, instance: Instance, strategy: ScoreStrategy) -> Candidates:
     """The log-probability of a text as the answer: the sum over its tokens, their mean, or the least.
 
-    None for an empty text, and where both do not fit into the model's context: those are counted. Raises RowError where
-    the model cannot be asked.
+    None for a text that is empty or none, and where both do not fit into the model's context: those are counted. Raises
+    RowError where the model cannot be asked.
     """
     model, (text,) = instance.services.models[op.model.name], op.answers
-    questions, texts = instance.values(op.question, rows), instance.values(text, rows)
-    pairs = [(format_value(question), format_value(text)) for question, text in zip(questions, texts, strict=True)]
-    keys = [("likelihood", model.name, *pair) for pair in pairs]
+    keys = [
+        None if text in (None, "") else ("likelihood", model.name, format_value(question), format_value(text))
+        for question, text in zip(instance.values(op.question, rows), instance.values(text, rows), strict=True)
+    ]
     async with instance.scoring(f"likelihood {model.name}"):
-        new = [key for key in dict.fromkeys(keys) if key not in instance.judged]
+        new = [key for key in dict.fromkeys(keys) if key is not None and key not in instance.judged]
         try:
             prompts = {key: await _asking(model, key[2]) for key in new}
         except ContextError as error:
             raise RowError(f"`score likelihood({op.model.name}, …)`: {error}") from error
         targets = {key: tuple(model.encode_after((), key[3])) for key in new}
-        fitting = [key for key in new if targets[key] and len(prompts[key]) + len(targets[key]) <= model.most_read]
+        fitting = [key for key in new if len(prompts[key]) + len(targets[key]) <= model.most_read]
         with Submissions(instance) as submissions:
             for key in fitting:
                 request = LogProbRequest(prompts[key], targets[key], cached=strategy.share)
@@ -180,10 +183,10 @@ async def likelihood(op: ops.Likelihood, rows: Candidates, instance: Instance, s
             completions = await submissions.completions()
         instance.judged.update(dict.fromkeys(set(new).difference(fitting)))
         instance.judged.update({key: completion.logprobs for key, completion in zip(fitting, completions, strict=True)})
-    found = [_figures(instance.judged[key]) for key in keys]
-    if unscored := sum(figures is None for figures in found):
+    found = [None if key is None else _figures(instance.judged[key]) for key in keys]
+    if unscored := sum(key is not None and figures is None for key, figures in zip(keys, found, strict=True)):
         instance.usage.counts["unscored"] += unscored
-    scores = [None if not logprobs else _reduced(logprobs, str(op.reduce)) for logprobs in found]
+    scores = [None if logprobs is None else _reduced(logprobs, str(op.reduce)) for logprobs in found]
     return tuple(row.with_column(op.made, score) for row, score in zip(rows, scores, strict=True))
 
 

@@ -18,7 +18,7 @@ _CHOICE = ' as choice("3 * 4", "3")'
 _TARGETS = ["", "", " as Person", " as Person", r" as /[a-z]{2,5} is [0-9]+( \* [0-9]+)*\./", _CHOICE]
 _OPTIONS = ["temperature=0", "n=2 temperature=0.8", "n=3 temperature=1.0", "n=2 temperature=0.7 top_k=9"]
 _PENALTIES = " repetition_penalty=1.3 frequency_penalty=0.4"
-_LIMITS = ' without=["* 3", "is"] min_tokens=12'
+_LIMITS = ' without=["* 3", "is"] min_tokens=9'
 _DRAFTS = ["", "", "slm", "slm(tokens=3)", "slm(tokens=3, branches=2)", "ngram", "ngram(tokens=2)", "early_exit"]
 
 

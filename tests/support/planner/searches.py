@@ -126,7 +126,7 @@ class SearchGenerator:
         options += [f"stop={pick.choice(_STOPS)}"] if pick.random() < 0.6 else []
         if pick.random() < 0.2:
             dropped = ["stop_text=drop"] if "stop=" in options[-1] else []
-            options += [pick.choice(["min_tokens=5", "frequency_penalty=0.1 * group", 'without=["is", "1"]', *dropped])]
+            options += [pick.choice(["min_tokens=3", "frequency_penalty=0.1 * group", 'without=["is", "1"]', *dropped])]
         options += [f"max_tokens={pick.choice(['3', '8', '20', '3 + len(text)'])}"] if pick.random() < 0.5 else []
         into = ""
         if pick.random() < 0.2:

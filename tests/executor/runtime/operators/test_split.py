@@ -159,3 +159,14 @@ def test_splitting_by_a_value_keeps_finished_rows_and_counts_them() -> None:
     assert len(finished) == 3 and len(result.rows) == 9
     assert [row.columns["group"] for row in result.rows] == [*range(9)]
     assert len({row.path for row in result.rows}) == 9
+
+
+def test_rows_of_a_list_are_drawn_without_a_conversation() -> None:
+    stages = (
+        " each shot in shots\n first 3\n where number() > 1\n split 4 by 0 draw=systematic\n"
+        " order by random()\n keep int(count() / 2) by random()"
+    )
+    plan = compiled(f"{HEADER}program p(shots: [text]) -> [text] {{\n{stages}\n return list(shot)\n}}")
+    drawn = [run_all(plan, [{"shots": ("a", "b", "c", "d")}], seed=seed)[0].value for seed in range(8)]
+    found = {"".join(sorted(map(str, some))) for some in drawn if isinstance(some, list)}
+    assert len(found) > 1 and found <= {"bb", "bc", "cc"}

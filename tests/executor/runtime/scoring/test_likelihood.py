@@ -20,7 +20,10 @@ BODY = """
   score likelihood(llm, "{problem}", text) reduce=min into least
   let empty = strip(" ")
   score likelihood(llm, "{problem}", empty) into nothing
-  return list(text)
+  extract lost = /Nobody/
+  score likelihood(llm, "{problem}", lost) into lost_too
+  score prob(llm, "{problem}", "Yes", lost) into chance
+  return list("{lost_too} {chance}")
 """
 PARTS = """
   chat user=problem
@@ -55,6 +58,7 @@ def test_a_likelihood_is_the_models_own() -> None:
         told = [row.columns[name] for name in ("whole", "mean", "least")]
         assert told == pytest.approx([own.sum().item(), own.mean().item(), own.min().item()], abs=1e-3)
         assert row.columns["nothing"] is None
+    assert (result.value, result.unscored) == (["none none"] * 3, 0)
 
 
 def test_a_part_has_the_log_probability_of_its_tokens() -> None:
