@@ -8,6 +8,7 @@ import warnings
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from inspect import Signature
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from qpdsl.api.binding import Binding, binding, bound, default_session
@@ -75,6 +76,7 @@ class Program(Generic[P, R]):
     """
 
     __name__: str
+    __signature__: Signature
 
     def __init__(
         self,

@@ -418,6 +418,8 @@ program inner(x: text) -> text {{ let y = x | where y == "" | return y else "of"
             program(q="Go")
     else:
         assert program(q="Go") == given
+
+
 @pytest.mark.parametrize(("depth", "left"), [(1, 3), (3, 1)])
 def test_a_program_that_calls_itself_goes_as_deep_as_it_says(depth: int, left: int) -> None:
     text = f"""
