@@ -313,6 +313,7 @@ def test_verifiers() -> None:
         rows.score(qp.valid_json(), of=qp.col.step, into="e")
         rows.score(qp.valid_json(Point), into="f")
         rows.score(qp.passes(qp.col.q, timeout=2), into="g")
+        rows.extract("why", qp.failure, qp.col.q, timeout=2)
         rows.order(by=qp.compare(llm, lambda a, b: f"A {a.text} B {b.text}"))
         rows.keep(3, by=qp.compare(llm, lambda a, b: f"A {a.text} B {b.text}"), per="group")
         rows.best(
@@ -328,6 +329,7 @@ def test_verifiers() -> None:
         "score json of step into e",
         "score json(Point) into f",
         "score passes(q, timeout=2) into g",
+        "extract why = failure(q, timeout=2)",
         'order by compare(llm, "A {a.text} B {b.text}")',
         'keep 3 by compare(llm, "A {a.text} B {b.text}") per group',
         'best by compare(llm, "{q} A {a.text} B {b.e}", both=false) per group else ""',
