@@ -17,7 +17,7 @@ from qpdsl.grammar.ast.walk import walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.model_id import with_adapter
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import Type
+from qpdsl.grammar.words import COLUMNS, Type
 from qpdsl.planner.names.modules import Environment, Module, misused, unknown_builtin
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, Scope, word_span
@@ -164,12 +164,16 @@ class Binder:
         return False
 
     def needs_rows(self, stage: ast.Stage, *read: ast.Expr | None) -> None:
-        """Reports a missing context, or that nothing was generated yet, unless `read` names a column that was made."""
-        gap = self.scope.gap_before(stage.span.start, *_BRING_TEXT)
-        columns = [self.scope.columns.get(name.id) for expr in read if expr is not None for name in names(expr)]
-        if any(column is not None and column.maker is not None for column in columns):
+        """Reports a missing context, or that nothing was generated yet, unless `read` names a column that was made.
+
+        What reads no column of the row's own needs none but those that a stage has made.
+        """
+        gap, known = self.scope.gap_before(stage.span.start, *_BRING_TEXT), self.scope.columns
+        named = {name.id for expr in read if expr is not None for name in names(expr)}
+        read_columns = known.values() if read and not named & set(COLUMNS) else map(known.get, named)
+        if any(column is not None and column.maker is not None for column in read_columns):
             return  # such columns are there without a conversation too
-        grouped = any(name.id == "group" for expr in read if expr is not None for name in names(expr))
+        grouped = "group" in named
         if not self.needs_context(stage) or self.flow.generated or gap or grouped:
             return
         message, label = f"`{stage.word}` comes before anything is generated", "no `generate` before this stage"

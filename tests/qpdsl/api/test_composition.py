@@ -300,6 +300,17 @@ def test_stages() -> None:
     ]
 
 
+def test_an_arm_may_be_empty() -> None:
+    def stages(rows: qp.Rows) -> None:
+        with rows.branch() as branch:
+            with branch.arm():
+                pass
+            with branch.arm():
+                rows.split(2)
+
+    assert composed(stages).split("\n") == ["branch {", "  {}", "  { split 2 }", "}"]
+
+
 def test_verifiers() -> None:
     class Point(BaseModel):
         x: int
