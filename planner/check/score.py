@@ -483,7 +483,7 @@ def _extractor_type(binder: Binder, name: ast.Name) -> Type:
     if name.id in extractors:
         return extractors[name.id]
     notes = (f"extractors: {', '.join(sorted(extractors))}",) if extractors else ("no extractor is registered",)
-    forms = listed(("extract NAME = /regex/", "extract NAME = .json.path", "extract NAME = boxed"))
+    forms = listed(f"extract NAME = {form}" for form in ("/regex/", ".json.path", "boxed", "failure(TESTS)"))
     help = f"write {forms}, or register a Python extractor of this name (`--python FILE`, or `@qp.extractor`)"
     fix = did_you_mean(name.id, extractors, name.span) or {"help": help}
     message = f"unknown extractor `{name.id}`"
