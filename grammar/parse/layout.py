@@ -317,7 +317,7 @@ class _LayoutBuilder:
             self._fault("QP107", f"this `{token.text}` is never closed", token, "opened here")
 
     def _check_pipe(self, index: int) -> list[Span]:
-        """Reports a `|` that has no stage on one side, or stands where there are no stages. Gives what is then no part."""
+        """Reports a `|` that has no stage on one side, or is where there are none. Gives what is then left out."""
         token = self.tokens[index]
         if self.inside != "stages":
             items = {"file": "declarations", "fields": "fields", "arms": "arms"}[self.inside]

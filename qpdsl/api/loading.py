@@ -101,7 +101,7 @@ def _loaded(
 
 def _signature(program: Program[..., Any]) -> Signature:
     """How the program is called. Of parameters that may be left out, those behind are given by name."""
-    params, kind = {param.name: param for param in program.params}, Parameter.POSITIONAL_OR_KEYWORD
+    params, named = {param.name: param for param in program.params}, False
     defaults, made = default_values(params.values()), list[Parameter]()
     defaults.update((name, id) for name, id in program.logical.models.items() if id and name not in params)
     for name in program._names:
@@ -110,7 +110,8 @@ def _signature(program: Program[..., Any]) -> Signature:
             annotation = Literal[tuple(options)]
         default = thawed(defaults[name]) if name in defaults else Parameter.empty
         if default is Parameter.empty and made and made[-1].default is not Parameter.empty:
-            kind = Parameter.KEYWORD_ONLY
+            named = True
+        kind = Parameter.KEYWORD_ONLY if named else Parameter.POSITIONAL_OR_KEYWORD
         made.append(Parameter(name, kind, default=default, annotation=annotation))
     if "seed" not in program._names:
         made.append(Parameter("seed", Parameter.KEYWORD_ONLY, default=0, annotation=int))

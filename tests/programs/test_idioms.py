@@ -121,6 +121,10 @@ IDIOMS: dict[str, tuple[dict[str, Any], Any]] = {
     "skeleton_of_thought": ({"topic": "cards"}, Annotated[str, Field(pattern=r"^1\. [\s\S]*\n\n2\. ")]),
     "map_reduce": ({"parts": [NOTE, "Ben is 40."], "question": "Who is older?"}, str),
     "few_shot": ({**SOLVED, "shots": MESSAGES}, Solution),
+    "few_shot_table": (
+        {**SOLVED, "shots": [{"question": "Bo has 2.", "answer": "It is 2."}] * 2},
+        Solution,
+    ),
     "calculator_loop": (SOLVED, Solution),
     "filter": (SOLVED, Solution),
     "amortized": (SOLVED, Solution),
