@@ -7,6 +7,7 @@ has one: one text, so that it is another model than ID alone. On a server it is 
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Literal, get_args
 
@@ -24,6 +25,15 @@ def dialect_of(id: str) -> DialectName | None:
     """How the server that runs the model is spoken to; None for a model of this machine or the hub."""
     name, colon, _ = id.partition(":")
     return next((dialect for dialect in DIALECTS if colon and dialect == name), None)
+
+
+def listed_models(text: str) -> list[str]:
+    """The ids in a list of them, as JSON or with commas between."""
+    try:
+        ids = json.loads(text)
+    except ValueError:
+        ids = text.split(",")
+    return [id.strip() for id in ids if id.strip()] if isinstance(ids, list) else [text]
 
 
 def is_remote(id: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -225,6 +226,8 @@ class _Walk:
             held = [words for kind, words in CONSTRAINT_NAMES.items() if kind in kinds]
             instead = f"it enforces {' or '.join(held)}" if held else "vLLM, SGLang and llama.cpp do"
             yield f"does not constrain its output to {CONSTRAINT_NAMES[constraint.kind]}", instead
+        elif dialect_of(self._plan.models[op.model.name]) == "openai" and _is_union(constraint):
+            yield "takes no union of schemas", "use one schema, or vLLM, SGLang or llama.cpp"
 
     def _processors(self, op: ops.Generate, able: ServerCapabilities) -> Iterator[tuple[str, str]]:
         """What changes or masks the logits of a row by its own tokens, as far as the server's API has it not."""
@@ -252,6 +255,10 @@ class _Walk:
         """The value of an option that is the same for all rows; None where that is not known yet."""
         values = self._plan.values()
         return evaluate(expr, values) if expr is not None and is_same_for_all(expr, values) else None
+
+
+def _is_union(constraint: ast.Constraint) -> bool:
+    return constraint.kind == "json_schema" and "anyOf" in json.loads(constraint.source)
 
 
 def _instead(op: ops.Operator, able: ServerCapabilities) -> str:

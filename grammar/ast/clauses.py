@@ -22,8 +22,8 @@ class ModelRef(Node):
 
 
 def model_named(name: str, span: Span) -> ModelRef:
-    """A model by its name in a plan: an id that is no name is written in quotes."""
-    return ModelRef(name, not name.isidentifier(), span=span)
+    """A model by its name in a plan, `m` or `ms[0]`: an id that is no name is written in quotes."""
+    return ModelRef(name, not name.partition("[")[0].isidentifier(), span=span)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,14 @@ class RecordType(Node):
     fields: tuple[Field, ...]
 
 
-TypeExpr = TypeRef | RangeType | TextType | ChoiceType | ListType | RecordType
+@dataclass(frozen=True, slots=True)
+class UnionType(Node):
+    """`Search | Mail`: a record of one of these schemas, whose first field, `kind`, names it."""
+
+    members: tuple[TypeRef, ...]
+
+
+TypeExpr = TypeRef | RangeType | TextType | ChoiceType | ListType | RecordType | UnionType
 
 
 @dataclass(frozen=True, slots=True)

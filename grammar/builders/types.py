@@ -49,6 +49,9 @@ class TypeBuilder(FormBuilder):
         """The type of a program's result, and whether it may be none."""
         return children[0], children[1] is not None
 
+    def union(self, meta: Any, children: list[Token]) -> ast.UnionType:
+        return ast.UnionType(tuple(ast.TypeRef(str(name), span=at(name)) for name in children), span=span_of(meta))
+
     def type_name(self, meta: Any, children: list[Any]) -> ast.TypeRef:
         return ast.TypeRef(str(children[0]), span=span_of(meta))
 
@@ -222,7 +225,7 @@ class ClauseBuilder(FormBuilder):
     def target(self, meta: Any, children: list[Any]) -> Clause:
         target = children[0]
         value: ast.Target | None
-        if isinstance(target, ast.ListType | ast.RecordType):
+        if isinstance(target, ast.ListType | ast.RecordType | ast.UnionType):
             value = ast.TypeTarget(target, span=target.span)
         elif not isinstance(target, Token):
             value = target

@@ -99,6 +99,7 @@ class _PieceBuilder:
         self.text = source.text
         layout = lay_out(source, source.text, pipeline=False)
         self.tokens, self.separates = layout.scanned, layout.text
+        self.unions = {*layout.unions}
         self.stack = [BracketGroup(_empty(0), [Entry()], _empty(len(source.text)))]
         self.above: list[Comment] = []
         self.blank = False
@@ -122,7 +123,8 @@ class _PieceBuilder:
         return whole
 
     def _is_separator(self, token: Token) -> bool:
-        return token.text == "," or (token.text == "|" and self.stack[-1].opener.text not in ("(", "["))
+        ends = token.text == "|" and token.start not in self.unions
+        return token.text == "," or (ends and self.stack[-1].opener.text not in ("(", "["))
 
     def _newline(self, token: Token) -> None:
         self.same_line = False

@@ -154,6 +154,8 @@ def format_type(type_: ast.TypeExpr) -> str:
             return f"text({', '.join(f'{option}={_option(value)}' for option, value in options if value is not None)})"
         case ast.ChoiceType(options=texts):
             return f"choice({', '.join(map(format_text, texts))})"
+        case ast.UnionType(members=members):
+            return " | ".join(member.name for member in members)
         case ast.ListType(item=item, low=low, high=high):
             bounds = "" if low is None and high is None else f"({_bound(low)}..{_bound(high)})"
             return f"[{format_type(item)}]{bounds}"

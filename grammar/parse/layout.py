@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Literal
 
-from qpdsl.grammar.ast.stage import STAGES
+from qpdsl.grammar.ast.stage import STAGES, options
 from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
 from qpdsl.grammar.parse.tokens import MAX_FAULTS, Token, next_significant, scan
 from qpdsl.grammar.source import Source, Span
@@ -25,6 +25,8 @@ from qpdsl.grammar.words import CLAUSES, DECLARATIONS
 
 # What stands between two braces: stages, the fields of a schema, or the arms of a `branch`; `file` is outside all.
 Inside = Literal["file", "stages", "fields", "arms"]
+# What may stand behind a schema of a union, besides the end of a line: an unknown stage has other words there.
+_BEHIND_SCHEMA = {"|", "{", "}", "?", "draft", "like", *CLAUSES, *options(STAGES["generate"])} - {"by", "per"}
 _VISIBLE = re.compile(r"[^\n]")
 
 
@@ -49,6 +51,7 @@ class Statement:
 class Layout:
     """`tokens` are those of `scanned` that are no comments; in `text` only the newlines are left that end something.
 
+    `unions` are the offsets of each `|` between two schemas, which ends no stage.
     `broken` says that braces do not pair, so that nothing about the structure can be trusted.
     """
 
@@ -58,6 +61,15 @@ class Layout:
     statements: list[Statement] = field(default_factory=list)
     faults: list[Diagnostic] = field(default_factory=list)
     broken: bool = False
+    unions: list[int] = field(default_factory=list)
+
+    @property
+    def parsed(self) -> str:
+        """The text as the grammar takes it, where `∪` stands between the schemas of a union."""
+        signs = list(self.text)
+        for start in self.unions:
+            signs[start] = "∪"
+        return "".join(signs)
 
     def statement_at(self, offset: int) -> Statement | None:
         """The statement that holds the offset, else the last one before it."""
@@ -212,6 +224,9 @@ class _LayoutBuilder:
                 continue
             if token.kind != "sign":
                 self.current.append(token)
+            elif token.text == "|" and self._in_union(index):
+                self.layout.unions.append(token.start)
+                self.current.append(token)
             elif token.text == "|" and not self._in_brackets():
                 self._end_statement()
                 joined += self._check_pipe(index)
@@ -289,6 +304,22 @@ class _LayoutBuilder:
         if self.inside == "file" and self.current and self.current[0].text == "program":
             return before == "->" or (before in BEFORE_RECORD and self._in_brackets())
         return self.inside == "stages" and (before in BEFORE_RECORD or before in ("as", "return"))
+
+    def _in_union(self, index: int) -> bool:
+        """Whether a `|` parts two schemas and no stages: behind `as NAME` or `-> NAME`, before a name."""
+        before = len(self.current) - 2
+        while before > 0 and self.current[before].text == ".":
+            before -= 2
+        after = self.significant[index + 1]
+        if before < 0 or self._in_brackets() or after == len(self.tokens):
+            return False
+        name, *behind = self.tokens[after : after + 2]
+        while behind and behind[0].text == ".":
+            after += 2
+            behind = self.tokens[after + 1 : after + 2]
+        ends = not behind or behind[0].kind == "newline" or behind[0].text in _BEHIND_SCHEMA
+        is_schema = ends and name.kind == "word" and name.text not in STAGES
+        return is_schema and self.current[before].text in ("as", "->", "|")
 
     def _push(self, opener: _Opener) -> None:
         self.stack.append(opener)

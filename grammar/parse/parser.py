@@ -202,7 +202,7 @@ def _parse(source: Source, entry: str) -> tuple[tuple[Any, ...], tuple[Diagnosti
         new_faults = [(fault, fault.span.start) for fault in layout.faults]
         if not new_faults:
             try:
-                tree = _parser().parse(layout.text, start=entry)
+                tree = _parser().parse(layout.parsed, start=entry)
                 break
             except UnexpectedInput as error:
                 new_faults = [explain(error, layout)]

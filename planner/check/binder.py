@@ -15,10 +15,11 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.ast.stage import Reads
 from qpdsl.grammar.ast.walk import walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
-from qpdsl.grammar.model_id import with_adapter
+from qpdsl.grammar.model_id import listed_models, with_adapter
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import COLUMNS, Type
 from qpdsl.planner.names.modules import Environment, Module, misused, unknown_builtin
+from qpdsl.planner.names.parameters import lists_models
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, Scope, word_span
 from qpdsl.planner.names.types import Typer
@@ -312,13 +313,20 @@ class Binder:
             for fault in misused(ref, id, kind, scores=scores) if used else ():
                 self.scope.report(fault)
             return self.model_key(ref.name, id)
-        if "model" not in module.missing:
+        if self.several(ref.name):
+            help = f"`each m in {ref.name} {{ … }}` runs stages with each of them"
+            self.scope.error("QP201", f"`{ref.name}` is a list of models", ref.span, "not one model", help=help)
+        elif "model" not in module.missing:
             self.scope.report(unknown_model(ref, module.models))
         return ref.name
 
     def names_model(self, name: str) -> bool:
         """Whether the current stages can name a model so: one that is declared, or a parameter."""
         return name in self.model_values or name in self.module.models
+
+    def several(self, name: str) -> tuple[BoundModel, ...]:
+        """The models that a parameter of this name lists; none where there is no such parameter."""
+        return tuple(model for key, model in self.model_values.items() if key.rpartition("[")[0] == name)
 
     def kind_of(self, name: str) -> str | None:
         """The kind of verifier that a named model is declared to be; None where nothing is said of it."""
@@ -351,14 +359,23 @@ def bind_default_models(binder: Binder, params: Mapping[str, ast.Param]) -> None
     """Binds the parameters of a program that are models to what the user names for them, else to their defaults."""
     environment, bound = binder.environment, dict[str, BoundModel]()
     for name, param in params.items():
-        default, id, kind = param.default, environment.models.get(name, ""), environment.kinds.get(name)
-        if not id and isinstance(default, ast.Name) and default.id in binder.module.models:
-            id, kind = binder.module.models[default.id], kind or binder.module.kinds.get(default.id)
-        elif not id and isinstance(default, ast.Template):
-            id = "".join(part for part in default.parts if isinstance(part, str))
-            if (unknown := unknown_builtin(id, default.span)) is not None:
-                binder.scope.report(unknown)
-        bound[name] = BoundModel(name, with_adapter(id, environment.adapters.get(name)) if id else "", kind)
+        given, adapter = environment.models.get(name, ""), environment.adapters.get(name)
+        of_several = lists_models(param)
+        listed = param.default.items if isinstance(param.default, ast.ListLiteral) else ()
+        ids = listed_models(given) if of_several else [given] if given else []
+        for at, value in enumerate(ids or (of_several and listed) or (param.default,)):
+            # One of several goes by its place in the list.
+            key, id, kind = f"{name}[{at}]" if of_several else name, "", environment.kinds.get(name)
+            kind = environment.kinds.get(key, kind)
+            if isinstance(value, str):
+                id = value
+            elif isinstance(value, ast.Name) and value.id in binder.module.models:
+                id, kind = binder.module.models[value.id], kind or binder.module.kinds.get(value.id)
+            elif isinstance(value, ast.Template):
+                id = "".join(part for part in value.parts if isinstance(part, str))
+                if (unknown := unknown_builtin(id, value.span)) is not None:
+                    binder.scope.report(unknown)
+            bound[key] = BoundModel(key, with_adapter(id, adapter) if id else "", kind)
     binder.model_values = bound
 
 

@@ -7,8 +7,9 @@ A stage whose class has no function of its own here is checked as its fields dec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from qpdsl.grammar import ast
@@ -18,7 +19,7 @@ from qpdsl.grammar.diagnostic import Label
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import COLUMNS, NUMBERS, ROW_NUMBER, SEARCHED_COLUMNS, Type
-from qpdsl.planner.check.binder import Binder, Flow, Problem
+from qpdsl.planner.check.binder import Binder, BoundModel, Flow, Problem
 from qpdsl.planner.check.call import add_call
 from qpdsl.planner.check.conditions import check_weight, warn_until, warn_where
 from qpdsl.planner.check.context import prefill, problem_in_rounds, say, set_context
@@ -158,16 +159,22 @@ def if_(binder: Binder, stage: ast.If, number: int) -> Blocks:
     return replace(stage, then=(), otherwise=(), stage=number), plans
 
 
-def _arms(binder: Binder, stage: ast.Branch | ast.If, *, passes: bool) -> tuple[LogicalPlan, ...]:
-    """The plans of a stage's blocks, whose rows are united after it; with `passes` some rows go through none."""
-    scope = binder.scope
+def _arms(
+    binder: Binder, stage: ast.Stage, *, passes: bool, models: Sequence[Mapping[str, BoundModel]] = ({},)
+) -> tuple[LogicalPlan, ...]:
+    """The plans of a stage's blocks, whose rows are united after it; with `passes` some rows go through none.
+
+    There is a plan of each block for each of the `models`, which has these names for them.
+    """
+    scope, outer = binder.scope, binder.model_values
     before, flow = dict(scope.columns), binder.flow
     plans, columns, flows = [], [], []
-    for block in blocks(stage):
-        scope.columns, binder.flow = dict(before), flow
+    for named, block in product(models, blocks(stage)):
+        scope.columns, binder.flow, binder.model_values = dict(before), flow, {**outer, **named}
         plans.append(_block(binder, stage, block))
         columns.append(scope.columns)
         flows.append(binder.flow)
+    binder.model_values = outer
     if passes:
         columns.append(before)
         flows.append(flow)
@@ -187,6 +194,18 @@ def _check_contexts(binder: Binder, stage: ast.Stage, before: Flow, arms: list[F
 
 
 def each(binder: Binder, stage: ast.Each, number: int) -> Blocks:
+    name = stage.column.id
+    if isinstance(stage.source, ast.Name) and (models := binder.several(stage.source.id)):
+        if binder.names_model(name) or name in binder.scope.params:
+            binder.scope.error("QP208", f"`{name}` is the name of something else", stage.column.span)
+        elif not stage.body:
+            message, help = "`each` with a list of models has a block", f"each {name} in {stage.source.id} {{ … }}"
+            binder.scope.error("QP121", message, stage.span, help=help)
+        if len(models) > MAX_ARMS:
+            message = f"`{stage.source.id}` has at most {MAX_ARMS} models, found {len(models)}"
+            binder.scope.error("QP301", message, stage.source.span)
+        arms = _arms(binder, stage, passes=False, models=[{name: model} for model in models])
+        return ast.Branch(tuple(() for _ in arms), stage=number, span=stage.span), arms
     type_ = _element_type(binder, stage)
     binder.make(stage, stage.column, type_)
     body = _block(binder, stage, stage.body)

@@ -21,7 +21,7 @@ from qpdsl.grammar.words import TYPES, Type
 from qpdsl.planner.check.binder import Binder, BoundModel, Flow, ModuleProgram, ReturnValue, return_value
 from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import Module
-from qpdsl.planner.names.parameters import is_model, parameters
+from qpdsl.planner.names.parameters import is_model, lists_models, parameters
 from qpdsl.planner.names.scope import BoundColumn
 from qpdsl.planner.names.substitute import names_in_strings, substitute
 from qpdsl.planner.names.types import Typer
@@ -257,8 +257,11 @@ def _model_values(binder: Binder, call: ast.Call, callee: ModuleProgram) -> dict
         if not is_model(param, module):
             continue
         value, own = (arguments[param.name].value, False) if param.name in arguments else (param.default, True)
+        if lists_models(param) and value is not None:
+            bound |= _models_listed(binder, call, param, value, module if own else None)
+            continue
         ref = None if value is None else _model_ref(value)
-        bound[param.name] = BoundModel(param.name, "")
+        bound[f"{param.name}[0]" if lists_models(param) else param.name] = BoundModel(param.name, "")
         if ref is not None:
             key = binder.model(ref, module=module if own else None, used=False)
             kind = None if ref.quoted else module.kinds.get(ref.name) if own else binder.kind_of(ref.name)
@@ -269,6 +272,22 @@ def _model_values(binder: Binder, call: ast.Call, callee: ModuleProgram) -> dict
             message = f"`{param.name}` of `{call.program}` takes a model, which is a name or a quoted id"
             binder.scope.error("QP361", message, value.span, "no model")
     return bound
+
+
+def _models_listed(
+    binder: Binder, call: ast.Call, param: ast.Param, value: ast.Expr, module: Module | None
+) -> dict[str, BoundModel]:
+    """What a list of models stands for in the called program: that of a parameter here, or names and quoted ids."""
+    models = list(binder.several(value.id)) if isinstance(value, ast.Name) else []
+    for item in value.items if isinstance(value, ast.ListLiteral) else ():
+        if (ref := _model_ref(item)) is not None:
+            key = binder.model(ref, module=module, used=False)
+            kind = None if ref.quoted else binder.kind_of(ref.name) if module is None else module.kinds.get(ref.name)
+            models.append(BoundModel(key, binder.models.get(key, ""), kind))
+    if module is None and (not models or (isinstance(value, ast.ListLiteral) and len(models) < len(value.items))):
+        message = f"`{param.name}` of `{call.program}` takes a list of models, which are names and quoted ids"
+        binder.scope.error("QP361", message, value.span, "no list of models")
+    return {f"{param.name}[{at}]": model for at, model in enumerate(models or [BoundModel(param.name, "")])}
 
 
 def _model_ref(value: ast.Expr) -> ast.ModelRef | None:

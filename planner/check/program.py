@@ -20,7 +20,7 @@ from qpdsl.planner.check.generate import check_program_draft
 from qpdsl.planner.check.unused import read_by_callers, unused_declarations, unused_in
 from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import Environment, Module, Modules, out_of_its_depth
-from qpdsl.planner.names.parameters import parameters
+from qpdsl.planner.names.parameters import lists_models, parameters
 from qpdsl.planner.names.scope import Scope, word_span
 from qpdsl.planner.plan.logical import LogicalOp, LogicalProgram, OpenStrategy
 from qpdsl.planner.plan.options import MAX_STAGES
@@ -179,7 +179,7 @@ class _Lowering:
         self.params = parameters(self.module, self.syntax, self._report)
         values = {param.name: param for param in reversed(self.syntax.params) if param.name in self.params.types}
         in_order = {name: values[name] for name in self.params.types}
-        models = {*self.module.models, *self.params.models}
+        models = {*self.module.models, *(name for name, own in self.params.models.items() if not lists_models(own))}
         scope = Scope(in_order, self._report, gaps, first_makers, models=models, param_types=self.params.types)
         calls = ((self.module, self.syntax),)
         checker = self.checker
@@ -187,7 +187,7 @@ class _Lowering:
 
     def _report(self, diagnostic: Diagnostic) -> None:
         """Keeps a diagnostic, unless the parser has reported an error with the same span."""
-        if diagnostic.span not in self.syntax_errors:
+        if diagnostic.span not in self.syntax_errors and diagnostic not in self.diagnostics:
             self.diagnostics.append(diagnostic)
 
     # Head

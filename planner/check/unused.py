@@ -28,7 +28,7 @@ def unused_declarations(file: ast.File) -> Iterator[Diagnostic]:
     # A model can be given for a parameter of a called program, and be its default.
     given = [node for node in walk(file.programs) if isinstance(node, ast.Argument | ast.Param)]
     values = [node.value if isinstance(node, ast.Argument) else node.default for node in given]
-    models |= {value.id for value in values if isinstance(value, ast.Name)}
+    models |= {name.id for value in values for name in walk(value) if isinstance(name, ast.Name)}
     for model in file.models:
         if model.name not in models and model.name_span != model.span:
             quoted = next((ref.span for ref in references if ref.name == model.name), None)

@@ -14,7 +14,7 @@ from qpdsl.grammar.literals import regex
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import Type
 from qpdsl.planner.names.json_pointer import pointer_of, target_of
-from qpdsl.planner.values.value import list_of, record_of
+from qpdsl.planner.values.value import is_record, list_of, record_of
 
 Document = dict[str, Any]
 MAX_DEPTH = 64
@@ -363,7 +363,8 @@ class _Types:
         schema = _resolved(schema, self._root)
         kind = schema.get("type") if isinstance(schema, dict) else None
         if not isinstance(kind, str):
-            return "unknown"
+            either = [self.of(one) for one in schema.get("anyOf", ())] if isinstance(schema, dict) else []
+            return "record" if either and all(map(is_record, either)) else "unknown"
         if kind not in ("array", "object"):
             return _TYPES.get(kind, "none" if kind == "null" else "unknown")
         if id(schema) not in self._known:

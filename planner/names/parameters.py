@@ -67,9 +67,16 @@ def parameters(module: Module, program: ast.Program, report: Callable[[Diagnosti
     return found
 
 
+def lists_models(param: ast.Param) -> bool:
+    """Whether a parameter that stands for no value stands for several models."""
+    return isinstance(param.type, ast.ListType)
+
+
 def is_model(param: ast.Param, module: Module) -> bool:
-    """Whether a parameter stands for a model, and not for a value."""
+    """Whether a parameter stands for a model, or for a list of them, and not for a value."""
     type_ = param.type
+    if isinstance(type_, ast.ListType) and type_.low is type_.high is None:
+        type_ = type_.item
     return isinstance(type_, ast.TypeRef) and type_.name == "model" and "model" not in module.schemas
 
 
@@ -133,10 +140,14 @@ def _check_model(param: ast.Param, module: Module, report: Callable[[Diagnostic]
         message, help = "a model is no value that may be none", "leave the `?` out"
         report(Diagnostic("QP361", message, param.type.span, help=help))
     default = param.default
-    if default is None or (isinstance(default, ast.Name) and default.id in module.models):
+    if default is None:
         return
-    is_id = isinstance(default, ast.Template) and default.parts and all(isinstance(p, str) for p in default.parts)
-    if not is_id:
-        message = "the default of a model is a quoted id, or the name of a model that the file declares"
-        notes = (f"models: {', '.join(module.models)}",) if module.models else ("the file declares no model",)
-        report(Diagnostic("QP361", message, default.span, "no model", notes=notes))
+    if lists_models(param) and not (isinstance(default, ast.ListLiteral) and default.items):
+        report(Diagnostic("QP361", f"`{param.name}` takes a list of models", default.span, "no list of models"))
+        return
+    for value in default.items if isinstance(default, ast.ListLiteral) and lists_models(param) else (default,):
+        is_id = isinstance(value, ast.Template) and value.parts and all(isinstance(p, str) for p in value.parts)
+        if not is_id and not (isinstance(value, ast.Name) and value.id in module.models):
+            message = "the default of a model is a quoted id, or the name of a model that the file declares"
+            notes = (f"models: {', '.join(module.models)}",) if module.models else ("the file declares no model",)
+            report(Diagnostic("QP361", message, value.span, "no model", notes=notes))

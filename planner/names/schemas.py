@@ -247,6 +247,29 @@ class _InlineCompiler:
                 return {"type": "array", "items": self._type(item), **bounds}
             case ast.RecordType():
                 return self._record(type_)
+            case ast.UnionType(members=members):
+                return {"anyOf": [self._member(at, member, members[:at]) for at, member in enumerate(members)]}
+
+    def _member(self, at: int, ref: ast.TypeRef, before: tuple[ast.TypeRef, ...]) -> Document:
+        """One schema of a union: its records with a field `kind` before the others."""
+        name = ref.name
+        schema = self.schemas.get(name) if name in self.schemas else None
+        if name not in self.schemas and (self.schemas.complete or is_alias(name)):
+            self.schemas.report(unknown_type(ref, self.schemas.names()))
+        if schema is None:
+            self.sound = False
+            return {}
+        document = nested(schema.document, f"#/anyOf/{at}")
+        fields = document.get("properties", {})
+        if any(ref == other for other in before):
+            self._fault("QP208", f"`{name}` stands twice in this union", ref.span, "again")
+        elif document.get("type") != "object":
+            self._fault("QP306", f"a union is of records, and `{name}` is none", ref.span)
+        elif "kind" in fields:
+            message = f"a union adds the field `kind` to its records, and `{name}` has one"
+            self._fault("QP208", message, ref.span, help="give the field another name")
+        fields = {"kind": {"type": "string", "enum": [name]}, **fields}
+        return {**document, "properties": fields, "required": ["kind", *document.get("required", ())]}
 
     def _range(self, type_: ast.RangeType) -> Document:
         both = {"minimum": type_.low, "maximum": type_.high}

@@ -151,7 +151,7 @@ class ProgramCall(Generic[R]):
             raise outcome.fault
         value: Any = outcome.value
         error = outcome.error
-        if error is None and self.convert is not None:
+        if error is None and value is not None and self.convert is not None:
             value, error = await _converted(self.convert, value, self.timeout)
         prompt = outcome.prompt_tokens + sum(tokens.prompt for tokens in inner)
         tokens = Tokens(prompt, outcome.sampled_tokens + sum(tokens.sampled for tokens in inner))

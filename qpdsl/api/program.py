@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import warnings
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -23,6 +24,7 @@ from qpdsl.grammar.model_id import with_adapter, with_think
 from qpdsl.planner.check.program import lower
 from qpdsl.planner.explain.plan import explain, explain_json
 from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.names.parameters import lists_models
 from qpdsl.planner.plan.logical import LogicalProgram, Parameter
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.values.value import Value
@@ -274,7 +276,8 @@ class Program(Generic[P, R]):
 
     def __repr__(self) -> str:
         types = {param.name: param.declared for param in self.params}
-        params = ", ".join(f"{name}: {types.get(name, 'model')}" for name in self._names)
+        models = {name: "[model]" if name in self._listed else "model" for name in self._names}
+        params = ", ".join(f"{name}: {type_}" for name, type_ in (models | types).items())
         return f"<program {self.name}({params}) -> {self.logical.returns}>"
 
     def _repr_html_(self) -> str:
@@ -289,6 +292,14 @@ class Program(Generic[P, R]):
         syntax = self.logical.syntax
         declared = [] if syntax is None else [param.name for param in syntax.params]
         return tuple(declared) or tuple(param.name for param in self.params)
+
+    @property
+    def _listed(self) -> frozenset[str]:
+        """The parameters that list models, and others that are lists."""
+        syntax = self.logical.syntax
+        return (
+            frozenset() if syntax is None else frozenset(param.name for param in syntax.params if lists_models(param))
+        )
 
     def _arguments(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -305,7 +316,12 @@ class Program(Generic[P, R]):
             if name in arguments:
                 raise ArgumentError(f"two values for `{name}`")
             arguments[name] = value
-        models = {name: model_argument(name, arguments[name]) for name in arguments if name not in params}
+        models: dict[str, ModelArgument] = {}
+        for name in arguments:
+            if name in self._listed and name not in params:
+                models |= model_arguments(name, arguments[name])
+            elif name not in params:
+                models[name] = model_argument(name, arguments[name])
         return {name: from_json(params[name], value) for name, value in arguments.items() if name in params}, models
 
     def _with_models(self, models: Mapping[str, ModelArgument]) -> Program[P, R]:
@@ -331,7 +347,7 @@ class Program(Generic[P, R]):
     def _open_models(self) -> list[str]:
         """The parameters that are models and have none yet."""
         known = self._binding.over(bound()).models
-        return [name for name, id in self.logical.models.items() if not id and name not in known]
+        return [name.partition("[")[0] for name, id in self.logical.models.items() if not id and name not in known]
 
     @property
     def _bound_logical(self) -> LogicalProgram:
@@ -351,6 +367,16 @@ class Program(Generic[P, R]):
 
     def _models(self, binding: Binding) -> dict[str, str]:
         return {name: binding.models.get(name, id) for name, id in self.logical.models.items()}
+
+
+def model_arguments(name: str, values: Any) -> dict[str, ModelArgument]:
+    """The models that an argument lists: all of them, and each by its place. Raises ArgumentError."""
+    if not isinstance(values, list | tuple) or not values:
+        raise ArgumentError(
+            f"`{name}` takes a list of models, `qp.model(…)` or ids, not {json_text(plain_value(values))}"
+        )
+    models = {f"{name}[{at}]": model_argument(f"{name}[{at}]", value) for at, value in enumerate(values)}
+    return {name: (json.dumps([id for id, _ in models.values()]), None), **models}
 
 
 def model_argument(name: str, value: Any) -> ModelArgument:

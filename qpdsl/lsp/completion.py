@@ -221,7 +221,8 @@ def _words(point: _Point, before: str) -> tuple[str, ...]:
     inside = {"generate": ast.Filter, "score": ast.Equal}.get(point.head)
     parts = [*_parts(point.head), *(part for _, part in (ast.parts(inside) if inside is not None else ()))]
     lead = f"{before}=" if point.last == "=" else "" if len(point.words) == 1 else None
-    return next((part.words for part in parts if part.kind == "word" and part.lead == lead), ())
+    able = parts[:1] if lead == "" else parts
+    return next((part.words for part in able if part.kind == "word" and part.lead == lead), ())
 
 
 def _takes_row(head: str, option: str) -> bool:

@@ -206,5 +206,4 @@ def without_none(annotation: Any) -> Any:
     """The type `T` of an annotation `T | None`; any other annotation as it is."""
     if get_origin(annotation) not in (Union, types.UnionType):
         return annotation
-    rest = [item for item in get_args(annotation) if item is not type(None)]
-    return rest[0] if len(rest) == 1 else annotation
+    return Union[tuple(item for item in get_args(annotation) if item is not type(None))]  # noqa: UP007

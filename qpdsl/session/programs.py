@@ -61,8 +61,9 @@ def load_program(
     used = {name for name, id in lowered.models.items() if name in own or (name != id and _is_name(name))}
     declared = used if pipeline is not None else used | own
     check_named(surroundings, sorted(declared), what)
-    for name in lowered.model_params:
-        if not lowered.models.get(name, name):
+    for key, id in lowered.models.items():
+        if not id:
+            name = key.partition("[")[0]
             help = f"`--model {name}=ID` gives one: a folder, a Hugging Face id or a built-in model"
             raise UsageError(f"no model for `{name}`, which is a parameter of `{lowered.name}`", help)
     check_drafts(lowered, tuple(surroundings.drafts))

@@ -170,7 +170,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: RunFolder) -> P
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def aliases(path: Path, folder: Path) -> Iterator[str]:

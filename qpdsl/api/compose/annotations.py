@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Annotated, Any, Literal, Protocol, get_args, get_origin, is_typeddict
+from types import UnionType
+from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin, is_typeddict
 
 from qpdsl.api.compose import schemas, targets
 from qpdsl.grammar import ast
@@ -43,6 +44,8 @@ def type_of(annotation: Any, call: Declares, span: Span) -> ast.TypeExpr | None:
     """
     if annotation in (targets.Model,):
         return ast.TypeRef("model", span=span)
+    if get_origin(annotation) in _LISTS and get_args(annotation)[:1] == (targets.Model,):
+        return ast.ListType(ast.TypeRef("model", span=span), span=span)
     if isinstance(annotation, type) and annotation in PLAIN:
         return ast.TypeRef(PLAIN[annotation], span=span)
     if get_origin(annotation) is Annotated and _MESSAGES in annotation.__metadata__:
@@ -53,6 +56,9 @@ def type_of(annotation: Any, call: Declares, span: Span) -> ast.TypeExpr | None:
         return ast.ChoiceType(texts, span=span) if len(texts) == len(options) else None
     if is_record(annotation):
         return ast.TypeRef(record_schema(annotation, call, span), span=span)
+    if members := _records(annotation):
+        names = (record_schema(one, call, span) for one in members)
+        return ast.UnionType(tuple(ast.TypeRef(name, span=span) for name in names), span=span)
     if get_origin(annotation) is not Annotated and get_origin(annotation) not in _LISTS:
         return None
     document = _document(annotation, call, span)
@@ -73,8 +79,7 @@ def is_record(annotation: Any) -> bool:
 
 def record_schema(annotation: Any, call: Declares, span: Span) -> str:
     """Adds the schema of a record to the program's, and returns its name. Raises QpError."""
-    # A generic model is called `Box[int]`.
-    name = re.sub(r"\W+", "_", annotation.__name__).strip("_")
+    name = _schema_name(annotation)
     document = _document(annotation, call, span)
     if document is None:
         raise call.refuse(f"`{name}` has no JSON schema", span)
@@ -82,11 +87,25 @@ def record_schema(annotation: Any, call: Declares, span: Span) -> str:
     return name
 
 
+def _records(annotation: Any) -> tuple[Any, ...]:
+    """The records that a union is of; none where the annotation is no such union."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+    return members if all(map(is_record, members)) else ()
+
+
+def _schema_name(annotation: Any) -> str:
+    # A generic model is called `Box[int]`.
+    return re.sub(r"\W+", "_", annotation.__name__).strip("_")
+
+
 def reader(annotation: Any) -> Callable[[Any], Any] | None:
     """What makes a value of the language one of Python; None where they are the same."""
     plain = isinstance(annotation, type) and (annotation in PLAIN or issubclass(annotation, Mapping | targets.Model))
     if plain or get_origin(annotation) in (Literal, dict, Mapping) or annotation is Any:
         return None
+    if members := _records(annotation):
+        readers = {_schema_name(one): reader(one) or dict for one in members}
+        return lambda value: readers[value["kind"]]({name: part for name, part in value.items() if name != "kind"})
     if not is_record(annotation) and get_origin(annotation) not in (*_LISTS, Annotated):
         return None
     from pydantic import TypeAdapter

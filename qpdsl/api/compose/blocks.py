@@ -8,6 +8,7 @@ from typing import Any, Self, final
 
 from qpdsl.api.compose.stage_call import StageCall, stage_call
 from qpdsl.api.compose.symbols import Symbol
+from qpdsl.api.compose.targets import Model
 from qpdsl.grammar import ast
 
 Stages = tuple[ast.Stage, ...]
@@ -42,17 +43,17 @@ class WithBlock:
 
 @final
 class EachBlock(WithBlock):
-    """The block of an `each`, which may be empty; `with … as item` gives the column of the element."""
+    """The block of an `each`, which may be empty; `with … as item` gives the column of the element, or the model."""
 
     may_be_empty = True
 
-    def __init__(self, call: StageCall, column: ast.Name, done: Callable[[Stages], None]) -> None:
-        self._column = column
+    def __init__(self, call: StageCall, element: Symbol | Model, done: Callable[[Stages], None]) -> None:
+        self._element = element
         super().__init__(call, "`each`", done)
 
     def __enter__(self) -> Any:
         super().__enter__()
-        return Symbol(self._column)
+        return self._element
 
 
 @final

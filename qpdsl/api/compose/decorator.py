@@ -169,11 +169,13 @@ def _syntax(
 
 def _argument(param: ast.Param, composition: Composition) -> Symbol | Model:
     """What the function gets for a parameter while it is composed."""
-    if isinstance(param.type, ast.TypeRef) and param.type.name == "model":
-        model = Model("", param.name)
-        composition.model_params[param.name] = model
-        return model
-    return Symbol(ast.Name(param.name, span=NOWHERE))
+    argument = Symbol(ast.Name(param.name, span=NOWHERE))
+    type_ = param.type.item if isinstance(param.type, ast.ListType) else param.type
+    if not isinstance(type_, ast.TypeRef) or type_.name != "model":
+        return argument
+    given = argument if type_ is not param.type else Model("", param.name)
+    composition.model_params[param.name] = given
+    return given
 
 
 def _returned(value: object, body: list[ast.Stage], span: Span, composition: Composition) -> ast.Expr | None:

@@ -103,7 +103,7 @@ class Signature:
         annotation, type_span = without_none(whole), self._annotation_span(param.name)
         call = StageCall(self._composition, Site(self._composition.file, type_span, None, None))
         type_ = None if whole is inspect.Parameter.empty else type_of(annotation, call, type_span)
-        if type_ is None:
+        if type_ is None or isinstance(type_, ast.UnionType):
             type_text = "no type" if whole is inspect.Parameter.empty else _named(whole)
             message = f"parameter `{param.name}` has {type_text}"
             raise refuse("QP503", message, name_span, help=f"annotate it {WORDS}, `qp.Messages` or `qp.Model`")
@@ -115,12 +115,10 @@ class Signature:
         return ast.Param(param.name, type_, default, optional, span=span, name_span=name_span)
 
     def _default(self, param: inspect.Parameter, call: StageCall, span: Span) -> ast.Expr:
-        if isinstance(param.default, Model):
-            model = call.model(param.name, param.default)
-            if model.quoted:
-                return ast.Template((model.name,), span=span)
-            return ast.Name(model.name, span=span)
-        value = plain_value(param.default)
+        default = param.default
+        if any(isinstance(item, Model) for item in (default if isinstance(default, list | tuple) else [default])):
+            return call.argument(param.name, default)
+        value = plain_value(default)
         if isinstance(value, list | dict):
             return spelt(frozen(value), span)
         return convert(value, span)

@@ -118,13 +118,24 @@ class StageCall:
     def arguments(self, values: Sequence[object], named: Mapping[str, object], at: int) -> tuple[ast.Argument, ...]:
         """The arguments of a program or a function that is handed over, the first one at place `at` of the call."""
         placed = (
-            ast.Argument(None, self.expr("", value, place), span=self.place("", place))
+            ast.Argument(None, self.argument("", value, place), span=self.place("", place))
             for place, value in enumerate(values, at)
         )
         return (
             *placed,
-            *(ast.Argument(key, self.expr(key, value), span=self.place(key)) for key, value in named.items()),
+            *(ast.Argument(key, self.argument(key, value), span=self.place(key)) for key, value in named.items()),
         )
+
+    def argument(self, name: str, value: object, at: int | None = None) -> ast.Expr:
+        """A value, a model, or a list with models in it."""
+        if isinstance(value, list | tuple) and any(isinstance(item, targets.Model) for item in value):
+            items = tuple(self.argument(name, item, at) for item in value)
+            return ast.ListLiteral(items, span=self.place(name, at))
+        if isinstance(value, targets.Model):
+            model = self.model(name, value, at)
+            span = model.span
+            return ast.Template((model.name,), span=span) if model.quoted else ast.Name(model.name, span=span)
+        return self.expr(name, value, at)
 
     def expr(self, name: str, value: object, at: int | None = None) -> ast.Expr:
         return convert(value, self.place(name, at))
@@ -246,7 +257,7 @@ class StageCall:
             case ast.TypeRef(name=name) if name not in TYPES:
                 return ast.SchemaTarget(name, span=span)
             case None:
-                what = "`int`, `bool`, a list, a dataclass, a pydantic model, a JSON schema, "
+                what = "`int`, `bool`, a list, a dataclass, a pydantic model or a union of them, a JSON schema, "
                 what += "`qp.choice`, `qp.regex` or `qp.lark`"
                 raise self.refuse(f"`as_` takes {what}, not {shown(value)}", span)
             case type_:

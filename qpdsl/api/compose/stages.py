@@ -485,13 +485,18 @@ class Rows:
         """Runs the stages of the `with` block on a copy of the row for every element of a list.
 
         The list is a column, a parameter, a Python list, or a JSON path (`".steps"`) in the row's text.
-        `with rows.each(…) as element` gives the column of the element.
+        `with rows.each(…) as element` gives the column of the element; of a parameter that lists models, the model.
         """
         call = self._stage_call("each")
         name = call.new_column("column", column, 0)
         path = source if isinstance(source, str) and source.startswith(".") else None
         listed = call.expr("source", source, 1) if path is None else call.json_path(path, call.place("source", 1))
-        return EachBlock(call, name, lambda body: self._composition.add(ast.Each(name, listed, body, span=call.span)))
+        element: Symbol | targets.Model = Symbol(name)
+        if isinstance(listed, ast.Name) and listed.id in self._composition.model_params:
+            element = self._composition.model_params[name.id] = targets.Model("", name.id)
+        return EachBlock(
+            call, element, lambda body: self._composition.add(ast.Each(name, listed, body, span=call.span))
+        )
 
     def peek(self) -> WithBlock:
         """Runs the stages of the `with` block. Then the rows are as they were before, with the columns that it made."""

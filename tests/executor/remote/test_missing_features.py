@@ -11,7 +11,7 @@ from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities,
 from tests.support.executor.programs import compiled
 
 MODEL = "openai:http://127.0.0.1:9/v1#m"
-HEADER = f'model llm = "{MODEL}"\n'
+HEADER = f'model llm = "{MODEL}"\nschema A {{ x: int }}\nschema B {{ y: int }}\n'
 CHAT = ServerCapabilities(
     endpoint="chat", chat=True, seeds=True, greedy=True, temperature=True, top_p=True, constraints=frozenset({"regex"})
 )
@@ -21,6 +21,7 @@ THINKS = replace(CHAT, thinking=BOUNDED, prefill=True)
 ALWAYS = replace(CHAT, thinking=ServerThinking(None, "on", {"on": {}, "low": {"reasoning_effort": "low"}}))
 OWN = replace(CHAT, temperature=False, greedy=False, top_p=False)
 IDS = ServerCapabilities(endpoint="ids", seeds=True, greedy=True, temperature=True, prompt_logprobs=True)
+HELD = replace(IDS, constraints=frozenset({"json_schema"}), answer_constraints=frozenset({"json_schema"}))
 
 
 def lacks(body: str, capabilities: ServerCapabilities, head: str = "") -> list[str]:
@@ -51,6 +52,8 @@ def lacks(body: str, capabilities: ServerCapabilities, head: str = "") -> list[s
         ("chat user=q\ngenerate llm min_tokens=4", IDS, "has no `min_tokens`"),
         ('chat user=q\ngenerate llm without="a"', IDS, "has no `without`"),
         ("chat user=q\ngenerate llm as bool", IDS, "does not constrain its output to"),
+        ("chat user=q\ngenerate llm as A | B", HELD, "takes no union of schemas"),
+        ("chat user=q\ngenerate llm as A", HELD, None),
         ("chat user=q\ngenerate llm until confidence < 9", IDS, "does not report what its tokens were drawn from"),
         ("chat user=q\ngenerate llm\nscore confidence\nbest by score", IDS, "does not report what its tokens"),
         ('chat user=q\ngenerate llm as choice("a", "b")', CHAT, "does not return the log-probabilities"),

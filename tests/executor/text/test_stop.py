@@ -85,7 +85,8 @@ def test_a_stop_that_is_dropped_leaves_the_text_before_it_and_none_of_it_is_show
     pieces: list[str] = []
     watch = StopWatch(model.detokenizer, Stops(**by, drop=True, least=least), pieces.append)
     count = next((count for count, token in enumerate(tokens, 1) if watch.push(token)), None)
-    whole, early = model.decode(tuple(tokens)), len(model.decode(tuple(tokens[:least])))
+    # Half a letter is none yet.
+    whole, early = model.decode(tuple(tokens)), len(model.decode(tuple(tokens[:least])).rstrip("\ufffd"))
     if count is None:
         watch.flush()
         assert "".join(pieces) == whole and not (stop in whole and not least)

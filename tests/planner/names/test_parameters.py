@@ -89,7 +89,7 @@ def test_a_program_with_all_of_it_is_formatted_and_printed_the_same() -> None:
         ("x: int(1..2)(3)", ("QP109", "(")),
         ("x: model = 3", ("QP361", "3")),
         ("x: model?", ("QP361", "model")),
-        ("x: [model]", ("QP206", "model")),
+        ("x: [[model]]", ("QP206", "model")),
     ],
 )
 def test_declarations_that_cannot_be(declared: str, fault: tuple[str, str]) -> None:

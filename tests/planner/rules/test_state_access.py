@@ -33,6 +33,7 @@ _CLOSING = """program p(problem: text) -> text like search_and_learn {
   first 2 per group
   split 3 by score
   score entropy into unsure
+  score logprob into sure
   best by score
 }"""
 
@@ -45,6 +46,8 @@ _ASKING = """program p(problem: text) -> text {
   score equal(text, problem) into same
   score json into valid
   let all = likely + same + valid
+  order by compare(llm, "{a.text} or {b.text}?")
+  keep 2 by compare(llm, "{a.text} or {b.text}?")
   best by compare(llm, "{a.text} or {b.text}? {a.all}")
 }"""
 

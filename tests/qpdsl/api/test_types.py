@@ -21,6 +21,10 @@ class Person:
     age: int | None = None
 
 
+class Call(BaseModel):
+    tool: str = Field(max_length=3)
+
+
 class Team(BaseModel):
     people: list[Person] = Field(max_length=3)
     kind: Literal["red", "blue"]
@@ -120,6 +124,47 @@ def test_outputs_of_python_types() -> None:
     truths = count("x", ["a", "b"], seed=1)
     assert len(truths) == 2 and {*truths} <= {True, False}
     assert "as Person" in str(named) and "age: int?" in str(named)
+
+
+def test_a_union_of_classes() -> None:
+    @qp.program
+    def either(q: str) -> Call | Person | None:
+        rows = qp.chat(user=q)
+        act = rows.generate(llm, as_=Call | Person, temperature=9, into="act")
+        rows.where(act["kind"] == "Call")
+        return act
+
+    assert "-> Call | Person? {" in str(either) and "as Call | Person into act" in str(either)
+    assert str(qp.parse(str(either))) == str(either)
+    found = [either("x", seed=seed) for seed in range(6)]
+    assert {type(value) for value in found} == {Call, type(None)}
+    with pytest.raises(qp.QpError, match=r"parameter `call` has the type `.*Call \| .*Person`"):
+
+        @qp.program
+        def takes(call: Call | Person) -> str:
+            return qp.chat(user=f"{call}").generate(llm)
+
+
+def test_a_parameter_that_lists_models() -> None:
+    @qp.program
+    def each_of(q: str, judges: list[qp.Model]) -> str:
+        rows = qp.chat(user=q)
+        with rows.each("m", judges) as m:
+            rows.generate(m, max_tokens=3)
+        return qp.text(qp.list(qp.col.text))
+
+    @qp.program
+    def outer(q: str) -> str:
+        rows = qp.chat(user=q)
+        return rows.call_into("x", each_of, q, [llm, "zoo/counting-mini"])
+
+    assert "judges: [model]" in repr(each_of) and "each m in judges {\n    generate m" in str(each_of)
+    assert each_of("x", ["zoo/counting", slm]) == each_of("x", judges=(llm, slm)) == outer("x") != each_of("x", [slm])
+    for judges, why in [([], "a list of models"), ("zoo/counting", "a list of models"), ([3], r"`judges\[0\]` takes")]:
+        with pytest.raises(qp.ArgumentError, match=why):
+            each_of("x", judges)  # type: ignore[arg-type]
+    with pytest.raises(qp.ArgumentError, match="no model for `judges`"):
+        each_of("x")  # type: ignore[call-arg]
 
 
 def test_stages_stand_one_behind_another(problem: str) -> None:

@@ -22,8 +22,11 @@ SECONDS = 0.25
 def drawn_after(request: GenerateRequest, key: int, tokens: tuple[int, ...]) -> int:
     """The token that follows `tokens` of the sample with that noise key."""
     noise = 0 if request.sampling.greedy else (key, request.drawn + len(tokens))
-    text = repr((request.prompt, request.sampling, noise, tokens)).encode()
-    return blake2b(text, digest_size=2).digest()[0] % _IDS
+    given = request.sampling
+    options = given.temperature, given.top_k, given.top_p, given.min_p
+    text = "({}, SamplingParams(temperature={}, top_k={}, top_p={}, min_p={}), {}, {})"
+    text = text.format(request.prompt, *options, noise, tokens)
+    return blake2b(text.encode(), digest_size=2).digest()[0] % _IDS
 
 
 @dataclass(eq=False)

@@ -235,6 +235,7 @@ class ProgramGenerator:
             [r"as /[a-z]+ (\d+)\/x/", f"as choice{self.brackets(*self.words())}", 'as grammar("a.lark")']
             + ["as bool", f"as int{self.brackets('1..5')}", "as choice(n)", "as [text](1..3)", "as { a: text }"]
             + [f"as {schema}" for schema in self.schemas]
+            + [f"as {' | '.join(self.schemas)}"] * (len(self.schemas) > 1)
         )
         filters = [
             self.brackets("slm", "0.9"),
