@@ -85,4 +85,6 @@ def test_the_signature_is_the_programs_own() -> None:
         "seed: int = 0) -> list[str] | None"
     )
     assert str(inspect.signature(program)).replace("typing.Literal", "Literal") == expected
-    assert list(inspect.signature(qp.parse("program p(seed: text) -> text? { return seed }")).parameters) == ["seed"]
+    assert list(
+        inspect.signature(qp.parse("program p(seed: text) -> text { let x = seed | return x }")).parameters
+    ) == ["seed"]
