@@ -144,6 +144,8 @@ UNTIL_FORM = "until confidence(window=TOKENS) < BAR"
 TARGETS = ("choice", "grammar", "int", "float")
 # What `extract` takes besides patterns: the content of the `\\boxed{…}` of LaTeX.
 BOXED = "boxed"
+# Why code in a text fails the tests in the brackets.
+FAILURE = "failure"
 # What `score` can say of the draws of a text.
 DrawFigure = Literal["entropy", "confidence", "certainty"]
 DRAW_FIGURES: tuple[DrawFigure, ...] = get_args(DrawFigure)

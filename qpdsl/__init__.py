@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import epsilon as epsilon
     from qpdsl.api.compose.targets import equal as equal
     from qpdsl.api.compose.targets import exact as exact
+    from qpdsl.api.compose.targets import failure as failure
     from qpdsl.api.compose.targets import filter as filter
     from qpdsl.api.compose.targets import judge as judge
     from qpdsl.api.compose.targets import lark as lark

@@ -34,8 +34,9 @@ def check_options(plan: PhysicalPlan, values: Mapping[str, Value]) -> None:
 
 def check_code(plan: PhysicalPlan, allowed: CodePermission) -> None:
     """Raises UsageError where a plan runs code that a model writes, unless the caller has `allowed` it."""
-    if any(isinstance(node.op, ops.Passes) for node in everything(plan.ops)):
-        check_permission(f"`{plan.name}` runs code that a model writes, by `score passes(…)`", allowed)
+    for op in (node.op for node in everything(plan.ops)):
+        if isinstance(op, ops.Passes):
+            check_permission(f"`{plan.name}` runs code that a model writes, by `{op.named}`", allowed)
 
 
 def check_permission(what: str, allowed: CodePermission) -> None:

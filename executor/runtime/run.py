@@ -18,6 +18,7 @@ from qpdsl.executor.runtime.generate.decided_vote import run_decided_vote
 from qpdsl.executor.runtime.generate.generate import generate
 from qpdsl.executor.runtime.generate.speculative_expansion import SpeculativeExpansion
 from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, JsonValue, Row
+from qpdsl.executor.runtime.instance.functions import FunctionError
 from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError, Services, Usage, check_rows
 from qpdsl.executor.runtime.instance.internal_error import internal_error
 from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_copies, emit_done, emit_started
@@ -62,14 +63,15 @@ class InstanceResult:
     """The result of one instance: the program's value, its score (None without a `score` stage), its rows, its costs.
 
     `error` says why there is no value; where it is `unanswered` nothing broke, and the model wrote none. `fault` is
-    what was raised where that is a fault of qpdsl or of the machine, and not of the program or its arguments. Tokens
-    are counted as `Usage` counts them; seconds are wall time. `timed_out`: it took longer than it was given.
-    `unscored`: rows without a score, as they were too long for a verifier or a judge.
-    `counts`: those of its `Usage`. `cached_tokens` of the prompts' were found in a cache, how many may depend on what
-    else runs. `engine_seconds` are the engine's for this instance, those of each forward divided by tokens; what was
-    drawn before, and remembered, counts as it did then. `support` is how sure the program is of its value, None where
-    nothing says so (see `support.py`). `candidates`: see `last_choice.py`, None where they are not wanted. `tried` are
-    the names of the ways by which a program under a budget tried its problem, in their order.
+    what was raised where that is a fault of qpdsl or of the machine, and not of the program or its arguments;
+    `cause` what a Python function of the user raised. Tokens are counted as `Usage` counts them; seconds are wall
+    time. `timed_out`: it took longer than it was given. `unscored`: rows without a score, as they were too long for
+    a verifier or a judge. `counts`: those of its `Usage`. `cached_tokens` of the prompts' were found in a cache,
+    how many may depend on what else runs. `engine_seconds` are the engine's for this instance, those of each
+    forward divided by tokens; what was drawn before, and remembered, counts as it did then. `support` is how sure
+    the program is of its value, None where nothing says so (see `support.py`). `candidates`: see `last_choice.py`,
+    None where they are not wanted. `tried` are the names of the ways by which a program under a budget tried its
+    problem, in their order.
     """
 
     value: JsonValue
@@ -90,6 +92,7 @@ class InstanceResult:
     tried: tuple[str, ...] = ()
     unanswered: bool = False
     fault: Exception | None = field(default=None, compare=False)
+    cause: BaseException | None = field(default=None, compare=False)
 
 
 async def run(
@@ -113,6 +116,7 @@ async def run(
     start = time.monotonic()
     end, error, timed_out, unanswered = ProgramEnd(()), None, False, False
     fault: Exception | None = None
+    cause: BaseException | None = None
     try:
         async with clock:
             end = await _run_program(plan, instance)
@@ -124,6 +128,7 @@ async def run(
         raise
     except (RowError, EngineError) as failure:
         error, unanswered = str(failure), isinstance(failure, NoAnswerError)
+        cause = failure.__cause__.__cause__ if isinstance(failure.__cause__, FunctionError) else None
     except TimeoutError:
         timed_out, error = True, f"timed out: it took more than {timeout:g} s"
     except TooLarge as failure:
@@ -165,6 +170,7 @@ async def run(
         end.tried,
         unanswered,
         fault,
+        cause,
     )
 
 

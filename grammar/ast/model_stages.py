@@ -418,7 +418,8 @@ class Passes(Score):
     """`passes(TESTS, timeout=SECONDS)`: 1 where the Python code in a text passes unit tests, else 0.
 
     The code runs with the tests after it in a process of its own, for `timeout` seconds at most (see
-    `executor/runtime/sandbox/`). Tests are over a row's columns and the parameters.
+    `executor/runtime/sandbox/`). Tests are over a row's columns and the parameters. Of an operator: `why` makes it
+    `extract NAME = failure(TESTS, timeout=SECONDS)`, which is why the code fails, as text, and none where it passes.
     """
 
     form = "passes"
@@ -427,6 +428,12 @@ class Passes(Score):
     timeout: Expr | None = field(
         default=None, metadata=is_number("timeout=", Range("float", 0, 600, open_low=True), "timeout")
     )
+    why: bool = False
+
+    @property
+    def named(self) -> str:
+        """The stage in a message."""
+        return "extract … = failure(…)" if self.why else "score passes(…)"
 
 
 @dataclass(frozen=True, slots=True)

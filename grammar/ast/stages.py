@@ -72,8 +72,8 @@ class Extract(Stage):
 
     word, usage = (
         "extract",
-        "extract NAME = /regex/, .json.path, boxed, EXTRACTOR or EXTRACTOR(…) of TEXT; extract last NAME, "
-        "extract all NAME",
+        "extract NAME = /regex/, .json.path, boxed, failure(TESTS), EXTRACTOR or EXTRACTOR(…) of TEXT; "
+        "extract last NAME, extract all NAME",
     )
     first = "the name of a column"
     rows = "same"

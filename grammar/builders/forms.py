@@ -277,7 +277,9 @@ class FormBuilder(OptionBuilder):
 
     def report_unknown_form(self, name: Token, kind: str, known: tuple[str, ...], usage: str) -> None:
         """A name that is none of the `known` ones of its `kind`."""
-        notes = (f"form: {usage}",)
+        notes: tuple[str, ...] = (f"form: {usage}",)
+        if kind.startswith("verifier"):
+            notes += ("a Python scorer has no brackets: it is given columns by the names of its parameters",)
         self.report_unknown("QP124", f"`{name}` is no {kind}", at(name), name.value, known, notes=notes)
 
     def form_fields(self, form: Form, cls: type[ast.Node], usage: str) -> dict[str, Any] | None:

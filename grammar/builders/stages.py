@@ -215,13 +215,11 @@ class StageBuilder(VerifierFormBuilder, ClauseBuilder, BlockBuilder):
 
     def branch(self, meta: Any, children: list[StageBlock]) -> ast.Branch:
         span = span_of(meta)
-        if not children and not self.in_gap(span):
-            self.report("QP121", "`branch` has no arms", _word_span(meta, "branch"))
-        arms = []
-        for block in children:
-            brace = Span(block.span.start, block.span.start + 1)
-            arms.append(self.body(block, "this arm of `branch` has no stages", brace))
-        return ast.Branch(tuple(arms), span=span)
+        arms = tuple(tuple(self.stages(block.items)) for block in children)
+        if not any(arms) and not self.in_gap(span):
+            has = "no arm with stages" if arms else "no arms"
+            self.report("QP121", f"`branch` has {has}", _word_span(meta, "branch"))
+        return ast.Branch(arms, span=span)
 
     def strategy(self, meta: Any, children: list[Any]) -> ast.Strategy:
         span, blocks = span_of(meta), [child for child in children if isinstance(child, StageBlock)]

@@ -170,11 +170,11 @@ def _comments_between(lines: LineWriter, nodes: list[PieceNode], indent: int) ->
 
 
 def _arm(lines: LineWriter, block: BracketGroup, indent: int, lead: str) -> None:
-    """An arm behind its `lead`: on one line where it is one stage that fits and has no block of its own."""
+    """An arm behind its `lead`: on one line where it is empty, or one stage that fits and has no block of its own."""
     only = block.entries[0].nodes if len(block.entries) == 1 else []
     simple = only and not any(isinstance(node, BracketGroup) and node.opener.text == "{" for node in only)
-    if simple and not has_comments([block]):
-        text = f"{lead}{{ {flat(only, head=True)} }}"
+    if (simple or not block.entries) and not has_comments([block]):
+        text = f"{lead}{{ {flat(only, head=True)} }}" if simple else f"{lead}{{}}"
         if fits(text, indent) and "\n" not in text:
             lines.begin(indent)
             lines.put(text)

@@ -209,9 +209,11 @@ class _LayoutBuilder:
         self.significant = next_significant(self.tokens)
 
     def run(self) -> list[Span]:
-        """Builds the statements; returns the newlines that end nothing."""
+        """Builds the statements; returns the newlines that end nothing, and what is no part of any."""
         joined: list[Span] = []
         for index, token in enumerate(self.tokens):
+            if joined and joined[-1] == token.span:
+                continue
             if token.kind == "newline":
                 if self._in_brackets() and self._starts_stage(index + 1):
                     self._report_unclosed_brackets()
@@ -227,7 +229,7 @@ class _LayoutBuilder:
                 self.current.append(token)
             elif token.text == "|" and not self._in_brackets():
                 self._end_statement()
-                self._check_pipe(index)
+                joined += self._check_pipe(index)
             elif token.text == "{":
                 self._open_brace(token)
             elif token.text == "}":
@@ -345,8 +347,8 @@ class _LayoutBuilder:
             token = self.stack.pop().token
             self._fault("QP107", f"this `{token.text}` is never closed", token, "opened here")
 
-    def _check_pipe(self, index: int) -> None:
-        """Reports a `|` that has no stage on one side, or stands where there are no stages."""
+    def _check_pipe(self, index: int) -> list[Span]:
+        """Reports a `|` that has no stage on one side, or is where there are none. Gives what is then left out."""
         token = self.tokens[index]
         if self.inside != "stages":
             items = {"file": "declarations", "fields": "fields", "arms": "arms"}[self.inside]
@@ -354,7 +356,7 @@ class _LayoutBuilder:
             absent = self.inside == "fields" and behind.lower() in ("none", "null")
             other = "a field that may be absent has a `?`: `age: int?`" if absent else "put each on its own line"
             self._fault("QP113", f"`|` parts stages, not {items}", token, help=other)
-            return
+            return [token.span, self.tokens[index + 1].span] if absent else []
         after = self.significant[index + 1]
         if self.previous is None or self.previous.text in ("|", "{"):
             doubled = self.previous is not None and self.previous.text == "|" and self.previous.end == token.start
@@ -362,6 +364,7 @@ class _LayoutBuilder:
             self._fault("QP113", "expected a stage before this `|`", token, help=help)
         elif after == len(self.tokens) or self.tokens[after].text == "}":
             self._fault("QP113", "expected a stage after this `|`", token)
+        return []
 
     def _continues(self, index: int) -> bool:
         """Whether the statement goes on behind the newline at `index`."""

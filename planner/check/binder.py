@@ -17,7 +17,7 @@ from qpdsl.grammar.ast.walk import walk, walk_stages
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.model_id import listed_models, with_adapter
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import OF_EACH, Type
+from qpdsl.grammar.words import COLUMNS, OF_EACH, Type
 from qpdsl.planner.names.modules import Environment, Module, misused, unknown_builtin
 from qpdsl.planner.names.parameters import lists_models
 from qpdsl.planner.names.schemas import CompiledSchema
@@ -168,14 +168,16 @@ class Binder:
         """Reports a missing context, or that nothing was generated yet.
 
         Not where `read` names a column that was made, or what every row has of its own: its number, its place, chance.
+        What reads no column of the row's own needs none but those that a stage has made.
         """
-        gap = self.scope.gap_before(stage.span.start, *_BRING_TEXT)
-        columns = [self.scope.columns.get(name.id) for expr in read if expr is not None for name in names(expr)]
-        if any(column is not None and column.maker is not None for column in columns):
+        gap, known = self.scope.gap_before(stage.span.start, *_BRING_TEXT), self.scope.columns
+        named = {name.id for expr in read if expr is not None for name in names(expr)}
+        read_columns = known.values() if read and not named & set(COLUMNS) else map(known.get, named)
+        if any(column is not None and column.maker is not None for column in read_columns):
             return  # such columns are there without a conversation too
         if any(isinstance(node, ast.Apply) and node.function in OF_EACH for node in walk(read)):
             return
-        grouped = any(name.id == "group" for expr in read if expr is not None for name in names(expr))
+        grouped = "group" in named
         if not self.needs_context(stage) or self.flow.generated or gap or grouped:
             return
         message, label = f"`{stage.word}` comes before anything is generated", "no `generate` before this stage"

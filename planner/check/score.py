@@ -18,6 +18,7 @@ from qpdsl.grammar.words import (
     COMPARED,
     DRAW_FIGURES,
     DRAW_REDUCES,
+    FAILURE,
     JUDGE_REDUCES,
     REDUCES,
     Type,
@@ -362,7 +363,10 @@ def extract(binder: Binder, stage: ast.Extract, number: int) -> ops.Operator:
 
 def _python_extract(binder: Binder, stage: ast.Extract, function: ast.Name, number: int) -> ops.Operator:
     """What a Python function is shown: by the names of its parameters, or what stands in its brackets."""
-    name, type_ = function.id, _extracted_type(binder, stage)
+    name = function.id
+    if name == FAILURE and stage.arguments is not None and name not in binder.environment.extractors:
+        return _failure(binder, stage, number)
+    type_ = _extracted_type(binder, stage)
     usual, asks, arguments = frozenset({"text"}), Names(), Arguments()
     columns: tuple[ops.GivenColumn, ...] | None = None
     if stage.arguments is not None:
@@ -382,6 +386,20 @@ def _python_extract(binder: Binder, stage: ast.Extract, function: ast.Name, numb
     binder.make(stage, stage.column, type_)
     given = (stage.of, asks, arguments, "row" in usual, columns)
     return ast.PythonExtract(stage.column, name, *given, stage=number, span=stage.span)
+
+
+def _failure(binder: Binder, stage: ast.Extract, number: int) -> ops.Operator:
+    """`failure(TESTS, timeout=SECONDS)`: what `passes` finds, in words."""
+    given = by_name(binder, FAILURE, stage.arguments or (), ("tests", "timeout"))
+    if given is not None and "tests" not in given:
+        binder.scope.error("QP231", f"`{FAILURE}` needs a value for tests", stage.pattern.span, "not given")
+    tests, timeout = (
+        None if given is None or name not in given else given[name].value for name in ("tests", "timeout")
+    )
+    tests = tests or ast.Template((), span=stage.pattern.span)
+    op = ast.Passes(tests, timeout, True, of=stage.of, into=stage.column, at=stage.pattern.span, span=stage.span)
+    binder.make(stage, stage.column, "text")
+    return replace(_checked(binder, op), stage=number)
 
 
 def _given(
@@ -465,7 +483,7 @@ def _extractor_type(binder: Binder, name: ast.Name) -> Type:
     if name.id in extractors:
         return extractors[name.id]
     notes = (f"extractors: {', '.join(sorted(extractors))}",) if extractors else ("no extractor is registered",)
-    forms = listed(("extract NAME = /regex/", "extract NAME = .json.path", "extract NAME = boxed"))
+    forms = listed(f"extract NAME = {form}" for form in ("/regex/", ".json.path", "boxed", "failure(TESTS)"))
     help = f"write {forms}, or register a Python extractor of this name (`--python FILE`, or `@qp.extractor`)"
     fix = did_you_mean(name.id, extractors, name.span) or {"help": help}
     message = f"unknown extractor `{name.id}`"

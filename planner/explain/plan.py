@@ -12,13 +12,14 @@ What runs an operator, in a few words: the plainest implementation, then what th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.format.unparse import format_expr, format_stage
 from qpdsl.grammar.model_id import adapter_of, is_remote
 from qpdsl.grammar.printable import printable, shorten
+from qpdsl.grammar.words import FAILURE
 from qpdsl.planner.explain.quantities import count, seconds
 from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops
@@ -45,6 +46,10 @@ def describe(op: ops.Operator, values: Values) -> str:
             return f"best by {format_expr(by, values)}"
         case ops.Keep(like=str()) | ops.StepScore(raw=True):
             return f"{format_stage(op, values)} as search-and-learn"
+        case ops.Passes(why=True, into=ast.Name(id=name)):
+            return (
+                f"extract {name} = {format_stage(replace(op, into=None), values).replace('score passes', FAILURE, 1)}"
+            )
         case ops.BudgetedArms(ways=ways):
             return f"strategy of {len(ways)} way{'' if len(ways) == 1 else 's'}"
         case ops.Branch(arms=arms):

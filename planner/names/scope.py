@@ -113,6 +113,8 @@ class Scope:
             self.error("QP210", message, name.span, "a column", notes=(f"parameters: {known}",))
             return "unknown"
         fix = meant(_literal(name) or closest(name.id, self.params), name.span)
+        if name.id.lower() == "none":
+            fix = {"help": "leave the option out"}
         if name.id in self.makers:
             fix = {"secondary": self._later_maker(name.id), "help": f"{place} reads parameters only"}
         message = f"unknown parameter `{name.id}`"

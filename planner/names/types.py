@@ -79,6 +79,8 @@ _COUNTS = {"1": "one", "2": "two", "3": "three", "1 or 2": "one or two"}
 _EXPRESSION = re.compile(
     r"""\s*(?P<name>[A-Za-z_]\w*)\s*(?:\(\s*(?P<argument>[A-Za-z_]\w*).*|[-+*/%.\[!|<>=].*|:[\d.<>^+,=a-z%]+)?\s*"""
 )
+# A call as other languages write it: `name.upper()`.
+_METHOD = re.compile(r"(?P<of>[A-Za-z_][\w.]*)\.(?P<call>\w+)\((?P<arguments>[^()]*)\)")
 _NUMBER = re.compile(r"-?(\d+(\.\d+)?|\.\d+)")
 
 
@@ -202,6 +204,10 @@ class Typer:
         expression = braced.text.strip()
         if ":" in expression and "(" not in expression:  # a format
             expression = f"text({found['name']})"
+        method = _METHOD.fullmatch(expression)
+        if method is not None and method["call"] in FUNCTIONS:
+            arguments = ", ".join(filter(None, (method["of"], method["arguments"])))
+            expression = f"{method['call']}({arguments})"
         help = f"work it out before: `let {name} = {expression}`, then `{{{name}}}`; a brace that is meant is `\\{{`"
         label = "no value is put in here"
         self.scope.report(Diagnostic("QP268", message, braced.span, label, help=help, severity="warning"))

@@ -9,6 +9,7 @@ from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, did_you_mean, meant
 from qpdsl.grammar.words import COLUMNS, DRAW_FIGURES
+from qpdsl.zoo import builtin
 
 _TYPE_ALIASES = {"str": "text", "string": "text", "integer": "int", "number": "float", "boolean": "bool"}
 
@@ -48,7 +49,8 @@ def unknown_verifier(ref: ast.ModelRef, declared: Mapping[str, str], scorers: Co
     notes: tuple[str, ...] = (f"models: {', '.join(declared)}",) if declared else ("the file declares no model",)
     notes += (f"Python scorers: {', '.join(sorted(scorers))}",) if scorers else ()
     notes += ('other forms: `score logprob`, `score judge(MODEL, "rubric", 1..5)`',)
-    more = did_you_mean(ref.name, [*declared, *sorted(scorers), "logprob", *DRAW_FIGURES], ref.span)
+    verifiers = [name for name, id in declared.items() if (known := builtin(id)) is None or known.kind is not None]
+    more = did_you_mean(ref.name, [*verifiers, *sorted(scorers), "logprob", *DRAW_FIGURES], ref.span)
     if ref.name in COLUMNS:
         more = {"help": f"`{ref.name}` is a column of every row: read it, as in `best by {ref.name}`"}
     if not more:

@@ -170,6 +170,7 @@ class ProgramCall(Generic[R]):
             index=self.index,
             id=self.id,
             _value=value,
+            _cause=outcome.cause,
         )
 
 

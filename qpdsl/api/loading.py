@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qpdsl.api.program import Program
 from qpdsl.errors import naming_keywords
@@ -18,6 +20,8 @@ from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
 from qpdsl.grammar.source import Source
 from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import DECLARATIONS
+from qpdsl.planner.plan.logical import default_values
+from qpdsl.planner.values.value import thawed
 from qpdsl.session.functions import Registered, by_name
 from qpdsl.session.surroundings import Surroundings
 from qpdsl.session.user_drafts import check_drafts, user_drafts
@@ -91,7 +95,37 @@ def _loaded(
         file, program, Surroundings(functions=known, drafts=drafts).with_files(files), known, composed=composed
     )
     check_drafts(loaded.logical, tuple(drafts))
+    loaded.__signature__ = _signature(loaded)
     return loaded
+
+
+def _signature(program: Program[..., Any]) -> Signature:
+    """How the program is called. Of parameters that may be left out, those behind are given by name."""
+    params, named = {param.name: param for param in program.params}, False
+    defaults, made = default_values(params.values()), list[Parameter]()
+    defaults.update((name, id) for name, id in program.logical.models.items() if id and name not in params)
+    for name in program._names:
+        annotation = _annotation(params[name].declared) if name in params else str
+        if name in params and (options := json.loads(params[name].schema or "{}").get("enum")):
+            annotation = Literal[tuple(options)]
+        default = thawed(defaults[name]) if name in defaults else Parameter.empty
+        if default is Parameter.empty and made and made[-1].default is not Parameter.empty:
+            named = True
+        kind = Parameter.KEYWORD_ONLY if named else Parameter.POSITIONAL_OR_KEYWORD
+        made.append(Parameter(name, kind, default=default, annotation=annotation))
+    if "seed" not in program._names:
+        made.append(Parameter("seed", Parameter.KEYWORD_ONLY, default=0, annotation=int))
+    return Signature(made, return_annotation=_annotation(program.logical.returns))
+
+
+def _annotation(declared: str) -> Any:
+    """The type of Python for one as a program declares it."""
+    if declared.endswith("?"):
+        return _annotation(declared[:-1]) | None
+    if declared.startswith("["):
+        return list[_annotation(declared[1 : declared.rindex("]")])]  # type: ignore[misc]
+    plain = {"text": str, "choice": str, "int": int, "float": float, "bool": bool, "messages": list[dict[str, Any]]}
+    return plain.get(declared.partition("(")[0], dict[str, Any])
 
 
 def _is_pipeline(text: str) -> bool:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from inspect import Signature
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from qpdsl.api.binding import Binding, binding, bound, default_session
@@ -77,6 +78,7 @@ class Program(Generic[P, R]):
     """
 
     __name__: str
+    __signature__: Signature
 
     def __init__(
         self,

@@ -7,14 +7,17 @@ Exception
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 R = TypeVar("R", covariant=True)
 
 
 class RunError(Exception):
-    """The message says why; `result` has the rows and costs of the run, as far as there are any."""
+    """The message says why; `result` has the rows and costs of the run, as far as there are any.
+
+    Where a Python function of the program raised, its exception is the cause.
+    """
 
     def __init__(self, message: str, result: Result[Any]) -> None:
         super().__init__(message)
@@ -76,12 +79,17 @@ class Result(Generic[R]):
     unscored: int = 0
     candidates: tuple[Candidate, ...] = ()
     _value: R | None = None
+    _cause: BaseException | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         value = f"value={self._value!r}" if self.error is None else f"error={self.error!r}"
         rows = f"{len(self.rows)} row{'' if len(self.rows) == 1 else 's'}"
         named = f"id={self.id!r}, " if self.id else ""
         return f"<result {named}{value}, score={self.score}, {rows}, {self.tokens}, seconds={self.seconds:.2f}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What a user's function raised may not go into another process.
+        return {**self.__dict__, "_cause": None}
 
     @property
     def transcript(self) -> tuple[Mapping[str, str], ...]:
@@ -97,7 +105,7 @@ class Result(Generic[R]):
     def value(self) -> R:
         """What the program gave back. Raises RunError where it gave nothing."""
         if self.error is not None:
-            raise RunError(self.error, self)
+            raise RunError(self.error, self) from self._cause
         return self._value  # type: ignore[return-value]
 
 

@@ -26,6 +26,7 @@ from qpdsl.grammar.words import (
     DECLARATIONS,
     DRAFTS,
     DRAW_FIGURES,
+    FAILURE,
     FUNCTIONS,
     LEVELS,
     MODEL_OPTIONS,
@@ -191,6 +192,7 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
         yield from _declared(document, ast.Program)
     elif point.head == "extract" and last == "=":
         yield _item(BOXED, Kind.Function, r"what stands in the last \boxed{…}")
+        yield _item(FAILURE, Kind.Function, "why code in the text fails its tests")
         names = document.environment.extractors
         yield from (_item(name, Kind.Function, "Python extractor") for name in sorted(names))
     elif last in _ROW_WORDS or (last == "=" and _takes_row(point.head, before)) or _reads_row(point):

@@ -94,6 +94,7 @@ IDIOMS: dict[str, tuple[dict[str, Any], Any]] = {
     "cascade_by_agreement": (SOLVED, Number),
     "preference_pairs": ({**SOLVED, "n": 4}, Pair),
     "resample_until_good": (SOLVED, Solution),
+    "code_repair": ({"task": "Add two numbers.", "tests": "assert add(1, 2) == 3", "tries": 1}, str),
     "code_with_tests": ({"task": "Add two numbers.", "tests": "assert add(1, 2) == 3"}, str),
     "self_refine": (SOLVED, Refined),
     "self_refine_rows": (SOLVED, Solution),
@@ -120,6 +121,10 @@ IDIOMS: dict[str, tuple[dict[str, Any], Any]] = {
     "skeleton_of_thought": ({"topic": "cards"}, Annotated[str, Field(pattern=r"^1\. [\s\S]*\n\n2\. ")]),
     "map_reduce": ({"parts": [NOTE, "Ben is 40."], "question": "Who is older?"}, str),
     "few_shot": ({**SOLVED, "shots": MESSAGES}, Solution),
+    "few_shot_table": (
+        {**SOLVED, "shots": [{"question": "Bo has 2.", "answer": "It is 2."}] * 2},
+        Solution,
+    ),
     "calculator_loop": (SOLVED, Solution),
     "filter": (SOLVED, Solution),
     "amortized": (SOLVED, Solution),
@@ -134,7 +139,10 @@ def likeness(text: list[str]) -> list[float]:
     """How much each text is like the others."""
     return [sum(difflib.SequenceMatcher(None, one, other).ratio() for other in text) for one in text]
 '''
-MORE = {"minimum_bayes_risk": ("--python", "scorers.py"), "code_with_tests": ("--allow-code",)}
+MORE = {
+    "minimum_bayes_risk": ("--python", "scorers.py"),
+    **dict.fromkeys(("code_repair", "code_with_tests"), ("--allow-code",)),
+}
 
 
 def _paths() -> dict[str, Path]:

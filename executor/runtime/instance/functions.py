@@ -27,7 +27,10 @@ _LARGEST = 2**63 - 1
 
 
 class FunctionError(Exception):
-    """A registered function failed, or returned what it must not; the message names it and says why."""
+    """A registered function failed, or returned what it must not; the message names it and says why.
+
+    The cause is what it raised.
+    """
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class PythonFunction:
         try:
             results = await self._results(calls, check, clock or RowClock())
         except UserCodeError as error:
-            raise FunctionError(f"Python function `{self.name}` failed: {error}") from error
+            raise FunctionError(f"Python function `{self.name}` failed: {error}") from error.__cause__
         for result in results:
             if isinstance(result, FunctionError):
                 raise result

@@ -37,14 +37,14 @@ _OWN = f"{__name__.partition('.')[0]}."
 
 
 class UserCodeError(Exception):
-    """The user's code raised; the message says what, and where."""
+    """The user's code raised; the message says what, and where, and the cause is what it raised."""
 
 
 class _Raised:
     """What came instead of a value."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    def __init__(self, reason: str, error: BaseException | None = None) -> None:
+        self.reason, self.error = reason, error
 
 
 class CallThread:
@@ -169,7 +169,7 @@ class _Turn(Generic[T]):
             try:
                 values.append(call())
             except BaseException as error:  # a user's function may raise anything
-                return _Raised(raised(error))
+                return _Raised(raised(error), error)
         return values
 
 
@@ -218,7 +218,7 @@ async def _awaited(work: Callable[[], Awaitable[T]], begun: Future[None]) -> T |
         # In the main thread this is the user's Ctrl-C.
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
-        return _Raised(raised(error))
+        return _Raised(raised(error), error)
 
 
 class _SharedLoop:
@@ -277,7 +277,7 @@ _shared = _SharedLoop()
 
 def _value(outcome: T | _Raised) -> T:
     if isinstance(outcome, _Raised):
-        raise UserCodeError(outcome.reason)
+        raise UserCodeError(outcome.reason) from outcome.error
     return outcome
 
 

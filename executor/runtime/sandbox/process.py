@@ -2,7 +2,7 @@
 
 It is a script for an isolated interpreter, and imports nothing of this package. One line of JSON is its question; what
 holds goes to stderr before any code runs, and nothing else ever does, so that the code has no part in it. The word of
-the question goes to stdout where the tests are passed.
+the question goes to stdout where the tests are passed, else why they are not.
 
 Functions of the tests that are called `test…` and need no argument are called, and classes of `unittest` are run; an
 asynchronous test does not pass. Code and tests share an interpreter: code that is written to deceive its tests can.
@@ -24,9 +24,12 @@ _OPEN_FILES = 64
 # Threads beyond all that the machine has.
 _THREADS = 64
 _NOBODY = 65534
+# How much is told of a failure: lines of the code that it came by, characters of one, and of what the error says.
+_TOLD_LINES, _LONGEST_LINE, _LONGEST_FAILURE = 4, 200, 1000
 
 
 def _serve() -> None:
+    os.environ.clear()
     question = json.loads(sys.stdin.buffer.read())
     out, told, nowhere = os.dup(1), os.dup(2), os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -40,21 +43,37 @@ def _serve() -> None:
     os.write(told, json.dumps(none if walls is None else (walls.held, walls.lacking)).encode())
     os.close(told)
     word, code, tests = question["word"], question["code"], question["tests"]
-    passed = False
+    failure = "the code was not run"
     if question["unconfined"] or (walls is not None and walls.confine):
-        with suppress(BaseException):
-            passed = _run(code, tests)
-    if passed:
-        os.write(out, word.encode())
+        try:
+            failure = _run(code, tests)
+        except BaseException as error:  # code may raise anything, also where it is asked for its words
+            failure = "an exception that cannot be shown"
+            with suppress(BaseException):
+                failure = _told(error, {"<code>": code, "<tests>": tests})
+    os.write(out, (failure or word).encode("utf-8", "replace"))
     os._exit(0)
+
+
+def _told(error: BaseException, texts: dict[str, str]) -> str:
+    """The last lines of the code and its tests that an error came by, and what it says."""
+    import traceback
+
+    lines = []
+    for place, number in traceback.walk_tb(error.__traceback__):
+        if (name := place.f_code.co_filename) in texts:
+            line = texts[name].splitlines()[number - 1].strip()
+            lines.append(f"{name.strip('<>')}, line {number}: {line}"[:_LONGEST_LINE])
+    said = "".join(traceback.format_exception_only(error)).strip()
+    return "\n".join([*lines[-_TOLD_LINES:], said[:_LONGEST_FAILURE]])
 
 
 # Flags of the code of functions whose calls only make a generator, coroutine or asynchronous generator.
 _RUN_LATER = 0x20 | 0x80 | 0x200
 
 
-def _run(code: str, tests: str) -> bool:
-    """Runs the code, and then the tests, in a module of their own. Raises what they raise."""
+def _run(code: str, tests: str) -> str:
+    """Runs the code, and then the tests, in a module of their own: why they fail, or "". Raises what they raise."""
     import types
 
     main = types.ModuleType("__main__")
@@ -67,7 +86,7 @@ def _run(code: str, tests: str) -> bool:
         exec(compile(tests, "<tests>", "exec", dont_inherit=True), namespace)
     except SystemExit as end:
         # So ends `unittest.main()`.
-        return not end.code
+        return f"SystemExit: {end.code}" if end.code else ""
     cases = []
     for name, value in list(namespace.items()):
         if before.get(name) is value:
@@ -80,13 +99,16 @@ def _run(code: str, tests: str) -> bool:
         elif isinstance(value, type) and any(base.__module__ == "unittest.case" for base in value.__mro__[1:]):
             cases.append(value)
     if not cases:
-        return True
+        return ""
     import unittest
 
     load = unittest.defaultTestLoader.loadTestsFromTestCase
     result = unittest.TestResult()
     unittest.TestSuite(map(load, cases)).run(result)
-    return result.wasSuccessful()
+    if result.wasSuccessful():
+        return ""
+    said = [text for _, text in (*result.errors, *result.failures)] or ["a test that has to fail passes"]
+    return "\n".join(said[0].strip().splitlines()[-_TOLD_LINES:])[-_LONGEST_FAILURE:]
 
 
 def _limit(question: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import re
 import secrets
 import select
 import signal
@@ -32,6 +33,12 @@ _MAX_FILES, _MAX_BYTES, _MAX_FILE_BYTES = 256, 64 << 20, 16 << 20
 _CLOCK_FACTOR, _CLOCK_START = 3, 2.0
 # Seconds until the walls stand, and between two looks at the folder.
 _START, _LOOK = 60.0, 0.1
+# Bytes of its answer that are read, and what is said where there are none.
+_LONGEST = 8192
+_NOTHING_SAID = (
+    "the process ended before its tests did: it took too much time or memory, wrote too much, or left by itself"
+)
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 # Walls that are tried.
 _WALLS = frozenset({"namespaces", "Landlock", "seccomp"})
 # What the interpreter and libraries read besides their own folders: libraries of the system, time zones, devices
@@ -79,18 +86,23 @@ def refusal() -> str | None:
 
 
 def passes_tests(code: str, tests: str, seconds: float, *, unconfined: bool = False) -> bool:
-    """Whether the code passes the tests in so many seconds of processor time, rounded up to whole ones.
+    """Whether the code passes the tests; see `failure_of`."""
+    return failure_of(code, tests, seconds, unconfined=unconfined) is None
+
+
+def failure_of(code: str, tests: str, seconds: float, *, unconfined: bool = False) -> str | None:
+    """Why the code does not pass the tests in so many seconds of processor time, rounded up to whole ones; else None.
 
     By the clock it has three times as long, and two seconds more. Raises NoSandbox where a wall is lacking, which
     `unconfined` permits, and where there are no limits of processes.
     """
-    passed, held = _asked(code, tests, seconds, unconfined=unconfined)
+    failure, held = _asked(code, tests, seconds, unconfined=unconfined)
     if held.refusal is not None and not unconfined:
         raise NoSandbox(held.refusal)
-    return passed
+    return failure
 
 
-def _asked(code: str, tests: str, seconds: float, *, unconfined: bool) -> tuple[bool, Walls]:
+def _asked(code: str, tests: str, seconds: float, *, unconfined: bool) -> tuple[str | None, Walls]:
     if sys.platform == "win32":
         raise NoSandbox("code is run in a process with limits of POSIX systems, which Windows does not have")
     word = secrets.token_hex(16).encode()
@@ -105,12 +117,13 @@ def _asked(code: str, tests: str, seconds: float, *, unconfined: bool) -> tuple[
     }
     with _folder() as folder, _unreadable():
         process = subprocess.Popen(
-            [sys.executable, "-I", "-B", "-X", "utf8", str(Path(__file__).with_name("process.py"))],
+            [sys.executable, "-P", "-s", "-B", "-X", "utf8", str(Path(__file__).with_name("process.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=folder,
-            env={},
+            # Sets are in the same order each time. There is nothing else, so it is as isolated as by `-I`.
+            env={"PYTHONHASHSEED": "0"},
             start_new_session=True,
         )
         try:
@@ -118,12 +131,18 @@ def _asked(code: str, tests: str, seconds: float, *, unconfined: bool) -> tuple[
             files = None if "namespaces" in held.held or unconfined else _HeldFiles(process.pid, folder)
             if files is not None and held.refusal is None:
                 files.check()
-            return _answer(process, folder, files, seconds * _CLOCK_FACTOR + _CLOCK_START) == word, held
+            answer = _answer(process, folder, files, seconds * _CLOCK_FACTOR + _CLOCK_START)
+            return None if answer == word else _shown(answer), held
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
             process.communicate()
+
+
+def _shown(answer: bytes) -> str:
+    """What the process says of a failure, the same in every run: addresses in memory are left out."""
+    return _ADDRESS.sub("0x…", answer.decode("utf-8", "replace").strip()) or _NOTHING_SAID
 
 
 @cache
@@ -168,7 +187,7 @@ def _answer(process: subprocess.Popen[bytes], folder: str, files: _HeldFiles | N
     """What the process writes, as far as it is short, until it ends, its time is over or its folder is full."""
     assert process.stdout is not None
     end, answer, look = time.monotonic() + seconds, b"", 0.0
-    while len(answer) <= 64 and (left := end - (now := time.monotonic())) > 0:
+    while len(answer) <= _LONGEST and (left := end - (now := time.monotonic())) > 0:
         # Code that keeps on writing here is looked at too.
         if now >= look:
             if _is_full(folder, files):
@@ -177,11 +196,11 @@ def _answer(process: subprocess.Popen[bytes], folder: str, files: _HeldFiles | N
         ready, _, _ = select.select([process.stdout], [], [], min(left, _LOOK))
         if not ready:
             continue
-        part = os.read(process.stdout.fileno(), 65)
+        part = os.read(process.stdout.fileno(), _LONGEST)
         if not part:
             break
         answer += part
-    return b"" if _is_full(folder, files) else answer
+    return b"" if _is_full(folder, files) else answer[:_LONGEST]
 
 
 def _read(descriptor: int, end: float) -> bytes:

@@ -15,7 +15,7 @@ from qpdsl.executor.runtime.instance.mathematics import NoMathematics
 from qpdsl.executor.runtime.operators.valid_records import fault_of
 from qpdsl.executor.runtime.operators.vote import number_of
 from qpdsl.executor.runtime.sandbox.permission import UNCONFINED
-from qpdsl.executor.runtime.sandbox.run import NoSandbox, passes_tests
+from qpdsl.executor.runtime.sandbox.run import NoSandbox, failure_of
 from qpdsl.executor.runtime.scoring.score import scored_texts
 from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import Value, format_value
@@ -59,13 +59,13 @@ async def valid_json(op: ops.ValidJson, rows: Candidates, instance: Instance) ->
 
 
 async def passes(op: ops.Passes, rows: Candidates, instance: Instance) -> Candidates:
-    """1.0 or 0.0, None where text or tests are none. Equal code is run once.
+    """1.0 or 0.0, or what fails where that is asked, None where text or tests are none. Equal code is run once.
 
     Raises RowError where the caller does not allow code to be run, or where no sandbox can be made.
     """
     allowed = instance.services.allow_code
     if not allowed:
-        raise RowError("`score passes(…)` runs code that a model wrote, and that is not allowed here")
+        raise RowError(f"`{op.named}` runs code that a model wrote, and that is not allowed here")
     texts, tests = scored_texts(op.of, rows, instance), instance.values(op.tests, rows)
     limit = instance.number("timeout", op.timeout) or _USUAL_TIMEOUT
     keys = [
@@ -78,16 +78,20 @@ async def passes(op: ops.Passes, rows: Candidates, instance: Instance) -> Candid
             runs = [in_sandbox(code, test, limit, unconfined=allowed == UNCONFINED) for _, code, test, _ in new]
             instance.judged.update(zip(new, await asyncio.gather(*runs), strict=True))
         except NoSandbox as error:
-            raise RowError(f"`score passes(…)`: {error}") from error
-    return _with_scores(op.made, rows, [None if key is None else instance.judged[key] is True for key in keys])
+            raise RowError(f"`{op.named}`: {error}") from error
+    failures = [None if key is None else instance.judged[key] for key in keys]
+    if op.why:
+        return tuple(row.with_column(op.made, failure) for row, failure in zip(rows, failures, strict=True))
+    passed = (None if key is None else failure is None for key, failure in zip(keys, failures, strict=True))
+    return _with_scores(op.made, rows, [*passed])
 
 
-async def in_sandbox(code: str, tests: str, seconds: float, *, unconfined: bool = False) -> bool:
-    """Whether code passes tests in so many seconds of processor time; see `passes_tests`. Raises NoSandbox.
+async def in_sandbox(code: str, tests: str, seconds: float, *, unconfined: bool = False) -> str | None:
+    """Why code does not pass tests in so many seconds of processor time; see `failure_of`. Raises NoSandbox.
 
     As many run at once as there are processors.
     """
-    run = partial(passes_tests, code, tests, seconds, unconfined=unconfined)
+    run = partial(failure_of, code, tests, seconds, unconfined=unconfined)
     return await asyncio.get_running_loop().run_in_executor(_PROCESSES, run)
 
 

@@ -69,14 +69,16 @@ class BranchBlock(WithBlock):
 
     def arm(self) -> WithBlock:
         """One arm: the stages of its own `with` block."""
-        return WithBlock(stage_call("arm"), "this arm", self._arms.append)
+        block = WithBlock(stage_call("arm"), "this arm", self._arms.append)
+        block.may_be_empty = self._word == "branch"
+        return block
 
     def _close(self) -> None:
         if self._stages:
             help = f"write `with {self._word}.arm():` around it"
             message, span = f"a stage of a `{self._word}` stands in one of its arms", self._stages[0].span
             raise self._composition.refuse("QP504", message, span, help=help)
-        if len(self._arms) < self._least:
-            has = "has no arms" if self._least == 1 else "chooses among two arms at least"
+        if len(self._arms) < self._least or not any(self._arms):
+            has = "has no arm with stages" if self._least == 1 else "chooses among two arms at least"
             raise self._composition.refuse("QP121", f"`{self._word}` {has}", self._span)
         self._done(())

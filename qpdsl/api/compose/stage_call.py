@@ -25,6 +25,7 @@ from qpdsl.grammar.words import (
     CONFIDENCES,
     DRAFT_OPTIONS,
     EQUALITIES,
+    FAILURE,
     MAX_DRAFTED,
     RESERVED,
     TYPES,
@@ -393,6 +394,8 @@ class StageCall:
                 return ast.Name(self.function(value.function, span), span=span)
             case targets.Boxed():
                 return ast.Name(BOXED, span=span)
+            case targets.Failure():
+                return ast.Name(FAILURE, span=span)
             case targets.RegexText(pattern=text):
                 return self.composition.regex(text, self.site, span)
             case str() if _PATH.fullmatch(value):

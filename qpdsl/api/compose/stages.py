@@ -79,7 +79,7 @@ def let(column: str, value: T) -> T:
 
 def extract(
     column: str,
-    pattern: str | targets.RegexText | targets.Boxed | Extractor[..., Any, Any],
+    pattern: str | targets.RegexText | targets.Boxed | targets.Failure | Extractor[..., Any, Any],
     *arguments: object,
     which: Literal["last", "all"] | None = None,
     of: str | None = None,
@@ -278,6 +278,17 @@ class Rows:
     def extract(
         self,
         column: str,
+        pattern: targets.Failure,
+        tests: str,
+        *,
+        timeout: float | None = None,
+        of: str | None = None,
+    ) -> str: ...
+
+    @overload
+    def extract(
+        self,
+        column: str,
         pattern: Extractor[..., Any, T],
         *arguments: object,
         which: None = None,
@@ -296,9 +307,10 @@ class Rows:
     ) -> Any:
         """Adds a column and returns it.
 
-        It holds the first match of a regex, the last LaTeX box (`qp.boxed`), the value at a JSON path (`.a.b[0]`), or
-        the value of an extractor, which is given the `arguments` if there are some. `which` says that of the matches
-        the last one is meant, or the list of all; `of` the text, where it is not that of the row.
+        It holds the first match of a regex, the last LaTeX box (`qp.boxed`), the value at a JSON path (`.a.b[0]`),
+        why code fails its tests (`qp.failure`), or the value of an extractor; the last two are given the `arguments`.
+        `which` says that of the matches the last one is meant, or the list of all; `of` the text, where it is not that
+        of the row.
         """
         return _extract(self._stage_call("extract"), column, pattern, arguments, named, which=which, of=of)
 
@@ -570,7 +582,7 @@ def _extract(
     """Adds an `extract` stage. Raises QpError."""
     stage = cast(ast.Extract, call.stage(ast.Extract, (column, pattern), more))
     if arguments or named:
-        if not isinstance(pattern, Extractor):
+        if not isinstance(pattern, Extractor | targets.Failure):
             extra = f"`{next(iter(named))}=`" if named else "more arguments"
             raise call.refuse(f"`extract` takes {extra} for an extractor alone", call.span)
         stage = replace(stage, arguments=call.arguments(arguments, named, 2))

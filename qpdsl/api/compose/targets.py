@@ -137,6 +137,15 @@ class Boxed:
 
 
 boxed: Final = Boxed()
+
+
+@final
+@dataclass(frozen=True)
+class Failure:
+    """Why code in a text fails its tests, for `extract`: `rows.extract("why", qp.failure, tests, timeout=5)`."""
+
+
+failure: Final = Failure()
 entropy: Final = VerifierTarget(ast.DrawScore, {"kind": "entropy"})
 certainty: Final = VerifierTarget(ast.DrawScore, {"kind": "certainty"})
 

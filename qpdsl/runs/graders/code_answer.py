@@ -45,7 +45,7 @@ class CodeAnswer:
         program, tests = _program(code_in(shown(answer)), row), _tests(row)
         try:
             runs = [in_sandbox(program, test, self.seconds, unconfined=self.unconfined) for test in tests]
-            passed = await asyncio.gather(*runs)
+            passed = [failure is None for failure in await asyncio.gather(*runs)]
         except NoSandbox as error:
             raise UsageError(f"the grader `code`: {error}") from error
         return Grade(all(passed), sum(passed) / len(passed))

@@ -94,7 +94,9 @@ def test_the_compiled_and_screened_heads_draw_the_same() -> None:
     assert tokens(served(engine_of(paged("llama"), config=EngineConfig(token_budget=32)), requests())) == plainly()
 
 
-@pytest.mark.parametrize("drafting", [Drafting("ngram", length=5, fixed=True), Drafting("model", "s", 3, 2, fixed=True)])
+@pytest.mark.parametrize(
+    "drafting", [Drafting("ngram", length=5, fixed=True), Drafting("model", "s", 3, 2, fixed=True)]
+)
 def test_drafts_change_nothing(drafting: Drafting) -> None:
     engine = PagedEngine(None, None, 400 * paged("llama").layout.page_bytes)
     engine.add("m", paged("llama"))

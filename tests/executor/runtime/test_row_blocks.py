@@ -60,6 +60,13 @@ def test_a_column_that_one_block_makes_is_none_in_the_rows_of_the_other() -> Non
     assert [(row.columns["a"], row.columns["b"]) for row in rows] == [(None, None), ("x", None), (None, 2)]
 
 
+def test_an_empty_arm_passes_the_rows_as_they_are() -> None:
+    stages = " generate llm n=2 max_tokens=3\n branch { {} { split 2 | let more = step } }"
+    plain, rows = result_of(" generate llm n=2 max_tokens=3").rows, result_of(stages).rows
+    assert [row.generated for row in rows[:2]] == [row.generated for row in plain]
+    assert [row.columns["more"] is None for row in rows] == [True] * 2 + [False] * 4
+
+
 def test_an_if_in_a_peek_leaves_the_rows_as_they_were() -> None:
     stages = " generate llm n=3 max_tokens=4\n"
     look = " peek { if tokens > 3 { generate llm max_tokens=3 into more } else { let more = step } }"

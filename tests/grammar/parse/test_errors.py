@@ -47,13 +47,18 @@ def findings(source: Source) -> tuple[Diagnostic, ...]:
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_what_help_proposes_mends_the_error(path: Path) -> None:
+    """What it hid may be seen then, but there are no more errors than before."""
     text = path.read_text("utf-8")
-    for diagnostic in findings(Source(path.name, text)):
+    before = findings(Source(path.name, text))
+    for diagnostic in before:
         edit = diagnostic.edit
         if edit is not None:
             mended = text[: edit.span.start] + edit.text + text[edit.span.end :]
-            left = [(error.code, error.span.start) for error in findings(Source(path.name, mended))]
+            after = findings(Source(path.name, mended))
+            left = [(error.code, error.span.start) for error in after]
             assert (diagnostic.code, diagnostic.span.start) not in left, mended.splitlines()
+            counts = [sum(one.severity == "error" for one in every) for every in (before, after)]
+            assert counts[1] <= counts[0], mended.splitlines()
 
 
 def test_a_mark_outside_the_window_has_its_own_line() -> None:

@@ -387,6 +387,24 @@ def test_code_that_a_model_writes_runs_only_where_the_caller_allows_it() -> None
         assert [program(f"def f(): return {number}") for number in (2, 3)] == [1.0, 0.0]
 
 
+def test_a_table_needs_no_conversation() -> None:
+    program = qp.parse("program p(xs: [text]) -> [text] { each x in xs | order by x | keep 2 by 1 | return list(x) }")
+    assert program(["c", "a", "b"]) == ["a", "b"]
+    with pytest.raises(qp.QpError, match="`keep` needs a context"):
+        qp.parse("program p(xs: [text]) -> int { each x in xs | keep 2 by tokens | return count() }")
+
+
+def test_what_code_fails_by_is_a_column() -> None:
+    program = qp.parse(
+        'program p(code: text) -> text? { extract why = failure("assert f() == 2") of code | return why }'
+    )
+    with pytest.raises(qp.UsageError, match=r"`p` runs code that a model writes, by `extract … = failure\(…\)`"):
+        program("def f(): return 2")
+    with qp.using(allow_code=True):
+        told = [program(f"def f(): return {number}") for number in (2, 3)]
+    assert told == [None, "tests, line 1: assert f() == 2\nAssertionError"]
+
+
 _NONE = "`a` is none: the regex of line 4 matched nothing"
 
 

@@ -300,6 +300,17 @@ def test_stages() -> None:
     ]
 
 
+def test_an_arm_may_be_empty() -> None:
+    def stages(rows: qp.Rows) -> None:
+        with rows.branch() as branch:
+            with branch.arm():
+                pass
+            with branch.arm():
+                rows.split(2)
+
+    assert composed(stages).split("\n") == ["branch {", "  {}", "  { split 2 }", "}"]
+
+
 def test_verifiers() -> None:
     class Point(BaseModel):
         x: int
@@ -313,6 +324,7 @@ def test_verifiers() -> None:
         rows.score(qp.valid_json(), of=qp.col.step, into="e")
         rows.score(qp.valid_json(Point), into="f")
         rows.score(qp.passes(qp.col.q, timeout=2), into="g")
+        rows.extract("why", qp.failure, qp.col.q, timeout=2)
         rows.order(by=qp.compare(llm, lambda a, b: f"A {a.text} B {b.text}"))
         rows.keep(3, by=qp.compare(llm, lambda a, b: f"A {a.text} B {b.text}"), per="group")
         rows.best(
@@ -328,6 +340,7 @@ def test_verifiers() -> None:
         "score json of step into e",
         "score json(Point) into f",
         "score passes(q, timeout=2) into g",
+        "extract why = failure(q, timeout=2)",
         'order by compare(llm, "A {a.text} B {b.text}")',
         'keep 3 by compare(llm, "A {a.text} B {b.text}") per group',
         'best by compare(llm, "{q} A {a.text} B {b.e}", both=false) per group else ""',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from pathlib import Path
 
@@ -70,3 +71,20 @@ def test_stages_alone_read_in_the_folder_they_are_given(tmp_path: Path) -> None:
     (tmp_path / "a.lark").write_text("start: /a/\n")
     text = 'prompt "x" | generate llm as grammar("a.lark")'
     assert qp.parse(text, folder=tmp_path).name == "main"
+
+
+def test_the_signature_is_the_programs_own() -> None:
+    program = qp.parse(
+        """schema Note { said: text }
+        program p(q: text, k: int(1..4) = 2, how: choice("a", "b") = "a", xs: [Note] = [], llm: model) -> [text]? {
+          chat user="{q} {how} {xs}" | generate llm n=k | return list(text)
+        }"""
+    )
+    expected = (
+        "(q: str, k: int = 2, how: Literal['a', 'b'] = 'a', xs: list[dict[str, typing.Any]] = [], *, llm: str, "
+        "seed: int = 0) -> list[str] | None"
+    )
+    assert str(inspect.signature(program)).replace("typing.Literal", "Literal") == expected
+    assert list(
+        inspect.signature(qp.parse("program p(seed: text) -> text { let x = seed | return x }")).parameters
+    ) == ["seed"]

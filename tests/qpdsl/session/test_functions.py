@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,6 +258,12 @@ def test_a_function_that_fails_is_the_rows_error(problem: str) -> None:
 
     result = p.run(problem)
     assert result.error is not None and "`broken` failed: KeyError: 'absent'" in result.error
+    with pytest.raises(qp.RunError, match="`broken` failed") as caught:
+        p(problem)
+    cause = caught.value.__cause__
+    assert isinstance(cause, KeyError) and traceback.extract_tb(cause.__traceback__)[-1].name == "broken"
+    # Another process need not know the exception.
+    assert pickle.loads(pickle.dumps(caught.value)).result.error == result.error
 
 
 def test_load_functions(tmp_path: Path) -> None:

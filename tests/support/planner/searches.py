@@ -239,8 +239,11 @@ class SearchGenerator:
             self.numbers, self.texts = numbers, texts
             arms.append(" | ".join(self.stages(depth, 1) or ["where true or finished"]))
             made.append((self.numbers, self.texts))
-        if self.chance.random() < 0.4:
+        kind = self.chance.random()
+        if kind < 0.4:
             arms[1], made[1] = arms[0], made[0]
+        elif kind < 0.5:
+            arms[0], made[0] = "", (numbers, texts)
         self.numbers = [*dict.fromkeys(column for own, _ in made for column in own)]
         self.texts = [*dict.fromkeys(column for _, own in made for column in own)]
         return f"branch {{ {{ {arms[0]} }} {{ {arms[1]} }} }}"

@@ -13,7 +13,7 @@ import pytest
 
 from qpdsl.executor.runtime.instance.candidates import Generated
 from qpdsl.executor.runtime.instance.instance import RowError
-from qpdsl.executor.runtime.sandbox.run import passes_tests
+from qpdsl.executor.runtime.sandbox.run import failure_of, passes_tests
 from qpdsl.executor.runtime.scoring.checks import code_in, equal, passes, valid_json
 from qpdsl.planner.plan import ops
 from tests.support.executor.rows import NOWHERE, expr, instance, name, rows
@@ -95,6 +95,11 @@ def test_code_is_run_with_its_tests_and_equal_code_once() -> None:
     given = (*given, *given, *rows({"code": None, "t": ""}))
     assert scores(asyncio.run(passes(op, given, own))) == [1.0, 0.0, 1.0, 0.0, None]
     assert len(own.judged) == 2
+    # The runs are those of the score.
+    op, own.services = replace(op, why=True), replace(own.services)
+    told = [row.columns["score"] for row in asyncio.run(passes(op, given, own))]
+    assert told[0] is None and told[-1] is None and len(own.judged) == 2
+    assert told[1] == "tests, line 1: assert f(1) == 2\nTypeError: 'int' object is not callable"
 
 
 UNITTEST = "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual(f(), {})\n"
@@ -127,6 +132,19 @@ UNITTEST = "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\
 )
 def test_what_passes(code: str, tests: str, passed: bool) -> None:
     assert passes_tests(code, tests, 2) is passed
+
+
+@posix
+def test_why_it_does_not_pass() -> None:
+    code = "def f(x):\n    return not x or g(x)\ndef g(x): raise ValueError(f'{object()} {set(\"abcdef\")}')"
+    told = failure_of(code, "\n\nf(2)", 2)
+    assert told is not None and told == failure_of(code, "\n\nf(2)", 2)
+    assert told.splitlines()[:2] == ["tests, line 3: f(2)", "code, line 2: return not x or g(x)"]
+    assert "ValueError: <object object at 0x…>" in told
+    assert "AssertionError: 1 != 2" in (failure_of("def f(): return 1", UNITTEST.format(2), 2) or "")
+    assert "SyntaxError" in (failure_of("def f(: 1", "", 2) or "")
+    assert len(failure_of("raise ValueError('x' * 99999)", "", 2) or "") < 2000
+    assert "took too much time" in (failure_of("import os\nos._exit(0)", "", 2) or "")
 
 
 @posix
