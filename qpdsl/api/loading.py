@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from inspect import Parameter, Signature
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,11 +101,15 @@ def _loaded(
 
 
 def _signature(program: Program[..., Any]) -> Signature:
-    """How the program is called. Of parameters that may be left out, those behind are given by name."""
+    """How the program is called. Of parameters that may be left out, those behind are given by name.
+
+    Those that are called as a keyword of Python is, such as `lambda`, are given as `**others`.
+    """
     params, named = {param.name: param for param in program.params}, False
     defaults, made = default_values(params.values()), list[Parameter]()
     defaults.update((name, id) for name, id in program.logical.models.items() if id and name not in params)
-    for name in program._names:
+    names = [name for name in program._names if not iskeyword(name)]
+    for name in names:
         annotation = _annotation(params[name].declared) if name in params else str
         if name in params and (options := json.loads(params[name].schema or "{}").get("enum")):
             annotation = Literal[tuple(options)]
@@ -115,6 +120,8 @@ def _signature(program: Program[..., Any]) -> Signature:
         made.append(Parameter(name, kind, default=default, annotation=annotation))
     if "seed" not in program._names:
         made.append(Parameter("seed", Parameter.KEYWORD_ONLY, default=0, annotation=int))
+    if len(names) < len(program._names):
+        made.append(Parameter("others", Parameter.VAR_KEYWORD))
     return Signature(made, return_annotation=_annotation(program.logical.returns))
 
 
@@ -124,7 +131,15 @@ def _annotation(declared: str) -> Any:
         return _annotation(declared[:-1]) | None
     if declared.startswith("["):
         return list[_annotation(declared[1 : declared.rindex("]")])]  # type: ignore[misc]
-    plain = {"text": str, "choice": str, "int": int, "float": float, "bool": bool, "messages": list[dict[str, Any]]}
+    plain = {
+        "text": str,
+        "choice": str,
+        "int": int,
+        "float": float,
+        "bool": bool,
+        "model": str,
+        "messages": list[dict[str, Any]],
+    }
     return plain.get(declared.partition("(")[0], dict[str, Any])
 
 
