@@ -49,7 +49,8 @@ def aligned_bytes(size: int) -> torch.Tensor:
         memory = torch.empty(size + _LINE, dtype=torch.uint8)
         start = -memory.data_ptr() % _LINE
         return memory[start : start + size]
-    with _lock:
+    # Others may write to the rest of a chunk later, outside of the mode that this is in.
+    with _lock, torch.inference_mode(False):
         taken = None if _newest is None else _newest.take(size)
         if taken is None:
             chunk = _Chunk(-(-max(size, _CHUNK) // _LARGE_PAGE) * _LARGE_PAGE)
