@@ -308,12 +308,12 @@ class ModelRunner:
         measure = None if request.confidence is None else request.confidence.by
         screened = not request.logprobs and leave is None and measure is None
         rest = (request.sparse, leave, request.route, measure, screened, request.figures)
-        adjusts, own = params.processors.adjusts, sample.tokens[sample.prompt_length :]
+        own = sample.tokens[sample.prompt_length :] if params.processors.adjusts else None
         paths: list[tuple[int, ...]] = [()] if proposal is None else [(), *proposal.paths]
         return [
             Draw(
                 *(row + index, params, key, drawn + len(path), allowed + index if allowed >= 0 else -1, *rest),
-                adjustment_of(request, (*own, *path)) if adjusts else None,
+                None if own is None else adjustment_of(request, (*own, *path)),
                 None if request.rank is None or drawn or path else request.rank + sample.index,
             )
             for index, path in enumerate(paths)

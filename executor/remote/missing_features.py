@@ -244,7 +244,7 @@ class _Walk:
             elif able.endpoint != "ids" and name in ("logit_bias", "min_tokens"):
                 yield f"has tokens of its own, and `{name}` is said of tokens", _BY_IDS
         if op.penalties and asks_for_logprobs(self._plan):
-            yield "tells log-probabilities without the penalties of this stage, and the program reads them", instead
+            yield "returns log-probabilities without the penalties of this stage, and the program reads them", instead
 
     def _number(self, expr: ast.Expr | None) -> float | None:
         """The number that is an option's value."""

@@ -1,4 +1,7 @@
-"""What a request may ask of how its tokens are drawn: with drafts, only where the model is sure, with figures told."""
+"""What a request may ask of how its tokens are drawn.
+
+With logits that are changed before, with drafts, only where the model is sure, with figures returned.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,46 @@ _NEAR = 1e-6
 # How far the threshold moves at a draw, and where it begins, when a share is held.
 _RATE = 0.1
 _FIRST = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class LogitProcessors:
+    """What a row's own tokens do to its logits, in this order, before the temperature and the filters.
+
+    `bias` is added to the logits of ids. That of an id which stands in the prompt or was drawn is divided by
+    `repetition` where it is above 0, else multiplied by it (CTRL: Keskar et al., 2019, section 4.1; transformers'
+    RepetitionPenaltyLogitsProcessor). From that of one which was drawn k times k · `frequency` and `presence` are taken
+    (OpenAI's). `min_tokens` and `without` say again what a mask does: the sample does not end before so many tokens,
+    and these texts never appear in it.
+    """
+
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    without: tuple[str, ...] = ()
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The options that do something, as programs call them; the first ones change logits, and do not only mask."""
+        options = {
+            "repetition_penalty": self.repetition != 1,
+            "presence_penalty": self.presence != 0,
+            "frequency_penalty": self.frequency != 0,
+            "logit_bias": bool(self.bias),
+            "min_tokens": self.min_tokens > 0,
+            "without": bool(self.without),
+        }
+        return tuple(name for name, given in options.items() if given)
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether it changes logits, and does not only mask them."""
+        return self.repetition != 1 or self.presence != 0 or self.frequency != 0 or bool(self.bias)
+
+
+UNPROCESSED = LogitProcessors()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
-from qpdsl.executor.requests.drawing import Confidence, ConfidenceFloor, Drafting, DrawFigures
+from qpdsl.executor.requests.drawing import (
+    UNPROCESSED,
+    Confidence,
+    ConfidenceFloor,
+    Drafting,
+    DrawFigures,
+    LogitProcessors,
+)
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.routing import Arm, Routing
 
@@ -69,43 +76,6 @@ Bits: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
 @dataclass(frozen=True, slots=True)
-class LogitProcessors:
-    """What a row's own tokens do to its logits, in this order, before the temperature and the filters.
-
-    `bias` is added to the logits of ids. That of an id which stands in the prompt or was drawn is divided by
-    `repetition` where it is above 0, else multiplied by it (CTRL: Keskar et al., 2019, section 4.1; transformers'
-    RepetitionPenaltyLogitsProcessor). From that of one which was drawn k times k · `frequency` and `presence` are taken
-    (OpenAI's). `min_tokens` and `without` say again what a mask does: the sample does not end before so many tokens,
-    and these texts never appear in it.
-    """
-
-    repetition: float = 1.0
-    presence: float = 0.0
-    frequency: float = 0.0
-    bias: tuple[tuple[int, float], ...] = ()
-    min_tokens: int = 0
-    without: tuple[str, ...] = ()
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The options that do something, as programs call them; the first ones change logits, and do not only mask."""
-        options = {
-            "repetition_penalty": self.repetition != 1,
-            "presence_penalty": self.presence != 0,
-            "frequency_penalty": self.frequency != 0,
-            "logit_bias": bool(self.bias),
-            "min_tokens": self.min_tokens > 0,
-            "without": bool(self.without),
-        }
-        return tuple(name for name, given in options.items() if given)
-
-    @property
-    def adjusts(self) -> bool:
-        """Whether it changes logits, and does not only mask them."""
-        return self.repetition != 1 or self.presence != 0 or self.frequency != 0 or bool(self.bias)
-
-
-@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one token is drawn from the logits. Filters apply in the order top-k, top-p, min-p; None switches one off."""
 
@@ -113,7 +83,7 @@ class SamplingParams:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
-    processors: LogitProcessors = LogitProcessors()
+    processors: LogitProcessors = UNPROCESSED
 
     def __post_init__(self) -> None:
         if self.temperature < 0:

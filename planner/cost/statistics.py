@@ -331,11 +331,7 @@ def _operators(plan: PhysicalPlan, without: Container[str]) -> Iterator[object]:
             op.operator,
             [
                 ("stage", repr(op.stage)),
-                *(
-                    (name, _printed(op, own))
-                    for name, own in digested
-                    if own != "gather" or getattr(op, own) is not None
-                ),
+                *((name, _printed(op, own)) for name, own in digested),
             ],
         )
 

@@ -11,8 +11,9 @@ weights in eight bits leaves only the panels that can win (`head_screen.py`). `s
 noise of all draws.
 
 `product.py` is a linear layer as a function of tensors, over weights that stay as a checkpoint holds them: floats, or
-four and eight bits. `panels.py` lays weights out in the order in which they are read, and `matmul_code.py` is the code,
-compiled once for each form of panels and each width of vectors: over neighbouring panels, or over listed ones.
+four and eight bits. `panels.py` lays weights out in the order in which they are read, `panel_code.py` reads them, and
+`matmul_code.py` is the code, compiled once for each form of panels and each width of vectors: over neighbouring panels,
+or over listed ones.
 
 `kernel_code.py` is the small vocabulary over LLVM's builder that all kernels are written in. `compile.py` compiles them
 for the machine's own vectors, stores the result for the next process, and has the threads that run it.

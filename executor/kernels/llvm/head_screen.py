@@ -18,7 +18,8 @@ from llvmlite import ir
 from qpdsl.executor.kernels.llvm.compile import TEAM, Library
 from qpdsl.executor.kernels.llvm.head_code import TOGETHER, BlockDraw, block_row, finish_block, multiply_block
 from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, KernelCode
-from qpdsl.executor.kernels.llvm.matmul_code import emit_listed, emit_pair
+from qpdsl.executor.kernels.llvm.matmul_code import emit_listed
+from qpdsl.executor.kernels.llvm.panel_code import emit_pair
 from qpdsl.executor.kernels.llvm.panels import FloatPanels, GroupedPanels, PanelWeights, aligned_panels
 from qpdsl.executor.kernels.llvm.product import Product, threads_for
 from qpdsl.executor.kernels.llvm.sample import ROUNDING, SLACK

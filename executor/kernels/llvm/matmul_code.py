@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import torch
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.kernel_code import F16, F32, I8, I32, KernelCode, Value, Variable
-from qpdsl.executor.kernels.llvm.panels import STEP, Factor, FloatPanels, GroupedPanels, Panels
+from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.panel_code import LINE_BYTES, GroupCode, emit_pair
+from qpdsl.executor.kernels.llvm.panels import STEP, FloatPanels, GroupedPanels, Panels
 
-_LINE_BYTES = 64
 # Rows of a tile of a single panel: only the last few panels of a layer are computed so.
 _FEW_ROWS = 2
 # Inputs of a turn of a tile's loop: a cache line of each panel, or more.
@@ -157,33 +157,8 @@ def emit_listed(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     code.end()
 
 
-def emit_pair(code: KernelCode, form: FloatPanels, panel: Value, place: Value) -> tuple[Value, Value]:
-    """The weights of input `place`, which is even, and of the next one, as vectors of float32."""
-    builder, width = code.builder, code.width
-    if form.dtype is torch.bfloat16:
-        at = code.at(panel, code.times(builder.sdiv(place, code.number(2)), width))
-        pair = builder.load(at, typ=code.integers, align=4)
-        # The first of a pair is in the low bits. Followed by zeros, bfloat16 is float32.
-        low = builder.shl(pair, ir.Constant(code.integers, [16] * width))
-        high = builder.and_(pair, ir.Constant(code.integers, [-65536] * width))
-        return builder.bitcast(low, code.vector), builder.bitcast(high, code.vector)
-    kind = F16 if form.dtype is torch.float16 else F32
-    first, second = (code.at(panel, code.times(code.add(place, step), width), kind) for step in range(2))
-    return _float(code, first, kind), _float(code, second, kind)
-
-
-def _float(code: KernelCode, address: Value, kind: ir.Type) -> Value:
-    """A vector of floats of 16 or 32 bits, as float32."""
-    if kind is F32:
-        return code.load(address)
-    return code.builder.fpext(code.builder.load(address, typ=ir.VectorType(F16, code.width), align=2), code.vector)
-
-
 def _all_rows(code: KernelCode, form: Panels, begin: Value, last: Value, group: Callable[[Value, int], _Group]) -> None:
-    """All rows of the panels from `begin` to before `last`; `group` gives those that are computed at once, of the first
-    and of how many.
-    """
-
+    """All rows of the panels from `begin` to before `last`. `group` makes one of the first panel and their number."""
     builder, count = code.builder, code.arguments["count"]
     narrow = TileSize.of(code.width, form)
 
@@ -238,8 +213,8 @@ def _whole_tile(code: KernelCode, form: Panels, group: _Group, rows: int, first:
     tile = _Tile(code, group, code.number(0) if first is None else first, rows)
     if isinstance(form, FloatPanels):
         sums = tile.zeros()
-        everything = code.number(0), code.arguments["inputs"]
-        tile.add_floats(sums, form, everything, group.weights, partial(tile.prefetch, form))
+        everything = _Part(code.number(0), code.arguments["inputs"], group.weights)
+        tile.add_floats(sums, form, everything, partial(tile.prefetch, form))
     else:
         sums = tile.grouped(form)
     for (row, number), total in sums.items():
@@ -335,6 +310,19 @@ class _Listed:
         code.store(code.builder.fadd(value, bias), target)
 
 
+# Addresses, or sums, by row and panel of a tile.
+_Places = dict[tuple[int, int], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The inputs of a block from `begin` to before `end`, and the address of the weights of input 0 in each panel."""
+
+    begin: Value
+    end: Value
+    weights: list[Value]
+
+
 class _Blocks(ABC):
     """Many rows of a group: a block of rows at a time, and of these a block of inputs at a time.
 
@@ -356,28 +344,19 @@ class _Blocks(ABC):
             with code.loop(0, code.times(rows, len(panels) * code.width), code.width) as at:
                 code.store(code.constant(0.0), code.at(self._sums, at))
             with code.loop(0, given["inputs"], self._inputs) as begin:
-                part = begin, code.least(code.add(begin, self._inputs), given["inputs"])
-                weights = self._widened(group, *part)
-                _tiles(code, rows, self.size.rows, partial(self._tile, group, weights, part, top))
+                end = code.least(code.add(begin, self._inputs), given["inputs"])
+                part = _Part(begin, end, self._widened(group, begin, end))
+                _tiles(code, rows, self.size.rows, partial(self._tile, group, part, top))
             with code.loop(0, rows) as row:
                 for number in panels:
                     group.store(code.add(top, row), number, code.load(self._place(row, number)))
 
-    def _tile(
-        self,
-        group: _Group,
-        weights: list[Value],
-        part: tuple[Value, Value],
-        top: Value,
-        index: Value,
-        first: Value,
-        rows: int,
-    ) -> None:
+    def _tile(self, group: _Group, part: _Part, top: Value, index: Value, first: Value, rows: int) -> None:
         code = self._code
         tile = _Tile(code, group, code.add(top, first), rows)
         places = {(row, number): self._place(code.add(first, row), number) for row, number in tile.cells}
         fetches = code.builder.icmp_signed("<", code.add(top, index), code.number(_FETCHING_TILES))
-        self._add(tile, places, weights, part, fetches)
+        self._add(tile, places, part, fetches)
 
     @abstractmethod
     def _widened(self, group: _Group, begin: Value, end: Value) -> list[Value]:
@@ -387,14 +366,7 @@ class _Blocks(ABC):
         """
 
     @abstractmethod
-    def _add(
-        self,
-        tile: _Tile,
-        places: dict[tuple[int, int], Value],
-        weights: list[Value],
-        part: tuple[Value, Value],
-        fetches: Value,
-    ) -> None:
+    def _add(self, tile: _Tile, places: _Places, part: _Part, fetches: Value) -> None:
         """Adds a part of the inputs to the sums at `places`; with `fetches` it prefetches what comes next."""
 
     def _place(self, row: Value, number: int) -> Value:
@@ -429,14 +401,7 @@ class _FloatBlocks(_Blocks):
                     code.store(value, code.at(target, code.times(code.add(place, step), code.width)))
         return targets
 
-    def _add(
-        self,
-        tile: _Tile,
-        places: dict[tuple[int, int], Value],
-        weights: list[Value],
-        part: tuple[Value, Value],
-        fetches: Value,
-    ) -> None:
+    def _add(self, tile: _Tile, places: _Places, part: _Part, fetches: Value) -> None:
         code = self._code
         sums = {cell: code.variable(code.vector, code.load(place)) for cell, place in places.items()}
 
@@ -444,7 +409,7 @@ class _FloatBlocks(_Blocks):
             with code.builder.if_then(fetches):
                 tile.prefetch(self._form, start, inputs)
 
-        tile.add_floats(sums, _WIDE, part, weights, prefetch)
+        tile.add_floats(sums, _WIDE, part, prefetch)
         for cell, place in places.items():
             code.store(sums[cell].get(), place)
 
@@ -463,7 +428,7 @@ class _GroupedBlocks(_Blocks):
         code, form, targets = self._code, self._form, self._targets(self._wide, begin)
         groups = [code.builder.sdiv(bound, code.number(form.group)) for bound in (begin, end)]
         with code.loop(*groups) as index:
-            place, first = GroupPlace(code, form, index), code.times(index, form.group)
+            place, first = GroupCode(code, form, index), code.times(index, form.group)
             for number, panel in enumerate(group.weights):
                 for factors, value in zip(self._factors, (place.scale(panel), place.shift(panel)), strict=True):
                     if value is not None:
@@ -475,19 +440,12 @@ class _GroupedBlocks(_Blocks):
                         code.store(value, code.at(target, code.times(code.add(first, step, offset), code.width)))
         return targets
 
-    def _add(
-        self,
-        tile: _Tile,
-        places: dict[tuple[int, int], Value],
-        weights: list[Value],
-        part: tuple[Value, Value],
-        fetches: Value,
-    ) -> None:
+    def _add(self, tile: _Tile, places: _Places, part: _Part, fetches: Value) -> None:
         code, form = self._code, self._form
-        groups = [code.builder.sdiv(bound, code.number(form.group)) for bound in part]
+        groups = [code.builder.sdiv(bound, code.number(form.group)) for bound in (part.begin, part.end)]
         with code.loop(*groups) as index:
             sums, begin = tile.zeros(), code.times(index, form.group)
-            tile.add_floats(sums, _WIDE, (begin, code.add(begin, form.group)), weights)
+            tile.add_floats(sums, _WIDE, _Part(begin, code.add(begin, form.group), part.weights))
             within = code.builder.sub(index, groups[0])
             scales, shifts = (
                 [code.load(self._factor(factors, within, number)) for number in range(self.size.panels)]
@@ -523,18 +481,17 @@ class _Tile:
         self,
         sums: dict[tuple[int, int], Variable],
         form: FloatPanels,
-        part: tuple[Value, Value],
-        weights: Sequence[Value],
+        part: _Part,
         prefetch: Callable[[Value, int], None] | None = None,
     ) -> None:
-        """Adds the products of the inputs of a part, with the weights at these addresses."""
+        """Adds the products of the inputs of a part, with its weights of that form."""
         code = self._code
-        with code.loop(*part, _UNROLLED) as start:
+        with code.loop(part.begin, part.end, _UNROLLED) as start:
             if prefetch is not None:
                 prefetch(start, _UNROLLED)
             for step in range(0, _UNROLLED, 2):
                 place = code.add(start, step)
-                pairs = [emit_pair(code, form, panel, place) for panel in weights]
+                pairs = [emit_pair(code, form, panel, place) for panel in part.weights]
                 for number, values in enumerate(zip(*pairs, strict=True)):
                     self._accumulate(sums, code.add(place, number), values)
 
@@ -547,7 +504,7 @@ class _Tile:
         size = code.width * form.dtype.itemsize
         for panel in self._group.following:
             address = code.at(panel, code.times(start, size), I8)
-            for line in range(0, inputs * size, _LINE_BYTES):
+            for line in range(0, inputs * size, LINE_BYTES):
                 code.prefetch(code.at(address, line, I8))
 
     def _accumulate(self, sums: dict[tuple[int, int], Variable], place: Value, weights: Sequence[Value]) -> None:
@@ -565,7 +522,7 @@ class _Tile:
         weights = self._group.weights
         with code.loop(0, code.builder.sdiv(code.arguments["inputs"], code.number(form.group))) as group:
             sums = self.zeros()
-            place = GroupPlace(code, form, group)
+            place = GroupCode(code, form, group)
             with code.loop(0, form.group, STEP) as step:
                 for panel in self._group.following:
                     place.prefetch(panel, step)
@@ -588,79 +545,3 @@ class _Tile:
         groups = code.builder.sdiv(arguments["inputs"], code.number(form.group))
         rows = [code.add(self.first, row) for row in range(len(self._inputs))]
         return [code.broadcast(code.at(arguments["sums"], code.add(code.times(row, groups), group))) for row in rows]
-
-
-class GroupPlace:
-    """Where a panel has the scale, the offset and the codes of a group of inputs, and the code that reads them."""
-
-    def __init__(self, code: KernelCode, form: GroupedPanels, group: Value) -> None:
-        self._code, self._form = code, form
-        in_block = code.number(form.block // form.group)
-        self._block = code.times(code.builder.sdiv(group, in_block), form.block_bytes(code.width))
-        within = code.times(code.builder.srem(group, in_block), form.group_bytes(code.width))
-        self._group = code.add(self._block, within, form.header_bytes(code.width))
-
-    def scale(self, panel: Value) -> Value:
-        """The scales of the group, of those of its block and its codes."""
-        form = self._form
-        factor = self._factors(self._code.at(panel, self._block, I8), form.scale)
-        return self._scaled(factor, panel, 0) if form.scaled else factor
-
-    def shift(self, panel: Value) -> Value | None:
-        """The offsets of the group; None where there are none."""
-        form, code = self._form, self._code
-        if form.offset is None:
-            return None
-        after = code.width * _factor_bytes(form.scale)
-        factor = self._factors(code.at(panel, code.add(self._block, after), I8), form.offset)
-        return self._scaled(factor, panel, code.width * form.scaled) if form.shifted else factor
-
-    def code_address(self, panel: Value, step: Value) -> Value:
-        code, form = self._code, self._form
-        begin = code.times(step, code.width * form.bits // 8)
-        return code.at(panel, code.add(self._group, begin, code.width * (form.scaled + form.shifted)), I8)
-
-    def prefetch(self, panel: Value, step: Value) -> None:
-        """Prefetches the codes of `STEP` inputs of the group from `step` on."""
-        code = self._code
-        for line in range(0, STEP * code.width * self._form.bits // 8, _LINE_BYTES):
-            code.prefetch(code.at(self.code_address(panel, step), line, I8))
-
-    def codes(self, panel: Value, step: Value) -> list[Value]:
-        """The codes of `STEP` inputs of the group from `step` on, as vectors of floats."""
-        code, builder, width = self._code, self._code.builder, self._code.width
-        address = self.code_address(panel, step)
-        if self._form.bits == 8:
-            return [self._bytes(code.at(address, index * width, I8)) for index in range(STEP)]
-        word = builder.load(address, typ=code.integers, align=4)
-        shifts = [ir.Constant(code.integers, [4 * index] * width) for index in range(STEP)]
-        return [self._nibbles(builder.lshr(word, shift)) for shift in shifts]
-
-    def _factors(self, address: Value, factor: Factor) -> Value:
-        return _float(self._code, address, F16 if factor == "float16" else F32)
-
-    def _scaled(self, factor: Value, panel: Value, at: int) -> Value:
-        """The factors of a block times the codes of the group that stand `at` so many bytes before its own."""
-        code = self._code
-        return code.builder.fmul(factor, self._bytes(code.at(panel, code.add(self._group, at), I8)))
-
-    def _bytes(self, address: Value) -> Value:
-        """A vector of signed bytes as floats."""
-        code, builder = self._code, self._code.builder
-        loaded = builder.load(address, typ=ir.VectorType(I8, code.width), align=1)
-        return builder.sitofp(builder.sext(loaded, code.integers), code.vector)
-
-    def _nibbles(self, value: Value) -> Value:
-        """The lowest four bits of each lane as floats."""
-        code, builder, width = self._code, self._code.builder, self._code.width
-        if width == 16:
-            # One permutation of a table looks up all lanes, and reads four bits of each index.
-            kind = ir.FunctionType(code.vector, [code.vector, code.integers])
-            table = code.constant([float(index) for index in range(16)])
-            return builder.call(code.intrinsic("llvm.x86.avx512.permvar.sf.512", kind), [table, value])
-        low = builder.and_(value, ir.Constant(code.integers, [15] * width))
-        return builder.sitofp(low, code.vector)
-
-
-def _factor_bytes(factor: Factor) -> int:
-    return 2 if factor == "float16" else 4

@@ -29,7 +29,7 @@ from qpdsl.grammar.words import THOUGHT_FIELDS
 _MAX_TOKENS = 1 << 40
 # Log-probabilities are cut off here, as vLLM does: JSON has no infinity.
 _MIN_LOGPROB = -9999.0
-_MOST_BIAS = 100
+_MAX_BIAS = 100
 # Characters of an answer that are shown where it cannot be read.
 _SHOWN = 120
 
@@ -290,8 +290,8 @@ def all_filters(sampling: SamplingParams, no_top_k: int) -> dict[str, Any]:
 def _biases(sampling: SamplingParams) -> dict[str, float]:
     """By ids. Raises ValueError for what vLLM would cut off."""
     bias = {str(id): value for id, value in sampling.processors.bias}
-    if any(abs(value) > _MOST_BIAS for value in bias.values()):
-        raise ValueError(f"servers take a bias of {_MOST_BIAS} at the most")
+    if any(abs(value) > _MAX_BIAS for value in bias.values()):
+        raise ValueError(f"servers take a bias of {_MAX_BIAS} at the most")
     return bias
 
 

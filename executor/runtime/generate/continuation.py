@@ -8,8 +8,8 @@ from functools import partial
 
 from qpdsl.executor.events.events import Path
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.drawing import ConfidenceFloor, DrawFigures
-from qpdsl.executor.requests.request import LogitProcessors, Sample, SamplingParams, Thought
+from qpdsl.executor.requests.drawing import ConfidenceFloor, DrawFigures, LogitProcessors
+from qpdsl.executor.requests.request import Sample, SamplingParams, Thought
 from qpdsl.executor.runtime.generate.thought import ThoughtWatch
 from qpdsl.executor.runtime.generate.turn import Think, Turn, turn_of
 from qpdsl.executor.runtime.instance.candidates import Generated, Row, ThoughtState, Written
@@ -27,7 +27,7 @@ from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value, format_value
 
 # A larger bias would leave float32 nothing of the logits.
-_MOST_BIAS = 1e5
+_MAX_BIAS = 1e5
 # What leaves nothing to go on with: the model ended its turn, has no room, or is not sure enough. All else the program
 # has ended.
 _FINISHED = ("eos", "context", "until", "thought")
@@ -93,8 +93,8 @@ def _bias(value: Value, model: TextModel) -> tuple[tuple[int, float], ...]:
         if not isinstance(record, Mapping) or set(record) != {"token", "bias"}:
             raise RowError("`logit_bias` must be a list of records of a `token` and its `bias`")
         token, more = record["token"], record["bias"]
-        if not isinstance(more, int | float) or isinstance(more, bool) or not abs(more) < _MOST_BIAS:
-            raise RowError(f"a `bias` must be a number under {_MOST_BIAS:g}, not {format_value(more)}")
+        if not isinstance(more, int | float) or isinstance(more, bool) or not abs(more) < _MAX_BIAS:
+            raise RowError(f"a `bias` must be a number under {_MAX_BIAS:g}, not {format_value(more)}")
         if isinstance(token, str):
             special = model.tokenizer.get_added_vocab().get(token)
             ids = [special] if special is not None else model.encode(token)

@@ -24,8 +24,8 @@ _OPEN_FILES = 64
 # Threads beyond all that the machine has.
 _THREADS = 64
 _NOBODY = 65534
-# How much is told of a failure: lines of the code that it came by, characters of one, and of what the error says.
-_TOLD_LINES, _LONGEST_LINE, _LONGEST_FAILURE = 4, 200, 1000
+# What a failure shows at most: lines of the code that it came by, characters of one, and of the error's message.
+_MAX_LINES, _MAX_LINE, _MAX_FAILURE = 4, 200, 1000
 
 
 def _serve() -> None:
@@ -63,9 +63,9 @@ def _told(error: BaseException, texts: dict[str, str]) -> str:
     for place, number in traceback.walk_tb(error.__traceback__):
         if (name := place.f_code.co_filename) in texts:
             line = texts[name].splitlines()[number - 1].strip()
-            lines.append(f"{name.strip('<>')}, line {number}: {line}"[:_LONGEST_LINE])
+            lines.append(f"{name.strip('<>')}, line {number}: {line}"[:_MAX_LINE])
     said = "".join(traceback.format_exception_only(error)).strip()
-    return "\n".join([*lines[-_TOLD_LINES:], said[:_LONGEST_FAILURE]])
+    return "\n".join([*lines[-_MAX_LINES:], said[:_MAX_FAILURE]])
 
 
 # Flags of the code of functions whose calls only make a generator, coroutine or asynchronous generator.
@@ -108,7 +108,7 @@ def _run(code: str, tests: str) -> str:
     if result.wasSuccessful():
         return ""
     said = [text for _, text in (*result.errors, *result.failures)] or ["a test that has to fail passes"]
-    return "\n".join(said[0].strip().splitlines()[-_TOLD_LINES:])[-_LONGEST_FAILURE:]
+    return "\n".join(said[0].strip().splitlines()[-_MAX_LINES:])[-_MAX_FAILURE:]
 
 
 def _limit(question: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ _CLOCK_FACTOR, _CLOCK_START = 3, 2.0
 # Seconds until the walls stand, and between two looks at the folder.
 _START, _LOOK = 60.0, 0.1
 # Bytes of its answer that are read, and what is said where there are none.
-_LONGEST = 8192
+_MAX_ANSWER = 8192
 _NOTHING_SAID = (
     "the process ended before its tests did: it took too much time or memory, wrote too much, or left by itself"
 )
@@ -187,7 +187,7 @@ def _answer(process: subprocess.Popen[bytes], folder: str, files: _HeldFiles | N
     """What the process writes, as far as it is short, until it ends, its time is over or its folder is full."""
     assert process.stdout is not None
     end, answer, look = time.monotonic() + seconds, b"", 0.0
-    while len(answer) <= _LONGEST and (left := end - (now := time.monotonic())) > 0:
+    while len(answer) <= _MAX_ANSWER and (left := end - (now := time.monotonic())) > 0:
         # Code that keeps on writing here is looked at too.
         if now >= look:
             if _is_full(folder, files):
@@ -196,11 +196,11 @@ def _answer(process: subprocess.Popen[bytes], folder: str, files: _HeldFiles | N
         ready, _, _ = select.select([process.stdout], [], [], min(left, _LOOK))
         if not ready:
             continue
-        part = os.read(process.stdout.fileno(), _LONGEST)
+        part = os.read(process.stdout.fileno(), _MAX_ANSWER)
         if not part:
             break
         answer += part
-    return b"" if _is_full(folder, files) else answer[:_LONGEST]
+    return b"" if _is_full(folder, files) else answer[:_MAX_ANSWER]
 
 
 def _read(descriptor: int, end: float) -> bytes:

@@ -12,7 +12,7 @@ are read in one pass over the tree of their tokens, in which what they begin wit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import combinations, islice
@@ -168,20 +168,16 @@ async def likelihood(op: ops.Likelihood, rows: Candidates, instance: Instance, s
         for question, text in zip(instance.values(op.question, rows), instance.values(text, rows), strict=True)
     ]
     async with instance.scoring(f"likelihood {model.name}"):
-        new = [key for key in dict.fromkeys(keys) if key is not None and key not in instance.judged]
-        try:
-            prompts = {key: await _asking(model, key[2]) for key in new}
-        except ContextError as error:
-            raise RowError(f"`score likelihood({op.model.name}, …)`: {error}") from error
-        targets = {key: tuple(model.encode_after((), key[3])) for key in new}
-        fitting = [key for key in new if len(prompts[key]) + len(targets[key]) <= model.most_read]
+        prompts = await _prompts(keys, model, instance, f"`score likelihood({op.model.name}, …)`")
+        targets = {key: tuple(model.encode_after((), key[3])) for key in prompts}
+        fitting = [key for key in prompts if len(prompts[key]) + len(targets[key]) <= model.most_read]
         with Submissions(instance) as submissions:
             for key in fitting:
                 request = LogProbRequest(prompts[key], targets[key], cached=strategy.share)
                 submissions.submit(model.name, request)
                 instance.usage.prompt_tokens += len(request.tokens)
             completions = await submissions.completions()
-        instance.judged.update(dict.fromkeys(set(new).difference(fitting)))
+        instance.judged.update(dict.fromkeys(set(prompts).difference(fitting)))
         instance.judged.update({key: completion.logprobs for key, completion in zip(fitting, completions, strict=True)})
     found = [None if key is None else _figures(instance.judged[key]) for key in keys]
     if unscored := sum(key is not None and figures is None for key, figures in zip(keys, found, strict=True)):
@@ -286,21 +282,17 @@ async def answer_logprobs(
     model = instance.services.models[name]
     keys = [None if asked is None else ("answers", model.name, asked[0], *asked[1]) for asked in questions]
     async with instance.scoring(f"answers {model.name}"):
-        new = [key for key in dict.fromkeys(keys) if key is not None and key not in instance.judged]
-        try:
-            prompts = {key: await _asking(model, key[2]) for key in new}
-        except ContextError as error:
-            raise RowError(f"{who}: {error}") from error
-        branches = {key: tuple(model.encode_after((), text) for text in key[3:]) for key in new}
+        prompts = await _prompts(keys, model, instance, who)
+        branches = {key: tuple(model.encode_after((), text) for text in key[3:]) for key in prompts}
         end = tuple(sorted(model.eos))
-        fitting = [key for key in new if len(prompts[key]) + max(map(len, branches[key])) <= model.most_read]
+        fitting = [key for key in prompts if len(prompts[key]) + max(map(len, branches[key])) <= model.most_read]
         with Submissions(instance) as submissions:
             for key in fitting:
                 request = TreeRequest(prompts[key], branches[key], end, cached=strategy.share)
                 submissions.submit(model.name, request)
                 instance.usage.prompt_tokens += len(request.tokens)
             completions = await submissions.completions()
-        instance.judged.update(dict.fromkeys(set(new).difference(fitting)))
+        instance.judged.update(dict.fromkeys(set(prompts).difference(fitting)))
         for key, completion in zip(fitting, completions, strict=True):
             logprobs = iter(completion.logprobs)
             instance.judged[key] = tuple(sum(islice(logprobs, len(ids) + bool(end))) for ids in branches[key])
@@ -308,6 +300,20 @@ async def answer_logprobs(
     if unscored := sum(key is not None and figures is None for key, figures in zip(keys, found, strict=True)):
         instance.usage.counts["unscored"] += unscored
     return found
+
+
+async def _prompts(
+    keys: Iterable[tuple[str, ...] | None], model: TextModel, instance: Instance, who: str
+) -> dict[tuple[str, ...], tuple[int, ...]]:
+    """The prompts of the keys that were not asked about yet, of which the third part is the question; `who` asks them.
+
+    Raises RowError.
+    """
+    new = [key for key in dict.fromkeys(keys) if key is not None and key not in instance.judged]
+    try:
+        return {key: await _asking(model, key[2]) for key in new}
+    except ContextError as error:
+        raise RowError(f"{who}: {error}") from error
 
 
 async def _asking(model: TextModel, question: str) -> tuple[int, ...]:

@@ -16,10 +16,10 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.llvm.compile import vector_width
-from qpdsl.executor.requests.drawing import Drafting
+from qpdsl.executor.requests.drawing import Drafting, LogitProcessors
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import GenerateRequest, LogitProcessors, Sample, SamplingParams
+from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.executor.models import VOCABULARY, engine_of, paged, random_model, served
 from tests.support.executor.rule_mask import RuleMask
 

@@ -12,7 +12,8 @@ from qpdsl.executor.remote.dialects.dialect import CompletionChunk, Message, Mes
 from qpdsl.executor.remote.dialects.known_dialects import named
 from qpdsl.executor.remote.server.failures import Refused, Unreachable
 from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
-from qpdsl.executor.requests.request import LogitProcessors, SampleConstraint, SamplingParams
+from qpdsl.executor.requests.drawing import LogitProcessors
+from qpdsl.executor.requests.request import SampleConstraint, SamplingParams
 from qpdsl.grammar.model_id import DIALECTS, DialectName
 
 ALL = ServerCapabilities(endpoint="ids", chat=True, prefill=True, logprobs=True, token_ids=True)

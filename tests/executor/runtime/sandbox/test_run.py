@@ -92,7 +92,7 @@ def test_a_folder_is_looked_at_while_the_code_keeps_on_writing_elsewhere(monkeyp
     clock, read, full = itertools.count(), run.os.read, itertools.count()
     monkeypatch.setattr(run.time, "monotonic", lambda: next(clock) * 0.03)
     monkeypatch.setattr(
-        run.os, "read", lambda descriptor, size: b"x" if size == run._LONGEST else read(descriptor, size)
+        run.os, "read", lambda descriptor, size: b"x" if size == run._MAX_ANSWER else read(descriptor, size)
     )
     monkeypatch.setattr(run.select, "select", lambda ready, *_: (ready, [], []))
     monkeypatch.setattr(run, "_is_full", lambda folder, files: next(full) < 0)
