@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
@@ -15,11 +15,14 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.text.constraint import Constrainer
 from qpdsl.executor.text.context import Piece, parts_of
 from qpdsl.executor.text.detokenizer import Detokenizer
-from qpdsl.executor.text.text_mask import BannedTexts
+from qpdsl.executor.text.text_mask import BannedTexts, TokenTexts
 from qpdsl.executor.text.thinking import Thinking, thinking_of
 from qpdsl.executor.text.thought_marks import ThoughtMarks
 from qpdsl.executor.verifiers.verifier import Verifier
 from qpdsl.grammar.model_id import think_of
+
+# Lists of texts whose ids are remembered, of those that may not appear.
+_MAX_BANNED = 32
 
 
 @dataclass
@@ -105,21 +108,14 @@ class TextModel:
         return Constrainer(self.tokenizer, self.width, self.eos)
 
     @cached_property
-    def token_bytes(self) -> list[bytes]:
-        """The bytes that each id adds to a text; none of one that is not shown. Raises ConstraintError."""
-        shown, own = self.detokenizer, self.constrainer
-        # llguidance has no byte 255.
-        return [(own.bytes_of(id) or shown.bytes_of(id)) if shown.shows(id) else b"" for id in range(self.width)]
-
-    @cached_property
-    def _banned(self) -> dict[tuple[str, ...], BannedTexts]:
-        return {}
-
-    def banned(self, texts: tuple[str, ...]) -> BannedTexts:
+    def banned(self) -> Callable[[tuple[str, ...]], BannedTexts]:
         """The ids that complete texts which may not appear. Raises ConstraintError."""
-        if texts not in self._banned:
-            self._banned[texts] = BannedTexts(self.token_bytes, self.tokenizer.get_added_vocab(), texts)
-        return self._banned[texts]
+        shown, own = self.detokenizer, self.constrainer
+        # None of an id that is not shown. llguidance has no byte 255.
+        added = [(own.bytes_of(id) or shown.bytes_of(id)) if shown.shows(id) else b"" for id in range(self.width)]
+        tokens = TokenTexts(added, self.tokenizer.get_added_vocab())
+        # Each row may have texts of its own.
+        return lru_cache(maxsize=_MAX_BANNED)(partial(BannedTexts, tokens))
 
     @cached_property
     def most_characters(self) -> int:

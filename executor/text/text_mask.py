@@ -15,22 +15,30 @@ import numpy as np
 from qpdsl.executor.requests.request import Bits
 
 
-class BannedTexts:
-    """The ids that complete one of some texts: of `token_bytes`, the bytes of each, and of `added` tokens by name."""
+class TokenTexts:
+    """What each id of a model adds to a text: `token_bytes`; and the ids of `added` tokens by name."""
 
-    def __init__(self, token_bytes: Sequence[bytes], added: Mapping[str, int], texts: tuple[str, ...]) -> None:
-        self.token_bytes = token_bytes
-        self._words = -(-len(token_bytes) // 32)
-        self._sorted = sorted((data, id) for id, data in enumerate(self.token_bytes) if data)
+    def __init__(self, token_bytes: Sequence[bytes], added: Mapping[str, int]) -> None:
+        self.token_bytes, self.added = token_bytes, added
+        self.in_order = sorted((data, id) for id, data in enumerate(token_bytes) if data)
+
+
+class BannedTexts:
+    """The ids of a model that complete one of some texts."""
+
+    def __init__(self, tokens: TokenTexts, texts: tuple[str, ...]) -> None:
+        self.token_bytes, self._sorted = tokens.token_bytes, tokens.in_order
+        self._words = -(-len(self.token_bytes) // 32)
         self._texts = [text.encode() for text in texts]
         self.reach = max(map(len, self._texts), default=1) - 1
         whole = {id for data, id in self._sorted if any(text in data for text in self._texts)}
-        whole |= {id for text, id in added.items() if text in texts}
-        self._free = ~self.bits(whole)
+        whole |= {id for text, id in tokens.added.items() if text in texts}
+        # Words have bits behind the last id, which nothing may come by.
+        self._free = self.bits(range(len(self.token_bytes))) & ~self.bits(whole)
         self._behind: dict[bytes, Bits] = {}
 
     def bits(self, ids: Collection[int]) -> Bits:
-        """One line of bits, those of these ids."""
+        """int32 [ids / 32]: a bit for each id, the first in the lowest, those of these ids."""
         bits = np.zeros(self._words * 32, dtype=np.bool_)
         bits[list(ids)] = True
         return np.packbits(bits, bitorder="little").view(np.int32)
@@ -55,9 +63,8 @@ class TextMask:
 
     error = None
 
-    def __init__(self, banned: BannedTexts, every: Bits, ends: Bits, last: bytes, left: int) -> None:
-        self._banned, self._every, self._ends = banned, every, ends
-        self._last, self._left = last, left
+    def __init__(self, banned: BannedTexts, ends: Bits, last: bytes, left: int) -> None:
+        self._banned, self._ends, self._last, self._left = banned, ends, last, left
 
     def push(self, token: int) -> bool:
         self._left -= 1
@@ -66,7 +73,7 @@ class TextMask:
         return False
 
     def fork(self) -> TextMask:
-        return TextMask(self._banned, self._every, self._ends, self._last, self._left)
+        return TextMask(self._banned, self._ends, self._last, self._left)
 
     def forced(self) -> list[int]:
         return []
@@ -94,7 +101,7 @@ class TextMask:
         self.fill(every, bits)
 
     def _allowed(self) -> Bits:
-        allowed = self._banned.allowed(self._last) & self._every
+        allowed = self._banned.allowed(self._last)
         held = allowed & ~self._ends
         # There must be something to draw.
         return held if self._left > 0 and held.any() else allowed
@@ -107,5 +114,5 @@ def text_masks(banned: BannedTexts, least: int, earlier: Sequence[int], ends: fr
         if len(last) >= banned.reach:
             break
         last = banned.token_bytes[token] + last
-    every, end_bits = banned.bits(range(len(banned.token_bytes))), banned.bits(ends)
-    return lambda: TextMask(banned, every, end_bits, last, least)
+    end_bits = banned.bits(ends)
+    return lambda: TextMask(banned, end_bits, last, least)
