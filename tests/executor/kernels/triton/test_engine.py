@@ -19,6 +19,10 @@ from tests.support.executor.paged_case import DEVICE
 SAMPLING = [SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9)]
 
 
+# Every program that is interpreted takes its time: one for each head, of each token, in each layer.
+FEW_HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
+
+
 @cache
 def requests() -> tuple[GenerateRequest, ...]:
     """Three prompts over one prefix that is long enough for a cascade, and one prompt without it."""
@@ -31,8 +35,8 @@ def requests() -> tuple[GenerateRequest, ...]:
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_tokens_are_those_of_the_cpu_path(name: str) -> None:
-    wanted = served(engine_of(PagedModel(random_model(name), kernels=False)), requests())
-    model = PagedModel(random_model(name).to(DEVICE), kernels=True)
+    wanted = served(engine_of(PagedModel(random_model(name, **FEW_HEADS), kernels=False)), requests())
+    model = PagedModel(random_model(name, **FEW_HEADS).to(DEVICE), kernels=True)
     results = served(engine_of(model, config=EngineConfig(token_budget=200)), requests())
     for mine, theirs in zip(results, wanted, strict=True):
         for a, b in zip(mine, theirs, strict=True):
@@ -43,9 +47,7 @@ def test_tokens_are_those_of_the_cpu_path(name: str) -> None:
 @pytest.mark.usefixtures("row_by_row")
 def test_fixed_steps_give_the_same_bits_in_any_batch_and_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "FIXED_ROWS", 8)
-    # Every program that is interpreted takes its time.
-    small = random_model("llama", num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1)
-    model = PagedModel(small.to(DEVICE), kernels=True)
+    model = PagedModel(random_model("llama", num_hidden_layers=1, **FEW_HEADS).to(DEVICE), kernels=True)
     rng = random.Random(4)
     prompts = [tuple(rng.randrange(1, VOCABULARY) for _ in range(length)) for length in (3, 13, 6)]
     batch = [GenerateRequest(prompt, (7, 8)[: i + 1], SAMPLING[i], 3) for i, prompt in enumerate(prompts)]
