@@ -72,8 +72,8 @@ class Contrast:
     """A token is drawn from what sets its model apart from a smaller one, whose `smaller` logits are of the same place.
 
     Only ids may come that the model finds plausible: those of at least `alpha` times the probability of its likeliest
-    one. The logit of such an id is l + beta · (l − s), where l is the model's and s the smaller one's; an id that one of
-    them lacks may not come. Source: contrastive decoding (Li et al., 2022, equation 2, for what is plausible; O'Brien
+    one. The logit of such an id is l + beta · (l − s), where l is the model's and s the smaller one's. Ids that one of
+    them lacks do not count. Source: contrastive decoding (Li et al., 2022, equation 2, for what is plausible; O'Brien
     and Lewis, 2023, section 2, for the logits).
 
     Both models' logits have a row's biases and penalties in them by then, and what a mask forbids is no part of them.

@@ -44,12 +44,13 @@ def contrasted(logits: torch.Tensor, arrays: Sequence[torch.Tensor]) -> tuple[to
     rows, smaller, least, beta, *columns = arrays
     if columns:
         smaller = adjusted(smaller, columns)
-    own = logits.index_select(0, rows)
+    # An id that the smaller model lacks is none at all.
+    own = logits.index_select(0, rows).masked_fill(smaller == float("-inf"), float("-inf"))
     most = own.amax(dim=-1, keepdim=True)
     cut = most + least[:, None]
     # Step by step: a fused multiply-add would round otherwise, and not on every device.
     apart = beta[:, None] * (own - smaller)
-    values = torch.where((own >= cut) & smaller.isfinite(), own + apart, float("-inf"))
+    values = torch.where((own >= cut) & (own > float("-inf")), own + apart, float("-inf"))
     near = (((own - cut).abs() < NEAR_TIE_GAP) & (own < most)).any(dim=-1)
     none_near = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
     return logits.index_copy(0, rows, values), none_near.index_copy(0, rows, near)

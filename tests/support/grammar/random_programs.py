@@ -244,7 +244,11 @@ class ProgramGenerator:
         ]
         exits = [self.brackets("0.5"), self.brackets("0.5", "layer=2", 'head="f"'), "(certify=1)"]
         via = self.chance.choice(
-            [f"via filter{self.chance.choice(filters)}", f"via amortized{self.chance.choice(exits)}"]
+            [
+                f"via filter{self.chance.choice(filters)}",
+                f"via contrast{self.chance.choice([self.brackets('slm'), self.brackets('slm', '0.1', 'beta=1')])}",
+                f"via amortized{self.chance.choice(exits)}",
+            ]
         )
         return f"generate {self.chance.choice(['llm', 'slm', 'shared.llm', self.model_id()])}" + self.options(
             f"n={self.width()}", "temperature=0.8", "top_p = 0.9", "top_k=40", "min_p=0.05", f"stop={self.string()}",
