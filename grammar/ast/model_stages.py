@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, get_args
 
-from qpdsl.grammar.ast.clauses import Constraint, Draft, DraftClause, ModelRef, Paired, Target, Until, Via
+from qpdsl.grammar.ast.clauses import Constraint, Contrast, Draft, DraftClause, ModelRef, Paired, Target, Until, Via
 from qpdsl.grammar.ast.expressions import Expr, ListLiteral, Name, Regex, Template, present
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.ast.stage import (
@@ -226,8 +226,8 @@ class Generate(Stage):
         require(not paired or not chooses, "a `generate` of two models draws tokens, it does not choose")
         drafts = self.draft is not None and self.draft.method != "none"
         require(not drafts or not (paired or chooses), "a `generate` of two models, or that chooses, takes no drafts")
-        told = self.via is None and not chooses
-        require(self.until is None or told, "a confidence is that of tokens which one model draws")
+        told = (self.via is None or isinstance(self.via, Contrast)) and not chooses
+        require(self.until is None or told, "a confidence is that of tokens which come from one distribution")
 
     @property
     def options(self) -> tuple[tuple[str, Expr], ...]:

@@ -60,7 +60,7 @@ class _Contrasting:
 
     def _request(self, sample: PiecewiseSample, tokens: int, contrast: Contrast | None) -> GenerateRequest:
         """One that goes on with a sample for so many tokens."""
-        watch = sample.watch
+        watch, floor = sample.watch, sample.continuation.floor
         return GenerateRequest(
             sample.text,
             (sample.key,),
@@ -72,6 +72,8 @@ class _Contrasting:
             drawn=sample.continuation.drawn + len(sample.tokens),
             cached=self.sampling.strategy.share,
             jump=contrast is None,
+            figures=self.sampling.strategy.figures,
+            floor=None if floor is None else floor.after(sample.figures),
             contrast=contrast,
             since=sample.since,
         )

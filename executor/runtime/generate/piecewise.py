@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from qpdsl.executor.requests.drawing import DrawFigures
 from qpdsl.executor.requests.request import Finish, Mask, Sample
 from qpdsl.executor.runtime.generate.continuation import Continuation
 from qpdsl.executor.runtime.generate.sampling import Sampling
@@ -28,6 +29,7 @@ class PiecewiseSample:
     mask: Mask | None
     tokens: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    figures: tuple[DrawFigures, ...] = ()
     near_ties: int = 0
     finish: Finish | None = None
     since: float = field(default_factory=time.perf_counter)
@@ -47,6 +49,7 @@ class PiecewiseSample:
         self.since = time.perf_counter() if piece.tokens else self.since
         self.tokens += piece.tokens
         self.logprobs += piece.logprobs or ((piece.logprob,) if len(piece.tokens) == 1 else ())
+        self.figures += piece.figures
         self.near_ties += piece.near_ties
         if piece.finish != "unsure" and (piece.finish != "length" or self.room <= 0):
             self.finish = piece.finish
@@ -58,7 +61,10 @@ class PiecewiseSample:
     def sample(self) -> Sample:
         """The whole of it, once it has ended."""
         assert self.finish is not None
-        return Sample(self.tokens, self.finish, sum(self.logprobs), self.near_ties, self.watch, self.logprobs)
+        logprob = sum(self.logprobs)
+        return Sample(
+            self.tokens, self.finish, logprob, self.near_ties, self.watch, self.logprobs, figures=self.figures
+        )
 
 
 Begun = tuple[Continuation, int, StopWatch | ThoughtWatch | None, Callable[[], Mask] | None, Mask | None]
