@@ -198,7 +198,8 @@ class Contrast(Node):
 
     model: ModelRef = field(metadata=is_a("model"))
     alpha: Expr | None = field(
-        default=None, metadata=is_number("", Range("float", 0, 1), "alpha", reads="option", place="the alpha of `contrast`")
+        default=None,
+        metadata=is_number("", Range("float", 0, 1), "alpha", reads="option", place="the alpha of `contrast`"),
     )
     beta: Expr | None = field(
         default=None,

@@ -69,9 +69,7 @@ def plan_reads(
     return read
 
 
-def _whole(
-    parts: list[torch.Tensor], logits: Callable[[torch.Tensor], torch.Tensor]
-) -> Iterable[torch.Tensor]:
+def _whole(parts: list[torch.Tensor], logits: Callable[[torch.Tensor], torch.Tensor]) -> Iterable[torch.Tensor]:
     """All logits [N, V] at each of the parts [N, d]."""
     rows = joined_rows([logits(piece) for piece in torch.split(joined_rows(parts), _ROWS_AT_ONCE)])
     return torch.split(rows, [len(part) for part in parts])

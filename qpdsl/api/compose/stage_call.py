@@ -280,7 +280,9 @@ class StageCall:
         if value is None:
             return None
         if not isinstance(value, targets.Via):
-            raise self.refuse(f"`via` takes `qp.filter(…)`, `qp.contrast(…)` or `qp.amortized(…)`, not {shown(value)}", span)
+            raise self.refuse(
+                f"`via` takes `qp.filter(…)`, `qp.contrast(…)` or `qp.amortized(…)`, not {shown(value)}", span
+            )
         given = value.values
         if value.form is ast.Filter:
             if (given["threshold"] is None) == (given["share"] is None):

@@ -124,7 +124,11 @@ def test_samples_have_the_noise_of_the_row_and_the_place() -> None:
 def test_bits_do_not_hang_on_how_they_are_computed() -> None:
     sampling = SamplingParams(1.0, top_k=20, top_p=0.9)
     expected = drawn(sampling, 0.02, 0.5, EngineConfig(), 400)
-    for config, pages in ((EngineConfig(max_sequences=1), 400), (EngineConfig(token_budget=7), 400), (EngineConfig(), 12)):
+    for config, pages in (
+        (EngineConfig(max_sequences=1), 400),
+        (EngineConfig(token_budget=7), 400),
+        (EngineConfig(), 12),
+    ):
         assert drawn(sampling, 0.02, 0.5, config, pages) == expected
 
 
