@@ -51,7 +51,7 @@ def verifier_kinds(plan: PhysicalPlan, operators: Iterable[ops.Operator]) -> dic
 
 
 def check_vocabularies(plan: PhysicalPlan, operators: Iterable[ops.Operator], models: Mapping[str, TextModel]) -> None:
-    """Raises ModelError unless both models of every `via` that takes two and of every `draft` write with the same tokens.
+    """Raises ModelError unless both models of every `via` with two, and of every `draft`, write with the same tokens.
 
     A token of one stands in the text of the other, or is proposed for it. `models` are the loaded models by id.
     """

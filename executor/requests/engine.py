@@ -35,8 +35,9 @@ class Capabilities:
     and its sampling parameters, so the same request gives the same tokens. "json_schema", "regex", "grammar", "choice":
     a request may have a `mask` that stands for such a constraint. "early_exit", "confidence", "figures", "contrast",
     "drafts", "routing": it may have an `exit`, a `confidence`, `figures`, a `contrast`, a `draft`, a `route`; with
-    "contrast" it also serves a `LogitsRequest`. "logits": it serves a `ReadRequest`. "logprobs": it serves a `LogProbRequest` and a `TreeRequest`.
-    "thoughts": a `GenerateRequest` may have a `thought`; the engine closes it and goes on with the answer.
+    "contrast" it also serves a `LogitsRequest`. "logits": it serves a `ReadRequest`. "logprobs": it serves a
+    `LogProbRequest` and a `TreeRequest`. "thoughts": a `GenerateRequest` may have a `thought`; the engine closes it and
+    goes on with the answer.
     "forks": a prompt is computed once for all its samples and for later requests that begin with it; no request
     needs that, but without it shared prefixes save nothing. `spare_rows`: a step with so many sequences takes
     little longer than with one, so that work which may be for nothing costs little; None where that is not known.

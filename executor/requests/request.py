@@ -206,10 +206,9 @@ class GenerateRequest:
     the clock of `time.perf_counter`, None for since the request came (see `latencies.py`). `watch` and `mask` make a
     fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an `exit`, tokens may be drawn
     before the model's last layer. With a `confidence`, a sample ends before the first token that does not stand by it.
-    With a `contrast`, which is of one place, each sample has one token. With a `rank`, the first token of sample i is the
-    one of rank `rank` + i, from 0, and only the others are drawn.
-    With a `floor`, it ends with the token that falls under it, unless the model ends it there.
-    `priority`: see `Priority`. With `cached`, the request may use what the engine computed for others, and they may use
+    With a `contrast`, which is of one place, each sample has one token. With a `rank`, the first token of sample i is
+    the one of rank `rank` + i, from 0, and only the others are drawn. With a `floor`, it ends with the token
+    that falls under it, unless the model ends it there. `priority`: see `Priority`. With `cached`, the request may use what the engine computed for others, and they may use
     what is computed for it. With `lead`, the first sample goes alone until it has its first token or has ended, so that
     a server's cache has the prompt when the others come; it changes no token.
 
@@ -630,9 +629,10 @@ class Completion:
     """The answer to one request.
 
     A `GenerateRequest` fills `samples`, in the order of its keys; a `ReadRequest` fills `logits`, one tuple of len(ids)
-    floats a position; a `LogitsRequest` fills `whole`; a `LogProbRequest` fills `logprobs`, one a position; a `TreeRequest` fills them for its branches
-    one after the other, each as a `LogProbRequest` of it would. `cached` counts prompt tokens whose KV was found in the
-    prefix cache. `calls`: what it took, where a server elsewhere gave it.
+    floats a position; a `LogitsRequest` fills `whole`; a `LogProbRequest` fills `logprobs`, one a position; a
+    `TreeRequest` fills them for its branches one after the other, each as a `LogProbRequest` of it would. `cached`
+    counts prompt tokens whose KV was found in the prefix cache. `calls`: what it took, where a server elsewhere gave
+    it.
     """
 
     samples: tuple[Sample, ...] = ()

@@ -25,7 +25,8 @@ class Draw(NamedTuple):
     the mask allows. `exit` and `route`: as in a `GenerateRequest`. `confidence`: what is to be told of how sure the
     model was, None for nothing. `screened`: whether the head may leave out ids that cannot win, since nobody reads the
     log-probability. `figures`: whether `DrawFigures` of it are told. `adjustment`: what the row's own tokens do to its
-    logits. `contrast`: what they are contrasted with. `rank`: of an id that is not drawn, but is the one of this rank, from 0.
+    logits. `contrast`: what they are contrasted with. `rank`: of an id that is not drawn, but is the one of this rank,
+    from 0.
     """
 
     row: int

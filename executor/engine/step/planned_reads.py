@@ -38,8 +38,8 @@ def plan_reads(
 ) -> Callable[[], list[torch.Tensor]]:
     """What reads once the parcel was sent: for each reading [N, K], a row for each of its hidden states.
 
-    K is the number of all ids where all logits are read. Values after the last that a position has repeat its first. `gather` gives the logits [N, K] of hidden states [N, d]
-    and ids int64 [K], `logits` those of all ids.
+    K is the number of all ids where all logits are read. Values after the last that a position has repeat its first.
+    `gather` gives the logits [N, K] of hidden states [N, d] and ids int64 [K], `logits` those of all ids.
     """
     by_ids: dict[tuple[int, ...], list[int]] = {}
     others: list[int] = []

@@ -162,7 +162,7 @@ def all_kinds() -> tuple[list[Draw], Masks]:
 
 
 def readings_of(generator: torch.Generator, width: int) -> list[PendingRead]:
-    """Log-probabilities, some of the last positions alone, trees, and logits: of few ids, two of the same, and of all."""
+    """Log-probabilities, some of the last positions alone, trees, logits of few ids, two the same, and of all ids."""
     asked = [
         request(3, 4, (5, 6, 7)),
         ReadRequest((1, 2, 3), (0, 1, 2), (4, 9)),

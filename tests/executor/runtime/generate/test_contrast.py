@@ -29,7 +29,8 @@ STAGES = {
     "form": "generate llm n=2 as Person via contrast(slm, 0.05) temperature=1.5 top_k=9 max_tokens=40",
     "limits": """generate llm n=2 via contrast(slm, 0) without=["The", "is"] min_tokens=9 repetition_penalty=1.2
       frequency_penalty=0.3 logit_bias=[{token: " The", bias: 2}] temperature=1.2 max_tokens=16""",
-    "figures": """generate llm n=3 via contrast(slm, 0, beta=0.2) temperature=1.3 max_tokens=16 until confidence(window=2) < 6
+    "figures": """generate llm n=3 via contrast(slm, 0, beta=0.2) temperature=1.3 max_tokens=16
+      until confidence(window=2) < 6
     score entropy into open
     score confidence(window=4) into sure""",
 }
