@@ -207,10 +207,11 @@ class GenerateRequest:
     fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an `exit`, tokens may be drawn
     before the model's last layer. With a `confidence`, a sample ends before the first token that does not stand by it.
     With a `contrast`, which is of one place, each sample has one token. With a `rank`, the first token of sample i is
-    the one of rank `rank` + i, from 0, and only the others are drawn. With a `floor`, it ends with the token
-    that falls under it, unless the model ends it there. `priority`: see `Priority`. With `cached`, the request may use what the engine computed for others, and they may use
-    what is computed for it. With `lead`, the first sample goes alone until it has its first token or has ended, so that
-    a server's cache has the prompt when the others come; it changes no token.
+    the one of rank `rank` + i, from 0, and only the others are drawn. With a `floor`, it ends with the token that falls
+    under it, unless the model ends it there. `priority`: see `Priority`. With `cached`, the request may use what the
+    engine computed for others, and they may use what is computed for it. With `lead`, the first sample goes alone until
+    it has its first token or has ended, so that a server's cache has the prompt when the others come; it changes no
+    token.
 
     How the steps are carried out changes no token: with `jump`, ids that the mask forces are taken without asking the
     model; with `sparse`, the head computes the ids that the mask allows alone, where they are few; `draft` proposes
