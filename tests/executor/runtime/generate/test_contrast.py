@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.logical import LogicalProgram
+from tests.support.cli import Run
 from tests.support.executor.programs import run_all, texts
 from tests.support.planner.lowered import program_of
 from tests.support.planner.runs import assert_same
@@ -91,3 +93,12 @@ def test_what_a_constraint_forces_is_taken_without_either_model() -> None:
         assert before.counts["contrast_draws"] == sum(row.columns["tokens"] for row in before.rows)
         assert 0 < after.counts["forced"] == before.counts["contrast_draws"] - after.counts["contrast_draws"]
         assert before.counts["contrast_alone"] - after.counts["contrast_alone"] == after.counts["forced"]
+
+
+def test_explain_analyze_counts_the_contrasted_tokens(qpdsl: Run, tmp_path: Path) -> None:
+    stages = "chat user=problem\n generate llm n=2 via contrast(slm, 1) temperature=0.9 max_tokens=9"
+    (tmp_path / "p.qp").write_text(f"{HEADER}program p(problem: text) -> text {{\n {stages}\n}}", encoding="utf-8")
+    shown = qpdsl("explain", "--analyze", "--no-statistics", tmp_path / "p.qp", "--set", f"problem={texts(1)[0]}")
+    assert "within exact" in shown.out
+    # With alpha 1 the likeliest token alone is plausible.
+    assert "18 tokens contrasted, 100% with one plausible id" in shown.out
