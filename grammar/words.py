@@ -123,6 +123,7 @@ VIAS = {
         "filter(MODEL, THRESHOLD, by= share= rows= wait=)",
         "filter(MODEL, THRESHOLD, by=probability|margin|entropy, rows=N, wait=SECONDS) or filter(MODEL, share=S, …)",
     ),
+    "contrast": ViaForm("contrast(MODEL, ALPHA, beta=)", "contrast(MODEL, ALPHA, beta=B)"),
     "amortized": ViaForm(
         'amortized(MARGIN, layer= rerank= head="folder" certify=)',
         'amortized(MARGIN, layer=L, rerank=K, head="folder", certify=E)',

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import choice as choice
     from qpdsl.api.compose.targets import compare as compare
     from qpdsl.api.compose.targets import confidence as confidence
+    from qpdsl.api.compose.targets import contrast as contrast
     from qpdsl.api.compose.targets import draft as draft
     from qpdsl.api.compose.targets import eagle as eagle
     from qpdsl.api.compose.targets import early_exit as early_exit

@@ -51,15 +51,16 @@ def verifier_kinds(plan: PhysicalPlan, operators: Iterable[ops.Operator]) -> dic
 
 
 def check_vocabularies(plan: PhysicalPlan, operators: Iterable[ops.Operator], models: Mapping[str, TextModel]) -> None:
-    """Raises ModelError unless both models of every `via filter` and of every `draft` write with the same tokens.
+    """Raises ModelError unless both models of every `via` with two, and of every `draft`, write with the same tokens.
 
     A token of one stands in the text of the other, or is proposed for it. `models` are the loaded models by id.
     """
     for op in operators:
-        if isinstance(op, ops.Generate) and isinstance(op.via, ops.Filter):
+        if isinstance(op, ops.Generate) and isinstance(op.via, ops.Paired):
             large, small = models[plan.models[op.model.name]], models[plan.models[op.via.model.name]]
             if large.tokenizer.get_vocab() != small.tokenizer.get_vocab() or large.eos != small.eos:
-                raise ModelError(small.name, f"`via filter` needs the vocabulary of `{large.name}`, and it has another")
+                what = f"`via {op.via.word}` needs the vocabulary of `{large.name}`, and it has another"
+                raise ModelError(small.name, what)
         if isinstance(op, ops.Generate) and op.draft is not None and op.draft.method == "model":
             assert op.draft.model is not None
             large, small = models[plan.models[op.model.name]], models[plan.models[op.draft.model]]

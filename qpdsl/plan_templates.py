@@ -49,7 +49,7 @@ class _Walk:
                 return _Conversation((*now.turns, *begun, *_turns(more)))
             case ops.Generate(model=name, via=via):
                 thinks = self._try(name.name, now.turns)
-                if isinstance(via, ops.Filter):
+                if isinstance(via, ops.Paired):
                     self._try(via.model.name, now.turns)
                 return replace(now, answer=Turn("assistant", "x", "x" if thinks else ""))
             case ops.Say() if now.answer is None:

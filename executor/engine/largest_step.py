@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
+import numpy as np
+
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.requests.drawing import Confidence
+from qpdsl.executor.requests.drawing import Confidence, Contrast
 from qpdsl.executor.requests.request import (
     Bits,
     GenerateRequest,
@@ -22,7 +24,7 @@ def largest_requests(model: PagedModel, sequences: int, tokens: int) -> list[lis
     """For each of some steps the requests that make it one of `tokens` tokens.
 
     In the first, where the model has a vocabulary, `sequences` samples are drawn with all that makes a draw look at the
-    logits of all ids: filters, a mask, an entropy, figures. In the others every token is read.
+    logits of all ids: filters, a mask, an entropy, figures, a contrast. In the others every token is read.
     """
     length = min(tokens, model.max_positions - 1)
     prompts = -(-tokens // length)
@@ -32,9 +34,17 @@ def largest_requests(model: PagedModel, sequences: int, tokens: int) -> list[lis
     sampling = SamplingParams(top_k=max(1, model.vocabulary // 2), top_p=0.5, min_p=1e-6)
     # Any draw stands by it.
     sure = Confidence("entropy", threshold=-1.0)
+    contrast = Contrast(np.zeros(model.head.width, np.float32), alpha=0.0, beta=1.0)
     shares = [range(number, sequences, prompts) or range(1) for number in range(prompts)]
     draws: list[Request] = [
-        GenerateRequest(text, tuple(keys), sampling, 1, mask=AnyToken, confidence=sure, figures=True, cached=False)
+        GenerateRequest(
+            *(text, tuple(keys), sampling, 1),
+            mask=AnyToken,
+            confidence=sure,
+            figures=True,
+            contrast=contrast,
+            cached=False,
+        )
         for text, keys in zip(texts, shares, strict=True)
     ]
     reads: list[Request] = [LogProbRequest(text[:1], text, cached=False) for text in texts]

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from qpdsl.executor.engine.batch.staging import working_on
@@ -26,7 +27,7 @@ from qpdsl.executor.engine.step_report import StepSeconds
 from qpdsl.executor.requests.drawing import FORCED, DrawFigures
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.latencies import Waits
-from qpdsl.executor.requests.request import Finish, GenerateRequest
+from qpdsl.executor.requests.request import Finish, GenerateRequest, Values
 from qpdsl.executor.requests.ticket import Ticket
 
 # After so many steps of others a model goes before one whose batch would be full.
@@ -265,13 +266,13 @@ class ModelRunner:
             step.pending = Pending(lambda: results)
         step.head.stop()
 
-    def _take_values(self, step: LaunchedStep, values: list[list[tuple[float, ...]]], gone: Collection[Ticket]) -> None:
+    def _take_values(self, step: LaunchedStep, values: list[list[Values]], gone: Collection[Ticket]) -> None:
         """Gives the values read at their positions to the requests that read; a request with all of its is done."""
         for (sequence, is_read), own in zip(step.reading, values, strict=True):
             if sequence.ticket in gone:
                 continue
             sequence.values.extend(own)
-            if not all(math.isfinite(value) for position in own for value in position):
+            if not all(map(_are_finite, own)):
                 self._fail(sequence, _NOT_FINITE)
             elif is_read:
                 step.ended.append(EndedSequence(sequence))
@@ -314,6 +315,7 @@ class ModelRunner:
             Draw(
                 *(row + index, params, key, drawn + len(path), allowed + index if allowed >= 0 else -1, *rest),
                 None if own is None else adjustment_of(request, (*own, *path)),
+                request.contrast,
                 None if request.rank is None or drawn or path else request.rank + sample.index,
             )
             for index, path in enumerate(paths)
@@ -420,6 +422,12 @@ def _note_wait(step: LaunchedStep, sample: Sequence, now: float) -> None:
         if sample.rank.priority == 0:
             step.waits.note(now - sample.since, tokens, first=sample.told + sample.generation.drawn == 0)
         sample.told, sample.since = sample.drawn, now
+
+
+def _are_finite(values: Values) -> bool:
+    if isinstance(values, tuple):
+        return all(map(math.isfinite, values))
+    return bool(np.isfinite(values).all())
 
 
 def _right(proposal: Proposal, drawn: list[_Drawn]) -> list[int]:

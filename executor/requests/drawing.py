@@ -9,7 +9,13 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Of all ids, float32 [V].
+Logits: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
 
 # Of the distribution at temperature 1 over the ids that may come: the probability of the token that was drawn, by how
 # much the largest probability is ahead of the second, or 1 - H / ln(ids), which is 0 where all are alike.
@@ -59,6 +65,28 @@ class LogitProcessors:
 
 
 UNPROCESSED = LogitProcessors()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contrast:
+    """A token is drawn from what sets its model apart from a smaller one, whose `smaller` logits are of the same place.
+
+    Only ids may come that the model finds plausible: those of at least `alpha` times the probability of its likeliest
+    one. The logit of such an id is l + beta · (l − s), where l is the model's and s the smaller one's. Ids that one of
+    them lacks do not count. Source: contrastive decoding (Li et al., 2022, equation 2, for what is plausible; O'Brien
+    and Lewis, 2023, section 2, for the logits).
+
+    Both models' logits have a row's biases and penalties in them by then, and what a mask forbids is no part of them.
+    The temperature and the filters follow, and a log-probability is one of the contrasted logits.
+    """
+
+    smaller: Logits
+    alpha: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1 or not (math.isfinite(self.beta) and self.beta >= 0):
+            raise ValueError(f"alpha lies between 0 and 1 and beta is 0 or more, not {self.alpha} and {self.beta}")
 
 
 @dataclass(frozen=True, slots=True)

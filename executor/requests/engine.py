@@ -18,6 +18,7 @@ _WITHOUT: Mapping[Feature, str] = {
     "early_exit": "has no middle layer to exit at",
     "confidence": "does not report how sure it is of its tokens",
     "figures": "does not report what its tokens were drawn from",
+    "contrast": "does not take or return the logits of all tokens, which a contrast compares",
     "thoughts": "does not part a thought from the answer that follows it",
     "drafts": "does not verify drafted tokens",
     "routing": "has one way to compute its head, so there is nothing to decide at a step",
@@ -32,10 +33,11 @@ class Capabilities:
 
     "sampling": it serves a `GenerateRequest`. "seeds": a sample with a temperature depends on its key, its prompt
     and its sampling parameters, so the same request gives the same tokens. "json_schema", "regex", "grammar", "choice":
-    a request may have a `mask` that stands for such a constraint. "early_exit", "confidence", "figures", "drafts",
-    "routing": it may have an `exit`, a `confidence`, `figures`, a `draft`, a
-    `route`. "logits": it serves a `ReadRequest`. "logprobs": it serves a `LogProbRequest` and a `TreeRequest`.
-    "thoughts": a `GenerateRequest` may have a `thought`; the engine closes it and goes on with the answer.
+    a request may have a `mask` that stands for such a constraint. "early_exit", "confidence", "figures", "contrast",
+    "drafts", "routing": it may have an `exit`, a `confidence`, `figures`, a `contrast`, a `draft`, a `route`; with
+    "contrast" it also serves a `LogitsRequest`. "logits": it serves a `ReadRequest`. "logprobs": it serves a
+    `LogProbRequest` and a `TreeRequest`. "thoughts": a `GenerateRequest` may have a `thought`; the engine closes it and
+    goes on with the answer.
     "forks": a prompt is computed once for all its samples and for later requests that begin with it; no request
     needs that, but without it shared prefixes save nothing. `spare_rows`: a step with so many sequences takes
     little longer than with one, so that work which may be for nothing costs little; None where that is not known.

@@ -22,9 +22,11 @@ from qpdsl.executor.requests.drawing import (
     UNPROCESSED,
     Confidence,
     ConfidenceFloor,
+    Contrast,
     Drafting,
     DrawFigures,
     LogitProcessors,
+    Logits,
 )
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.routing import Arm, Routing
@@ -48,6 +50,7 @@ Feature = Literal[
     "early_exit",
     "confidence",
     "figures",
+    "contrast",
     "drafts",
     "routing",
     "logits",
@@ -73,6 +76,8 @@ CONSTRAINT_NAMES: Mapping[ConstraintKind, str] = {
 }
 # Which ids may be drawn, 32 to a word, lowest bit first: int32 [B, ⌈V/32⌉].
 Bits: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
+# What a request reads at a position: some numbers, or the logits of all ids.
+Values: TypeAlias = "tuple[float, ...] | Logits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +206,12 @@ class GenerateRequest:
     the clock of `time.perf_counter`, None for since the request came (see `latencies.py`). `watch` and `mask` make a
     fresh `Watch` and `Mask` for each sample; `watch` is given the sample's number. With an `exit`, tokens may be drawn
     before the model's last layer. With a `confidence`, a sample ends before the first token that does not stand by it.
-    With a `rank`, the first token of sample i is the one of rank `rank` + i, from 0, and only the others are drawn.
-    With a `floor`, it ends with the token that falls under it, unless the model ends it there.
-    `priority`: see `Priority`. With `cached`, the request may use what the engine computed for others, and they may use
-    what is computed for it. With `lead`, the first sample goes alone until it has its first token or has ended, so that
-    a server's cache has the prompt when the others come; it changes no token.
+    With a `contrast`, which is of one place, each sample has one token. With a `rank`, the first token of sample i is
+    the one of rank `rank` + i, from 0, and only the others are drawn. With a `floor`, it ends with the token that falls
+    under it, unless the model ends it there. `priority`: see `Priority`. With `cached`, the request may use what the
+    engine computed for others, and they may use what is computed for it. With `lead`, the first sample goes alone until
+    it has its first token or has ended, so that a server's cache has the prompt when the others come; it changes no
+    token.
 
     How the steps are carried out changes no token: with `jump`, ids that the mask forces are taken without asking the
     model; with `sparse`, the head computes the ids that the mask allows alone, where they are few; `draft` proposes
@@ -241,6 +247,7 @@ class GenerateRequest:
     logprobs: bool = True
     figures: bool = False
     floor: ConfidenceFloor | None = None
+    contrast: Contrast | None = None
     rank: int | None = None
     constraint: SampleConstraint | None = None
     stops: tuple[str, ...] = ()
@@ -261,6 +268,8 @@ class GenerateRequest:
             raise ValueError("nothing is told of a draw that may leave the model early")
         if self.floor is not None and not self.figures:
             raise ValueError("a floor goes by the figures of the draws")
+        if self.contrast is not None and (self.max_tokens > 1 or self.exit is not None or self.draft is not None):
+            raise ValueError("a contrast is of one place, which all layers come to")
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -307,6 +316,7 @@ class GenerateRequest:
             "early_exit": self.exit is not None,
             "confidence": self.confidence is not None,
             "figures": self.figures,
+            "contrast": self.contrast is not None,
             "thoughts": self.thought is not None,
             "drafts": self.draft is not None,
             "routing": self.route is not None or (self.exit is not None and self.exit.route is not None),
@@ -349,8 +359,13 @@ class _ReadOnly:
 
     @property
     def ids(self) -> tuple[int, ...] | None:
-        """The ids whose logits are read at each position, None where log-probabilities are."""
+        """The ids whose logits are read at each position, None where log-probabilities are, or all logits."""
         return None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the logits of all ids are read."""
+        return False
 
     @property
     def exit(self) -> None:
@@ -378,9 +393,39 @@ class ReadRequest(_ReadOnly):
         """At any of its positions, the ids that are read, for each value."""
         return tuple((id,) for id in self.ids)
 
-    def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
+    def completion(self, values: Sequence[Values], cached: int) -> Completion:
         """The answer, from the logits of `ids` at each position."""
-        return Completion(logits=tuple(values), cached=cached)
+        return Completion(logits=tuple(map(tuple, values)), cached=cached)
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsRequest(_ReadOnly):
+    """Reads the logits of all ids after `tokens`."""
+
+    tokens: tuple[int, ...]
+
+    @property
+    def positions(self) -> range:
+        """The last token."""
+        return range(len(self.tokens) - 1, len(self.tokens))
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        return frozenset({"contrast"})
+
+    @property
+    def whole(self) -> bool:
+        return True
+
+    def read_ids(self, place: int) -> tuple[tuple[int, ...], ...]:
+        """Raises TypeError: of all ids there is no list."""
+        raise TypeError("the logits of all ids are read as a whole")
+
+    def completion(self, values: Sequence[Values], cached: int) -> Completion:
+        """The answer, from the logits."""
+        (row,) = values
+        assert not isinstance(row, tuple)
+        return Completion(whole=row, cached=cached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +458,7 @@ class LogProbRequest(_ReadOnly):
         """At this one of its positions, the ids whose summed probability is read, for each value."""
         return ((self.targets[place],) if place < len(self.targets) else self.end,)
 
-    def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
+    def completion(self, values: Sequence[Values], cached: int) -> Completion:
         """The answer, from the one log-probability at each position."""
         return Completion(logprobs=tuple(value for (value,) in values), cached=cached)
 
@@ -477,13 +522,13 @@ class TreeRequest(_ReadOnly):
         """At this one of its positions, the ids whose summed probability is read, for each value."""
         return self._reads[place]
 
-    def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
+    def completion(self, values: Sequence[Values], cached: int) -> Completion:
         """The answer, from the values at each position."""
         return Completion(logprobs=tuple(values[row][place] for row, place in self._places), cached=cached)
 
 
-ReadingRequest = ReadRequest | LogProbRequest | TreeRequest
-Request = GenerateRequest | ReadRequest | LogProbRequest | TreeRequest
+ReadingRequest = ReadRequest | LogitsRequest | LogProbRequest | TreeRequest
+Request = GenerateRequest | ReadingRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,9 +630,10 @@ class Completion:
     """The answer to one request.
 
     A `GenerateRequest` fills `samples`, in the order of its keys; a `ReadRequest` fills `logits`, one tuple of len(ids)
-    floats a position; a `LogProbRequest` fills `logprobs`, one a position; a `TreeRequest` fills them for its branches
-    one after the other, each as a `LogProbRequest` of it would. `cached` counts prompt tokens whose KV was found in the
-    prefix cache. `calls`: what it took, where a server elsewhere gave it.
+    floats a position; a `LogitsRequest` fills `whole`; a `LogProbRequest` fills `logprobs`, one a position; a
+    `TreeRequest` fills them for its branches one after the other, each as a `LogProbRequest` of it would. `cached`
+    counts prompt tokens whose KV was found in the prefix cache. `calls`: what it took, where a server elsewhere gave
+    it.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -595,3 +641,4 @@ class Completion:
     logprobs: tuple[float, ...] = ()
     cached: int = 0
     calls: Calls | None = None
+    whole: Logits | None = field(default=None, compare=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Calls, Completion, Request, Sample
+from qpdsl.executor.requests.request import Calls, Completion, Request, Sample, Values
 
 
 class ForwardSeconds(Protocol):
@@ -120,7 +120,7 @@ class Ticket:
             samples = tuple(self._samples[index] for index in range(self.request.samples))
             self._resolve(Completion(samples=samples, cached=cached, calls=self._calls))
 
-    def finish_read(self, values: Sequence[tuple[float, ...]], cached: int) -> None:
+    def finish_read(self, values: Sequence[Values], cached: int) -> None:
         """Engine side: a request that reads has `values` at each of its positions."""
         request = self.request.reading
         assert request is not None

@@ -30,6 +30,8 @@ def features_of(node: PhysicalOp) -> Iterator[tuple[str, frozenset[Feature]]]:
             yield op.model.name, _generate_features(op, strategy)
             if isinstance(op.via, ops.Filter):
                 yield op.via.model.name, _generate_features(op, strategy) - {"logprobs"} | {"confidence"}
+            elif isinstance(op.via, ops.Contrast):
+                yield op.via.model.name, frozenset({"contrast"})
             if strategy.decode.draft == "model" and op.draft is not None and op.draft.model is not None:
                 yield op.draft.model, frozenset({"sampling"})
         case ops.Judge(reduce="expected") | ops.Prob() | ops.Tournament() as op, _:
@@ -51,8 +53,9 @@ def _generate_features(op: ops.Generate, strategy: GenerateStrategy) -> frozense
         "seeds": op.temperature is not None and (temperature is None or evaluate(temperature, {}) != 0),
         "routing": decode.routed,
         "figures": strategy.figures,
+        "contrast": isinstance(op.via, ops.Contrast),
         # The large model tells the log-probabilities of what the small one has drawn.
-        "logprobs": decode.filter != "none" and strategy.logprobs,
+        "logprobs": isinstance(op.via, ops.Filter) and strategy.logprobs,
     }
     if decode.masked and op.constraint is not None:
         needed[op.constraint.kind] = True

@@ -40,13 +40,15 @@ class SampleSource:
         """None where it cannot be told what the samples depend on, or the request wants no part in what others drew.
 
         It cannot be told of a watch or a mask that does not say what it stands for, nor of early exits that a router
-        decides, which learns. Samples whose first tokens are of other ranks are others under any key.
+        decides, which learns. Samples whose first tokens are of other ranks are others under any key. Nobody asks twice
+        for a token that is contrasted with the same logits.
         """
         unknown = (
             (request.watch is not None and request.ended_by is None)
             or (request.mask is not None and request.constraint is None)
             or (request.exit is not None and request.exit.route is not None)
             or request.rank is not None
+            or request.contrast is not None
         )
         if unknown or not request.cached:
             return None

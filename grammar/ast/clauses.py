@@ -181,7 +181,45 @@ class Amortized(Node):
         return present(margin=self.margin, layer=self.layer, rerank=self.rerank, certify=self.certify)
 
 
-Via = Filter | Amortized
+# Where the program does not say: α of Li et al., 2022, β of O'Brien and Lewis, 2023.
+USUAL_ALPHA = 0.1
+USUAL_BETA = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast(Node):
+    """Contrastive decoding, `via contrast(MODEL, ALPHA, beta=)`: what sets the model apart from a smaller one is drawn.
+
+    Only tokens of at least `alpha` times the probability of the likeliest one may come, and the logits of these are
+    (1 + `beta`) times the model's minus `beta` times the smaller one's.
+    """
+
+    word: typing.ClassVar[str] = "contrast"
+
+    model: ModelRef = field(metadata=is_a("model"))
+    alpha: Expr | None = field(
+        default=None,
+        metadata=is_number("", Range("float", 0, 1), "alpha", reads="option", place="the alpha of `contrast`"),
+    )
+    beta: Expr | None = field(
+        default=None,
+        metadata=is_number("beta=", Range("float", 0, 100), "beta", reads="option", place="`beta` of `contrast`"),
+    )
+
+    @property
+    def options(self) -> tuple[tuple[str, Expr], ...]:
+        """What may differ from row to row, by name; these are all its numbers."""
+        return self.numbers
+
+    @property
+    def numbers(self) -> tuple[tuple[str, Expr], ...]:
+        """The arguments that are numbers and given, by name, in the order of the form."""
+        return present(alpha=self.alpha, beta=self.beta)
+
+
+# By two models, which have the same tokens; and all ways.
+Paired = Filter | Contrast
+Via = Paired | Amortized
 
 
 # The tokens of a group of confidence, where the program does not say.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, get_args
 
-from qpdsl.grammar.ast.clauses import Constraint, Draft, DraftClause, Filter, ModelRef, Target, Until, Via
+from qpdsl.grammar.ast.clauses import Constraint, Contrast, Draft, DraftClause, ModelRef, Paired, Target, Until, Via
 from qpdsl.grammar.ast.expressions import Expr, ListLiteral, Name, Regex, Template, present
 from qpdsl.grammar.ast.node import Node
 from qpdsl.grammar.ast.stage import (
@@ -219,15 +219,15 @@ class Generate(Stage):
 
     def _check(self) -> None:
         require(self.like in (None, "search_and_learn"), f"there are no conventions of `{self.like}`")
-        filters = isinstance(self.via, Filter)
+        paired = isinstance(self.via, Paired)
         require(self.first_tokens == "drawn" or not (self.constraint or self.via), "likeliest tokens are the model's")
         require(not (self.holds_text and self.constraint), "a text is held to a form, or free but for some texts")
         chooses = self.constraint is not None and self.constraint.kind == "choice"
-        require(not filters or not chooses, "a `generate` that filters draws tokens, it does not choose")
+        require(not paired or not chooses, "a `generate` of two models draws tokens, it does not choose")
         drafts = self.draft is not None and self.draft.method != "none"
-        require(not drafts or not (filters or chooses), "a `generate` that filters or chooses takes no drafts")
-        told = self.via is None and not chooses
-        require(self.until is None or told, "a confidence is that of tokens which one model draws")
+        require(not drafts or not (paired or chooses), "a `generate` of two models, or that chooses, takes no drafts")
+        told = (self.via is None or isinstance(self.via, Contrast)) and not chooses
+        require(self.until is None or told, "a confidence is that of tokens which come from one distribution")
 
     @property
     def options(self) -> tuple[tuple[str, Expr], ...]:
@@ -236,7 +236,7 @@ class Generate(Stage):
             (name, getattr(self, name)) for name, part in parts(type(self)) if part.is_option and part.kind == "value"
         )
         own = present(**{name: self._stop_texts if name == "stop" else value for name, value in given})
-        clauses = [clause for clause in (self.via, self.until) if isinstance(clause, Filter | Until)]
+        clauses = [clause for clause in (self.via, self.until) if isinstance(clause, Paired | Until)]
         return (*own, *(option for clause in clauses for option in clause.options))
 
     @property

@@ -144,9 +144,12 @@ class FormBuilder(OptionBuilder):
         return None
 
     def via_of(self, form: Form) -> ast.Via | None:
-        """`filter(MODEL, THRESHOLD, …)`, or an early exit."""
+        """`filter(MODEL, THRESHOLD, …)`, `contrast(MODEL, ALPHA, …)`, or an early exit."""
         if form.name == ast.Filter.word:
             return self._filter(form)
+        if form.name == ast.Contrast.word:
+            found = self.form_fields(form, ast.Contrast, VIAS[form.name].usage)
+            return None if found is None else ast.Contrast(**found, span=form.span)
         if form.name == ast.Amortized.word:
             return self._early_exit(form)
         self.report_unknown_form(form.name, "way to decode", tuple(VIAS), CLAUSE_FORMS["via"])

@@ -298,7 +298,7 @@ def _part(part: ast.Role, value: Any, values: Values) -> str:
             return f"{role}={format_expr(content)}"
         case _, ast.Argument(name=key, value=given):
             return format_expr(given) if key is None else f"{key}={format_expr(given)}"
-        case _, ast.Filter() | ast.Amortized():
+        case _, ast.Filter() | ast.Contrast() | ast.Amortized():
             return format_via(value, values)
         case _, ast.DraftClause() | ast.Draft():
             return format_draft(value)

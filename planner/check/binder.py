@@ -254,7 +254,7 @@ class Binder:
 
     def needs_draws(self, stage: ast.Generate, message: str, span: Span, help: str) -> bool:
         """Whether each token of a text is drawn from one distribution; where it is not, that is reported."""
-        clause: ast.Node | None = stage.via
+        clause: ast.Node | None = None if isinstance(stage.via, ast.Contrast) else stage.via
         what = "its tokens come from more than one distribution"
         if isinstance(stage.target, ast.ChoiceTarget | ast.OptionsTarget):
             clause, what = stage.target, "an option is chosen as a whole"

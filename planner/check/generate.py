@@ -161,8 +161,8 @@ def _size(clause: ast.DraftClause) -> tuple[int, int]:
 
 def _hindrance(stage: ast.Generate) -> tuple[str, ast.Node] | None:
     """The clause that leaves no room for drafts, in words and as it stands."""
-    if isinstance(stage.via, ast.Filter):
-        return "`via filter`", stage.via
+    if isinstance(stage.via, ast.Paired):
+        return f"`via {stage.via.word}`", stage.via
     if isinstance(stage.target, ast.ChoiceTarget | ast.OptionsTarget):
         return "`as choice`", stage.target
     return None
@@ -348,12 +348,15 @@ def _via(binder: Binder, stage: ast.Generate, model: str) -> ast.Via | None:
     chooses = isinstance(stage.target, ast.ChoiceTarget | ast.OptionsTarget)
     if chooses:
         assert stage.target is not None
-        message = "`via filter` cannot stand beside `as choice`"
+        message = f"`via {via.word}` cannot stand beside `as choice`"
         notes = ("a choice draws no tokens: the probabilities of whole options decide it",)
         why = (Label(stage.target.span, "one of these is chosen"),)
         binder.scope.error("QP401", message, via.span, "leave one of them out", secondary=why, notes=notes)
     if is_same_model(binder, small.name, model):
-        message = f"`{small.name}` filters for itself: every token is its own"
+        nothing = "filters for itself: every token is its own"
+        if isinstance(via, ast.Contrast):
+            nothing = "is contrasted with itself: nothing sets it apart, and only `min_p` would be left"
+        message = f"`{small.name}` {nothing}"
         binder.warn(Diagnostic("QP402", message, via.model.span, "name a smaller model"))
     return None if chooses else replace(via, model=small)
 

@@ -101,7 +101,7 @@ class Cardinalities:
     source: str
     longest: float
     statistics: ProgramStatistics | None
-    ways: Mapping[ops.Filter | ops.Amortized, TokenCost] = field(default_factory=dict)
+    ways: Mapping[ops.Via, TokenCost] = field(default_factory=dict)
     servers: Mapping[str, ServerTimes] = field(default_factory=dict)
 
 

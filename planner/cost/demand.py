@@ -140,7 +140,7 @@ def _generate(
         node.id, model, prompt, prompt - computed, sampled, steps, card.runs, distinct / runs, kept_tokens, distinct,
         context,
     )  # fmt: skip
-    if not isinstance(op.via, ops.Filter):
+    if not isinstance(op.via, ops.Paired):
         if cost.large != 1.0:
             demand = replace(demand, sampled=sampled * cost.large, steps=steps * cost.large)
         return _drafted(demand, op, strategy.decode, card, models)

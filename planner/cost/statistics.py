@@ -325,7 +325,7 @@ def _operators(plan: PhysicalPlan, without: Container[str]) -> Iterator[object]:
         if digested is None and op.rows != "count":
             continue
         digested = digested or tuple((name, name) for name, _ in ast.parts(type(op)))
-        if isinstance(op, ops.Generate) and node.id in without:
+        if isinstance(op, ops.Generate) and node.id in without and not isinstance(op.via, ops.Contrast):
             op = replace(op, via=None)
         yield (
             op.operator,
@@ -344,10 +344,10 @@ def _printed(op: ops.Operator, name: str) -> str:
         name in roles and roles[name].kind != "value" and isinstance(value, ast.Name)
     ):
         return repr(value.name if isinstance(value, ast.ModelRef) else value.id)
-    if isinstance(value, ast.Filter):
+    if isinstance(value, ast.Paired):
         own = ((part.name, getattr(value, part.name)) for part in fields(value) if part.repr)
         inside = (f"{key}={(one.name if isinstance(one, ast.ModelRef) else one)!r}" for key, one in own)
-        return f"Filter({', '.join(inside)})"
+        return f"{type(value).__name__}({', '.join(inside)})"
     return repr(value)
 
 
@@ -487,8 +487,10 @@ class WayLoss:
         )
 
 
-def way_key(via: ops.Filter | ops.Amortized, plan: PhysicalPlan, threshold: float | None = None) -> str | None:
+def way_key(via: ops.Via, plan: PhysicalPlan, threshold: float | None = None) -> str | None:
     """Names a way to decode, by what its clause comes to; None for a filter whose threshold moves or differs.
+
+    None too for a contrast, which is what a program asks for, and no way to come to it.
 
     `threshold`: that of a filter, in the place of its own. The small model is named by its id.
     """
@@ -501,7 +503,7 @@ def way_key(via: ops.Filter | ops.Amortized, plan: PhysicalPlan, threshold: floa
     if isinstance(via, ops.Amortized):
         numbers = (number(expr) for expr in (via.margin, via.layer, via.rerank, via.certify))
         return f"{via.word} {' '.join(numbers)} {via.head or '-'}"
-    if value_ahead(via.threshold, values) is None:
+    if isinstance(via, ops.Contrast) or value_ahead(via.threshold, values) is None:
         return None
     kept = number(via.threshold) if threshold is None else f"{threshold:g}"
     return f"{via.word} {plan.models.get(via.model.name, via.model.name)} {via.by} {kept}"

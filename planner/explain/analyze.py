@@ -246,6 +246,9 @@ class Analysis:
             yield f"{actual.count('draws') / rounds:.2f} tokens a round"
         yield from _exits(actual)
         yield from _filtered(actual)
+        if contrasted := actual.count("contrast_draws"):
+            alone = per_cent(actual.count("contrast_alone") / contrasted)
+            yield f"{plural(contrasted, 'token')} contrasted, {alone} with one plausible id"
         if shadowed := actual.count("shadowed"):
             yield shadow_words(shadowed, actual.count("differed"))
 
@@ -306,6 +309,8 @@ class Analysis:
                 measured["exits"] = {name: actual.count(name) for name in names}
             elif isinstance(node.op.via, ops.Filter):
                 measured["filter"] = {name: actual.count(counted) for name, counted in _FILTERED.items()}
+            elif isinstance(node.op.via, ops.Contrast):
+                measured["contrast"] = {name: actual.count(f"contrast_{name}") for name in ("draws", "alone")}
             if actual.count("shadowed"):
                 measured["shadow"] = {name: actual.count(name) for name in ("shadowed", "differed")}
         estimated: dict[str, Any] = {"rows_out": self.estimate.rows.get(node.id)}

@@ -254,8 +254,8 @@ def permitted(plan: PhysicalPlan) -> str:
     """What the program permits its plan to change, as it says so: `within loss(0.02)`, `lossy: via filter`."""
     if plan.within.level != "lossy":
         return f"within {_within(plan)}"
-    vias = [op.op.via for op in everything(plan.ops) if isinstance(op.op, ops.Generate) and op.op.via is not None]
-    names = dict.fromkeys(via.word for via in vias)
+    vias = [op.op.via for op in everything(plan.ops) if isinstance(op.op, ops.Generate)]
+    names = dict.fromkeys(via.word for via in vias if isinstance(via, ops.Filter | ops.Amortized))
     return f"lossy: {', '.join(f'via {name}' for name in names)}"
 
 

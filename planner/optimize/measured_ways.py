@@ -39,7 +39,7 @@ class MeasuredWay:
     """
 
     model: str
-    via: ops.Filter | ops.Amortized
+    via: ops.Via
     loss: float | None
     cost: TokenCost
     words: str
@@ -177,7 +177,7 @@ class Losses:
     what share of draws changed, None where not known: for all of the program's models together.
     """
 
-    ways: Mapping[ops.Filter | ops.Amortized, MeasuredWay] = field(default_factory=dict)
+    ways: Mapping[ops.Via, MeasuredWay] = field(default_factory=dict)
     kept: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
 
     @classmethod

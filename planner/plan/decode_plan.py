@@ -5,7 +5,7 @@ A step has four parts, and each has variants (LLM-QP, section 3: a logical `Deco
     head        from hidden states to the id that is drawn
     constraint  what holds the ids to the program's constraint
     draft       what proposes tokens that one forward then checks
-    filter      which of two models decides a token
+    filter      how two models come to one token
     router      what decides, step by step, between ways that a plan permits
 
 `DecodePlan` names a variant of each part. A new variant is an entry in `VARIANTS`: where it applies, what it keeps,
@@ -127,6 +127,14 @@ def _filters(op: ops.Generate) -> bool:
     return isinstance(op.via, ops.Filter)
 
 
+def _contrasts(op: ops.Generate) -> bool:
+    return isinstance(op.via, ops.Contrast)
+
+
+def _pairs(op: ops.Generate) -> bool:
+    return isinstance(op.via, ops.Paired)
+
+
 def _chooses(op: ops.Generate) -> bool:
     return op.constraint is not None and op.constraint.kind == "choice"
 
@@ -136,13 +144,13 @@ def _is_masked(op: ops.Generate) -> bool:
 
 
 def _is_sparse(op: ops.Generate) -> bool:
-    """Where a mask leaves few ids, whose logits are the model's own: a penalty changes those of any."""
-    return _is_masked(op) and not _exits_early(op) and not op.penalties
+    """Where a mask leaves few ids, whose logits are the model's own: a penalty or a contrast changes those of any."""
+    return _is_masked(op) and not _exits_early(op) and not op.penalties and not _contrasts(op)
 
 
 def _routes(op: ops.Generate) -> bool:
     """Where the steps of one sample differ in what carries them out best."""
-    return not _chooses(op) and not _filters(op) and (_is_sparse(op) or _exits_early(op))
+    return not _chooses(op) and not _pairs(op) and (_is_sparse(op) or _exits_early(op))
 
 
 def _drafter(method: str, words: str, cost: TokenCost, *, leaves: bool = False, unasked: bool = False) -> Variant:
@@ -154,7 +162,7 @@ def _drafter(method: str, words: str, cost: TokenCost, *, leaves: bool = False, 
 
     def applies(op: ops.Generate) -> bool:
         asked = unasked if op.draft is None else op.draft.method == method
-        return asked and not _chooses(op) and not _filters(op)
+        return asked and not _chooses(op) and not _pairs(op)
 
     needs: frozenset[Feature] = frozenset({"drafts", "early_exit"} if leaves else {"drafts"})
     return Variant("draft", method, words, "exact", applies, cost, features=needs, unasked=unasked)
@@ -314,7 +322,19 @@ VARIANTS: tuple[Variant, ...] = (
             settings={"flush_rows": 16, "flush_seconds": 0.1},
         ),
     ),
-    Variant("filter", "none", "", "exact", lambda op: not _filters(op)),
+    # A token takes the logits of both models. They are read of the smaller one before the larger one draws by them,
+    # so that the engine steps each model for all rows at once.
+    Variant(
+        "filter",
+        "contrast",
+        "contrast · both models' logits",
+        "exact",
+        _contrasts,
+        TokenCost(large=1.0, small=1.0, requests=True),
+        whole=False,
+        counts=("contrast_draws", "contrast_alone"),
+    ),
+    Variant("filter", "none", "", "exact", lambda op: not _pairs(op)),
     Variant("router", "none", "", "exact", lambda op: True),
     # A policy learns which of the permitted ways is the best for what a step shows (LLM-QP, section 4).
     Variant("router", "learned", "learned router", "exact", _routes),

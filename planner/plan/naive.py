@@ -109,14 +109,15 @@ def _operators(logical: LogicalPlan, rows: _RowEstimate, prefix: str) -> tuple[P
 
 
 def _with_figures(chain: Chain) -> Chain:
-    """The operators, told of their draws what the program reads of some, where each token is drawn by one model."""
+    """The operators, told of their draws what the program reads of some, where each is from one distribution."""
     if not reads_figures(chain):
         return chain
 
     def told(node: PhysicalOp) -> PhysicalOp:
         if not isinstance(node.op, ops.Generate) or not isinstance(node.strategy, GenerateStrategy):
             return node
-        drawn = node.op.via is None and node.strategy.decode.whole
+        contrasts = isinstance(node.op.via, ops.Contrast)
+        drawn = contrasts or (node.op.via is None and node.strategy.decode.whole)
         return replace(node, strategy=replace(node.strategy, figures=drawn))
 
     return map_chain(chain, told)

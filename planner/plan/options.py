@@ -22,7 +22,7 @@ def _declared(cls: type[ast.Node]) -> Iterator[tuple[str, ast.Range]]:
 # The ranges of all numbers that stages take, by what messages call them.
 RANGES: Mapping[str, ast.Range] = {
     name: range
-    for cls in (*ast.STAGES.values(), ast.Passes, ast.DrawScore, ast.Filter, ast.Amortized)
+    for cls in (*ast.STAGES.values(), ast.Passes, ast.DrawScore, ast.Filter, ast.Contrast, ast.Amortized)
     for name, range in _declared(cls)
 }
 MAX_ARMS = 64

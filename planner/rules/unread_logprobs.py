@@ -2,7 +2,7 @@
 
 A log-probability takes the logits of all ids. Without it a head may leave out the ids that cannot win, which a copy of
 its weights in eight bits tells (`executor/kernels/llvm/head_screen.py`), and a filter's large model need not read what
-the small one wrote.
+the small one wrote. A contrast takes all logits in any case.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.reads import reads_figures, reads_logprobs
 from qpdsl.planner.plan.rule import Rule, decide, map_operators
@@ -24,9 +25,10 @@ def unread_logprobs(plan: PhysicalPlan) -> PhysicalPlan:
     def unread(node: PhysicalOp) -> PhysicalOp:
         if not isinstance(node.strategy, GenerateStrategy):
             return node
+        contrasts = isinstance(node.op, ops.Generate) and isinstance(node.op.via, ops.Contrast)
         told = replace(
             node.strategy,
-            logprobs=node.strategy.logprobs and logprobs,
+            logprobs=node.strategy.logprobs and (logprobs or contrasts),
             figures=node.strategy.figures and figures,
         )
         return decide(node, told, NAME)

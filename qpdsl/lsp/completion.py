@@ -171,7 +171,9 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
         return
     elif last == "draft":
         yield from _drafts(document)
-    elif last == "generate" or (last == "(" and before in ("filter", "judge", "prob", "likelihood", "compare")):
+    elif last == "generate" or (
+        last == "(" and before in ("filter", "contrast", "judge", "prob", "likelihood", "compare")
+    ):
         yield from _declared(document, ast.Model)
     elif last == "score" and len(point.words) == 1:
         yield from _declared(document, ast.Model)

@@ -49,7 +49,7 @@ def check_drafts(program: LogicalProgram, drafts: Sequence[str]) -> None:
         own = [op for op in generates if name in ("", op.model.name)]
         if all(op.draft is None for op in own):
             of = f" with `{name}`" if name else ""
-            why = "`via filter` and `as choice` take no drafts, and no model drafts for itself"
+            why = "`via filter`, `via contrast` and `as choice` take no drafts, and no model drafts for itself"
             raise UsageError(f"`--draft`: no stage of `{program.name}` that generates{of} can draft so", why)
 
 

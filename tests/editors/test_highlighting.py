@@ -67,7 +67,7 @@ def test_every_stage_is_a_keyword(stage: str) -> None:
         ("declaration", DECLARATIONS, "{} x"),
         ("clause", CLAUSES | set(CLAUSE_FORMS) | {"draft"}, "x {} y"),
         ("type", PARAMETER_TYPES, "x: {}"),
-        ("form", {*FUNCTIONS, "judge", "filter", "amortized", "grammar", "epsilon", "loss"}, "x {}(1)"),
+        ("form", {*FUNCTIONS, "judge", "filter", "contrast", "amortized", "grammar", "epsilon", "loss"}, "x {}(1)"),
         ("form", set(TYPE_FORMS) - set(TYPES), "x: {}(1)"),
         ("constant", {"true", "false", "none"}, "x {}"),
     ],

@@ -58,6 +58,7 @@ IDIOMS: dict[str, tuple[dict[str, Any], Any]] = {
     "greedy": (SOLVED, Number),
     "self_consistency": ({**SOLVED, "n": 4}, Number),
     "best_of_n": ({**SOLVED, "n": 4}, Solution),
+    "contrastive_decoding": ({**SOLVED, "n": 4}, Number),
     "cot_decoding": ({**SOLVED, "k": 4}, Number),
     "weighted_best_of_n": ({**SOLVED, "n": 4}, Number),
     "universal_self_consistency": (SOLVED, Solution),

@@ -19,6 +19,7 @@ from qpdsl.executor.requests.request import (
     Request,
     Sample,
     StepCounts,
+    Values,
     Watch,
 )
 from qpdsl.executor.requests.routing import Arm
@@ -164,7 +165,7 @@ class Sequence:
     published: int = 0
     node: PrefixNode | None = None
     digests: list[int] = field(default_factory=list)
-    values: list[tuple[float, ...]] = field(default_factory=list)
+    values: list[Values] = field(default_factory=list)
     proposal: Proposal | None = None
     forked: bool = False
     draws: int = 0

@@ -183,7 +183,7 @@ class PagedModel:
         features: set[Feature] = {"logits", "forks"}
         if isinstance(self.head, LogitHead):
             features |= {"sampling", "seeds", *get_args(ConstraintKind)}
-            features |= {"confidence", "figures", "logprobs", "drafts"}
+            features |= {"confidence", "figures", "contrast", "logprobs", "drafts"}
             features |= {"early_exit"} if self._stack.depth > 1 else set()
             features |= {"routing"} if not self.kernels and self.panel_head is not None else set()
         return Capabilities(frozenset(features), _SPARE_ROWS if self.device == "cpu" else None)

@@ -11,7 +11,7 @@ import numpy as np
 
 from qpdsl.executor.engine.memory.sequence import Sequence
 from qpdsl.executor.engine.step.adjustments import Adjustment
-from qpdsl.executor.requests.drawing import ConfidenceMeasure
+from qpdsl.executor.requests.drawing import ConfidenceMeasure, Contrast
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import Bits, SamplingParams
 from qpdsl.executor.requests.routing import Routing
@@ -25,7 +25,8 @@ class Draw(NamedTuple):
     the mask allows. `exit` and `route`: as in a `GenerateRequest`. `confidence`: what is to be told of how sure the
     model was, None for nothing. `screened`: whether the head may leave out ids that cannot win, since nobody reads the
     log-probability. `figures`: whether `DrawFigures` of it are told. `adjustment`: what the row's own tokens do to its
-    logits. `rank`: of an id that is not drawn, but is the one of this rank, from 0.
+    logits. `contrast`: what they are contrasted with. `rank`: of an id that is not drawn, but is the one of this rank,
+    from 0.
     """
 
     row: int
@@ -40,6 +41,7 @@ class Draw(NamedTuple):
     screened: bool = False
     figures: bool = False
     adjustment: Adjustment | None = None
+    contrast: Contrast | None = None
     rank: int | None = None
 
 

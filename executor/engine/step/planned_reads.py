@@ -38,13 +38,16 @@ def plan_reads(
 ) -> Callable[[], list[torch.Tensor]]:
     """What reads once the parcel was sent: for each reading [N, K], a row for each of its hidden states.
 
-    Values after the last that a position has repeat its first. `gather` gives the logits [N, K] of hidden states [N, d]
-    and ids int64 [K], `logits` those of all ids.
+    K is the number of all ids where all logits are read. Values after the last that a position has repeat its first.
+    `gather` gives the logits [N, K] of hidden states [N, d] and ids int64 [K], `logits` those of all ids.
     """
     by_ids: dict[tuple[int, ...], list[int]] = {}
     others: list[int] = []
+    whole: list[int] = []
     for index, reading in enumerate(readings):
-        if (ids := reading.request.ids) is not None:
+        if reading.request.whole:
+            whole.append(index)
+        elif (ids := reading.request.ids) is not None:
             by_ids.setdefault(ids, []).append(index)
         else:
             others.append(index)
@@ -52,6 +55,8 @@ def plan_reads(
         (members, _plan_values([readings[index].hidden for index in members], ids, parcel, gather))
         for ids, members in by_ids.items()
     ]
+    if whole:
+        plans.append((whole, lambda: _whole([readings[index].hidden for index in whole], logits)))
     if others:
         plans.append((others, _plan_logprobs([readings[index] for index in others], parcel, logits)))
 
@@ -62,6 +67,12 @@ def plan_reads(
         return [tables[index] for index in range(len(readings))]
 
     return read
+
+
+def _whole(parts: list[torch.Tensor], logits: Callable[[torch.Tensor], torch.Tensor]) -> Iterable[torch.Tensor]:
+    """All logits [N, V] at each of the parts [N, d]."""
+    rows = joined_rows([logits(piece) for piece in torch.split(joined_rows(parts), _ROWS_AT_ONCE)])
+    return torch.split(rows, [len(part) for part in parts])
 
 
 def _plan_values(

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from qpdsl.executor.engine.batch.staging import Numbers, Parcel, Staging, brought_back
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step.adjustments import adjusted, columns_of
+from qpdsl.executor.engine.step.contrast import contrast_arrays, contrasted
 from qpdsl.executor.engine.step.device_head import DeviceHead, lines_of
 from qpdsl.executor.engine.step.draws import Draw, Masks, drawn_by
 from qpdsl.executor.engine.step.planned_reads import PendingRead, confidences_of, figures_of, joined_rows, plan_reads
@@ -24,6 +25,7 @@ from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, DeviceSampler, Samp
 from qpdsl.executor.engine.step.token_head import HeadDraws, TokenHead
 from qpdsl.executor.kernels.plain.head_twins import allowed
 from qpdsl.executor.requests.drawing import DrawFigures
+from qpdsl.executor.requests.request import Values
 
 
 class HostTokens(NamedTuple):
@@ -43,7 +45,7 @@ class Results(NamedTuple):
     """`tokens`: one for each draw. `values`: for each reading, what it reads at each of its positions."""
 
     tokens: HostTokens
-    values: list[list[tuple[float, ...]]]
+    values: list[list[Values]]
 
 
 class Pending:
@@ -113,7 +115,7 @@ class Readout:
         tables = reads()
         sampled = None if drawn is None else drawn()
         if not self.asynchronous:
-            results = Results(_on_host(draws, sampled), [_positions(table.double()) for table in tables])
+            results = Results(_on_host(draws, sampled), _values(readings, tables))
             return Pending(lambda: results)
         columns = [] if sampled is None else list(sampled)
         there = [column is not None for column in columns]
@@ -124,7 +126,7 @@ class Readout:
             found = back()
             rest = iter(found[first:])
             host = [next(rest) if brought else None for brought in there]
-            return Results(_on_host(draws, _of_columns(host)), [_positions(table.double()) for table in found[:first]])
+            return Results(_on_host(draws, _of_columns(host)), _values(readings, found[:first]))
 
         return Pending(finished)
 
@@ -132,8 +134,8 @@ class Readout:
         """One token for each draw; see `start`."""
         return self.start(hidden, draws, masks, []).wait().tokens
 
-    def read(self, readings: list[PendingRead]) -> list[list[tuple[float, ...]]]:
-        """For each reading, what it reads at each of its positions: the logits of its ids, or log-probabilities."""
+    def read(self, readings: list[PendingRead]) -> list[list[Values]]:
+        """For each reading, what it reads at each of its positions: logits of all or its ids, or log-probabilities."""
         return self.start(None, [], None, readings).wait().values
 
     def with_margins(
@@ -225,15 +227,20 @@ class Readout:
         confidences = not all(map(_by_probability, draws))
         ranked = [(index, draw.rank) for index, draw in enumerate(draws) if draw.rank is not None]
         margins = parcel.add([np.array([draw.confidence == "margin" for draw in draws])] if confidences else [])
+        contrasts = parcel.add(contrast_arrays(draws, self._model.head.width))
 
         def drawn() -> SampledTokens:
-            logits = planned.logits()
+            logits, near = planned.logits(), None
+            if arrays := contrasts():
+                logits, near = contrasted(planned.masked(logits), arrays)
             if by_kernel is not None:
                 sampled = by_kernel(logits, planned.mask())
             if by_kernel is None or figures or confidences or ranked:
                 logits = planned.masked(logits)
             if by_kernel is None:
                 sampled = self.drawn(logits, draws)
+            if near is not None:
+                sampled = sampled._replace(near_ties=sampled.near_ties | near)
             for index, rank in ranked:
                 sampled = _with_rank(sampled, logits[index], index, rank)
             if figures:
@@ -258,9 +265,10 @@ class Readout:
         if masks is not None and any(draw.allowed >= 0 for draw in draws):
             arrays = lines_of(np.array([draw.allowed for draw in draws]), masks.bits)
         adjustments = [draw.adjustment for draw in draws]
-        if all(own is None for own in adjustments):
+        adjusts = any(own is not None for own in adjustments)
+        if not adjusts and all(draw.contrast is None for draw in draws):
             return _LogitRows(places, self._logits, hidden, selected, parcel.add(arrays))
-        columns = parcel.add(columns_of(adjustments))
+        columns = parcel.add(columns_of(adjustments) if adjusts else [])
         return _LogitRows([*range(len(draws))], self._logits, hidden, selected, parcel.add(arrays), columns)
 
     def _gather(self, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -282,8 +290,8 @@ class _LogitRows(NamedTuple):
     """Logits that are still to be computed. `places`: which of them each draw reads.
 
     `selected`: the hidden states to compute them of and the places, nothing where those are all, in order. `lines`:
-    bits and lines of the masks, nothing where none is masked. `changed`: see `columns_of`; None where no logits are,
-    else there is a row of them for each draw.
+    bits and lines of the masks, nothing where none is masked. `changed`: see `columns_of`; None where each draw's
+    logits stay as they are, else there is a row of them for each draw.
     """
 
     places: list[int]
@@ -299,7 +307,8 @@ class _LogitRows(NamedTuple):
         logits = self.compute(self.hidden.index_select(0, chosen[0]) if chosen else self.hidden)
         if self.changed is None:
             return logits
-        return adjusted(logits.index_select(0, chosen[1]) if chosen else logits, self.changed())
+        logits, columns = logits.index_select(0, chosen[1]) if chosen else logits, self.changed()
+        return adjusted(logits, columns) if columns else logits
 
     def mask(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Bits and lines."""
@@ -314,9 +323,12 @@ class _LogitRows(NamedTuple):
         return logits if mask is None else logits.masked_fill(~allowed(*mask, 0, logits.shape[-1]), float("-inf"))
 
 
-def _positions(table: torch.Tensor) -> list[tuple[float, ...]]:
-    """The rows of a table float64 [N, K] on the host."""
-    return [tuple(row) for row in table.tolist()]
+def _values(readings: Sequence[PendingRead], tables: Sequence[torch.Tensor]) -> list[list[Values]]:
+    """What each reading reads at each of its positions: the rows of its table [N, K] on the host."""
+    return [
+        [*table.numpy()] if reading.request.whole else [tuple(row) for row in table.double().tolist()]
+        for reading, table in zip(readings, tables, strict=True)
+    ]
 
 
 def _of_columns(columns: list[torch.Tensor | None]) -> SampledTokens | None:
@@ -345,7 +357,7 @@ def _needs_logits(draw: Draw) -> bool:
     So does one whose logits are changed: what screens ids, or reads those of a mask alone, goes by the model's own.
     """
     filtered = draw.params.filtered and not draw.params.greedy
-    changed = draw.adjustment is not None or draw.rank is not None
+    changed = draw.adjustment is not None or draw.contrast is not None or draw.rank is not None
     return draw.figures or draw.confidence == "entropy" or filtered or changed
 
 

@@ -21,7 +21,7 @@ from qpdsl.executor.text.context import Context, encode, encode_after, read_besi
 from qpdsl.executor.text.detokenizer import Detokenizer
 from qpdsl.executor.text.stop import Stops, StopWatch
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
-from qpdsl.grammar.ast import USUAL_WINDOW
+from qpdsl.grammar.ast import USUAL_ALPHA, USUAL_BETA, USUAL_WINDOW
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value, format_value
@@ -35,7 +35,10 @@ _FINISHED = ("eos", "context", "until", "thought")
 
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
-    """The options of a `generate` stage, evaluated for one row; `threshold` and `share` are those of its filter."""
+    """The options of a `generate` stage, evaluated for one row.
+
+    `threshold` and `share` are those of its filter, `alpha` and `beta` those of its contrast.
+    """
 
     count: int
     params: SamplingParams
@@ -45,6 +48,8 @@ class GenerateOptions:
     floor: ConfidenceFloor | None
     threshold: float | None
     share: float | None
+    alpha: float
+    beta: float
 
     @classmethod
     def of(cls, values: Mapping[str, Value], op: ops.Generate, model: TextModel) -> GenerateOptions:
@@ -75,7 +80,9 @@ class GenerateOptions:
         if isinstance(bar, int | float):
             floor = ConfidenceFloor(int(given.get("window", USUAL_WINDOW)), float(bar), SCORE_DIGITS)
         most = None if bound is None else int(bound)
-        return cls(int(given["n"]), params, stops, most, think, floor, given.get("threshold"), given.get("share"))
+        filtered = given.get("threshold"), given.get("share")
+        contrast = given.get("alpha", USUAL_ALPHA), given.get("beta", USUAL_BETA)
+        return cls(int(given["n"]), params, stops, most, think, floor, *filtered, *contrast)
 
 
 def _texts(name: str, value: Value) -> tuple[str, ...]:
@@ -150,7 +157,7 @@ class Continuation:
         think = options.think
         turn = turn_of(op, row, model, think)
         prompt = _context(row, model, instance, turn.state.switch) + turn.earlier
-        models = [model, instance.services.models[op.via.model.name]] if isinstance(op.via, ops.Filter) else [model]
+        models = [model, instance.services.models[op.via.model.name]] if isinstance(op.via, ops.Paired) else [model]
         room = min(one.max_positions for one in models) - len(prompt)
         assert row.context is not None
         if room <= 0 and (row.generated.text or row.generated.sampled or row.context.grown):

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,16 +28,15 @@ from functools import partial
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.drawing import Confidence, ConfidenceMeasure
 from qpdsl.executor.requests.engine import Engine
-from qpdsl.executor.requests.request import Finish, GenerateRequest, LogProbRequest, Mask, Sample
+from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, Mask, Sample
 from qpdsl.executor.requests.shadow import shadowed
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.generate.continuation import Continuation
+from qpdsl.executor.runtime.generate.piecewise import PiecewiseSample, begun
 from qpdsl.executor.runtime.generate.sampling import Sampling
-from qpdsl.executor.runtime.generate.thought import ThoughtWatch
 from qpdsl.executor.runtime.instance.instance import Usage
 from qpdsl.executor.runtime.instance.request_cache import Flush, RequestCache
 from qpdsl.executor.runtime.instance.row_tasks import together
-from qpdsl.executor.text.stop import StopWatch
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.ops import THRESHOLDS
 
@@ -62,50 +60,16 @@ async def cached_filter_samples(sampling: Sampling, continuations: list[Continua
 
 
 @dataclass(eq=False, slots=True)
-class _Sample:
-    """A sample that two models write: what stands of it, and why it ended, None while it goes on.
+class _Sample(PiecewiseSample):
+    """One that two models write.
 
     `confidence`: what the small model's next token is held to. `called`: whether the large model drew any of it.
-    `large`: the places of tokens that the large one drew. `since`: from when it waits for its next token, on the clock
-    of `time.perf_counter`.
+    `large`: the places of tokens that the large one drew.
     """
 
-    continuation: Continuation
-    key: int
-    confidence: Confidence
-    watch: StopWatch | ThoughtWatch | None
-    masks: Callable[[], Mask] | None
-    mask: Mask | None
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    near_ties: int = 0
-    finish: Finish | None = None
+    confidence: Confidence = field(kw_only=True)
     called: bool = False
     large: set[int] = field(default_factory=set)
-    since: float = field(default_factory=time.perf_counter)
-
-    @property
-    def text(self) -> tuple[int, ...]:
-        """Its prompt and what stands."""
-        return self.continuation.prompt + self.tokens
-
-    @property
-    def room(self) -> int:
-        """How many tokens may follow."""
-        return self.continuation.limit - len(self.tokens)
-
-    def take(self, piece: Sample) -> None:
-        """Goes on by what a model drew."""
-        self.since = time.perf_counter() if piece.tokens else self.since
-        self.tokens += piece.tokens
-        self.logprobs += piece.logprobs or ((piece.logprob,) if len(piece.tokens) == 1 else ())
-        self.near_ties += piece.near_ties
-        self.confidence = piece.confidence or self.confidence
-        if piece.finish != "unsure" and (piece.finish != "length" or self.room <= 0):
-            self.finish = piece.finish
-        elif self.mask is not None:
-            for token in piece.tokens:
-                self.mask.push(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,34 +106,17 @@ class _Filtering:
 
     def samples(self, continuation: Continuation) -> list[_Sample]:
         """The distinct samples of a row, with nothing drawn."""
-        sampling, options = self.sampling, continuation.options
+        options = continuation.options
         measure = partial(Confidence, self.by, share=options.share)
         confidence = measure() if options.threshold is None else measure(options.threshold)
-        masks = sampling.mask_of(continuation)
-        return [
-            _Sample(
-                continuation,
-                key,
-                confidence,
-                sampling.watch(continuation, index) if sampling.watched(continuation) else None,
-                masks,
-                None if masks is None else masks(),
-            )
-            for index, key in enumerate(continuation.keys[: sampling.distinct(continuation)])
-        ]
+        return [_Sample(*own, confidence=confidence) for own in begun(self.sampling, continuation)]
 
     def drawn(self, row: list[_Sample]) -> tuple[Sample, ...]:
         """All samples of a row, of which the distinct ones have ended; they are counted."""
         counts = self.usage.counts
         counts["filter_samples"] += len(row)
         counts["filter_alone"] += sum(not sample.called for sample in row)
-        samples: list[Sample] = []
-        for sample in row:
-            assert sample.finish is not None
-            logprob = sum(sample.logprobs)
-            near_ties, watch = sample.near_ties, sample.watch
-            samples.append(Sample(sample.tokens, sample.finish, logprob, near_ties, watch, sample.logprobs))
-        return self.sampling.with_copies(row[0].continuation, tuple(samples))
+        return self.sampling.with_copies(row[0].continuation, tuple(sample.sample for sample in row))
 
     async def draw_tokens(self, sample: _Sample) -> None:
         """Draws a sample, with a request for each token."""
@@ -269,6 +216,7 @@ class _Filtering:
         counts, unsure = self.usage.counts, piece.finish == "unsure"
         counts["filter_draws"] += piece.steps.draws
         counts["filter_sure"] += piece.steps.draws - unsure
+        sample.confidence = piece.confidence or sample.confidence
         sample.take(piece)
         return unsure
 

@@ -14,6 +14,7 @@ from qpdsl.executor.requests.request import Sample
 from qpdsl.executor.runtime.generate.calls_ahead import cut_at_stop, taken_over
 from qpdsl.executor.runtime.generate.choice import choice_samples
 from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row, read_contexts, thought_tokens
+from qpdsl.executor.runtime.generate.contrast import contrast_samples
 from qpdsl.executor.runtime.generate.filter import cached_filter_samples, filter_samples
 from qpdsl.executor.runtime.generate.sampling import Sampling
 from qpdsl.executor.runtime.generate.thought import ThoughtWatch, between, joined, submit
@@ -31,6 +32,7 @@ SAMPLERS: Mapping[tuple[str, str], Sampler] = {
     ("constraint", "tree"): choice_samples,
     ("filter", "confidence"): filter_samples,
     ("filter", "cached"): cached_filter_samples,
+    ("filter", "contrast"): contrast_samples,
 }
 
 

@@ -135,7 +135,7 @@ def _begun(op: ops.Generate, generated: Generated, model: TextModel, marks: Thou
         state = ThoughtState(inside=inside, switch=switch)
         # A model that may leave the thought out is made to begin it where its answer could not begin by itself.
         held = op.constraint is not None or op.holds_text
-        if inside or op.only == "thought" or held or isinstance(op.via, ops.Filter):
+        if inside or op.only == "thought" or held or isinstance(op.via, ops.Paired):
             start = () if inside else marks.opening
             return Turn("thought", model.encode_said(start, generated.said), state)
         return Turn("opening", (), state)

@@ -154,6 +154,8 @@ class Usage:
       `filter_draws`: tokens that the small one drew, `filter_sure`: those of them that stood; `large_draws`: tokens
       that the large one drew, `large_tokens`: those that it computed for them, prompts and what it caught up on;
       `flush_8`: requests that went to it in a batch of eight, and so on
+    - `contrast_draws`: tokens that were drawn by the logits of two models, `contrast_alone`: those of them that had one
+      plausible id
     - `drafted`: tokens that were proposed, `accepted`: those of them that stood; `eagle_drafted`, `eagle_rounds` and
       `eagle_draws`, and so for other ways to draft: the same of that way; `would_drafted`, …: the same where nothing
       drafted, of the way that needs no other model

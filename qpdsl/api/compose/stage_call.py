@@ -280,7 +280,9 @@ class StageCall:
         if value is None:
             return None
         if not isinstance(value, targets.Via):
-            raise self.refuse(f"`via` takes `qp.filter(…)` or `qp.amortized(…)`, not {shown(value)}", span)
+            raise self.refuse(
+                f"`via` takes `qp.filter(…)`, `qp.contrast(…)` or `qp.amortized(…)`, not {shown(value)}", span
+            )
         given = value.values
         if value.form is ast.Filter:
             if (given["threshold"] is None) == (given["share"] is None):
@@ -288,7 +290,7 @@ class StageCall:
             if given["by"] not in CONFIDENCES:
                 by = shown(given["by"])
                 raise self.refuse(f"`by` of `qp.filter` is one of {listed(CONFIDENCES)}, not {by}", span)
-        elif given["margin"] is None and given["certify"] is None:
+        elif value.form is ast.Amortized and given["margin"] is None and given["certify"] is None:
             raise self.refuse("`qp.amortized` takes a margin, or `certify=` in its place", span)
         return value.form(**self._fields(value.form, given, "via", None, span), span=span)
 

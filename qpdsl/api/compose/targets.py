@@ -68,9 +68,9 @@ class NamedSchema:
 @final
 @dataclass(frozen=True, eq=False)
 class Via:
-    """A way to decode, by the values of its fields; made by `qp.filter` and `qp.amortized`."""
+    """A way to decode, by the values of its fields; made by `qp.filter`, `qp.contrast` and `qp.amortized`."""
 
-    form: type[ast.Filter | ast.Amortized]
+    form: type[ast.Via]
     values: Mapping[str, object]
 
 
@@ -230,6 +230,15 @@ def filter(
     """
     values = {"model": model, "threshold": threshold, "by": by, "share": share, "rows": rows, "wait": wait}
     return Via(ast.Filter, values)
+
+
+@naming_keywords
+def contrast(model: Model | str, alpha: float | None = None, *, beta: float | None = None) -> Via:
+    """`via=`: draw what sets the model apart from a smaller one, by their logits: (1 + beta)·large − beta·small.
+
+    Only tokens of at least `alpha` times the probability of the likeliest one may come, by default 0.1; `beta` is 0.5.
+    """
+    return Via(ast.Contrast, {"model": model, "alpha": alpha, "beta": beta})
 
 
 @naming_keywords

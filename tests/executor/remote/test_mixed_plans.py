@@ -229,6 +229,8 @@ program p(problem: text) -> float {{
         ("vllm", "generate llm as /a+/ via filter(slm, 0.9)", "only from the beginning of an answer"),
         ("silent vllm", "generate llm\n best by logprob", "does not return the log-probabilities of its text"),
         ("vllm", "generate slm via filter(llm, 0.9)", "does not report how sure it is of its tokens"),
+        ("vllm", "generate slm via contrast(llm)", "does not take or return the logits of all tokens"),
+        ("vllm", "generate llm via contrast(slm)", "does not take or return the logits of all tokens"),
     ],
 )
 def test_what_a_server_cannot_do_is_refused_before_anything_is_sent(kind: str, stages: str, words: str) -> None:

@@ -89,6 +89,7 @@ def test_the_built_in_models_have_what_the_shipped_programs_need(name: str) -> N
         ("choice", {"logprobs"}),
         ("json", {"sampling", "seeds", "json_schema"}),
         ("filter", {"sampling", "seeds", "logprobs"}),
+        ("contrast", {"sampling", "seeds", "contrast"}),
     ],
 )
 def test_what_a_plan_needs_is_known_before_it_runs(name: str, features: set[str]) -> None:

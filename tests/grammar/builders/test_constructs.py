@@ -136,6 +136,8 @@ def test_stages_of_a_search(text: str, expected: ast.Stage) -> None:
             {"via": ast.Filter(model("slm"), number(0.9), rows=name("n"), wait=number(0.5), span=AT)}),
         ("via filter(slm,\n by=entropy,\n share=s)",
          {"via": ast.Filter(model("slm"), None, "entropy", name("s"), span=AT)}),
+        ("via contrast(slm)", {"via": ast.Contrast(model("slm"), span=AT)}),
+        ("via contrast(slm, a, beta=2)", {"via": ast.Contrast(model("slm"), name("a"), number(2), span=AT)}),
         ("via amortized(0.5)", {"via": ast.Amortized(number(0.5), span=AT)}),
         ('via amortized(m, layer=12, rerank=8, head="f")',
          {"via": ast.Amortized(name("m"), number(12), number(8), "f", span=AT)}),

@@ -28,6 +28,7 @@ PLAINEST = {
     "": (DecodePlan(), "exact", "paged decode · dense head"),
     "via amortized(0.9)": (DecodePlan(head="early_exit"), "lossy", "paged decode · early exit"),
     "via filter(slm, 0.9)": (DecodePlan(filter="confidence"), "lossy", "filter · plain"),
+    "via contrast(slm)": (DecodePlan(filter="contrast"), "exact", "contrast · both models' logits"),
     'as choice("a", "b")': (DecodePlan(constraint="options"), "exact", "paged prefill · options scored"),
     "as Person": (DecodePlan(constraint="mask"), "exact", "paged decode · dense head · llguidance mask"),
 }

@@ -235,14 +235,18 @@ def test_ways_to_decode() -> None:
         rows = qp.chat(user=q)
         rows.generate(llm, via=qp.filter("zoo/counting-mini", 0.9, by="margin", rows=rows_at_once, wait=0.5), stop="x")
         rows.generate(llm, via=qp.filter("zoo/counting-mini", share=0.3), stop="x")
+        rows.generate(llm, via=qp.contrast("zoo/counting-mini", 0.1, beta=rows_at_once), stop="x")
+        rows.generate(llm, via=qp.contrast("zoo/counting-mini"), stop="x")
         rows.generate(llm, draft=qp.early_exit("heads", tokens=3))
         rows.generate(llm, until=qp.confidence(window=8) < rows_at_once + 1.5)
         rows.generate(llm, until=qp.confidence() < 4)
         return qp.col.text
 
-    assert body(p).split("\n")[1:6] == [
+    assert body(p).split("\n")[1:8] == [
         'generate llm stop="x" via filter("zoo/counting-mini", 0.9, by=margin, rows=rows_at_once, wait=0.5)',
         'generate llm stop="x" via filter("zoo/counting-mini", share=0.3)',
+        'generate llm stop="x" via contrast("zoo/counting-mini", 0.1, beta=rows_at_once)',
+        'generate llm stop="x" via contrast("zoo/counting-mini")',
         'generate llm draft early_exit("heads", tokens=3)',
         "generate llm until confidence(window=8) < rows_at_once + 1.5",
         "generate llm until confidence < 4",

@@ -7,17 +7,19 @@ import random
 from collections.abc import Callable
 from hashlib import blake2b
 
+import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from qpdsl import zoo
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.drawing import DrawFigures
+from qpdsl.executor.requests.drawing import Contrast, DrawFigures
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
     Finish,
     GenerateRequest,
+    LogitsRequest,
     LogProbRequest,
     ReadRequest,
     Request,
@@ -33,7 +35,7 @@ from qpdsl.planner.plan.physical import PhysicalPlan
 Script = Callable[[str, int], str | list[int]]
 CAPABILITIES = Capabilities(frozenset({"sampling", "seeds"}))
 ALL_CAPABILITIES = Capabilities(
-    CAPABILITIES.features | {"logits", "logprobs", "json_schema", "regex", "grammar", "choice", "figures"}
+    CAPABILITIES.features | {"logits", "logprobs", "json_schema", "regex", "grammar", "choice", "figures", "contrast"}
 )
 
 
@@ -85,6 +87,9 @@ class ScriptedEngine:
 
     async def _serve(self, ticket: Ticket) -> None:
         request = ticket.request
+        if isinstance(request, LogitsRequest):
+            ticket.finish_read([np.array([_logit(request.tokens, id) for id in range(3)], np.float32)], 0)
+            return
         if not isinstance(request, GenerateRequest):
             values = [
                 tuple(sum(_logit(context, id) - 3.0 for id in ids) for ids in read) for context, read in _reads(request)
@@ -96,9 +101,12 @@ class ScriptedEngine:
         if self._chance is not None:
             self._chance.shuffle(order)
         for index, key in order:
-            ids = self._script(prompt, 0 if request.sampling.greedy else key)
+            apart = 0 if request.contrast is None else _apart(request.contrast)
+            ids = self._script(prompt, (0 if request.sampling.greedy else key) + apart)
             if isinstance(ids, str):
                 ids = self._tokenizer.encode(ids, add_special_tokens=False)
+            if apart % 7 == 6:
+                ids = []
             ticket.finish_sample(index, _sample(request, index, [*ids, min(request.eos)]), 0)
             if self._chance is not None:
                 await asyncio.sleep(0)
@@ -122,6 +130,11 @@ def _logit(tokens: tuple[int, ...], id: int) -> float:
     """A number in [0, 3) that stands for the logit of an id after these tokens."""
     digest = blake2b(repr((tokens, id)).encode(), digest_size=4).digest()
     return 3.0 * int.from_bytes(digest, "big") / 2**32
+
+
+def _apart(contrast: Contrast) -> int:
+    """A number that stands for what a contrast changes."""
+    return int(1000 * (contrast.smaller.sum() + contrast.alpha + contrast.beta))
 
 
 def _sample(request: GenerateRequest, index: int, ids: list[int]) -> Sample:

@@ -40,6 +40,8 @@ class ProgramGenerator:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.schemas: list[str] = []
+        # Whether the program's caller names models to judge by.
+        self.judges = False
 
     def file(self) -> str:
         """A file: declarations, then programs."""
@@ -141,7 +143,10 @@ class ProgramGenerator:
         parameters = [f"problem{self.space()}: text", f"n: int{self.space()}={self.space()}{width}"]
         # Records go over lines of their own, which brackets on several lines do not.
         types = [*(f"x{number}: {self.parameter_type()}" for number in range(pick.randint(0, 2))), "m: model = slm"]
-        head = f"program {name}{self.space()}{self.brackets(*parameters, *pick.sample(types, pick.randint(0, 1)))}"
+        others = pick.sample(types, pick.randint(0, 1))
+        self.judges = pick.random() < 0.2
+        others += [f"judges{self.space()}: [model]"] if self.judges else []
+        head = f"program {name}{self.space()}{self.brackets(*parameters, *others)}"
         if pick.random() < 0.5:
             result = pick.choice(["text", "text", "[text](1..3)", "{ a: text, b: [int]? }", "shared.Person"])
             head += f"{self.option_break()}-> {result}"
@@ -217,6 +222,9 @@ class ProgramGenerator:
         return self.chance.choice([" else ", "else ", "\nelse ", "  # a\n  # b\n else "])
 
     def each(self, depth: int) -> str:
+        if self.judges and self.chance.random() < 0.5:
+            judge = f"score judge{self.brackets('judge', self.string(), '1..5')}{self.options('into quality')}"
+            return f"each judge in judges {self.block([judge, *self.stages(depth)])}"
         listed = self.chance.choice([".steps[0].a", "item.a[0]", "texts", '["a", problem]'])
         return f"each item in {listed} {self.block(self.stages(depth))}"
 
@@ -244,7 +252,11 @@ class ProgramGenerator:
         ]
         exits = [self.brackets("0.5"), self.brackets("0.5", "layer=2", 'head="f"'), "(certify=1)"]
         via = self.chance.choice(
-            [f"via filter{self.chance.choice(filters)}", f"via amortized{self.chance.choice(exits)}"]
+            [
+                f"via filter{self.chance.choice(filters)}",
+                f"via contrast{self.chance.choice([self.brackets('slm'), self.brackets('slm', '0.1', 'beta=1')])}",
+                f"via amortized{self.chance.choice(exits)}",
+            ]
         )
         return f"generate {self.chance.choice(['llm', 'slm', 'shared.llm', self.model_id()])}" + self.options(
             f"n={self.width()}", "temperature=0.8", "top_p = 0.9", "top_k=40", "min_p=0.05", f"stop={self.string()}",
@@ -272,7 +284,9 @@ class ProgramGenerator:
             which, pattern = self.chance.choice(["last ", "all "]), self.chance.choice(["boxed", "/^x$/"])
             return f"extract {which}{self.chance.choice(['last', 'boxes'])}{self.space()}={self.space()}{pattern}"
         if self.chance.random() < 0.3:
-            pattern = f"f{self.brackets(self.value(1), f'k={self.number(0)}')}"
+            called = self.brackets(self.value(1), f"k={self.number(0)}")
+            failure = self.brackets(self.string(), "timeout=2")
+            pattern = self.chance.choice([f"f{called}", f"f{called}", f"failure{failure}"])
         of = self.chance.choice(["", "", f"{self.option_break()}of {self.text()}"])
         return f"extract answer{self.space()}={self.space()}{pattern}{of}"
 

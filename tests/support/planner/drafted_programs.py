@@ -35,7 +35,7 @@ def drafted_program(seed: int) -> str:
 
 
 def lossy_program(seed: int) -> str:
-    """The program of a seed whose stages leave early, or are filtered by a small model."""
+    """The program of a seed whose stages leave early, or are written with a small model."""
     pick = random.Random(f"lossy {seed}")
     stages = ["chat user=problem", *_lossy(pick), 'chat user="Again"', *_lossy(pick)]
     body = "".join(f"  {stage}\n" for stage in stages)
@@ -48,7 +48,8 @@ def _lossy(pick: random.Random) -> list[str]:
     number, layer = round(pick.random(), 2), pick.choice(["", ", layer=1", ", layer=3", ", layer=2, rerank=4"])
     by = pick.choice(["", ", by=margin", ", by=entropy"])
     filters = [f"filter(slm, {number}{by})", f"filter(slm, {number}{by})", f"filter(slm, share={number}{by})"]
-    vias = [*[f"amortized({number}{layer})"] * 3, *filters]
+    contrast = pick.choice(["contrast(slm)", f"contrast(slm, {number})", f"contrast(slm, 0, beta={number})"])
+    vias = [*[f"amortized({number}{layer})"] * 3, *filters, contrast, contrast]
     via = pick.choice(vias)
     stop += _more(pick, target)
     stage = f"generate llm {pick.choice(_OPTIONS)}{stop} max_tokens={pick.choice([9, 24])}{target} via {via}"

@@ -31,6 +31,7 @@ from tests.support.executor.scripted_engine import ALL_CAPABILITIES, ScriptedEng
 # Letters that take several tokens, in the place of some that take one.
 _SPREAD = str.maketrans({".": "🙂", "7": "中", "b": "é", "*": "中"})
 _PIECES = ["is ", "12", "7", " * ", "a", "b", "a ", ".", "\n\n", "is 3", "answer ", " b ", "4"]
+_IDS = {"llm": "r", "slm": "s", "prm": "b", "orm": "u"}
 
 
 class Bounded(Verifier):
@@ -64,7 +65,7 @@ class Unbounded(Bounded):
 def models(kind: str | None = None) -> dict[str, TextModel]:
     """The models of programs, with a vocabulary of a `kind` of `letters.py`, or that of a built-in model."""
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("zoo/counting")) if kind is None else letters.tokenizer(kind)
-    return {name: scripted_model(id, tokenizer) for name, id in (("llm", "r"), ("prm", "b"), ("orm", "u"))}
+    return {name: scripted_model(id, tokenizer) for name, id in _IDS.items()}
 
 
 def rank(texts: list[str]) -> list[float]:

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable
 
-HEADER = 'model llm = "remote"\nmodel prm = "bounded"\nmodel orm = "unbounded"\n'
+HEADER = 'model llm = "remote"\nmodel slm = "smaller"\nmodel prm = "bounded"\nmodel orm = "unbounded"\n'
 # Programs to call, by their names.
 _CALLED = {
     "aside": """program aside(question: text, n: int) -> text {
@@ -128,6 +128,8 @@ class SearchGenerator:
             dropped = ["stop_text=drop"] if "stop=" in options[-1] else []
             options += [pick.choice(["min_tokens=3", "frequency_penalty=0.1 * group", 'without=["is", "1"]', *dropped])]
         options += [f"max_tokens={pick.choice(['3', '8', '20', '3 + len(text)'])}"] if pick.random() < 0.5 else []
+        if options[-1] == "max_tokens=8" and not any(option.startswith(("min", "without")) for option in options):
+            options.append("via contrast(slm, 0.1 * group)")
         into = ""
         if pick.random() < 0.2:
             into = " into piece"

@@ -13,6 +13,7 @@ from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step import sampler
+from qpdsl.executor.engine.step.adjustments import adjustment_of
 from qpdsl.executor.engine.step.device_head import DeviceHead
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.planned_reads import PendingRead
@@ -20,7 +21,15 @@ from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.engine.step.sampler import DeviceSampler, Sampler
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, ReadRequest, SamplingParams, TreeRequest
+from qpdsl.executor.requests.drawing import Contrast, LogitProcessors
+from qpdsl.executor.requests.request import (
+    GenerateRequest,
+    LogitsRequest,
+    LogProbRequest,
+    ReadRequest,
+    SamplingParams,
+    TreeRequest,
+)
 from tests.support.executor.fake_device import fake_device
 from tests.support.executor.models import VOCABULARY, engine_of, paged, random_model
 
@@ -132,8 +141,10 @@ def masks_of(*allowed: list[int]) -> Masks:
 
 
 def all_kinds() -> tuple[list[Draw], Masks]:
-    """By the dense and the sparse head, masked and not, filtered, and with everything that is told of a draw."""
+    """By the dense and the sparse head, masked and not, filtered, contrasted, and with all that is told of a draw."""
     plain, cut = SamplingParams(1.0), SamplingParams(0.8, 9, 0.9, 0.01)
+    smaller = np.random.default_rng(3).normal(size=VOCABULARY).astype(np.float32)
+    penalized = adjustment_of(GenerateRequest((3, 5), (1,), SamplingParams(processors=LogitProcessors(1.5)), 1), (7, 9))
     draws = [
         Draw(0, plain, 1, 0),
         Draw(2, cut, 2, 5),
@@ -142,13 +153,16 @@ def all_kinds() -> tuple[list[Draw], Masks]:
         Draw(2, SamplingParams(0.0), 5, 1, allowed=1),
         Draw(0, plain, 6, 2, confidence="margin"),
         Draw(2, cut, 7, 2, allowed=1, confidence="entropy"),
+        Draw(1, plain, 9, 0, contrast=Contrast(smaller, 0.05, 0.5)),
+        Draw(1, cut, 10, 3, allowed=1, adjustment=penalized, contrast=Contrast(smaller[:90], 0.0, 2.0)),
+        Draw(2, SamplingParams(0.0), 11, 0, allowed=0, contrast=Contrast(np.append(smaller, smaller), 0.5, 1.0)),
         Draw(0, SamplingParams(0.0, top_k=4), 8, 2, confidence="probability", figures=True),
     ]
     return draws, masks_of([5, 7], list(range(0, VOCABULARY, 2)))
 
 
 def readings_of(generator: torch.Generator, width: int) -> list[PendingRead]:
-    """Log-probabilities, some of the last positions alone, trees, and logits of few ids, two of the same ids."""
+    """Log-probabilities, some of the last positions alone, trees, logits of few ids, two the same, and of all ids."""
     asked = [
         request(3, 4, (5, 6, 7)),
         ReadRequest((1, 2, 3), (0, 1, 2), (4, 9)),
@@ -156,6 +170,8 @@ def readings_of(generator: torch.Generator, width: int) -> list[PendingRead]:
         ReadRequest((1, 2), (1,), (7,)),
         request(20, 70, (2,)),
         ReadRequest((1,), (0,), (4, 9)),
+        LogitsRequest((1, 2)),
+        LogitsRequest((4, 2, 1)),
     ]
     counts = [(len(item.positions), 0) for item in asked]
     counts[0] = (2, 3)

@@ -164,13 +164,14 @@ def test_a_filter_that_nothing_passes_draws_what_the_large_model_draws(small: Pa
     assert len({row.generated.tokens for row in plain.rows}) == 3
 
 
-def test_a_filter_between_vocabularies_is_refused(small: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("clause", ["via filter(slm, 0.5)", "via contrast(slm)"])
+def test_two_models_with_other_vocabularies_are_refused(clause: str, small: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(small, other)
     config = other / "tokenizer.json"
     config.write_text(config.read_text(encoding="utf-8").replace('"<|system|>"', '"<|teacher|>"'), encoding="utf-8")
-    text = program("generate llm via filter(slm, 0.5)", filter_header(other))
-    with pytest.raises(ModelError, match="needs the vocabulary of `zoo/counting`"):
+    text = program(f"generate llm {clause}", filter_header(other))
+    with pytest.raises(ModelError, match=r"`via \w+` needs the vocabulary of `zoo/counting`"):
         Session().load(compiled(text))
 
 

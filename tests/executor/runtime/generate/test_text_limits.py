@@ -44,6 +44,12 @@ WRITING = {
     "least": (HEADER, 'generate llm n=2 temperature=1.0 min_tokens=40 stop="." max_tokens=60', ()),
     "penalties": (HEADER, f"generate llm n=4 temperature=0.8 {PENALTIES}", ()),
     "penalized drafts": (HEADER, f"generate llm n=2 temperature=0.8 {PENALTIES} draft ngram(tokens=4)", ()),
+    "contrasted": (SMALL, f"generate llm n=2 temperature=1.0 {BANS} max_tokens=20 via contrast(slm, 0)", BANNED),
+    "thinks apart": (
+        f'{THINKS}model slm = "zoo/counting-thinker"\n',
+        f"generate llm think=8 temperature=1.0 {BANS} max_tokens=12 via contrast(slm, 0, beta=0)",
+        BANNED,
+    ),
     "penalized filter": (SMALL, f"generate llm n=2 temperature=0.8 {PENALTIES} via filter(slm, 0.8)", ()),
     "penalized form": (HEADER, f"generate llm n=3 as /\\d{{1,3}} units/ temperature=1.0 {PENALTIES}", ()),
     "ranks": (HEADER, "generate llm n=4 first_tokens=likeliest temperature=0 draft ngram(tokens=3)", ()),
