@@ -171,10 +171,25 @@ def _two_sided(gained: int, lost: int) -> float:
     return min(2 * tail, 1.0)
 
 
-def _binomial(throws: int, heads: int) -> float:
-    """The probability of so many heads."""
+def _binomial(throws: int, heads: int, share: float = 0.5) -> float:
+    """The probability of so many heads, of a coin that shows them with the probability `share`, between 0 and 1."""
     ways = math.lgamma(throws + 1) - math.lgamma(heads + 1) - math.lgamma(throws - heads + 1)
-    return math.exp(ways - throws * math.log(2))
+    return math.exp(ways + heads * math.log(share) + (throws - heads) * math.log1p(-share))
+
+
+def least_successes(total: int, share: float, delta: float) -> int | None:
+    """The least number of `total` trials to succeed that shows that each does with a probability of `share`.
+
+    The exact binomial test (Clopper and Pearson, 1934): with a lower probability so many, or more, succeed in a share
+    `delta` of all cases at most. None where not even all are enough. `share` and `delta` lie between 0 and 1.
+    """
+    tail, least = 0.0, None
+    for successes in range(total, -1, -1):
+        tail += _binomial(total, successes, share)
+        if tail > delta:
+            break
+        least = successes
+    return least
 
 
 def _sign_flips(differences: Floats) -> float:

@@ -456,7 +456,8 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         metavar="UNIT=AMOUNT",
         shown="what the program says",
         help="Average budget per problem (programs with `auto` or `strategy`): tokens=2000, thought_tokens=800, "
-        "seconds=1.5 or cost=0.002.",
+        "seconds=1.5 or cost=0.002; accuracy=0.9 is the least that has 90% right, 'accuracy=0.9 or cost=0.02' gives it "
+        "up for a limit.",
     )
     grader: str | None = _graded(
         metavar="GRADER",
