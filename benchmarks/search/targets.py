@@ -186,7 +186,12 @@ class _Split:
         # Drawn with replacement, so that a problem may be in it twice: each draw counts as one.
         drawn = replace(drawn, problems=tuple(str(number) for number in range(size)))
         parts = (order[size : 2 * size], order[half:])
-        policies = list(cheaper_and_cheaper(seen.rows(np.sort(order[:size]))))
+        policies = []
+        for cascade in cheaper_and_cheaper(seen.rows(np.sort(order[:size]))):
+            policies.append(cascade)
+            # No target is near to those that follow.
+            if replayed(cascade, others).correct.mean() < min(TARGETS) - 0.1:
+                break
         return cls(policies, others, drawn, *(seen.rows(np.sort(part)) for part in parts))
 
     def outcome(self, target: float) -> _Outcome:

@@ -70,12 +70,13 @@ def test_the_last_number_of_a_text(text: str, number: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"tests": 5}, {"tests": {"a": "x"}}, {"tests": ["x", 5]}, {"tests": "x", "setup": 5}]
+    "fields",
+    [{"tests": 5}, {"tests": {"a": "x"}}, {"tests": ["x", 5]}, {"tests": "x", "setup": 5}, {"tests": [{"input": "x"}]}],
 )
 def test_tests_that_cannot_be_run_are_no_tests_passed(fields: dict[str, Any]) -> None:
     grader, own = grader_named("code", allow_code=True), InputRow("1", {}, None, fields)
     assert grader.applies(own)
-    with pytest.raises(GraderError, match=r"the grader `code`: the field `(tests|setup)` is no text"):
+    with pytest.raises(GraderError, match=r"the grader `code`: the field `(tests|setup)` is no"):
         asyncio.run(grader.grade("x = 1", own))
 
 
