@@ -462,12 +462,12 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     grader: str | None = _graded(
         metavar="GRADER",
         shown="that of --dataset, else equal",
-        help="How answers are graded: equal, text, number, number(0.01), math, choice, json, code, ifeval, "
+        help="How answers are graded: equal, text, number, number(0.01), math, choice, json, code, ifeval, calls, "
         "python:FILE.py:FUNCTION or judge:PROGRAM.",
     )
     candidates: bool = _graded(
         False,
-        help="Record the candidates of the last choice, and report pass@k, majority and best-of-k.",
+        help="Record the candidates of the last choice, and report avg@k, pass@k, pass^k, cons@k and best@k.",
     )
     by: str | None = _graded(metavar="FIELD", help="Break accuracy down by FIELD.")
     concurrency: int | None = setting(

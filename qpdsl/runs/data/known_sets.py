@@ -7,6 +7,7 @@ of HumanEval `prompt`, the head that an answer may go on from, and `entry_point`
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -313,10 +314,32 @@ LIVECODEBENCH = DatasetForm(
     "livecodebench/code_generation, livecodebench/code_generation_lite",
 )
 
+
+def _with_functions(question: Any, functions: Any) -> str:
+    """The one turn of a user, and the functions that there are."""
+    turns = question[0] if question and isinstance(question[0], list) else question
+    if isinstance(question, list) and len(question) > 1 and isinstance(question[0], list):
+        raise ValueError("a dialogue of several turns is no one question")
+    asked = turns if isinstance(turns, str) else "\n\n".join(turn["content"] for turn in turns)
+    known = json.dumps(functions, ensure_ascii=False)
+    form = "Answer with calls alone: [name(parameter=value, …), …]"
+    return f"{asked}\n\nThe functions that you may call, as JSON:\n\n{known}\n\n{form}"
+
+
+BFCL = DatasetForm(
+    "bfcl",
+    "BFCL: calls of functions that answer a question, with the values that their parameters may have",
+    Combined(("question", "function"), _with_functions),
+    {"id": RecordField("id"), "ground_truth": RecordField("ground_truth")},
+    "calls",
+    (frozenset({"id", "question", "function", "ground_truth"}),),
+    "gorilla-llm/Berkeley-Function-Calling-Leaderboard, each question with the answer of its id",
+)
+
 FORMS = {
     form.name: form
     for form in (
-        GSM8K, MATH500, MATH, AIME, GPQA, MMLU_PRO, HUMANEVAL, MBPP, LIVECODEBENCH, IFEVAL, COUNTING
+        GSM8K, MATH500, MATH, AIME, GPQA, MMLU_PRO, HUMANEVAL, MBPP, LIVECODEBENCH, IFEVAL, BFCL, COUNTING
     )
 }  # fmt: skip
 

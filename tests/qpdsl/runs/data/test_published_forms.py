@@ -147,6 +147,17 @@ def test_livecodebench() -> None:
     assert [row.id for row in read_rows(FILES / "livecodebench.jsonl", PLAN, {}, newer).rows] == ["3000"]
 
 
+def test_bfcl(tmp_path: Path) -> None:
+    data = read("bfcl.jsonl", "bfcl")
+    assert data.grader == "calls" and [row.id for row in data.rows] == ["simple_0", "parallel_0"]
+    assert str(problems(data)[0]).startswith("What is the area") and '"name": "area"' in str(problems(data)[0])
+    grader = grader_named("calls")
+    assert asyncio.run(grader.grade("[area(base=10, height=5)]", data.rows[0])).correct
+    record = json.loads((FILES / "bfcl.jsonl").read_text("utf-8").splitlines()[0])
+    with pytest.raises(DataError, match="several turns"):
+        read_text(json.dumps({**record, "question": record["question"] * 2}) + "\n", "bfcl", tmp_path)
+
+
 def test_private_tests_that_hold_more_than_a_text_are_not_run(tmp_path: Path) -> None:
     record = json.loads((FILES / "livecodebench.jsonl").read_text("utf-8").splitlines()[0])
     for found in (print, [1], b"x"):

@@ -92,7 +92,7 @@ def test_a_long_text_is_read_in_time_in_proportion_to_it(piece: str) -> None:
     assert_quick(lambda: cpu_seconds(lambda: last_number(piece * 4_000)), 0.2)
 
 
-@pytest.mark.parametrize("name", ["equal", "text", "number", "math", "choice", "json", "code", "ifeval"])
+@pytest.mark.parametrize("name", ["equal", "text", "number", "math", "choice", "json", "code", "ifeval", "calls"])
 def test_nothing_to_hold_an_answer_against_is_no_wrong_answer(name: str) -> None:
     assert not grader_named(name, allow_code=True).applies(InputRow("1", {}))
 
