@@ -72,10 +72,10 @@ def consensus_at(answers: Sequence[Hashable], correct: Sequence[bool], k: int) -
     """
     counts: dict[Hashable, int] = {}
     rights: dict[Hashable, int] = {}
-    for answer, right in zip(answers, correct, strict=True):
+    for answer, is_right in zip(answers, correct, strict=True):
         if answer is not None:
             counts[answer] = counts.get(answer, 0) + 1
-            rights[answer] = rights.get(answer, 0) + right
+            rights[answer] = rights.get(answer, 0) + is_right
     none, found = len(answers) - sum(counts.values()), 0.0
     for answer, right in rights.items():
         if right:
@@ -117,10 +117,13 @@ def _leads(own: int, rivals: tuple[int, ...], none: int, k: int) -> float:
 def _binomials(n: int, share: float) -> Floats:
     """float64 [n + 1]: the probabilities of 0 to n of n."""
     if share == 1.0:
-        return np.eye(1, n + 1, n)[0]
-    logs = [math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) for j in range(n + 1)]
-    j = np.arange(n + 1)
-    return np.exp(np.array(logs) + j * math.log(share) + (n - j) * math.log1p(-share))
+        return np.array([float(j == n) for j in range(n + 1)])
+    logs = [
+        math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * math.log(share)
+        + (n - j) * math.log1p(-share)
+        for j in range(n + 1)
+    ]  # fmt: skip
+    return np.array([math.exp(log) for log in logs])
 
 
 def _padded(values: Floats, length: int) -> Floats:
@@ -151,7 +154,7 @@ def weighted_at(answers: Sequence[Hashable], weights: Sequence[float | None], co
     plain = (leads.sum(axis=1) == 1) & np.isin(shares[totals.argmax(axis=1)], (0.0, 1.0))
     right = float(shares[totals.argmax(axis=1)][plain].sum())
     for own, leading in zip(chosen[~plain], leads[~plain], strict=True):
-        voters = [place for place in np.flatnonzero(own) if voting[place] and leading[numbers[answers[place]]]]
+        voters = [place for place in np.flatnonzero(own).tolist() if voting[place] and leading[numbers[answers[place]]]]
         same = [place for place in voters if answers[place] == answers[voters[0]]]
         right += bool(same) and correct[max(same, key=lambda place: heavy[place])]
     return right / len(chosen)

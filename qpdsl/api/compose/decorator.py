@@ -123,10 +123,11 @@ def _budget(call: StageCall, budget: Mapping[BudgetKey, float]) -> ast.Budget:
         raise call.composition.refuse("QP142", message, span, help=help)
     if any(type(share) is not float or not 0 < share < 1 for share in shares.values()):
         raise call.composition.refuse("QP301", f"{listed(shares, last='and')} lie between 0 and 1", span)
-    ((unit, amount),) = amounts or [(DEFAULT_UNIT, None)]
-    if amount is not None and (type(amount) not in (int, float) or not 0 < amount < float("inf")):
-        raise call.composition.refuse("QP301", "a budget is a number over 0", span)
-    return ast.Budget(unit, None if amount is None else float(amount), **shares, span=span)
+    for unit, amount in amounts:
+        if type(amount) not in (int, float) or not 0 < amount < float("inf"):
+            raise call.composition.refuse("QP301", "a budget is a number over 0", span)
+        return ast.Budget(unit, float(amount), **shares, span=span)
+    return ast.Budget(DEFAULT_UNIT, None, **shares, span=span)
 
 
 def _syntax(
