@@ -643,7 +643,13 @@ def test_a_budget_is_an_amount_or_a_share_of_right_answers() -> None:
     assert composed_with({"accuracy": 0.9}) == "accuracy(0.9)"
     both = {"accuracy": 0.9, "delta": 0.05, "cost": 0.02}
     assert composed_with(both) == "accuracy(0.9, delta=0.05) or cost(0.02)"
-    for refused in ({}, {"delta": 0.1}, {"delta": 0.1, "tokens": 5}, {"tokens": 5, "cost": 1}, {"accuracy": 0.9, "x": 1}):
+    for refused in (
+        {},
+        {"delta": 0.1},
+        {"delta": 0.1, "tokens": 5},
+        {"tokens": 5, "cost": 1},
+        {"accuracy": 0.9, "x": 1},
+    ):
         with pytest.raises(qp.QpError, match="QP142"):
             composed_with(refused)
     for outside in ({"accuracy": 1}, {"accuracy": 0.9, "delta": 0.0}, {"accuracy": 0.9, "tokens": 0}):
