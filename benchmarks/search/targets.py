@@ -1,6 +1,6 @@
 """Targets: how often `within accuracy(…)` keeps what it promises, over many splits of problems that were run once.
 
-    python -m benchmarks.search.targets [--problems 1000] [--splits 200] [--output FOLDER] [--replay-only]
+    python -m benchmarks.search.targets [--problems 1000] [--splits 100] [--output FOLDER] [--replay-only]
 
 Every way of `compute_optimal` runs over the problems of the built-in task, the shipped ones first; what has ended is
 kept in a journal beside the results. Then the problems are split at random, again and again: policies are learned
@@ -301,7 +301,7 @@ def _write(folder: Path, record: Mapping[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=1000)
-    parser.add_argument("--splits", type=int, default=200)
+    parser.add_argument("--splits", type=int, default=100)
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for the results")
     parser.add_argument("--replay-only", action="store_true", help="split the runs that there are, and run nothing")
     arguments = parser.parse_args()
