@@ -134,7 +134,8 @@ CLAUSE_FORMS = {
     "as": 'as SCHEMA, A | B, int(1..5), [text], /regex/, choice("a", "b"), choice(OPTIONS) or grammar("file.lark")',
     "via": "via " + " or ".join(form.form for form in VIAS.values()),
     "draft": f"draft MODEL, {', '.join(form.form for form in DRAFTS.values())} or none; each with tokens= branches=",
-    "within": "within exact, epsilon(1e-3), loss(0.02), replayable or recorded; within budget(tokens=2000)",
+    "within": "within exact, epsilon(1e-3), loss(0.02), replayable or recorded; within budget(tokens=2000); "
+    "within accuracy(0.9) or cost(0.02)",
     "prefer": "prefer latency=0.8",
     "like": "like search_and_learn",
     "given": "given PROBLEM, which is a parameter, a column or a string",
@@ -173,6 +174,12 @@ KV_TYPES: tuple[KVType, ...] = get_args(KVType)
 BudgetUnit = Literal["tokens", "thought_tokens", "seconds", "cost"]
 BUDGET_UNITS: tuple[BudgetUnit, ...] = get_args(BudgetUnit)
 BUDGET_FORM = "budget(tokens=2000), budget(thought_tokens=800), budget(seconds=1.5) or budget(cost=0.002)"
+# A share of right answers in the place of an amount, and how likely what is said of it may be wrong.
+ACCURACY_FORM = "accuracy(0.9), accuracy(0.9, delta=0.05) or accuracy(0.9) or tokens(2000)"
+DELTA = 0.1
+BudgetKey = Literal[BudgetUnit, "accuracy", "delta"]
+# What is counted where a program does not say.
+DEFAULT_UNIT: BudgetUnit = "tokens"
 # What stands in the place of a width that a budget decides about, and the widths that it then chooses from.
 AUTO = "auto"
 AUTO_WIDTHS = (4, 16, 64)

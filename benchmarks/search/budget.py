@@ -24,7 +24,7 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe, sentence
 from benchmarks.search.accuracy import STRATEGIES
 from benchmarks.search.budget_page import NAME, Figures, Line, show
-from benchmarks.search.half_runs import HalfRun, HalfRuns
+from benchmarks.search.part_runs import PartRun, PartRuns
 from benchmarks.search.planned import DATA, problems, program
 from qpdsl.arguments import with_defaults
 from qpdsl.budgets.observations import UNSURE, Observations, by_spend, nested_strategies
@@ -49,23 +49,23 @@ _WAYS = ("dvts",)
 
 def measure(count: int, folder: Path) -> None:
     """Runs what has not run yet over the first `count` problems, and writes the figures when all of it has."""
-    runs = HalfRuns(folder / f"{NAME}.journal", {"problems": count, "machine": describe()})
+    runs = PartRuns(folder / f"{NAME}.journal", {"problems": count, "machine": describe()})
     if runs.ended:
         print(f"  going on: {len(runs.ended)} runs had ended; to start over, remove {runs.path}")
     lowered = program(PROGRAM)
-    ways = [_Way(way, fixed(lowered, way)) for way in strategies_of(lowered)]
+    ways = ways_of(PROGRAM)
     # The sessions share samples, which is exact: tokens are counted as if each strategy ran alone.
     sessions = [Session(share_samples=True) for _ in HALVES]
-    plans = {way.label: _planned(way.program) for way in ways} | dict(_strategies())
+    plans = {way.label: planned(way.program) for way in ways} | dict(_strategies())
     ended = {
         name: [runs.get(name, half, plan, _half(plan, count, half), sessions[half]) for half in HALVES]
         for name, plan in plans.items()
     }
-    seen = [_observations(ways, [ended[way.label][half] for way in ways]) for half in HALVES]
+    seen = [observed(ways, [ended[way.label][half] for way in ways]) for half in HALVES]
     budgeted = []
     for budget in BUDGETS:
         policies = [learned_policy(seen[1 - half], "tokens", budget, [DATA]) for half in HALVES]
-        budget_plans = [_planned(lowered, policy) for policy in policies]
+        budget_plans = [planned(lowered, policy) for policy in policies]
         tried = [
             runs.get(f"budget {budget}", half, plan, _half(plan, count, half), Session())
             for half, plan in enumerate(budget_plans)
@@ -79,7 +79,9 @@ def measure(count: int, folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Way:
+class Way:
+    """A strategy of a program that leaves something open, as a program of its own."""
+
     way: FixedStrategy
     program: LogicalProgram
 
@@ -88,11 +90,17 @@ class _Way:
         return f"{PROGRAM}, {self.way.name}"
 
 
+def ways_of(name: str) -> list[Way]:
+    """All strategies of a shipped program."""
+    lowered = program(name)
+    return [Way(way, fixed(lowered, way)) for way in strategies_of(lowered)]
+
+
 def _strategies() -> Iterator[tuple[str, PhysicalPlan]]:
     """Every fixed strategy at every budget, but for those that are ways of the program too."""
     for name, budgets in STRATEGIES.items():
         for budget, values in budgets.items() if name not in _WAYS else ():
-            yield f"{name} {budget}", _planned(with_defaults(program(name), dict(values)))
+            yield f"{name} {budget}", planned(with_defaults(program(name), dict(values)))
 
 
 def _half(plan: PhysicalPlan, count: int, half: int) -> list[InputRow]:
@@ -100,12 +108,13 @@ def _half(plan: PhysicalPlan, count: int, half: int) -> list[InputRow]:
     return problems(plan, count)[half::2]
 
 
-def _planned(lowered: LogicalProgram, policy: BudgetPolicy | None = None) -> PhysicalPlan:
+def planned(lowered: LogicalProgram, policy: BudgetPolicy | None = None) -> PhysicalPlan:
+    """The plan as it runs, which keeps how sure it is of each problem."""
     return Planning().optimized(lowered, reads_of(lowered), SessionSettings(), support=True, policy=policy).plan
 
 
-def _observations(ways: Sequence[_Way], runs: Sequence[HalfRun]) -> Observations:
-    """What the ways came to on one half."""
+def observed(ways: Sequence[Way], runs: Sequence[PartRun]) -> Observations:
+    """What the ways came to on one part of the problems."""
     chains = [naive_plan(way.program).ops for way in ways]
     support = [[UNSURE if sure is None else sure for sure in run.support] for run in runs]
     return by_spend(

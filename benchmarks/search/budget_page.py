@@ -14,7 +14,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.ticker import PercentFormatter
 
-from benchmarks.search.half_runs import HalfRun
+from benchmarks.search.part_runs import PartRun
 from benchmarks.search.tables import table
 from qpdsl.runs.statistics import Interval, paired_values, wilson
 
@@ -42,7 +42,7 @@ class Line:
     verdicts: str | None = None
 
     @classmethod
-    def of(cls, name: str, halves: Sequence[HalfRun], **more: float) -> Self:
+    def of(cls, name: str, halves: Sequence[PartRun], **more: float) -> Self:
         correct = [right for half in halves for right in half.correct]
         return cls(
             name,

@@ -13,7 +13,7 @@ from qpdsl.grammar.ast.stage import Stage
 from qpdsl.grammar.diagnostic import Diagnostic
 from qpdsl.grammar.model_id import with_adapter, with_think
 from qpdsl.grammar.source import Source, Span
-from qpdsl.grammar.words import BudgetUnit, WithinLevel
+from qpdsl.grammar.words import DELTA, BudgetUnit, WithinLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,15 @@ class Budget(Node):
     """`within budget(tokens=2000)`: what a problem may take, on average over problems.
 
     `amount` counts tokens that a model draws, seconds of the engine, or the currency of the price table.
+
+    `within accuracy(0.9, delta=0.05) or cost(0.02)`: the least that has a share `accuracy` of the problems right, which
+    is promised with probability 1 - `delta`, or else the most right within the amount. Without `or` there is no amount.
     """
 
     unit: BudgetUnit
-    amount: float
+    amount: float | None
+    accuracy: float | None = None
+    delta: float = DELTA
 
 
 @dataclass(frozen=True, slots=True)

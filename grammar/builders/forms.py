@@ -17,11 +17,13 @@ from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import (
+    ACCURACY_FORM,
     BOUNDED_LEVELS,
     BUDGET_FORM,
     BUDGET_UNITS,
     CLAUSE_FORMS,
     DECLARATIONS,
+    DEFAULT_UNIT,
     DRAFT_OPTIONS,
     DRAFTS,
     LEVELS,
@@ -29,6 +31,7 @@ from qpdsl.grammar.words import (
     MODEL_OPTIONS,
     TARGETS,
     VIAS,
+    BudgetUnit,
     DraftMethod,
 )
 
@@ -237,10 +240,52 @@ class FormBuilder(OptionBuilder):
             message = f"a budget counts no `{arguments[0].name}`"
             self.report_unknown("QP142", message, key, arguments[0].name, BUDGET_UNITS, notes=notes)
             return None
-        amount = self.number_between(arguments[0].value, f"the budget in {unit}", 0, None)
+        amount = self._amount(arguments[0].value, unit)
+        return None if amount is None else ast.Budget(unit, amount, span=span)
+
+    def target_budget_of(self, form: Form | Token, instead: Form | None) -> ast.Budget | None:
+        """`accuracy(0.9, delta=0.05)`, with `tokens(2000)` behind its `or` or nothing."""
+        span, notes = form.span if isinstance(form, Form) else at(form), (f"form: within {ACCURACY_FORM}",)
+        arguments = form.arguments if isinstance(form, Form) else ()
+        if [getattr(argument, "name", "range") for argument in arguments] not in ([None], [None, "delta"]):
+            message = "a target is one share of right answers, and `delta` where another than 0.1 is wanted"
+            self.report("QP142", message, span, "expected one share", notes=notes)
+            return None
+        shares = [self._open_share(argument) for argument in arguments if isinstance(argument, ast.Argument)]
+        limit = None if instead is None else self._limit_of(instead, notes)
+        if None in shares or (instead is not None and limit is None):
+            return None
+        unit, amount = limit or (DEFAULT_UNIT, None)
+        return ast.Budget(unit, amount, *(share for share in shares if share is not None), span=span)
+
+    def _open_share(self, argument: ast.Argument) -> float | None:
+        """A number that is over 0 and below 1."""
+        what = "`delta`" if argument.name else "the share of right answers"
+        number = self.number_between(argument.value, what, 0, 1)
+        if number in (0, 1):
+            self.report("QP301", f"{what} lies between 0 and 1", argument.value.span, "no run can tell")
+            return None
+        return None if number is None else float(number)
+
+    def _limit_of(self, form: Form, notes: tuple[str, ...]) -> tuple[BudgetUnit, float] | None:
+        """What follows the `or` of a target: `cost(0.02)`."""
+        unit = next((unit for unit in BUDGET_UNITS if unit == form.name), None)
+        if unit is None:
+            message = f"a budget counts no `{form.name}`"
+            self.report_unknown("QP142", message, at(form.name), form.name, BUDGET_UNITS, notes=notes)
+            return None
+        arguments = form.arguments
+        if len(arguments) != 1 or not isinstance(arguments[0], ast.Argument) or arguments[0].name is not None:
+            self.report("QP142", f"`{unit}` takes one amount", form.span, "expected one amount", notes=notes)
+            return None
+        amount = self._amount(arguments[0].value, unit)
+        return None if amount is None else (unit, amount)
+
+    def _amount(self, value: ast.Expr, unit: BudgetUnit) -> float | None:
+        amount = self.number_between(value, f"the budget in {unit}", 0, None)
         if amount == 0:
-            self.report("QP301", "a budget is over 0", arguments[0].value.span, "nothing can be run with this")
-        return ast.Budget(unit, float(amount), span=span) if amount else None
+            self.report("QP301", "a budget is over 0", value.span, "nothing can be run with this")
+        return float(amount) if amount else None
 
     def within_of(self, form: Form | Token) -> ast.Within | None:
         """`exact`, `replayable`, `recorded`, `epsilon(1e-3)` or `loss(0.02)`."""

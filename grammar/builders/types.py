@@ -272,9 +272,15 @@ class ClauseBuilder(FormBuilder):
 
     # Of programs
 
-    def within(self, meta: Any, children: list[Form | Token]) -> Clause:
+    def within(self, meta: Any, children: list[Any]) -> Clause:
         form = children[0]
-        if (form.name if isinstance(form, Form) else form) == "budget":
+        instead = next((child for child in children[1:] if isinstance(child, Form)), None)
+        name = form.name if isinstance(form, Form) else form
+        if name == "accuracy":
+            return Clause("budget", self.target_budget_of(form, instead), span_of(meta))
+        if instead is not None:
+            self.report("QP142", f"`or` follows `accuracy(…)`, not `{name}`", instead.span, "another budget")
+        if name == "budget":
             return Clause("budget", self.budget_of(form), span_of(meta))
         return Clause("within", self.within_of(form), span_of(meta))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals.strings import INSERTED
-from qpdsl.grammar.words import AUTO, DRAFT_OPTIONS, SWITCH, TEXT_OPTIONS
+from qpdsl.grammar.words import AUTO, DELTA, DRAFT_OPTIONS, SWITCH, TEXT_OPTIONS
 
 Values = Mapping[str, ast.Expr]
 _ARGUMENT = ast.Role("part")
@@ -197,8 +197,16 @@ def _program(program: ast.Program) -> str:
 
 def format_budget(budget: ast.Budget) -> str:
     """A budget as it stands after `within`."""
-    amount = int(budget.amount) if budget.amount == int(budget.amount) else budget.amount
-    return f"budget({budget.unit}={amount!r})"
+    amount = None if budget.amount is None else _short(budget.amount)
+    if budget.accuracy is None:
+        return f"budget({budget.unit}={amount})"
+    delta = "" if budget.delta == DELTA else f", delta={budget.delta!r}"
+    instead = "" if amount is None else f" or {budget.unit}({amount})"
+    return f"accuracy({budget.accuracy!r}{delta}){instead}"
+
+
+def _short(amount: float) -> str:
+    return repr(int(amount) if amount == int(amount) else amount)
 
 
 def _param(param: ast.Param) -> str:

@@ -3,9 +3,9 @@
 Which newlines end a stage, how brackets pair, and where each stage begins and ends.
 
 A stage ends at a newline or at `|`. It continues while `(` or `[` is open, where the next line starts with `key=`, a
-clause word, `->` or `{`, and behind its block where that starts with `else` or `or`. `lay_out` blanks every comment and
-every newline that ends nothing, so that the grammar can treat each newline that is left as a separator. Offsets stay
-those of the source.
+clause word, `->` or `{`, in the head of a program also `or`, and behind its block where that starts with `else` or
+`or`. `lay_out` blanks every comment and every newline that ends nothing, so that the grammar can treat each newline
+that is left as a separator. Offsets stay those of the source.
 """
 
 from __future__ import annotations
@@ -378,7 +378,9 @@ class _LayoutBuilder:
             after = self.tokens[index + 1] if index + 1 < len(self.tokens) else token
             named = after.kind in ("word", "string") and after is not token
             is_like = token.text == "like" and after.kind == "word" and after is not token
-            return token.text in CLAUSES or (token.text in ("draft", "of") and named) or is_like or after.text == "="
+            other = token.text == "or" and self.current[0].text == "program"
+            clause = token.text in CLAUSES or (token.text in ("draft", "of") and named) or is_like or other
+            return clause or after.text == "="
         return token.text in ("->", "{") and token.start not in self.headless
 
     def _goes_on_with_block(self, index: int) -> bool:

@@ -10,9 +10,11 @@ far.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
+
+from qpdsl.grammar import ast
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,31 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """What a test of policies on problems of their own came to: `right` of `problems` under the one that was tested.
+
+    The target is a share `accuracy` of right answers, with `delta` the probability at most that what is promised does
+    not hold. `needed` is the least number of `problems` that shows it, None where not even all would. `learned` counts
+    the problems that the policies were learned from, which are others. `spends` is what a problem took in the test, in
+    the unit of the policy. Where `kept` is not set, the target was given up, or nothing shows that it is reached.
+    """
+
+    accuracy: float
+    delta: float
+    right: int
+    problems: int
+    needed: int | None
+    learned: int
+    spends: float | None
+    kept: bool
+
+    @property
+    def certified(self) -> bool:
+        """Whether the test shows that the policy reaches the target."""
+        return self.needed is not None and self.right >= self.needed
+
+
+@dataclass(frozen=True, slots=True)
 class BudgetPolicy:
     """`ways` are all that the program leaves open, `first` the number of the one to begin with.
 
@@ -57,23 +84,32 @@ class BudgetPolicy:
     problem takes on average, both None where no run with right answers was there to learn from; `learned_from` says in
     words what it was learned from. `between` is the 95% interval of `expected`. `keeps` says whether the budget is
     likely kept: False where no strategy is thought to keep it, None where nothing is known of what strategies take.
+    `budget` is None where a share of right answers was asked for and no limit; `promise` is what became of that share,
+    None where none was asked for.
     """
 
     ways: tuple[FixedStrategy, ...]
     first: int
     turns: Mapping[int, Turn]
     unit: str
-    budget: float
+    budget: float | None
     expected: float | None
     spends: float | None
     learned_from: str
     between: tuple[float, float] | None = None
     keeps: bool | None = True
+    promise: Promise | None = None
 
     def __post_init__(self) -> None:
         numbers = {self.first, *(way for turn in self.turns.values() for way in turn.next if way is not None)}
         _require(all(0 <= number < len(self.ways) for number in numbers), "a policy names a strategy it lacks")
         _require(all(way is None or way > own for own, turn in self.turns.items() for way in turn.next), "turns go on")
+
+    def is_for(self, budget: ast.Budget) -> bool:
+        """Whether it was learned for this budget."""
+        own = None if self.promise is None else (self.promise.accuracy, self.promise.delta)
+        asked = None if budget.accuracy is None else (budget.accuracy, budget.delta)
+        return (self.unit, self.budget, own) == (budget.unit, budget.amount, asked)
 
     @property
     def counted(self) -> str:
@@ -92,6 +128,7 @@ class BudgetPolicy:
             "learned_from": self.learned_from,
             "between": self.between,
             "keeps": self.keeps,
+            **({} if self.promise is None else {"promise": asdict(self.promise)}),
         }
 
     @classmethod
@@ -101,8 +138,15 @@ class BudgetPolicy:
         turns = {int(own): Turn(tuple(turn["cuts"]), tuple(turn["next"])) for own, turn in values["turns"].items()}
         rest = {name: values[name] for name in ("first", "unit", "budget", "expected", "spends", "learned_from")}
         between = values.get("between")
-        keeps = values.get("keeps", True)
-        return cls(ways=ways, turns=turns, between=None if between is None else tuple(between), keeps=keeps, **rest)
+        promise = values.get("promise")
+        return cls(
+            ways=ways,
+            turns=turns,
+            between=None if between is None else tuple(between),
+            keeps=values.get("keeps", True),
+            promise=None if promise is None else Promise(**promise),
+            **rest,
+        )
 
 
 def _require(holds: bool, message: str) -> None:
@@ -112,7 +156,7 @@ def _require(holds: bool, message: str) -> None:
 
 def policy_lines(policy: BudgetPolicy) -> list[str]:
     """The budget, the strategy that is tried first, what follows each strategy, and what is expected of it all."""
-    lines = [f"budget: {policy.budget:,.6g} {policy.counted} a problem, on average over problems"]
+    lines = [_asked_words(policy)]
     pending, seen = [policy.first], set[int]()
     while pending:
         number = pending.pop(0)
@@ -124,12 +168,14 @@ def policy_lines(policy: BudgetPolicy) -> list[str]:
             pending += [after for after in following if after not in seen and after not in pending]
         if turn is not None or number == policy.first:
             lines.append(lead + ("" if turn is None else f"; {_turn_words(policy, turn)}"))
-    return [*lines, _expected_words(policy)]
+    return [*lines, *_promise_lines(policy)]
 
 
 def doubt(policy: BudgetPolicy) -> str | None:
     """What to say before a run that may not keep its budget; None where it likely does."""
-    if policy.keeps:
+    if policy.promise is not None and not policy.promise.kept:
+        return f"warning: {_unkept_words(policy, policy.promise)}"
+    if policy.keeps or policy.budget is None:
         return None
     budget = f"the budget of {policy.budget:,.6g} {policy.counted} a problem"
     way = f"`{policy.ways[policy.first].name}` runs"
@@ -149,6 +195,49 @@ def _turn_words(policy: BudgetPolicy, turn: Turn) -> str:
 
 def _way(policy: BudgetPolicy, number: int | None) -> str:
     return "end" if number is None else policy.ways[number].name
+
+
+def _asked_words(policy: BudgetPolicy) -> str:
+    limit = "" if policy.budget is None else f"{policy.budget:,.6g} {policy.counted} a problem"
+    if policy.promise is None:
+        return f"budget: {limit}, on average over problems"
+    words = f"target: {_share(policy.promise.accuracy)} right for the least {policy.counted}, on average over problems"
+    return words if policy.budget is None else f"{words}, or else the most right within {limit}"
+
+
+def _promise_lines(policy: BudgetPolicy) -> list[str]:
+    """What is expected, and where a share of right answers was asked for what is promised of it and what is not."""
+    promise = policy.promise
+    if promise is None:
+        return [_expected_words(policy)]
+    if not promise.kept:
+        return [_unkept_words(policy, promise), _expected_words(policy)]
+    return [
+        f"promised: {_share(promise.accuracy)} right or more, with probability {_share(1 - promise.delta)} "
+        f"(δ = {promise.delta:g}): {_tested_words(promise)}, at {promise.spends:,.4g} {policy.counted} a problem",
+        f"learned from {policy.learned_from}, none of which was in the test",
+        "not promised: as many right of problems of another kind or difficulty, or each problem, or what it takes; "
+        "another target or test on these runs has a δ of its own",
+    ]
+
+
+def _unkept_words(policy: BudgetPolicy, promise: Promise) -> str:
+    share = _share(promise.accuracy)
+    if promise.certified:
+        takes = f"takes {promise.spends:,.4g} {policy.counted} a problem ({_tested_words(promise)})"
+        return f"given up: {share} right {takes}; the limit is kept, and nothing is promised"
+    tested = f"{_tested_words(promise)} (δ = {promise.delta:g})" if promise.problems else "no problems to test it on"
+    instead = "the dearest policy is run" if policy.budget is None else "it is given up for the limit"
+    return f"not certified: {share} right: {tested}; {instead}, and nothing is promised"
+
+
+def _tested_words(promise: Promise) -> str:
+    tested = f"{promise.right:,} of {promise.problems:,} held-out problems were right"
+    return f"{tested}, {'more than these' if promise.needed is None else f'{promise.needed:,}'} needed"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.6g}%"
 
 
 def _expected_words(policy: BudgetPolicy) -> str:

@@ -25,6 +25,7 @@ from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.runs.store.run_record import RowRecord, RunRecord
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 Table = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 UNSURE = float("-inf")
 
@@ -92,14 +93,16 @@ class Observations:
 
     def only(self, wanted: set[str]) -> Observations:
         """The rows of these problems."""
-        kept = np.array([problem in wanted for problem in self.problems], dtype=bool)
-        problems = tuple(problem for problem in self.problems if problem in wanted)
+        return self.rows(np.flatnonzero([problem in wanted for problem in self.problems]))
+
+    def rows(self, numbers: Rows) -> Observations:
+        """The rows of these numbers, in their order."""
         return replace(
             self,
-            problems=problems,
-            correct=self.correct[kept],
-            spend=self.spend[kept],
-            support=self.support[kept],
+            problems=tuple(self.problems[number] for number in numbers),
+            correct=self.correct[numbers],
+            spend=self.spend[numbers],
+            support=self.support[numbers],
         )
 
 
@@ -228,11 +231,17 @@ def observations(
 ) -> Observations | None:
     """The rows that the strategies have in common with right or wrong answers, None where no strategy has any.
 
-    A strategy of which nothing is kept is left out, and so is one that has less than half of what the others have in
-    common: it would leave little to compare. `nested`: see `Observations`, with numbers of `ways`.
+    A row that failed, as its strategy broke off or its answer could not be graded, is wrong where another strategy's
+    was graded. A strategy of which nothing is kept is left out, and so is one that has less than half of what the
+    others have in common: it would leave little to compare. `nested`: see `Observations`, with numbers of `ways`.
     """
+    known = {row for way in kept for row, outcome in way.outcomes.items() if outcome.correct is not None}
     graded = {
-        number: {row for row, outcome in way.outcomes.items() if outcome.correct is not None}
+        number: {
+            row
+            for row, outcome in way.outcomes.items()
+            if row in known and (outcome.correct is not None or outcome.failure is not None)
+        }
         for number, way in enumerate(kept)
     }
     common: set[RowOfRun] = set()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
+from qpdsl.budgets.calibration import calibrated, halves
 from qpdsl.budgets.observations import (
     Observations,
     SavedStrategy,
@@ -17,18 +18,20 @@ from qpdsl.budgets.observations import (
 from qpdsl.budgets.policy_learning import OverBudget, held_out, learned
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.model_digest import location_digest
+from qpdsl.grammar import ast
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.model_location import own_places
 from qpdsl.planner.cost.cardinality import cardinalities
 from qpdsl.planner.cost.statistics import Statistics
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.budget_policy import BudgetPolicy, FixedStrategy
+from qpdsl.planner.plan.budget_policy import BudgetPolicy, FixedStrategy, Promise
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
 from qpdsl.planner.strategies.written_strategies import fixed, strategies_of
 from qpdsl.planner.values.value import Value, plain
 from qpdsl.runs.job import Job
+from qpdsl.runs.statistics import wilson
 from qpdsl.runs.store.fingerprint import Fingerprint, run_fingerprint
 from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.runs.store.run_record import RunRecord
@@ -43,8 +46,7 @@ def policy_for(
     ways: Sequence[FixedStrategy],
     fingerprints: Sequence[Fingerprint],
     *,
-    unit: str,
-    budget: float,
+    budget: ast.Budget,
     folder: RunFolder | None = None,
     nested: Iterable[tuple[int, int]] = (),
     estimates: Sequence[float | None] = (),
@@ -54,17 +56,64 @@ def policy_for(
 
     `fingerprints` has that of a plain run of each strategy (see `observations.py`), `estimates` what each is expected
     to take, for where nothing is kept. `models` are the ids of those that `fingerprints` have no digest of. `budget` is
-    a mean over problems. `nested`: see `Observations`, with numbers of `ways`. The strategies of the policy are those
-    that it was learned from, by ascending spend. Without enough to learn from, the policy is the strategy that takes
-    most within the budget, and nothing is claimed of it.
+    a mean over problems, or a share of right answers. `nested`: see `Observations`, with numbers of `ways`. The
+    strategies of the policy are those that it was learned from, by ascending spend. Without enough to learn from, the
+    policy is the strategy that takes most within the budget, and nothing is claimed of it.
 
     Raises UsageError where every strategy is known to take more than the budget.
     """
-    kept = saved_strategies(fingerprints, unit, folder or RunFolder(), models)
-    seen = observations(ways, kept, unit, nested)
-    if seen is not None and len(seen.names) >= MIN_PROBLEMS:
-        return learned_policy(seen, unit, budget, _names(kept))
-    return unlearned_policy(ways, list(mean_spends(kept, unit)), estimates, unit, budget)
+    kept = saved_strategies(fingerprints, budget.unit, folder or RunFolder(), models)
+    seen = observations(ways, kept, budget.unit, nested)
+    if budget.accuracy is not None and seen is not None and _is_enough(*halves(seen)):
+        return target_policy(seen, budget, _names(kept))
+    if budget.amount is not None and seen is not None and _is_enough(seen):
+        return _unpromised(budget, learned_policy(seen, budget.unit, budget.amount, _names(kept)))
+    spends = list(mean_spends(kept, budget.unit))
+    return _unpromised(budget, unlearned_policy(ways, spends, estimates, budget.unit, budget.amount))
+
+
+def target_policy(seen: Observations, budget: ast.Budget, inputs: Sequence[str]) -> BudgetPolicy:
+    """The cheapest policy that is shown to have as many right as the budget asks for.
+
+    Where it takes more than the amount of the budget, or nothing is shown, it is what has most right within the amount,
+    and without an amount the policy that is right most often. `inputs` are names of the data. `seen` has a problem in
+    each of its halves. Raises UsageError where every strategy takes more than the amount.
+    """
+    assert budget.accuracy is not None
+    found = calibrated(seen, budget.accuracy, budget.delta)
+    promise = found.promise
+    if budget.amount is not None and (not promise.kept or (promise.spends or 0.0) > budget.amount):
+        promise = replace(promise, kept=False)
+        return replace(learned_policy(seen, budget.unit, budget.amount, inputs), promise=promise)
+    between = wilson(promise.right, promise.problems)
+    return BudgetPolicy(
+        ways=seen.ways,
+        first=found.cascade.first,
+        turns=found.cascade.turns,
+        unit=budget.unit,
+        budget=budget.amount,
+        expected=promise.right / promise.problems,
+        spends=promise.spends,
+        learned_from=_learned_from(promise.learned, len(seen.ways), inputs),
+        between=(between.low, between.high),
+        promise=promise,
+    )
+
+
+def _is_enough(*parts: Observations) -> bool:
+    return all(len(part.names) >= MIN_PROBLEMS for part in parts)
+
+
+def _unpromised(budget: ast.Budget, policy: BudgetPolicy) -> BudgetPolicy:
+    """The policy; where a share of right answers was asked for, with that there was nothing to test it on."""
+    if budget.accuracy is None:
+        return policy
+    return replace(policy, promise=Promise(budget.accuracy, budget.delta, 0, 0, None, 0, None, kept=False))
+
+
+def _learned_from(problems: int, ways: int, inputs: Sequence[str]) -> str:
+    of = f" of {', '.join(f'`{name}`' for name in inputs)}" if inputs else ""
+    return f"{problems} problems{of}, each run by {ways} strategies"
 
 
 def learned_policy(seen: Observations, unit: str, budget: float, inputs: Sequence[str]) -> BudgetPolicy:
@@ -77,8 +126,6 @@ def learned_policy(seen: Observations, unit: str, budget: float, inputs: Sequenc
     except OverBudget as over:
         raise _too_little(seen.ways[over.way], over.spend, unit, budget) from over
     expected = held_out(seen, budget)
-    count = len(seen.names)
-    of = f" of {', '.join(f'`{name}`' for name in inputs)}" if inputs else ""
     return BudgetPolicy(
         ways=seen.ways,
         first=cascade.first,
@@ -87,7 +134,7 @@ def learned_policy(seen: Observations, unit: str, budget: float, inputs: Sequenc
         budget=budget,
         expected=expected.right,
         spends=expected.spend,
-        learned_from=f"{count} problems{of}, each run by {len(seen.ways)} strategies",
+        learned_from=_learned_from(len(seen.names), len(seen.ways), inputs),
         between=(expected.between.low, expected.between.high),
     )
 
@@ -97,12 +144,13 @@ def unlearned_policy(
     measured: Sequence[float | None],
     estimates: Sequence[float | None],
     unit: str,
-    budget: float,
+    budget: float | None,
 ) -> BudgetPolicy:
     """The one strategy that takes most within the budget, by what was measured of it or else is estimated.
 
     Where no strategy is thought to keep the budget it is the cheapest, and where nothing is known of any the first.
-    Raises UsageError where every strategy was measured to take more.
+    Without a budget it is the one that takes most, and the last where nothing is known. Raises UsageError where every
+    strategy was measured to take more.
     """
     estimated = [*estimates, *[None] * (len(ways) - len(estimates))]
     known = {
@@ -110,9 +158,9 @@ def unlearned_policy(
         for number, pair in enumerate(zip(measured, estimated, strict=True))
         if (spent := pair[0] if pair[0] is not None else pair[1]) is not None
     }
-    fitting = [number for number, spent in known.items() if spent <= budget]
-    cheapest = min(known, key=lambda number: known[number], default=0)
-    if known and not fitting and all(spent is not None for spent in measured):
+    fitting = [number for number, spent in known.items() if budget is None or spent <= budget]
+    cheapest = min(known, key=lambda number: known[number], default=0 if budget is not None else len(ways) - 1)
+    if budget is not None and known and not fitting and all(spent is not None for spent in measured):
         raise _too_little(ways[cheapest], known[cheapest], unit, budget)
     chosen = max(fitting, key=lambda number: known[number], default=cheapest)
     return BudgetPolicy(
@@ -171,8 +219,7 @@ def program_policy(
     return policy_for(
         ways,
         [_fingerprint(own, values, settings or SessionSettings(), planned, digests, python) for own in plans],
-        unit=program.budget.unit,
-        budget=program.budget.amount,
+        budget=program.budget,
         nested=nested_strategies([own.ops for own in plans]),
         estimates=[_tokens(own) if program.budget.unit == "tokens" else None for own in plans],
         models=others,
@@ -239,6 +286,6 @@ class SavedPolicies:
             if (record.program, record.source, record.parameters) != (program.name, program.text, parameters):
                 continue
             policy = BudgetPolicy.from_json(record.policy or {})
-            if (policy.unit, policy.budget) == (budget.unit, budget.amount) and record.models == dict(program.models):
+            if policy.is_for(budget) and record.models == dict(program.models):
                 return policy
         return None

@@ -28,8 +28,11 @@ _PRICES = (1e-6, 10.0)
 _HALVINGS = 24
 # What a simpler cascade may take of what the other takes.
 _MORE = 1.01
+# How many prices, and how many budgets, lead from the most right cascade to the cheapest.
+_STEPS = 24
 # How many places for a cut are tried where two prices differ.
 _PLACES = 64
+_FEW_PLACES = 16
 _FOLDS = 5
 
 
@@ -152,6 +155,59 @@ def learned(seen: Observations, budget: float) -> Cascade:
     return _best((_begun_by(first, seen, bins, budget) for first in firsts), seen)
 
 
+def cheaper_and_cheaper(seen: Observations) -> Iterator[Cascade]:
+    """Cascades from the most right on the rows of `seen` to the cheapest strategy alone, each for less than before.
+
+    The same for the same observations.
+    """
+    bins = [SupportBins.of(seen.support[:, way]) for way in range(len(seen.ways))]
+    least = min((float(spend) for spend in seen.spend.mean(axis=0) if spend > 0), default=1.0)
+    low, high = (price / least for price in _PRICES)
+    prices = [float(price) for price in np.geomspace(low, high, _STEPS)]
+    priced = [
+        [_Priced.of(_at_price(seen, bins, price, first), seen) for price in prices] for first in _worthwhile(seen)
+    ]
+    last = _simpler(_most_right(own for row in priced for own in row).cascade, seen, low, float("inf"))
+    yield last
+    for budget in np.geomspace(max(_spend(last, seen), least), least, _STEPS)[1:-1]:
+        found = _simpler(_between(priced, seen, float(budget)), seen, low, float(budget))
+        if found != last:
+            last = found
+            yield last
+    if last != Cascade(0):
+        yield Cascade(0)
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """A cascade at some price, with its share of right answers and its mean spend."""
+
+    cascade: Cascade
+    right: float
+    spend: float
+
+    @classmethod
+    def of(cls, cascade: Cascade, seen: Observations) -> _Priced:
+        replay = replayed(cascade, seen)
+        return cls(cascade, float(replay.correct.mean()), float(replay.spend.mean()))
+
+
+def _most_right(priced: Iterable[_Priced]) -> _Priced:
+    return max(priced, key=lambda own: (own.right, -own.spend))
+
+
+def _between(priced: list[list[_Priced]], seen: Observations, budget: float) -> Cascade:
+    """The best cascade for so much that can be had of those at ascending prices, and of what lies between two of them.
+
+    `priced` has a list for each strategy to begin with. That of the cheapest one ends with one that keeps the budget.
+    """
+    rows = [row for row in priced if row[-1].spend <= budget]
+    row = max(rows, key=lambda row: _most_right(own for own in row if own.spend <= budget).right)
+    kept = _most_right(own for own in row if own.spend <= budget)
+    over = [own for own in row if own.spend > budget]
+    return _towards(over[-1].cascade, kept.cascade, seen, budget, _FEW_PLACES) if over else kept.cascade
+
+
 def _begun_by(first: int, seen: Observations, bins: list[SupportBins], budget: float) -> Cascade:
     """The best cascade that begins with this strategy, which alone keeps the budget."""
     low, high = (price / max(float(seen.spend[:, 0].mean()), 1e-12) for price in _PRICES)
@@ -210,15 +266,16 @@ def _worthwhile(seen: Observations) -> list[int]:
     return [way for way in range(len(right)) if way == 0 or right[way] > right[:way].max()]
 
 
-def _towards(over: Cascade, kept: Cascade, seen: Observations, budget: float) -> Cascade:
+def _towards(over: Cascade, kept: Cascade, seen: Observations, budget: float, places: int = _PLACES) -> Cascade:
     """A cascade that keeps the budget, with what is best of one that begins alike and does not.
 
-    Turn by turn, what `over` does holds below a cut and what `kept` does from there on.
+    Turn by turn, what `over` does holds below a cut, which is tried at so many places, and what `kept` does from there
+    on.
     """
     for own in sorted(over.turns):
         lower, upper = over.turns[own], kept.turns.get(own, Turn((), (None,)))
         ordered = np.sort(seen.support[:, own])
-        values = np.unique(ordered[:: max(len(ordered) // _PLACES, 1)])[1:]
+        values = np.unique(ordered[:: max(len(ordered) // places, 1)])[1:]
         joined = [lower, *(_joined(lower, upper, cut_below(float(value), ordered)) for value in values)]
         tried = [Cascade(kept.first, {**kept.turns, own: turn}) for turn in joined]
         kept = _best((kept, *(cascade for cascade in tried if _spend(cascade, seen) <= budget)), seen)

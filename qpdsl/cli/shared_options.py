@@ -202,7 +202,7 @@ def _data_form() -> Any:
 _TYPES = {"forms": _data_form}
 
 # How the names of graders begin that read other fields of a row than the right answer.
-_READERS = ("code", "ifeval", "python:")
+_READERS = ("code", "ifeval", "calls", "python:")
 
 
 def read_input(

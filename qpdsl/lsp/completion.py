@@ -18,10 +18,12 @@ from qpdsl.grammar.format.unparse import format_head, format_param_type
 from qpdsl.grammar.parse.tokens import Token, scan
 from qpdsl.grammar.source import Source
 from qpdsl.grammar.words import (
+    ACCURACY_FORM,
     AUTO,
     AUTO_FORM,
     BOXED,
     BUDGET_FORM,
+    BUDGET_UNITS,
     CLAUSE_FORMS,
     DECLARATIONS,
     DRAFTS,
@@ -145,6 +147,9 @@ def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
         elif point.last == "within":
             yield from (_item(word, Kind.Keyword) for word in LEVELS)
             yield _item("budget", Kind.Function, BUDGET_FORM)
+            yield _item("accuracy", Kind.Function, ACCURACY_FORM)
+        elif point.last == "or":
+            yield from (_item(unit, Kind.Function) for unit in BUDGET_UNITS)
         elif point.last == "like":
             yield from (_item(word, Kind.EnumMember) for word in SYSTEMS)
         elif point.last == "draft":

@@ -1,7 +1,6 @@
 """What graded answers come to, as figures, text and JSON: accuracy, at every number of samples, and by scores.
 
-One run of n samples a problem gives the figures of all smaller k. They are estimates for fresh samples: pass@k is
-unbiased over all sets of k of the n, and a choice is averaged over the n // k sets of k that follow one another.
+One run of n samples a problem gives the figures of all smaller k: estimates for fresh samples, of `estimators.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from qpdsl.planner.values.value import dumps
-from qpdsl.runs.statistics import Interval, bootstrap_interval, wilson
+from qpdsl.runs.estimators import best_at, consensus_at, pass_all, pass_at, weighted_at
+from qpdsl.runs.statistics import Interval, share_interval, wilson
 
 BINS = 10
 
@@ -90,65 +90,60 @@ class ChoiceAccuracy:
     interval: Interval
 
 
-def pass_at(n: int, correct: int, k: int) -> float:
-    """The probability that one of k samples is right, of n samples of which so many are.
-
-    Unbiased: 1 - C(n - c, k) / C(n, k) (Chen et al., "Evaluating Large Language Models Trained on Code", 2021, section
-    2.1). Raises ValueError unless 1 <= k <= n and 0 <= correct <= n.
-    """
-    if not 1 <= k <= n or not 0 <= correct <= n:
-        raise ValueError(f"no {k} of {n} samples of which {correct} are right")
-    missed = 1.0
-    for number in range(n - correct + 1, n + 1):
-        missed *= max(1 - k / number, 0.0)
-    return 1 - missed
-
-
-def majority(samples: Sequence[SampledAnswer]) -> bool:
-    """Whether what `vote` comes to is right."""
-    return _elected(samples, [1.0] * len(samples))
-
-
-def weighted(samples: Sequence[SampledAnswer]) -> bool:
-    """Whether what `vote` with the scores as weights comes to is right."""
-    return _elected(samples, [sample.score for sample in samples])
-
-
-def best(samples: Sequence[SampledAnswer]) -> bool:
-    """Whether the answer of the sample with the best score is right; the first on a tie, one without a score last."""
-    return max(samples, key=lambda sample: float("-inf") if sample.score is None else sample.score).correct
-
-
-def _elected(samples: Sequence[SampledAnswer], weights: Sequence[float | None]) -> bool:
-    from qpdsl.executor.runtime.operators.vote import elected
-
-    winner = elected([sample.answer for sample in samples], weights)
-    return winner is not None and samples[winner[0]].correct
-
-
-CHOICES: Mapping[str, Callable[[Sequence[SampledAnswer]], bool]] = {"maj": majority, "best": best, "weighted": weighted}
-
-
-def accuracies(problems: Sequence[Sequence[SampledAnswer]]) -> list[ChoiceAccuracy]:
-    """pass@k, maj@k and, where samples have scores, best@k and weighted@k, at powers of two up to the fewest samples.
-
-    Where a score can be no weight of a `vote`, as it is below 0, there is no weighted@k. A problem without samples is
-    wrong; the largest k is the number of samples that all others have. Empty where none has any.
-    """
-    most = min(filter(None, map(len, problems)), default=0)
-    scores = [sample.score for samples in problems for sample in samples if sample.score is not None]
-    names = ["maj", *(["best"] if scores else []), *(["weighted"] if scores and min(scores) >= 0 else [])]
-    found = []
-    for k in _numbers(most):
-        found.append(_accuracy("pass", k, [_passed(samples, k) if samples else 0.0 for samples in problems]))
-        for name in names:
-            shares = [_over_sets(samples, k, CHOICES[name]) if samples else 0.0 for samples in problems]
-            found.append(_accuracy(name, k, shares))
-    return found
+def _average(samples: Sequence[SampledAnswer], k: int) -> float:
+    """avg@k: the share of right samples, whatever k is."""
+    return sum(sample.correct for sample in samples) / len(samples)
 
 
 def _passed(samples: Sequence[SampledAnswer], k: int) -> float:
     return pass_at(len(samples), sum(sample.correct for sample in samples), k)
+
+
+def _all_passed(samples: Sequence[SampledAnswer], k: int) -> float:
+    return pass_all(len(samples), sum(sample.correct for sample in samples), k)
+
+
+def _consensus(samples: Sequence[SampledAnswer], k: int) -> float:
+    return consensus_at([sample.answer for sample in samples], [sample.correct for sample in samples], k)
+
+
+def _best(samples: Sequence[SampledAnswer], k: int) -> float:
+    return best_at([sample.score for sample in samples], [sample.correct for sample in samples], k)
+
+
+def _weighted(samples: Sequence[SampledAnswer], k: int) -> float:
+    answers, scores = [sample.answer for sample in samples], [sample.score for sample in samples]
+    return weighted_at(answers, scores, [sample.correct for sample in samples], k)
+
+
+# What k samples come to, by the names in use before `@k` and, of `pass^k`, `k`; those of `_SCORED` go by scores.
+_METRICS: Mapping[str, Callable[[Sequence[SampledAnswer], int], float]] = {
+    "avg": _average,
+    "pass": _passed,
+    "pass^": _all_passed,
+    "cons": _consensus,
+    "best": _best,
+    "weighted": _weighted,
+}
+_SCORED = ("best", "weighted")
+
+
+def accuracies(problems: Sequence[Sequence[SampledAnswer]]) -> list[ChoiceAccuracy]:
+    """Every metric at powers of two up to the fewest samples of a problem, and at that number itself.
+
+    Without scores there is no best@k, and no weighted@k, which is left out too where a score can be no weight of a
+    `vote`, as it is below 0. A problem without samples is wrong; the largest k is the number of samples that all others
+    have. Empty where none has any.
+    """
+    most = min(filter(None, map(len, problems)), default=0)
+    scores = [sample.score for samples in problems for sample in samples if sample.score is not None]
+    missing = set(_SCORED) if not scores else {"weighted"} if min(scores) < 0 else set()
+    return [
+        _accuracy(name, k, [measured(samples, k) if samples else 0.0 for samples in problems])
+        for k in _numbers(most)
+        for name, measured in _METRICS.items()
+        if name not in missing
+    ]
 
 
 def sampled_answers(candidates: Iterable[Mapping[str, Any]]) -> list[SampledAnswer]:
@@ -173,13 +168,8 @@ def _numbers(most: int) -> list[int]:
     return powers if not powers or powers[-1] == most else [*powers, most]
 
 
-def _over_sets(samples: Sequence[SampledAnswer], k: int, choose: Callable[[Sequence[SampledAnswer]], bool]) -> float:
-    starts = range(0, len(samples) - k + 1, k)
-    return sum(choose(samples[start : start + k]) for start in starts) / len(starts)
-
-
 def _accuracy(metric: str, k: int, shares: Sequence[float]) -> ChoiceAccuracy:
-    return ChoiceAccuracy(metric, k, sum(shares) / len(shares), bootstrap_interval(shares))
+    return ChoiceAccuracy(metric, k, sum(shares) / len(shares), share_interval(shares))
 
 
 def share_words(correct: int, total: int) -> str:
@@ -209,8 +199,12 @@ def choice_facts(accuracies: Sequence[ChoiceAccuracy]) -> list[tuple[str, str]]:
         by_name.setdefault(own.metric, {})[own.k] = own.accuracy
     lines = [("k", "".join(f"{k:<{_COLUMN_WIDTH}}" for k in numbers).rstrip())]
     for name, shares in by_name.items():
-        lines.append((f"{name}@k", "".join(f"{shares[k]:<{_COLUMN_WIDTH}.1%}" for k in numbers).rstrip()))
+        lines.append((_label(name), "".join(f"{shares[k]:<{_COLUMN_WIDTH}.1%}" for k in numbers).rstrip()))
     return lines
+
+
+def _label(metric: str) -> str:
+    return f"{metric}k" if metric.endswith("^") else f"{metric}@k"
 
 
 def choice_json(accuracies: Sequence[ChoiceAccuracy]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from qpdsl.runs.job import Job
 from qpdsl.runs.store.continuing import CellRun
 from qpdsl.runs.store.fingerprint import digest, model_digests
 from qpdsl.runs.sweep import Sweep
+from qpdsl.session.budget_option import budget_option
 from qpdsl.session.prepare import BoundProgram, PlanUse, Policies, Prepared, loses, prepare
 from qpdsl.session.programs import distinct_names, named_programs, permitting
 from qpdsl.session.settings import SessionSettings, Settings
@@ -122,7 +123,7 @@ class CellPlanner:
             return
         budgets = self.budgets(program)
         if not budgets and program.budget is not None and not self.ways:
-            budgets = {f"{program.budget.unit}={program.budget.amount:g}": program}
+            budgets = {budget_option(program.budget): program}
         if self.ways or not budgets:
             yield from ((way.name, fixed(program, way)) for way in strategies_of(program))
         yield from budgets.items()

@@ -7,16 +7,13 @@ are asked what they can do, its budget is decided, it is planned, and the plan i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from qpdsl.arguments import parse_settings, settings_files, with_defaults
-from qpdsl.errors import UsageError, unknown
-from qpdsl.grammar import ast
+from qpdsl.errors import UsageError
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
 from qpdsl.grammar.model_id import is_remote
-from qpdsl.grammar.source import Span
-from qpdsl.grammar.words import BUDGET_UNITS
 from qpdsl.model_location import check_models, locate_tokenizer
 from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.optimize.optimizer import Optimized
@@ -25,6 +22,7 @@ from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import greedy_of
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.values.value import Value
+from qpdsl.session.budget_option import budgeted
 from qpdsl.session.planning import Planning, check_routed, reads_of
 from qpdsl.session.programs import load_program, permitting
 from qpdsl.session.settings import Settings
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 # What a program under a budget decides by, from its values; None where it has no budget.
 Policies = Callable[[LogicalProgram, Mapping[str, Value]], BudgetPolicy | None]
-_BUDGET = "`--budget tokens=2000`, `thought_tokens=800`, `seconds=1.5` or `cost=0.002`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,27 +194,6 @@ def surroundings_of(settings: Settings) -> Surroundings:
 def loses(program: LogicalProgram) -> bool:
     """Whether a program permits plans that give other tokens."""
     return program.within is not None and program.within.level in ("epsilon", "loss")
-
-
-def budgeted(program: LogicalProgram, budget: str | None) -> LogicalProgram:
-    """The program under a budget such as `tokens=2000`, in the place of its own. Raises UsageError."""
-    if budget is None:
-        return program
-    if not program.ways:
-        message = f"`--budget`: `{program.name}` leaves nothing to a budget"
-        raise UsageError(message, "`strategy { { … } or { … } }` and `auto` in a program do; see docs/tune/budgets.md")
-    name, sign, text = budget.partition("=")
-    unit = next((unit for unit in BUDGET_UNITS if unit == name.strip()), None)
-    if not sign or unit is None:
-        what = unknown(name.strip(), BUDGET_UNITS, "a budget counts no") if sign else "it takes UNIT=AMOUNT"
-        raise UsageError(f"`--budget`: {what}", _BUDGET)
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = 0.0
-    if not 0 < amount < float("inf"):
-        raise UsageError(f"`--budget`: {unit} is a number over 0, not `{text.strip()}`", _BUDGET)
-    return replace(program, budget=ast.Budget(unit, amount, span=Span(0, 0)))
 
 
 def check_prices(settings: Settings, program: LogicalProgram) -> None:

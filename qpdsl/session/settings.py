@@ -456,17 +456,18 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         metavar="UNIT=AMOUNT",
         shown="what the program says",
         help="Average budget per problem (programs with `auto` or `strategy`): tokens=2000, thought_tokens=800, "
-        "seconds=1.5 or cost=0.002.",
+        "seconds=1.5 or cost=0.002; accuracy=0.9 is the least that has 90% right, 'accuracy=0.9 or cost=0.02' gives it "
+        "up for a limit.",
     )
     grader: str | None = _graded(
         metavar="GRADER",
         shown="that of --dataset, else equal",
-        help="How answers are graded: equal, text, number, number(0.01), math, choice, json, code, ifeval, "
+        help="How answers are graded: equal, text, number, number(0.01), math, choice, json, code, ifeval, calls, "
         "python:FILE.py:FUNCTION or judge:PROGRAM.",
     )
     candidates: bool = _graded(
         False,
-        help="Record the candidates of the last choice, and report pass@k, majority and best-of-k.",
+        help="Record the candidates of the last choice, and report avg@k, pass@k, pass^k, cons@k and best@k.",
     )
     by: str | None = _graded(metavar="FIELD", help="Break accuracy down by FIELD.")
     concurrency: int | None = setting(

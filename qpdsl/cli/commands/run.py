@@ -162,7 +162,7 @@ def _policy_of_run(options: RunOptions, program: LogicalProgram, values: Mapping
     if record is None or record.policy is None or program.budget is None:
         return None
     policy = BudgetPolicy.from_json(record.policy)
-    same = (policy.unit, policy.budget) == (program.budget.unit, program.budget.amount)
+    same = policy.is_for(program.budget)
     return policy if same and {*reached_strategies(policy)} <= {*strategies_of(program)} else None
 
 

@@ -119,16 +119,20 @@ def show(run: str, rows: bool, source: bool, form: str) -> Exit:
     type=FileName(dash="without `--output` it goes to stdout"),
     help="Where it goes, whole or not at all.  [default: stdout]",
 )
+@click.option("--as", "log", type=click.Choice(["inspect"]), help="Write a log that inspect_ai's viewer opens (JSON).")
 @click.option("--overwrite", is_flag=True, help="Replace an export in --output.")
-def export(run: str, form: str | None, output: str | None, overwrite: bool) -> Exit:
+def export(run: str, form: str | None, output: str | None, log: str | None, overwrite: bool) -> Exit:
     """Write a run for other programs: a line a row, or with `json` one object with all that is known."""
     from qpdsl.cli.runs.run_tables import begins_export, exported
+    from qpdsl.runs.inspect_log import inspect_log
     from qpdsl.runs.store.run_file import RunFile
     from qpdsl.runs.store.run_folder import RunFolder
 
     if overwrite and output is None:
         raise UsageError("`--overwrite` needs `--output`")
-    made = record_format(output or "", form)
+    made = record_format(output or "", form or (ARRAY if log else None))
+    if log is not None and made != ARRAY:
+        raise UsageError(f"`--as {log}` writes JSON, not {made}", "name a `.json` file, and leave out `--format`")
     if made == PARQUET and output is None:
         raise UsageError(f"`--format {made}` needs `--output`: such a file is no text")
     folder = RunFolder()
@@ -141,7 +145,8 @@ def export(run: str, form: str | None, output: str | None, overwrite: bool) -> E
     with RunFile.reading(path) as kept:
         _tell_of_damaged(kept)
         # What `json` has is one object, which is a line.
-        records, made = exported(kept, made), LINES if made == ARRAY else made
+        records = exported(kept, made) if log is None else [inspect_log(kept)]
+        made = LINES if made == ARRAY else made
         if target is not None:
             target.write_records(records, made)
         else:

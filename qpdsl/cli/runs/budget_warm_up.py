@@ -24,7 +24,7 @@ from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.runs.sweep import Sweep
 from qpdsl.session.prepare import PlanUse, Prepared, prepare
 
-# How many rows are run by every strategy.
+# How many rows are run by every strategy; twice as many where one half of them tests what the other was learned from.
 WARM_UP_ROWS = 48
 # What the runs of a warm-up are called in the list of runs.
 SWEEP = "warm-up"
@@ -38,7 +38,9 @@ def warm_up_strategies(options: RunOptions, prepared: Prepared, command: Sequenc
     has no engine here. Raises what the run itself may raise.
     """
     policy = prepared.plan.policy
-    if policy is None or policy.expected is not None or options.resume or options.cluster is not None:
+    if policy is None or options.resume or options.cluster is not None:
+        return False
+    if policy.expected is not None and (policy.promise is None or policy.promise.problems):
         return False
     if options.input in (None, "-"):
         return False
@@ -50,7 +52,7 @@ def warm_up_strategies(options: RunOptions, prepared: Prepared, command: Sequenc
     jobs = [Job.of(one, options.seed or 0, with_candidates=False) for one in plain]
     data = read_input(options, jobs[0].plan, values)
     grader = grader_for(options, data, surroundings)
-    first = _warm_up_data(data, grader)
+    first = _warm_up_data(data, grader, WARM_UP_ROWS if policy.promise is None else 2 * WARM_UP_ROWS)
     if first is None:
         return False
     jobs = [replace(own, grader=grader) for own in jobs]
@@ -73,7 +75,7 @@ def warm_up_strategies(options: RunOptions, prepared: Prepared, command: Sequenc
     return True
 
 
-def _warm_up_data(data: InputData, grader: Grader) -> InputData | None:
+def _warm_up_data(data: InputData, grader: Grader, count: int) -> InputData | None:
     """The first rows that can be graded; None where there are fewer, so that there is nothing to learn from."""
-    graded = [row for row in data.rows if grader.applies(row)][:WARM_UP_ROWS]
-    return replace(data, rows=tuple(graded)) if len(graded) == WARM_UP_ROWS else None
+    graded = [row for row in data.rows if grader.applies(row)][:count]
+    return replace(data, rows=tuple(graded)) if len(graded) == count else None

@@ -11,6 +11,7 @@ from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS, thought_json
 from qpdsl.planner.explain.quantities import count, seconds
 from qpdsl.planner.explain.tree_table import laid_out
 from qpdsl.planner.values.value import plain, shown
+from qpdsl.runs.inspect_log import FIRST_FIELDS
 from qpdsl.runs.record_file import ARRAY, LINES, first_fields
 from qpdsl.runs.statistics import wilson
 from qpdsl.runs.store.measured import MEASURED, operators_of
@@ -196,7 +197,7 @@ def exported(run: RunFile, form: str) -> list[dict[str, Any]]:
 def begins_export(file: BinaryIO) -> bool:
     """Whether an open file holds what was exported, as far as its first record tells."""
     fields = first_fields(file)
-    return _MARK in fields or list(fields[:3]) == list(_COLUMNS[:3])
+    return _MARK in fields or tuple(fields[:3]) in (_COLUMNS[:3], FIRST_FIELDS)
 
 
 def _row(run: str, row: RowRecord) -> dict[str, Any]:

@@ -38,7 +38,8 @@ from qpdsl.runs.store.continuing import CellRun, SavedCells
 from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.runs.summary import grader_failed
 from qpdsl.runs.sweep import Sweep
-from qpdsl.session.prepare import ask_servers, budgeted
+from qpdsl.session.budget_option import budgeted
+from qpdsl.session.prepare import ask_servers
 from qpdsl.session.surroundings import Surroundings
 
 if TYPE_CHECKING:

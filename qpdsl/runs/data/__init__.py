@@ -5,7 +5,8 @@
                       ──rows──► InputRow
 
 Open `input_row.py` first: what a row is. `DataSettings` are what a user says of data, and `rows.py` makes rows by it.
-`field_notes.py` says how the data was understood, and what of it is not used.
+`contest_tests.py` reads the tests of LiveCodeBench. `field_notes.py` says how the data was understood, and what of it
+is not used.
 
 What must hold: the same data and options give the same rows in the same order on every machine. Every fault of the
 rows that are taken is named by its place, before anything runs.

@@ -269,7 +269,7 @@ class ChosenRecords:
         self._options = options
         self._data = data
         self._condition = None if options.where is None else RowCondition(options.where)
-        self.form = None if options.dataset is None else form_called(options.dataset)
+        self.form = None if options.dataset is None else form_called(options.dataset, options.shuffle or 0)
         self.mapping = self._all_names(problem)
         self.findings = Findings(data.name, data.records.unit)
         self.numbers = _number_columns(data.records.records) if data.records.is_text else frozenset[str]()

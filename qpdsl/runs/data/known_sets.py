@@ -1,18 +1,21 @@
 """The forms in which benchmarks are published: the fields of each, its right answers and its grader.
 
 HumanEval and MBPP come to the same fields, which the grader `code` reads: `tests`, a list of Python texts, each to be
-run after the answer; `setup`, Python to be run before it; and of HumanEval `prompt`, the head that an answer may go on
-from, and `entry_point`, the function's name.
+run after the answer, or of LiveCodeBench what a program reads and is to write; `setup`, Python to be run before it; and
+of HumanEval `prompt`, the head that an answer may go on from, and `entry_point`, the function's name.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any
 
 from qpdsl.errors import UsageError, unknown
+from qpdsl.runs.data.contest_tests import contest_tests
 from qpdsl.runs.data.field_mapping import (
     Combined,
     Computed,
@@ -31,6 +34,7 @@ class DatasetForm:
 
     `grader` is the name of the grader that its papers' measure comes to. `fields` are those that it is published with:
     a record with all of one of these sets has this form, if `told_by` says so too. `origin` says where it is published.
+    `seeded` gives the sources of problem and answer by a seed, where a problem has options without an order.
     """
 
     name: str
@@ -41,6 +45,14 @@ class DatasetForm:
     fields: tuple[frozenset[str], ...]
     origin: str
     told_by: Callable[[Mapping[str, Any]], bool] = field(default=lambda record: True)
+    seeded: Callable[[int], tuple[FieldSource, FieldSource]] | None = None
+
+    def of_seed(self, seed: int) -> DatasetForm:
+        """The form with options in the order of a seed, where it has any that it puts in an order."""
+        if self.seeded is None:
+            return self
+        problem, answer = self.seeded(seed)
+        return replace(self, problem=problem, sources={**self.sources, "answer": answer})
 
     def source(self, name: str | None, fields: Container[str]) -> FieldSource | None:
         """The source of a name in data with these fields, None where it has nothing for it; the problem's without."""
@@ -217,14 +229,126 @@ IFEVAL = DatasetForm(
 )
 
 
-FORMS = {form.name: form for form in (GSM8K, MATH500, MATH, AIME, HUMANEVAL, MBPP, IFEVAL, COUNTING)}
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 
 
-def form_called(name: str) -> DatasetForm:
-    """Raises UsageError where no form is called so."""
+def _with_options(question: str, options: Sequence[str]) -> str:
+    lines = [f"{letter}) {option.strip()}" for letter, option in zip(_LETTERS, options, strict=False)]
+    return "\n".join([question.strip(), "", *lines])
+
+
+def _gpqa(seed: int) -> tuple[FieldSource, FieldSource]:
+    """The question with its four options, and the letter of the right one, which is published as the first.
+
+    The order depends on the seed and the question alone, so a row keeps it whatever other rows there are.
+    """
+
+    def order(question: str) -> list[int]:
+        key = [blake2b(f"{seed}:{place}:{question}".encode(), digest_size=16).digest() for place in range(4)]
+        return sorted(range(4), key=key.__getitem__)
+
+    def problem(question: str, *options: str) -> str:
+        return _with_options(question, [options[place] for place in order(question)])
+
+    def letter(question: str, *options: str) -> str:
+        return _LETTERS[order(question).index(0)]
+
+    reads = ("Question", "Correct Answer", *_WRONG)
+    return Combined(reads, problem), Combined(reads, letter)
+
+
+GPQA = DatasetForm(
+    "gpqa",
+    "GPQA: questions of graduate science with four options",
+    _gpqa(0)[0],
+    {
+        "answer": _gpqa(0)[1],
+        "id": RecordField("Record ID"),
+        "domain": RecordField("High-level domain"),
+        "subdomain": RecordField("Subdomain"),
+    },
+    "choice",
+    (frozenset({"Question", "Correct Answer", *_WRONG}),),
+    "Idavidrein/gpqa",
+    seeded=_gpqa,
+)
+
+MMLU_PRO = DatasetForm(
+    "mmlu_pro",
+    "MMLU-Pro: questions of 14 subjects with up to ten options",
+    Combined(("question", "options"), _with_options),
+    {
+        "answer": RecordField("answer"),
+        "id": RecordField("question_id"),
+        "category": RecordField("category"),
+    },
+    "choice",
+    (frozenset({"question_id", "question", "options", "answer", "answer_index", "category"}),),
+    "TIGER-Lab/MMLU-Pro",
+)
+
+
+def _contest_task(text: str, starter: str) -> str:
+    """The task as LiveCodeBench puts it: what a program reads and writes, or the head of what it has to define."""
+    if starter.strip():
+        form = f"Use this starter code:\n\n```python\n{starter.strip()}\n```"
+    else:
+        form = "Read the input from stdin and write the answer to stdout, in Python."
+    return f"{text.strip()}\n\n{form}"
+
+
+LIVECODEBENCH = DatasetForm(
+    "livecodebench",
+    "LiveCodeBench: problems of programming contests, each with its date",
+    Combined(("question_content", "starter_code"), _contest_task),
+    {
+        "id": RecordField("question_id"),
+        "tests": Combined(("public_test_cases", "private_test_cases", "metadata"), contest_tests),
+        "date": RecordField("contest_date"),
+        "difficulty": RecordField("difficulty"),
+        "platform": RecordField("platform"),
+    },
+    "code",
+    (frozenset({"question_content", "starter_code", "public_test_cases", "private_test_cases", "contest_date"}),),
+    "livecodebench/code_generation, livecodebench/code_generation_lite",
+)
+
+
+def _with_functions(question: Any, functions: Any) -> str:
+    """The one turn of a user, and the functions that there are."""
+    turns = question[0] if question and isinstance(question[0], list) else question
+    if isinstance(question, list) and len(question) > 1 and isinstance(question[0], list):
+        raise ValueError("a dialogue of several turns is no one question")
+    asked = turns if isinstance(turns, str) else "\n\n".join(turn["content"] for turn in turns)
+    known = json.dumps(functions, ensure_ascii=False)
+    form = "Answer with calls alone: [name(parameter=value, …), …]"
+    return f"{asked}\n\nThe functions that you may call, as JSON:\n\n{known}\n\n{form}"
+
+
+BFCL = DatasetForm(
+    "bfcl",
+    "BFCL: calls of functions that answer a question, with the values that their parameters may have",
+    Combined(("question", "function"), _with_functions),
+    {"id": RecordField("id"), "ground_truth": RecordField("ground_truth")},
+    "calls",
+    (frozenset({"id", "question", "function", "ground_truth"}),),
+    "gorilla-llm/Berkeley-Function-Calling-Leaderboard, each question with the answer of its id",
+)
+
+FORMS = {
+    form.name: form
+    for form in (
+        GSM8K, MATH500, MATH, AIME, GPQA, MMLU_PRO, HUMANEVAL, MBPP, LIVECODEBENCH, IFEVAL, BFCL, COUNTING
+    )
+}  # fmt: skip
+
+
+def form_called(name: str, seed: int = 0) -> DatasetForm:
+    """The form, its options in the order of a seed. Raises UsageError where no form is called so."""
     if name not in FORMS:
         raise UsageError(unknown(name, FORMS, "no data set is known as"))
-    return FORMS[name]
+    return FORMS[name].of_seed(seed)
 
 
 def form_of(record: Mapping[str, Any]) -> DatasetForm | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from qpdsl.errors import UsageError, unknown
 from qpdsl.executor.runtime.sandbox.permission import UNCONFINED, CodePermission
 from qpdsl.runs.data.input_row import InputData
+from qpdsl.runs.graders.call_answer import CallAnswer
 from qpdsl.runs.graders.choice_answer import ChoiceAnswer
 from qpdsl.runs.graders.code_answer import CodeAnswer
 from qpdsl.runs.graders.grader import EqualAnswer, Grader
@@ -30,6 +31,7 @@ PLAIN: Mapping[str, Callable[[], Grader]] = {
     "json": RecordAnswer,
     "code": CodeAnswer,
     "ifeval": InstructionAnswer,
+    "calls": CallAnswer,
 }
 # Those that take a number in brackets.
 _WITH_NUMBER: Mapping[str, Callable[[float], Grader]] = {"number": NumberAnswer, "code": CodeAnswer}

@@ -632,3 +632,30 @@ def test_an_else_stands_right_behind_its_if() -> None:
         composed(after_another_stage)
     with pytest.raises(qp.QpError, match="a JSON path is written"):
         composed(lambda rows: rows.each("x", ".a b"))
+
+
+def test_a_budget_is_an_amount_or_a_share_of_right_answers() -> None:
+    def composed_with(budget: Any) -> str:
+        @qp.program(budget=budget)
+        def p(q: str) -> str:
+            rows = qp.chat(user=q).generate(llm, n=qp.auto(2, 4))
+            return rows.extract("a", r"(\d+)").vote(qp.col.a)
+
+        return str(p).split("\n\n")[-1].partition(" {")[0].partition(" within ")[2]
+
+    assert composed_with({"tokens": 2000}) == "budget(tokens=2000)"
+    assert composed_with({"accuracy": 0.9}) == "accuracy(0.9)"
+    both = {"accuracy": 0.9, "delta": 0.05, "cost": 0.02}
+    assert composed_with(both) == "accuracy(0.9, delta=0.05) or cost(0.02)"
+    for refused in (
+        {},
+        {"delta": 0.1},
+        {"delta": 0.1, "tokens": 5},
+        {"tokens": 5, "cost": 1},
+        {"accuracy": 0.9, "x": 1},
+    ):
+        with pytest.raises(qp.QpError, match="QP142"):
+            composed_with(refused)
+    for outside in ({"accuracy": 1}, {"accuracy": 0.9, "delta": 0.0}, {"accuracy": 0.9, "tokens": 0}):
+        with pytest.raises(qp.QpError, match="QP301"):
+            composed_with(outside)

@@ -48,6 +48,10 @@ def rows(tmp_path: Path) -> Path:
         (["--budget", "tokens=0"], "tokens is a number over 0, not `0`"),
         (["--budget", "tokens=nan"], "tokens is a number over 0, not `nan`"),
         (["--budget", "tokens=9", "--set", "n=2"], "`open` leaves nothing to a budget"),
+        (["--budget", "accuracy=1"], "accuracy is a share between 0 and 1, not `1`"),
+        (["--budget", "accuracy=0.9 or toks=5"], "did you mean `tokens`?"),
+        (["--budget", "accuracy=0.9 or 5"], "it takes UNIT=AMOUNT"),
+        (["--budget", "tokens=9 or cost=5"], "`or` follows `accuracy=…`, not `tokens`"),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "explain"])
@@ -68,6 +72,18 @@ def test_explain_shows_the_ways_and_what_was_learned(qpdsl: Run, program: Path) 
     assert any(line.startswith("nothing was learned yet") for line in lines)
     policy = json.loads(qpdsl("explain", program, "--budget", "tokens=90", "--format", "json").out)["policy"]
     assert (policy["unit"], policy["budget"], policy["turns"]) == ("tokens", 90.0, {})
+
+
+def test_a_share_of_right_answers_that_nothing_shows_is_said_not_to_be_certified(
+    qpdsl: Run, program: Path, rows: Path
+) -> None:
+    lines = qpdsl("explain", program, "--budget", "accuracy=0.9").out.splitlines()
+    assert "target: 90% right for the least tokens, on average over problems" in lines
+    words = "not certified: 90% right: no problems to test it on; the dearest policy is run, and nothing is promised"
+    assert words in lines and "first open(n=2)" in lines
+    ran = qpdsl("eval", program, "--input", rows, "--budget", "accuracy=0.9,0.8 or tokens=90")
+    assert ran.code == 0 and f"warning: {words}" in ran.err and "it is given up for the limit" in ran.err
+    assert "accuracy=0.9" in ran.out and "accuracy=0.8 or tokens=90" in ran.out
 
 
 def test_a_width_that_is_given_needs_no_budget(qpdsl: Run, program: Path) -> None:

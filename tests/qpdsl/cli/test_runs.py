@@ -108,6 +108,27 @@ def test_exports_hold_every_row(qpdsl: Run, runs: RunFolder, tmp_path: Path) -> 
     ]
 
 
+def test_an_export_is_a_log_of_inspect(qpdsl: Run, runs: RunFolder, tmp_path: Path) -> None:
+    with Recording.begin(runs, record(), inputs(10), EqualAnswer()) as kept:
+        kept.add(0, outcome(0, answer="5", correct=False))
+        kept.add(1, outcome(1, error="timed out", answer=None))
+        kept.add(2, outcome(2, answer="2", correct=True))
+    output = tmp_path / "log.json"
+    assert qpdsl("runs", "export", "last", "--as", "inspect", "--output", output).code == 0
+    log = json.loads(output.read_text("utf-8"))
+    assert (log["version"], log["status"], log["eval"]["run_id"]) == (2, "started", kept.id)
+    wrong, failed, right = log["samples"]
+    assert [sample["id"] for sample in log["samples"]] == log["eval"]["dataset"]["sample_ids"]
+    assert wrong["scores"] == {"equal": {"value": "I", "answer": "5"}} and right["scores"]["equal"]["value"] == "C"
+    assert "scores" not in failed and failed["error"]["message"] == "timed out"
+    assert right["target"] == ["2"] and right["output"]["choices"][0]["message"]["content"] == "2"
+    assert log["results"]["scores"][0]["metrics"]["accuracy"]["value"] == 0.5
+    again = ("runs", "export", "last", "--as", "inspect", "--output", output)
+    assert "already" in qpdsl(*again).err and qpdsl(*again, "--overwrite").code == 0
+    refused = qpdsl("runs", "export", "last", "--as", "inspect", "--format", "csv")
+    assert refused.code == 2 and "`--as inspect` writes JSON, not csv" in refused.err
+
+
 @pytest.mark.parametrize("form", ["jsonl", "json", "csv"])
 def test_an_export_replaces_an_export_on_request_only(qpdsl: Run, runs: RunFolder, tmp_path: Path, form: str) -> None:
     recorded(runs, 2)

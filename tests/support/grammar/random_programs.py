@@ -156,6 +156,10 @@ class ProgramGenerator:
         if pick.random() < 0.2:
             amount = pick.choice(["tokens=2000", "seconds = 1.5", "cost=0.002"])
             chosen["budget"] = f"within budget{self.brackets(amount)}"
+            if pick.random() < 0.5:
+                share = self.brackets("0.9", *pick.choice([[], ["delta = 0.05"]]))
+                limit = f"{self.option_break()}or cost{self.brackets('0.02')}"
+                chosen["budget"] = f"within accuracy{share}{pick.choice(['', limit])}"
         head += "".join(self.option_break() + clause for clause in chosen.values())
         stages = [
             self.chat(),

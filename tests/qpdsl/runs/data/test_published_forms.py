@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
+import pickle
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ from qpdsl.errors import DataError, UsageError
 from qpdsl.runs.data.input_row import InputData
 from qpdsl.runs.data.known_sets import FORMS, form_of
 from qpdsl.runs.data.rows import read_rows
+from qpdsl.runs.graders.known_graders import grader_named
 from qpdsl.session.settings import DataSettings
 from tests.qpdsl.runs.data.plans import PLAN, planned
 from tests.support.cli import Run
@@ -97,6 +102,68 @@ def test_ifeval() -> None:
     assert data.rows[0].fields["kwargs"] == [{}, {"relation": "at least", "num_words": 30}]
     assert data.rows[1].fields["kwargs"] == [{}]
     assert data.rows[1].fields["instruction_id_list"] == ["change_case:english_lowercase"]
+
+
+def test_gpqa() -> None:
+    data = read("gpqa.jsonl", "gpqa")
+    assert data.grader == "choice" and [row.id for row in data.rows] == ["rec1", "rec2"]
+    assert [row.fields["domain"] for row in data.rows] == ["Biology", "Physics"]
+    for row, right in zip(data.rows, ("Oxygen", "The muon"), strict=True):
+        assert f"\n{row.reference}) {right}" in str(row.arguments["problem"])
+
+
+def test_the_options_of_gpqa_are_in_the_order_of_a_seed() -> None:
+    orders = {}
+    for seed in range(12):
+        data = read_rows(FILES / "gpqa.jsonl", PLAN, {}, DataSettings(dataset="gpqa", shuffle=seed or None))
+        orders[seed] = {row.id: row.reference for row in data.rows}
+    assert {order["rec1"] for order in orders.values()} == {"A", "B", "C", "D"}
+    alone = read_rows(FILES / "gpqa.jsonl", PLAN, {}, DataSettings(dataset="gpqa", shuffle=5, limit=1))
+    assert alone.rows[0].reference == orders[5][alone.rows[0].id]
+
+
+def test_mmlu_pro() -> None:
+    data = read("mmlu_pro.jsonl", "mmlu_pro")
+    assert data.grader == "choice" and [(row.id, row.reference) for row in data.rows] == [("70", "C"), ("71", "A")]
+    assert str(problems(data)[0]).startswith("What is 2 + 3?\n\nA) 4\nB) 6\nC) 5\n")
+    assert str(problems(data)[0]).endswith("\nJ) 0") and str(problems(data)[1]).endswith("\nC) cold")
+
+
+def test_livecodebench() -> None:
+    data = read("livecodebench.jsonl", "livecodebench")
+    program, function = data.rows
+    assert data.grader == "code" and (program.id, function.id) == ("abc1_a", "3000")
+    assert program.fields["tests"][0] == {"input": "1 2\n", "output": "3\n"} and len(program.fields["tests"]) == 3
+    assert "stdin" in str(program.arguments["problem"]) and "class Solution" in str(function.arguments["problem"])
+    grader = grader_named("code", allow_code=True)
+    answers = {
+        "print(sum(map(int, input().split())))": program,
+        "class Solution:\n    def large(self, nums, limit):\n        return [n for n in nums if n > limit]": function,
+    }
+    for answer, row in answers.items():
+        assert asyncio.run(grader.grade(answer, row)).correct
+        assert not asyncio.run(grader.grade(answer.replace("sum(", "len([*").replace(" > ", " < "), row)).correct
+    newer = DataSettings(dataset="livecodebench", where="date >= '2024-09-01'")
+    assert [row.id for row in read_rows(FILES / "livecodebench.jsonl", PLAN, {}, newer).rows] == ["3000"]
+
+
+def test_bfcl(tmp_path: Path) -> None:
+    data = read("bfcl.jsonl", "bfcl")
+    assert data.grader == "calls" and [row.id for row in data.rows] == ["simple_0", "parallel_0"]
+    assert str(problems(data)[0]).startswith("What is the area") and '"name": "area"' in str(problems(data)[0])
+    grader = grader_named("calls")
+    assert asyncio.run(grader.grade("[area(base=10, height=5)]", data.rows[0])).correct
+    record = json.loads((FILES / "bfcl.jsonl").read_text("utf-8").splitlines()[0])
+    with pytest.raises(DataError, match="several turns"):
+        read_text(json.dumps({**record, "question": record["question"] * 2}) + "\n", "bfcl", tmp_path)
+
+
+def test_private_tests_that_hold_more_than_a_text_are_not_run(tmp_path: Path) -> None:
+    record = json.loads((FILES / "livecodebench.jsonl").read_text("utf-8").splitlines()[0])
+    for found in (print, [1], b"x"):
+        record["private_test_cases"] = base64.b64encode(zlib.compress(pickle.dumps(found))).decode()
+        with pytest.raises(DataError, match="the private tests cannot be read"):
+            read_text(json.dumps(record) + "\n", "livecodebench", tmp_path)
 
 
 def test_the_shipped_problems_are_a_known_set_too() -> None:

@@ -70,12 +70,13 @@ def test_the_last_number_of_a_text(text: str, number: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"tests": 5}, {"tests": {"a": "x"}}, {"tests": ["x", 5]}, {"tests": "x", "setup": 5}]
+    "fields",
+    [{"tests": 5}, {"tests": {"a": "x"}}, {"tests": ["x", 5]}, {"tests": "x", "setup": 5}, {"tests": [{"input": "x"}]}],
 )
 def test_tests_that_cannot_be_run_are_no_tests_passed(fields: dict[str, Any]) -> None:
     grader, own = grader_named("code", allow_code=True), InputRow("1", {}, None, fields)
     assert grader.applies(own)
-    with pytest.raises(GraderError, match=r"the grader `code`: the field `(tests|setup)` is no text"):
+    with pytest.raises(GraderError, match=r"the grader `code`: the field `(tests|setup)` is no"):
         asyncio.run(grader.grade("x = 1", own))
 
 
@@ -91,7 +92,7 @@ def test_a_long_text_is_read_in_time_in_proportion_to_it(piece: str) -> None:
     assert_quick(lambda: cpu_seconds(lambda: last_number(piece * 4_000)), 0.2)
 
 
-@pytest.mark.parametrize("name", ["equal", "text", "number", "math", "choice", "json", "code", "ifeval"])
+@pytest.mark.parametrize("name", ["equal", "text", "number", "math", "choice", "json", "code", "ifeval", "calls"])
 def test_nothing_to_hold_an_answer_against_is_no_wrong_answer(name: str) -> None:
     assert not grader_named(name, allow_code=True).applies(InputRow("1", {}))
 

@@ -31,6 +31,15 @@ def test_an_interval_is_never_certain_of_a_share_between(shares: list[float]) ->
         assert interval == wilson(round(sum(shares)), len(shares))
 
 
+@pytest.mark.parametrize(("problems", "errors"), [(2, 12.7062), (5, 2.77645), (6, 2.57058), (30, 2.04523)])
+def test_few_problems_have_the_interval_of_student(problems: int, errors: float) -> None:
+    shares = [0.4] * (problems - 1) + [0.5]
+    middle, error = sum(shares) / problems, 0.1 / problems
+    interval = share_interval(shares)
+    assert interval.high == pytest.approx(min(middle + errors * error, 1.0), abs=1e-5)
+    assert interval.low == pytest.approx(max(middle - errors * error, 0.0), abs=1e-5)
+
+
 def test_one_seed_is_compared_by_its_verdicts_and_several_by_their_shares() -> None:
     first, second = [1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]
     verdicts = [[share == 1 for share in side] for side in (first, second)]
