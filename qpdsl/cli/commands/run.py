@@ -96,10 +96,12 @@ def _use(options: RunOptions) -> PlanUse:
     from qpdsl.session.prepare import PlanUse
 
     return PlanUse(
-        rows=options.rows or options.candidates,
+        rows=options.rows or options.candidates or options.save_samples,
         text=options.input is None,
-        alone=True,
-        confidence=options.candidates,
+        # What is asked of saved samples is planned as `qpdsl eval` plans.
+        alone=not options.save_samples,
+        fixed=options.save_samples,
+        confidence=options.candidates or options.save_samples,
         greedy=options.greedy and not options.analyze,
         load=_load(options),
     )

@@ -42,11 +42,13 @@ async def reuse(recording: Recording, folder: RunFolder, ids: Sequence[str] | No
         if id == recording.id:
             continue
         found: list[FinishedRow] = []
+        sources: list[int] = []
         for saved in _rows_of(folder, id, recording.run.record.key):
             for number in wanted.pop(saved.key, ()) if saved.outcome.error is None else ():
                 found.append(await _taken(recording, number, saved, id))
+                sources.append(saved.number)
         if found:
-            recording.add_all(found)
+            recording.add_all(_with_samples(folder, id, found, sources))
             taken[id] = len(found)
     return taken
 
@@ -58,6 +60,15 @@ def _rows_of(folder: RunFolder, id: str, key: str) -> list[RowRecord]:
             return list(run.rows()) if run.record.key == key else []
     except RunFileError:
         return []
+
+
+def _with_samples(folder: RunFolder, id: str, rows: list[FinishedRow], numbers: list[int]) -> list[FinishedRow]:
+    """The rows with the samples that a run saved of them, under these numbers. Raises RunFileError."""
+    with RunFile.reading(folder.file(id)) as run:
+        if not run.samples_size()[0]:
+            return rows
+        found = zip(rows, map(run.samples, numbers), strict=True)
+        return [replace(row, outcome=replace(row.outcome, samples=samples)) for row, samples in found]
 
 
 async def _taken(recording: Recording, number: int, saved: RowRecord, id: str) -> FinishedRow:
