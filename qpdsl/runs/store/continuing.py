@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qpdsl.errors import UsageError
 from qpdsl.planner.values.value import Value, plain
@@ -21,6 +21,10 @@ from qpdsl.runs.store.run_file import RunFile, RunFileError
 from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.runs.store.run_record import RowRecord, RunInfo, RunRecord, grading_key, row_key, run_record
 from qpdsl.session.settings import SessionSettings
+
+if TYPE_CHECKING:
+    from qpdsl.planner.plan.budget_policy import BudgetPolicy
+    from qpdsl.planner.plan.logical import LogicalProgram
 
 _HOW = "give what it was started with, or leave out `--resume` to begin a new run"
 
@@ -122,6 +126,18 @@ def probably_resumed(folder: RunFolder, program: str, seed: int, values: Mapping
         if info.record.seed == seed and info.record.parameters == parameters and not info.writing:
             return info.record
     return None
+
+
+def policy_of(record: RunRecord, program: LogicalProgram) -> BudgetPolicy | None:
+    """What a run decided by, where a program has its budget and its ways; else None."""
+    from qpdsl.planner.plan.budget_policy import BudgetPolicy
+    from qpdsl.planner.strategies.written_strategies import reached_strategies, strategies_of
+
+    if record.policy is None or program.budget is None:
+        return None
+    policy = BudgetPolicy.from_json(record.policy)
+    same = (policy.unit, policy.budget) == (program.budget.unit, program.budget.amount)
+    return policy if same and {*reached_strategies(policy)} <= {*strategies_of(program)} else None
 
 
 def writer_of(folder: RunFolder, output: Path, but: str = "") -> str | None:
