@@ -64,7 +64,7 @@ class _Pipeline:
 
 
 class WhatifRun:
-    """Answers from an open run."""
+    """Answers from an open run. Of its `cells` the first is the run itself; `data` has the rows of each."""
 
     def __init__(self, options: WhatifOptions, run: RunFile) -> None:
         self.options = options
@@ -77,13 +77,61 @@ class WhatifRun:
             raise UsageError(
                 f"run `{self._run.id}` has no samples", "`qpdsl run … --save-samples` saves them with the run"
             )
-        cells = [self._own_cell(), *self._cells()]
-        data = self._data(cells)
-        output = self._output_file(cells)
-        made = self._answered(cells, data)
+        output = self._output_file(self.cells)
+        made = self._made(self.replayed(draws=self.options.draw))
         self._show(made, output)
         failed = made.evaluation.failed or made.open
         return Exit.ROW_FAILED if failed else Exit.OK
+
+    @cached_property
+    def cells(self) -> list[PlannedCell]:
+        """The run as it was, and what is asked of it, planned. Raises what `carry_out` does."""
+        return [self._own_cell(), *self._asked_cells()]
+
+    @cached_property
+    def data(self) -> list[InputData]:
+        """The rows of each cell. Raises UsageError where the run has none of them."""
+        settings, run = self._settings, self._run
+        found = rows_of_cells(self.cells, lambda cell: graded_input(settings, cell.plan, cell.values))
+        rows, numbers = found[0].rows, self._numbers_in(found[0])
+        if not numbers:
+            raise UsageError(
+                f"no row of `{found[0].name}` is one of run `{run.id}` with its samples",
+                "the input is another now, or the run has no finished row",
+            )
+        if len(numbers) < len(rows):
+            known = f"{len(numbers):,} of {len(rows):,} rows are in run `{run.id}` with their samples"
+            say(f"note: {known}; the others are left out")
+        return found
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """The numbers of the rows that the run has samples of."""
+        return self._numbers_in(self.data[0])
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """What is run for a row of each cell."""
+        seed, grader = self._run.record.seed, grader_for(self._settings, self.data[0], self._surroundings)
+        return [Job.of(cell.prepared, seed, grader=grader) for cell in self.cells]
+
+    def replayed(self, *, draws: bool) -> Replay:
+        """All rows of all cells, answered as far as they can be."""
+        replay = Replay(self._run, self._contents(), draws)
+        session = self._opened(replay.contents, draws=draws)
+        bind_grader(self.jobs[0].grader, session)
+        rows = [
+            NumberedRow(number, own.rows[number], place)
+            for place, own in enumerate(self.data)
+            for number in self.numbers
+        ]
+        runner = LocalRunner(session, self.jobs, self._settings.concurrency, through=replay.through)
+        run_until_interrupted(runner.run(rows, replay.done))
+        return replay
+
+    @property
+    def _surroundings(self) -> Surroundings:
+        return self.cells[-1].prepared.bound.surroundings
 
     @cached_property
     def _settings(self) -> Settings:
@@ -103,10 +151,8 @@ class WhatifRun:
                 f"the program `{record.program}` is another now than in run `{self._run.id}`",
                 "`qpdsl runs show RUN --source` prints that of the run; a program in another file can be named",
             )
-        models = model_digests(dict[str, str](), lambda: self._session)
-        now = run_fingerprint(
-            Job.of(cell.prepared, record.seed), cell.values, settings, models=models, python=surroundings.python
-        )
+        job = Job.of(cell.prepared, record.seed)
+        now = run_fingerprint(job, cell.values, settings, python=surroundings.python)
         before = {name: value for name, value in record.fingerprint.items() if name in _COMPUTING}
         if differences := changes(before, {name: value for name, value in now.items() if name in _COMPUTING}):
             raise UsageError(
@@ -121,7 +167,7 @@ class WhatifRun:
         assert started.target is not None
         return named_programs([started.target], surroundings, started.program)
 
-    def _cells(self) -> list[PlannedCell]:
+    def _asked_cells(self) -> list[PlannedCell]:
         """The cells of what is asked, planned."""
         options, started = self.options, self._started
         if not (options.targets or options.assigned or options.models or options.budget):
@@ -165,75 +211,48 @@ class WhatifRun:
         ask = partial(ask_servers, settings=settings, ask=asking(quiet=self.options.form == "json"))
         return CellPlanner(surroundings, settings, False, budgets, policy, ask)
 
-    def _data(self, cells: Sequence[PlannedCell]) -> list[InputData]:
-        """The rows of each cell, of which the run has the samples. Raises UsageError where it ran other rows."""
-        settings, run = self._settings, self._run
-        found = rows_of_cells(cells, lambda cell: graded_input(settings, cell.plan, cell.values))
-        saved = {row.number: row for row in run.rows() if row.outcome.failure is None or row.outcome.error is None}
-        rows = found[0].rows
-        kept = [
+    def _numbers_in(self, data: InputData) -> list[int]:
+        run = self._run
+        saved = {row.number: row for row in run.rows()}
+        return [
             number
-            for number, row in enumerate(rows)
+            for number, row in enumerate(data.rows)
             if number in saved and is_of(saved[number], row) and run.samples(number) is not None
         ]
-        if not kept:
-            raise UsageError(
-                f"no row of `{found[0].name}` is one of run `{run.id}` with its samples",
-                "the input is another now" if saved else "it has no finished row",
-            )
-        if len(kept) < len(rows):
-            say(f"note: {len(kept):,} of {len(rows):,} rows are in run `{run.id}` with their samples; others are left out")
-        self._numbers = kept
-        return found
 
-    def _answered(self, cells: Sequence[PlannedCell], data: Sequence[InputData]) -> WhatIf:
-        options, settings, seed = self.options, self._settings, self._run.record.seed
-        surroundings = cells[-1].prepared.bound.surroundings
-        grader = grader_for(settings, data[0], surroundings)
-        jobs = [Job.of(cell.prepared, seed, grader=grader) for cell in cells]
-        replay = Replay(self._run, self._contents(cells), options.draw)
-        session = self._opened(cells, surroundings, replay.contents)
-        bind_grader(grader, session)
-        rows = [
-            NumberedRow(number, own.rows[number], place) for place, own in enumerate(data) for number in self._numbers
-        ]
-        runner = LocalRunner(session, jobs, settings.concurrency, through=replay.through)
-        run_until_interrupted(runner.run(rows, replay.done))
-        groups = groups_of(data[0].rows, options.by)
-        own = None if groups is None else {number: groups[number] for number in self._numbers}
-        return what_if(replay, [cell.cell for cell in cells], settings.input or "", by=options.by, groups=own)
+    def _made(self, replay: Replay) -> WhatIf:
+        groups = groups_of(self.data[0].rows, self.options.by)
+        own = None if groups is None else {number: groups[number] for number in self.numbers}
+        cells = [cell.cell for cell in self.cells]
+        return what_if(replay, cells, self._settings.input or "", by=self.options.by, groups=own)
 
-    def _contents(self, cells: Sequence[PlannedCell]) -> dict[str, str]:
+    def _contents(self) -> dict[str, str]:
         """A digest of the files of each model of this machine, by its id."""
-        ids = {id for cell in cells for id in cell.plan.models.values() if not is_remote(id)}
+        ids = {id for cell in self.cells for id in cell.plan.models.values() if not is_remote(id)}
         return {id: location_digest(*(place for place, _ in own_places(id))) for id in sorted(ids)}
 
-    def _opened(
-        self, cells: Sequence[PlannedCell], surroundings: Surroundings, contents: dict[str, str]
-    ) -> ReplayingSession:
+    def _opened(self, contents: dict[str, str], *, draws: bool) -> ReplayingSession:
         """The session for all cells; what is known of the models without their weights was saved with the samples."""
         from qpdsl.session.replaying_session import ReplayingSession
 
-        known = samples_of(self._run, self._numbers[0]).models
+        known = samples_of(self._run, self.numbers[0]).models
         facts = {id: ModelFacts.from_json(known[content]) for id, content in contents.items() if content in known}
-        settings = replace(self._settings, share_samples=self.options.draw and self._settings.shares_samples)
-        session = ReplayingSession.of(
-            settings, facts=facts, functions=surroundings.functions.values(), tell=lambda note: say(f"note: {note}")
-        )
-        for cell in cells:
+        settings = replace(self._settings, share_samples=draws and self._settings.shares_samples)
+        functions = self._surroundings.functions.values()
+        session = ReplayingSession.of(settings, facts=facts, functions=functions, tell=lambda note: say(f"note: {note}"))
+        for cell in self.cells:
             session.load(cell.plan)
             for name, id in cell.plan.models.items():
                 if is_remote(id):
-                    contents.update({id: model_digests({name: id}, lambda: session)[name]})
+                    contents[id] = model_digests({name: id}, lambda: session)[name]
         return session
 
     def _output_file(self, cells: Sequence[PlannedCell]) -> OutputFile | None:
         if self.options.output is None:
             return None
         models = {name: model for cell in cells for name, model in cell.plan.models.items()}
-        surroundings = cells[-1].prepared.bound.surroundings
         targets = self.options.targets or [one for one in (self._started.target,) if one is not None]
-        guard = guard_of(self._settings, targets, models, [cell.plan for cell in cells], surroundings)
+        guard = guard_of(self._settings, targets, models, [cell.plan for cell in cells], self._surroundings)
         guard.reads(self._run.path, "the run")
         place = Path(self.options.output).absolute()
         return guard.writes(place, "`--output`", WHATIF, overwrite=self.options.overwrite)
