@@ -334,6 +334,6 @@ def _packed(values: Sequence[float], kind: str | None = None) -> str:
 def _unpacked(text: str) -> list[float]:
     if text[0] not in "fd":
         raise TypeError("numbers of no kind")
-    values = array(text[0])
+    values = array("f" if text[0] == "f" else "d")
     values.frombytes(base64.b85decode(text[1:]))
-    return values.tolist()
+    return list(values)

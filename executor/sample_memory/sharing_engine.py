@@ -11,7 +11,15 @@ from qpdsl.executor.requests.engine import Capabilities, Engine
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, Request, Sample
 from qpdsl.executor.requests.ticket import ForwardSeconds, Ticket
-from qpdsl.executor.sample_memory.kept_sample import DrawCost, KeptSample, SampleSource, as_asked, can_be_cut, cut_by, show
+from qpdsl.executor.sample_memory.kept_sample import (
+    DrawCost,
+    KeptSample,
+    SampleSource,
+    as_asked,
+    can_be_cut,
+    cut_by,
+    show,
+)
 from qpdsl.executor.sample_memory.sample_memory import SampleMemory, SampleUnderWay, SharedDraw, Waiter
 
 

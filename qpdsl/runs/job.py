@@ -89,16 +89,16 @@ async def run_one(
     )
     if job.greedy is None:
         return await program, None
-    name, how = f"{row.id} greedy", {"timeout": timeout, "through": through}
-    greedy = session.run(job.greedy, row.arguments, job.seed, name, baseline=True, **how)
+    greedy = session.run(
+        job.greedy, row.arguments, job.seed, f"{row.id} greedy", baseline=True, timeout=timeout, through=through
+    )
     return await asyncio.gather(program, greedy)
 
 
 async def run_row(session: Session, job: Job, row: InputRow, through: Through | None = None) -> Outcome:
     """The outcome of one row, run inside `session.running()`. Greedy decoding is left out where it cannot be graded.
 
-    Its requests go to the engine that `through` puts before the session's; its samples are recorded where there is none.
-
+    The row asks the engine that `through` puts before the session's; where there is none, a job records its samples.
     A row's own failure is part of its outcome, whatever was raised in it. Raises what other rows would meet too.
     """
     compared = job if job.grader.applies(row) else replace(job, greedy=None)

@@ -123,7 +123,7 @@ def what_if(
     by: str | None = None,
     groups: Mapping[int, str] | None = None,
 ) -> WhatIf:
-    """The result once all rows have run; the first of the cells is the saved run's own, and others are compared with it.
+    """The result once all rows have run. The first of the cells is the saved run's own; others are compared with it.
 
     `input` is what people call the rows, `groups` has the value of the field `by` of each.
     """

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -134,7 +134,7 @@ class Session:
         self._floors: list[tuple[int, asyncio.Event]] = []
 
     @classmethod
-    def of(cls, settings: SessionSettings, **parts: Any) -> Session:
+    def of(cls, settings: SessionSettings, **parts: Any) -> Self:
         """A session with these settings; `parts` are the other keywords that `Session` takes. Raises ArgumentError."""
         return cls(**values_of(settings, SessionSettings), **parts)
 
@@ -387,7 +387,8 @@ class Session:
         greedy decoding that is run to compare with. After `timeout` seconds the instance fails. `client` says who asks,
         by default the instance by its name, for which nothing is urgent. With `candidates`, those of its last choice
         are told (see `last_choice.py`). `through` puts an engine before the one that the instance asks; it then asks
-        for every score itself, whatever others asked for. Raises what other instances would meet too: see `meets_every_row`.
+        for every score itself, whatever others asked for. Raises what other instances would meet too: see
+        `meets_every_row`.
         """
         client = client or Client(name)
         engine = ClientEngine(self._shared if through is None else through(self._shared), client)

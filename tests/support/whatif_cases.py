@@ -85,12 +85,9 @@ PROGRAMS: dict[str, dict[str, Sequence[float]]] = {
     "idioms/adaptive_consistency": {"n": (2, 6, 10)},
     "idioms/cot_decoding": {"k": (1, 3, 5)},
     "idioms/budget_stop": {"budget": (40, 100, 300)},
-    "idioms/short_m_at_k": {"n": (2, 4, 6)},
+    "idioms/short_m_at_k": {"k": (2, 4, 6), "m": (1, 2)},
     "idioms/thinking_budget": {"budget": (5, 20, 40)},
     "idioms/preference_pairs": {"n": (2, 4)},
-    "idioms/universal_self_consistency": {},
-    "idioms/tournament": {},
-    "idioms/debate": {},
     "chosen": {"n": (2, 4, 6), "limit": (20, 45, 200), "least": (0, 0.3, 0.9), "most": (1, 2, 9)},
     "likely": {"n": (2, 4, 6), "limit": (25, 60, 200)},
     "grouped": {"g": (1, 2, 4), "n": (1, 2), "depth": (2, 12)},
@@ -149,7 +146,7 @@ def drawn_case(seed: int, rows: int = 3) -> Case:
     # More than is asked for, most often.
     saved = {name: max(value, chance.choice(PROGRAMS[program][name])) for name, value in values(program).items()}
     changed = values(asked)
-    while asked == program and changed and changed.items() <= saved.items():
+    while asked == program and changed.items() <= saved.items():
         changed = values(asked)
     if asked == program and chance.random() < 0.5:
         differing = [name for name, value in changed.items() if value != saved[name]]

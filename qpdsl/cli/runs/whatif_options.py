@@ -92,9 +92,9 @@ def options_of(record: RunRecord) -> RunOptions:
 
 def changed(run: RunOptions, options: WhatifOptions) -> Settings:
     """The settings of a run, but for the values of parameters, with what is asked of it instead."""
-    names = {setting.partition("=")[0].strip() for setting in options.models}
-    kept = tuple(one for one in run.models if one.partition("=")[0].strip() not in names)
-    adapters = tuple(one for one in run.adapters if one.partition("=")[0].strip() not in names)
+    names = {name_of(setting) for setting in options.models}
+    kept = tuple(one for one in run.models if name_of(one) not in names)
+    adapters = tuple(one for one in run.adapters if name_of(one) not in names)
     values = {one.name: getattr(run, one.name) for one in fields(Settings)}
     settings = Settings(**values)
     return replace(
@@ -110,10 +110,14 @@ def changed(run: RunOptions, options: WhatifOptions) -> Settings:
     )
 
 
+def name_of(setting: str) -> str:
+    """The name in a `NAME=VALUE` string."""
+    return setting.partition("=")[0].strip()
+
+
 def axes_of(assigned: Iterable[str]) -> list[Axis]:
     """The values of a run's parameters, each the only one of its axis."""
-    pairs = (setting.partition("=") for setting in assigned)
-    return [Axis(None, name.strip(), (value,)) for name, _, value in pairs]
+    return [Axis(None, name_of(setting), (setting.partition("=")[2],)) for setting in assigned]
 
 
 def changed_axes(run: RunOptions, options: WhatifOptions, known: Sequence[str]) -> list[Axis]:

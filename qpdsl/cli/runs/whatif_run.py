@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, OutputFile
 from qpdsl.cli.runs.run_files import guard_of
-from qpdsl.cli.runs.whatif_options import WhatifOptions, axes_of, changed, changed_axes, options_of
-from qpdsl.cli.shared_options import asking, graded_input, grader_for, policies
+from qpdsl.cli.runs.whatif_cells import WhatifCells
+from qpdsl.cli.runs.whatif_options import WhatifOptions, changed, options_of
+from qpdsl.cli.shared_options import graded_input, grader_for
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.model_digest import location_digest
@@ -22,45 +23,24 @@ from qpdsl.executor.models.unloaded_model import ModelFacts
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.model_location import own_places
 from qpdsl.planner.explain.quantities import exact_plural
-from qpdsl.planner.plan.budget_policy import BudgetPolicy
-from qpdsl.planner.plan.logical import LogicalProgram
-from qpdsl.planner.values.value import Value
-from qpdsl.runs.cells import CellPlanner, PlannedCell, SweptProgram, rows_of_cells
+from qpdsl.runs.cells import PlannedCell, rows_of_cells
 from qpdsl.runs.data.input_row import InputData, NumberedRow, groups_of
 from qpdsl.runs.graders.judge_program import bind_grader
-from qpdsl.runs.grid import Cell, split_values
 from qpdsl.runs.job import Job
 from qpdsl.runs.runner import LocalRunner
-from qpdsl.runs.store.continuing import policy_of
-from qpdsl.runs.store.fingerprint import changes, model_digests, run_fingerprint
+from qpdsl.runs.store.fingerprint import model_digests
 from qpdsl.runs.store.recording import is_of
 from qpdsl.runs.store.run_file import RunFile
 from qpdsl.runs.whatif import Replay, WhatIf, samples_of, what_if
 from qpdsl.runs.whatif_text import begins_whatif, whatif_json_text, whatif_lines
-from qpdsl.session.prepare import BoundProgram, ask_servers, budgeted, surroundings_of
-from qpdsl.session.programs import load_program, named_programs
 from qpdsl.session.settings import Settings
-from qpdsl.session.surroundings import Surroundings, read_surroundings
+from qpdsl.session.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from qpdsl.session.replaying_session import ReplayingSession
 
 WHATIF = Contents("what a saved run answers", begins_whatif)
 _USUAL_WIDTH = 80
-# What of a fingerprint decides whether its samples are those that would be drawn now, for any program.
-_COMPUTING = ("version", "noise", "python", "device", "dtype", "kv type", "deterministic", "compile")
-
-
-@dataclass(frozen=True, slots=True)
-class _Pipeline:
-    """The pipeline of a run as a program of the grid."""
-
-    text: str
-    models: frozenset[str]
-    target: str = "-e"
-
-    def load(self, surroundings: Surroundings, settings: Iterable[str] = ()) -> LogicalProgram:
-        return load_program(None, self.text, None, surroundings, settings)
 
 
 class WhatifRun:
@@ -86,7 +66,8 @@ class WhatifRun:
     @cached_property
     def cells(self) -> list[PlannedCell]:
         """The run as it was, and what is asked of it, planned. Raises what `carry_out` does."""
-        return [self._own_cell(), *self._asked_cells()]
+        planned = WhatifCells(self.options, self._run, self._started)
+        return [planned.own_cell(), *planned.asked_cells()]
 
     @cached_property
     def data(self) -> list[InputData]:
@@ -117,8 +98,8 @@ class WhatifRun:
 
     def replayed(self, *, draws: bool) -> Replay:
         """All rows of all cells, answered as far as they can be."""
-        replay = Replay(self._run, self._contents(), draws)
-        session = self._opened(replay.contents, draws=draws)
+        contents = self._contents()
+        session, replay = self._opened(contents, draws=draws), Replay(self._run, contents, draws)
         bind_grader(self.jobs[0].grader, session)
         rows = [
             NumberedRow(number, own.rows[number], place)
@@ -136,80 +117,6 @@ class WhatifRun:
     @cached_property
     def _settings(self) -> Settings:
         return changed(self._started, self.options)
-
-    def _own_cell(self) -> PlannedCell:
-        """The run as it was, planned for what is asked of it. Raises UsageError where it would draw other samples."""
-        run = replace(self._settings, models=self._started.models, adapters=self._started.adapters)
-        settings = replace(run, budget=self._started.budget)
-        surroundings = surroundings_of(settings)
-        planner = self._planner(settings, surroundings, self._started.budget)
-        program = self._program_of_run(surroundings)
-        (cell,) = planner.grid(program, axes_of(self._started.assigned))[:1]
-        record = self._run.record
-        if cell.program.text != record.source:
-            raise UsageError(
-                f"the program `{record.program}` is another now than in run `{self._run.id}`",
-                "`qpdsl runs show RUN --source` prints that of the run; a program in another file can be named",
-            )
-        job = Job.of(cell.prepared, record.seed)
-        now = run_fingerprint(job, cell.values, settings, python=surroundings.python)
-        before = {name: value for name, value in record.fingerprint.items() if name in _COMPUTING}
-        if differences := changes(before, {name: value for name, value in now.items() if name in _COMPUTING}):
-            raise UsageError(
-                f"the samples of run `{self._run.id}` are not those that would be drawn now: {', '.join(differences)}"
-            )
-        return replace(cell, cell=Cell(cell.cell.program, cell.cell.settings, (), "as saved"))
-
-    def _program_of_run(self, surroundings: Surroundings) -> Sequence[SweptProgram]:
-        started = self._started
-        if started.pipeline is not None:
-            return [_Pipeline(started.pipeline, frozenset(surroundings.models))]
-        assert started.target is not None
-        return named_programs([started.target], surroundings, started.program)
-
-    def _asked_cells(self) -> list[PlannedCell]:
-        """The cells of what is asked, planned."""
-        options, started = self.options, self._started
-        if not (options.targets or options.assigned or options.models or options.budget):
-            return []
-        settings = self._settings
-        if options.targets:
-            surroundings = self._known_to(options.targets)
-            programs: Sequence[SweptProgram] = named_programs(options.targets, surroundings, options.program)
-        else:
-            surroundings = surroundings_of(settings)
-            programs = self._program_of_run(surroundings)
-        known = [name for one in programs for name in _parameters(one.load(surroundings, _models(one, started)))]
-        planner = self._planner(settings, surroundings, options.budget or started.budget)
-        return planner.grid(programs, changed_axes(started, options, known))
-
-    def _known_to(self, targets: Sequence[str]) -> Surroundings:
-        """The surroundings with what the run says of models as far as other programs have them."""
-        own, settings = self.options.models, self._settings
-        bare = replace(settings, models=(), adapters=())
-        names = {name for one in named_programs(targets, surroundings_of(bare), None) for name in one.models}
-        asked = {setting.partition("=")[0].strip() for setting in own}
-        models = [one for one in settings.models if one.partition("=")[0].strip() in names | asked]
-        adapters = [one for one in settings.adapters if one.partition("=")[0].strip() in names]
-        return read_surroundings(settings.allow_read, settings.python, models, adapters, settings.drafts)
-
-    def _planner(self, settings: Settings, surroundings: Surroundings, budget: str | None) -> CellPlanner:
-        record = self._run.record
-        learned = policies(settings, surroundings)
-
-        def policy(program: LogicalProgram, values: Mapping[str, Value]) -> BudgetPolicy | None:
-            own = policy_of(record, program)
-            return learned(program, values) if own is None else own
-
-        def budgets(program: LogicalProgram) -> dict[str, LogicalProgram]:
-            if budget is None:
-                return {}
-            unit, _, amounts = budget.partition("=")
-            written = [f"{unit.strip()}={amount.strip()}" for amount in split_values(amounts, "`--budget`")]
-            return {text: budgeted(program, text) for text in written}
-
-        ask = partial(ask_servers, settings=settings, ask=asking(quiet=self.options.form == "json"))
-        return CellPlanner(surroundings, settings, False, budgets, policy, ask)
 
     def _numbers_in(self, data: InputData) -> list[int]:
         run = self._run
@@ -239,7 +146,9 @@ class WhatifRun:
         facts = {id: ModelFacts.from_json(known[content]) for id, content in contents.items() if content in known}
         settings = replace(self._settings, share_samples=draws and self._settings.shares_samples)
         functions = self._surroundings.functions.values()
-        session = ReplayingSession.of(settings, facts=facts, functions=functions, tell=lambda note: say(f"note: {note}"))
+        session = ReplayingSession.of(
+            settings, facts=facts, functions=functions, tell=lambda note: say(f"note: {note}")
+        )
         for cell in self.cells:
             session.load(cell.plan)
             for name, id in cell.plan.models.items():
@@ -271,11 +180,3 @@ class WhatifRun:
             put(text)
         else:
             output.write([text])
-
-
-def _parameters(program: LogicalProgram) -> list[str]:
-    return [*(param.name for param in program.params), *program.model_params]
-
-
-def _models(program: SweptProgram, started: Any) -> list[str]:
-    return [setting for setting in started.assigned if setting.partition("=")[0].strip() in program.models]
