@@ -7,7 +7,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from qpdsl.cli.app import dispatch
 from qpdsl.cli.runs.whatif_options import WhatifOptions
@@ -164,9 +163,11 @@ def target_of(name: str, folder: Path) -> str:
     return str(file)
 
 
-def compared(case: Case, folder: Path) -> Compared:
-    """Runs a case: saves the run, asks it, and runs what was asked for real. `folder` is for programs."""
-    runs = RunFolder()
+def compared(case: Case, folder: Path, *, draws: bool = True) -> Compared:
+    """Runs a case: saves the run, asks it, and runs what was asked for real. `folder` is for programs.
+
+    With `draws`, what is not answered is drawn too, and held against the real run.
+    """
     values = [text for name, value in case.values.items() for text in ("--set", f"{name}={value}")]
     data = ["--input", "counting-500", "--skip", str(case.skip), "--limit", str(case.rows), "--no-greedy"]
     more = ["--candidates"] * case.columns
@@ -174,56 +175,51 @@ def compared(case: Case, folder: Path) -> Compared:
     assert code in (0, 1), case.name
     targets = () if case.asked == case.program else (target_of(case.asked, folder),)
     assigned = tuple(f"{name}={value}" for name, value in case.changed.items())
-    options = WhatifOptions(run="last", targets=targets, assigned=assigned)
-    with RunFile.reading(runs.find("last")) as run:
-        asked = WhatifRun(options, run)
+    found = Compared()
+    with RunFile.reading(RunFolder().find("last")) as run:
+        asked = WhatifRun(WhatifOptions(run="last", targets=targets, assigned=assigned), run)
         replay = asked.replayed(draws=False)
-        found = Compared()
-        for place, job in enumerate(asked.jobs):
-            session = Session.of(asked.cells[place].prepared.settings)
-            session.load(job.plan)
-            contents = dict(replay.contents)
-            rows = [asked.data[place].rows[number] for number in asked.numbers]
-            real = asyncio.run(outcomes_of(session, replace(job, contents=contents), rows))
-            for number, outcome in zip(asked.numbers, real, strict=True):
-                _compare(found, replay, (place, number), outcome, f"{case.name}, row {number} of cell {place}")
-        if found.missing:
+        real = {place: _real(asked, place, replay) for place in range(1, len(asked.jobs))}
+        for (place, number), outcome in sorted(replay.outcomes.items()):
+            missing = replay.asked[place, number].missing
+            name = f"{case.name}, row {number} of cell {place}"
+            if not place:
+                # The run itself, of which a sample can have been given up.
+                found.differences += [f"{name}: {outcome.error}"] * bool(missing)
+            elif missing:
+                found.open += 1
+                found.missing += missing
+                new = len(_drawn(real[place][number].samples) - _drawn(run.samples(number)))
+                if missing > new:
+                    found.false.append(f"{name}: needs {missing}, and a real run draws {new} that were not saved")
+            else:
+                found.answered += 1
+                found.differences += _differing(name, outcome, real[place][number])
+        if found.missing and draws:
             drawn = asked.replayed(draws=True)
-            for place, number in drawn.outcomes:
-                if not replay.asked[place, number].missing:
-                    continue
-                outcome = replay.outcomes[place, number]
-                told = _told(drawn.outcomes[place, number])
-                if told != _REAL[place, number]:
-                    found.differences.append(f"{case.name}, row {number}, drawn: {outcome}")
+            for place, number in [at for at in drawn.outcomes if at[0]]:
+                name = f"{case.name}, row {number} of cell {place}, drawn"
+                found.differences += _differing(name, drawn.outcomes[place, number], real[place][number])
     return found
 
 
-_REAL: dict[tuple[int, int], dict[str, Any]] = {}
+def _real(asked: WhatifRun, place: int, replay: Replay) -> dict[int, Outcome]:
+    """What a session gives that knows nothing of the run, by the numbers of the rows."""
+    job = replace(asked.jobs[place], contents=dict(replay.contents))
+    session = Session.of(asked.cells[place].prepared.settings)
+    session.load(job.plan)
+    rows = [asked.data[place].rows[number] for number in asked.numbers]
+    return dict(zip(asked.numbers, asyncio.run(outcomes_of(session, job, rows)), strict=True))
 
 
-def _compare(found: Compared, replay: Replay, place: tuple[int, int], real: Outcome, name: str) -> None:
-    missing = replay.asked[place].missing
-    told = _REAL[place] = _told(real)
-    saved = _drawn(RowSamples.decoded(replay.run.samples(place[1]) or b""))
-    new = len(_drawn(RowSamples.decoded(real.samples or b"")) - saved)
-    if missing:
-        found.missing += missing
-        found.open += 1
-        if missing > new:
-            found.false.append(f"{name}: needs {missing}, and a real run draws {new} that were not saved")
-        return
-    # The run itself is a cell too, and always answered but where it gave samples up.
-    found.answered += bool(place[0])
-    answer = _told(replay.outcomes[place])
-    if answer != told:
-        differing = [key for key in told if answer[key] != told[key]]
-        found.differences.append(f"{name}: {', '.join(differing)}: {[(answer[key], told[key]) for key in differing]}")
+def _differing(name: str, answered: Outcome, real: Outcome) -> list[str]:
+    first, second = (
+        {key: value for key, value in one.to_json().items() if key not in _NOT_COMPARED} for one in (answered, real)
+    )
+    differing = {key: (first[key], value) for key, value in second.items() if first[key] != value}
+    return [f"{name}: {differing}"] if differing else []
 
 
-def _drawn(samples: RowSamples) -> set[tuple[bytes, int, int]]:
+def _drawn(data: bytes | None) -> set[tuple[bytes, int, int]]:
+    samples = RowSamples() if data is None else RowSamples.decoded(data)
     return {(one.source, one.key, one.max_tokens) for one in samples.drawn}
-
-
-def _told(outcome: Outcome) -> dict[str, Any]:
-    return {name: value for name, value in outcome.to_json().items() if name not in _NOT_COMPARED}
