@@ -1,6 +1,6 @@
 """Holds what `qpdsl whatif` answers against real runs, on random settings of shipped programs and idioms.
 
-    python -m benchmarks.whatif [--settings 200] [--first 0] [--rows 2] [--output benchmarks/results]
+    python -m benchmarks.whatif [--settings 200] [--first 0] [--rows 2] [--jobs 2] [--output benchmarks/results]
 
 A setting is a saved run with its values, and other values, or another program, that it is asked about. A row that is
 answered must be the real run's in all that is recorded of it, seconds aside; one that is not must need a sample that
@@ -15,14 +15,28 @@ import io
 import os
 import tempfile
 from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.common.folders import RESULTS
-from benchmarks.common.machine import describe, sentence
+from benchmarks.common.machine import sentence
 from qpdsl.runs.store.run_folder import VARIABLE
 from tests.support.whatif_cases import Compared, compared, drawn_case
 
-_HEAD = "| program | settings | rows answered | rows not answered | samples needed | different |\n|---|--:|--:|--:|--:|--:|"
+_HEAD = (
+    "| program | settings | rows answered | rows not answered | samples needed | different |\n|---|--:|--:|--:|--:|--:|"
+)
+
+
+def run(seed: int, rows: int) -> tuple[str, str, Compared]:
+    """The program that the setting of a seed asks, the setting in words, and what came of it."""
+    case = drawn_case(seed, rows)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[VARIABLE] = folder
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return case.asked, case.name, compared(case, Path(folder), draws=seed % 4 == 0)
 
 
 def main() -> int:
@@ -30,17 +44,15 @@ def main() -> int:
     parser.add_argument("--settings", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="the seed of the first one")
     parser.add_argument("--rows", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     found: dict[str, list[Compared]] = defaultdict(list)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[VARIABLE] = folder
-        for seed in range(given.first, given.first + given.settings):
-            case = drawn_case(seed, given.rows)
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                own = compared(case, Path(folder), draws=seed % 4 == 0)
-            found[case.asked].append(own)
-            print(f"{seed}: {case.name}: {own.answered} answered, {own.open} not", flush=True)
+    seeds = range(given.first, given.first + given.settings)
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+        for seed, (asked, name, own) in zip(seeds, pool.map(run, seeds, repeat(given.rows)), strict=True):
+            found[asked].append(own)
+            print(f"{seed}: {name}: {own.answered} answered, {own.open} not", flush=True)
             for difference in (*own.differences, *own.false):
                 print(f"  {difference}", flush=True)
     (given.output / "whatif.md").write_text(report(found, given.rows), "utf-8")
@@ -68,7 +80,7 @@ def report(found: dict[str, list[Compared]], rows: int) -> str:
         "columns, tokens), and rows that need samples which a real run would not draw. The programs without a folder "
         "at the end of the table are written for this, with what the shipped ones fix as parameters.\n\n"
         + "\n".join(lines)
-        + f"\n\n{sentence(describe())}\n"
+        + f"\n\n{sentence()}\n"
     )
 
 
