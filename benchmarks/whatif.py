@@ -25,9 +25,7 @@ from benchmarks.common.machine import sentence
 from qpdsl.runs.store.run_folder import VARIABLE
 from tests.support.whatif_cases import Compared, compared, drawn_case
 
-_HEAD = (
-    "| program | settings | rows answered | rows not answered | samples needed | different |\n|---|--:|--:|--:|--:|--:|"
-)
+_HEAD = "| program | settings | answered | not answered | samples needed | different |\n|---|--:|--:|--:|--:|--:|"
 
 
 def run(seed: int, rows: int) -> tuple[str, str, Compared]:

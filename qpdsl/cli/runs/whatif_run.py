@@ -13,6 +13,7 @@ from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, OutputFile
 from qpdsl.cli.runs.run_files import guard_of
+from qpdsl.cli.runs.run_options import RunOptions
 from qpdsl.cli.runs.whatif_cells import WhatifCells
 from qpdsl.cli.runs.whatif_options import WhatifOptions, changed, options_of
 from qpdsl.cli.shared_options import graded_input, grader_for
@@ -49,7 +50,6 @@ class WhatifRun:
     def __init__(self, options: WhatifOptions, run: RunFile) -> None:
         self.options = options
         self._run = run
-        self._started = options_of(run.record)
 
     def carry_out(self) -> Exit:
         """Shows what the run answers. Raises UsageError, DataError, QpError and ModelError."""
@@ -62,6 +62,10 @@ class WhatifRun:
         self._show(made, output)
         failed = made.evaluation.failed or made.open
         return Exit.ROW_FAILED if failed else Exit.OK
+
+    @cached_property
+    def _started(self) -> RunOptions:
+        return options_of(self._run.record)
 
     @cached_property
     def cells(self) -> list[PlannedCell]:
