@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from qpdsl.planner.explain.quantities import exact_plural
 from qpdsl.planner.explain.tree_table import laid_out
 from qpdsl.runs.evaluation_text import markdown_lines, text_lines, to_json
 from qpdsl.runs.whatif import OpenCell, WhatIf
 
-_HEAD = ("program", "parameters", "answered", "needs")
+_HEAD = ("program", "parameters", "answered", "samples needed")
 
 
 def whatif_lines(made: WhatIf, width: int = 80, *, markdown: bool = False) -> list[str]:
@@ -23,14 +22,13 @@ def whatif_lines(made: WhatIf, width: int = 80, *, markdown: bool = False) -> li
     if markdown:
         table = [f"| {' | '.join(row)} |" for row in (_HEAD, ("---",) * len(_HEAD), *rows[1:])]
     else:
-        table = [line for entry in laid_out(rows, width=width, right={2}) for line in entry]
+        table = [line for entry in laid_out(rows, width=width, right={2, 3}) for line in entry]
     return [*lines, "", "Not answered, as samples were never drawn:", "", *table, "", *_notes(made)]
 
 
 def _cells(open: OpenCell) -> tuple[str, ...]:
-    problems = open.answered + open.open
-    needs = f"at least {exact_plural(open.samples, 'sample')} in {exact_plural(open.open, 'problem')}"
-    return open.cell.program, open.cell.parameters, f"{open.answered:,} of {problems:,}", needs
+    answered = f"{open.answered:,} of {open.answered + open.open:,}"
+    return open.cell.program, open.cell.parameters, answered, f"at least {open.samples:,}"
 
 
 def _notes(made: WhatIf) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from qpdsl.planner.plan.budget_policy import BudgetPolicy
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.values.value import Value
 from qpdsl.runs.cells import CellPlanner, PlannedCell, SweptProgram
-from qpdsl.runs.grid import Cell, split_values
+from qpdsl.runs.grid import Cell, read_axes, split_values
 from qpdsl.runs.job import Job
 from qpdsl.runs.store.continuing import policy_of
 from qpdsl.runs.store.fingerprint import changes, run_fingerprint
@@ -96,7 +96,16 @@ class WhatifCells:
             programs = self._program_of_run(surroundings)
         known = [name for one in programs for name in _parameters(one.load(surroundings, _models(one, started)))]
         planner = self._planner(settings, surroundings, options.budget or started.budget)
-        return planner.grid(programs, changed_axes(started, options, known))
+        asked = {axis.name for axis in read_axes(options.assigned)}
+        return [
+            replace(planned, cell=self._told(planned.cell, asked))
+            for planned in planner.grid(programs, changed_axes(started, options, known))
+        ]
+
+    def _told(self, cell: Cell, asked: Collection[str]) -> Cell:
+        """A cell that says all that was changed."""
+        varied = tuple(name for name, _ in cell.settings if name in asked)
+        return replace(cell, varied=varied, choice=" ".join(filter(None, (cell.choice, *self.options.models))))
 
     def _known_to(self, targets: Sequence[str]) -> Surroundings:
         """The surroundings with what the run says of models as far as other programs have them."""

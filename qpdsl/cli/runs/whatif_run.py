@@ -58,6 +58,8 @@ class WhatifRun:
                 f"run `{self._run.id}` has no samples", "`qpdsl run … --save-samples` saves them with the run"
             )
         output = self._output_file(self.cells)
+        if not self._settings.shares_samples:
+            say("note: here a sample can depend on what is computed beside it, so that a real run may differ")
         made = self._made(self.replayed(draws=self.options.draw))
         self._show(made, output)
         failed = made.evaluation.failed or made.open

@@ -44,7 +44,7 @@ def cells(text: str) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("seed", [0, 2, 5, 24, 26])
+@pytest.mark.parametrize("seed", [2, 5, 24, 26])
 def test_the_answer_is_that_of_a_real_run(seed: int, tmp_path: Path) -> None:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         found = compared(drawn_case(seed, rows=2), tmp_path)
@@ -78,7 +78,7 @@ def test_what_is_missing_is_counted_and_has_no_accuracy(qpdsl: Run, folder: Path
     (open_,) = made["open"]
     assert (open_["problems"], open_["answered"], open_["samples"]) == (4, 0, 8)
     text = qpdsl("whatif", "last", "--set", "n=4,8").out
-    assert "at least 8 samples in 4 problems" in text
+    assert "0 of 4       at least 8" in text
     assert "`--draw` draws what is missing." in text
     drawn = qpdsl("whatif", "last", "--set", "n=8", "--draw", "--format", "json")
     assert "drew 8 samples" in drawn.err
