@@ -25,7 +25,7 @@ from benchmarks.common.machine import sentence
 from qpdsl.runs.store.run_folder import VARIABLE
 from tests.support.whatif_cases import Compared, compared, drawn_case
 
-_HEAD = "| program | settings | rows answered | not answered | different |\n|---|--:|--:|--:|--:|"
+_HEAD = "| program | settings | rows answered | not answered | samples needed | different |\n|---|--:|--:|--:|--:|--:|"
 
 
 def run(seed: int, rows: int) -> tuple[str, str, Compared]:
@@ -66,6 +66,7 @@ def report(found: dict[str, list[Compared]], rows: int) -> str:
             len(cases),
             sum(own.answered for own in cases),
             sum(own.open for own in cases),
+            sum(own.missing for own in cases),
             sum(len(own.differences) + len(own.false) for own in cases),
         )
         lines.append(f"| {name} | {' | '.join(f'{count:,}' for count in counts)} |")
