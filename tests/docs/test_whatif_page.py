@@ -11,7 +11,6 @@ import pytest
 
 from qpdsl.cli import main
 from tests.support.paths import ROOT
-from tests.support.user_cache import own_cache
 
 PAGE = ROOT / "docs" / "use" / "whatif.md"
 BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
@@ -33,7 +32,6 @@ def test_the_page_shows_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = PAGE.read_text("utf-8")
-    own_cache(tmp_path / "cache", monkeypatch)
     monkeypatch.setenv("QPDSL_RUNS", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
     for command, shown in BLOCK.findall(text):
