@@ -286,12 +286,7 @@ class KnownModel:
         self, name: str, folder: ModelFolder, files: Path, dtype: torch.dtype | None, kv_type: KVType | None
     ) -> PagedTextModel:
         """The model again. `files`: the folder in isolation. Raises whatever a record that is not its provokes."""
-        if folder.gguf is not None:
-            tokenizer = gguf_tokenizer(folder.gguf.header)
-        else:
-            made = getattr(transformers, self.tokenizer)
-            assert issubclass(made, PreTrainedTokenizerFast)
-            tokenizer = made.from_pretrained(files, trust_remote_code=False)
+        tokenizer = known_tokenizer(self.tokenizer, folder, files)
         modules: Any = KnownModules(self.outline, folder, dtype)
         verifier, head = None, None
         if self.kind is not None:
@@ -302,6 +297,18 @@ class KnownModel:
         paged = PagedModel(modules, kv_type=kv_type, head=head, found=self.found)
         held = folder.kinds if dtype is None else None
         return PagedTextModel.of(name, tokenizer, paged, frozenset(self.eos), verifier, (), held)
+
+
+def known_tokenizer(name: str, folder: ModelFolder, files: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model, of which `name` is its class. `files`: the folder in isolation.
+
+    Raises whatever a class that is not its own provokes.
+    """
+    if folder.gguf is not None:
+        return gguf_tokenizer(folder.gguf.header)
+    made = getattr(transformers, name)
+    assert issubclass(made, PreTrainedTokenizerFast)
+    return made.from_pretrained(files, trust_remote_code=False)
 
 
 def _key(folder: ModelFolder, dtype: torch.dtype | None, kind: str | None) -> str:

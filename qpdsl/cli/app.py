@@ -23,6 +23,7 @@ from qpdsl.errors import DataError, UserError, is_out_of_memory, reason
 _COMMANDS = {
     "run": "Run a program: one answer, or one for every row of a file.",
     "eval": "Compare programs and values on a data set.",
+    "whatif": "Say what other values or programs would have given for a saved run.",
     "diff": "Compare two saved runs: accuracy, tokens, flipped rows, with significance.",
     "top": "Watch a run that goes on in another terminal.",
     "replay": "Watch a recorded run: at any speed, paused, step by step.",

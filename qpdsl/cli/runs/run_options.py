@@ -87,6 +87,12 @@ class RunOptions(Settings):
     )
     json: bool = _output(False, help="Print JSON: with --input and --output the summary.")
     rows: bool = _output(False, help="Show all final rows with all their columns too.")
+    save_samples: bool = _output(
+        False,
+        needs="input",
+        help="Save every sample, token by token, and every score with the run, for `qpdsl whatif`: some 6 bytes a "
+        "token. No vote ends early then, and no text is cut short.",
+    )
     timing: bool = _output(False, help="Show seconds, and tokens per second.")
     greedy: bool = _output(True, help="Compare with greedy decoding.")
     trace: str | None = _output(

@@ -79,7 +79,7 @@ def test_bad_usage(qpdsl: Run, args: list[str], message: str) -> None:
     assert all(line.startswith("help: ") for line in rest)
 
 
-@pytest.mark.parametrize("option", ["--lines", "--sample"])
+@pytest.mark.parametrize("option", ["--lines", "--colour"])
 def test_an_option_that_is_like_no_other_has_no_suggestion(qpdsl: Run, option: str) -> None:
     ran = qpdsl("run", "greedy", option, "3")
     assert (ran.code, ran.err.splitlines()[0]) == (Exit.USAGE, f"error: there is no option `{option}`")
