@@ -18,6 +18,7 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.exit.exit_router import ExitRouter
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.engine.step.margin import Margin, is_plain, margin_of
 from qpdsl.executor.engine.step.routed_head import HeadRouter
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.events import EngineStepped
@@ -29,7 +30,8 @@ from qpdsl.executor.remote.servers import Servers
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.engine import Engine, EngineGroup
 from qpdsl.executor.requests.errors import BudgetReached, EngineError
-from qpdsl.executor.requests.request import Calls, Client
+from qpdsl.executor.requests.kept_requests import KeepingEngine, PlacedDraw
+from qpdsl.executor.requests.request import Calls, Client, ReadRequest
 from qpdsl.executor.requests.routing import Routing
 from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.runtime.instance.functions import PythonFunction
@@ -418,6 +420,29 @@ class Session:
             yield
         finally:
             self.sample_memory, self._shared = None, self._engine
+
+    @contextlib.contextmanager
+    def keeping_requests(self) -> Iterator[KeepingEngine]:
+        """Keeps the requests for samples of runs that begin in the block, so that `margin` can look at their draws."""
+        before, keeping = self._shared, KeepingEngine(self._shared)
+        self._shared = keeping
+        try:
+            yield keeping
+        finally:
+            self._shared = before
+
+    async def margin(self, draw: PlacedDraw) -> Margin | None:
+        """How near a tie a draw was, from logits that are read again inside `running()`.
+
+        None for a model on a server, and where the token may be drawn otherwise than from the whole model's logits.
+        """
+        model = self._here.get(draw.model)
+        if model is None or not is_plain(draw.request):
+            return None
+        tokens = (*draw.request.prompt, *draw.before)
+        read = ReadRequest(tokens, (len(tokens) - 1,), tuple(range(model.width)))
+        (logits,) = (await self._engine.submit(draw.model, read)).logits
+        return margin_of(logits, draw.request, draw.key, draw.before)
 
     def forget_samples(self) -> None:
         """Forgets the samples that are remembered where the session shares samples."""
