@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -71,6 +71,11 @@ class Ticket:
     def seconds(self) -> float:
         """All of `forwards`."""
         return self.forwards.prompt + self.forwards.drawn
+
+    @property
+    def ended(self) -> Mapping[int, Sample]:
+        """The samples that have ended by now, by their numbers; also of a request that was given up since."""
+        return self._samples
 
     @property
     def shared(self) -> int:

@@ -30,12 +30,12 @@ from qpdsl.executor.remote.servers import Servers
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.engine import Engine, EngineGroup
 from qpdsl.executor.requests.errors import BudgetReached, EngineError
-from qpdsl.executor.requests.kept_requests import KeepingEngine, PlacedDraw
 from qpdsl.executor.requests.request import Calls, Client, ReadRequest
 from qpdsl.executor.requests.routing import Routing
 from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.instance import OnToken, Services
+from qpdsl.executor.runtime.instance.kept_draws import KeptDraws, PlacedDraw
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.request_cache import ClientEngine, RequestCache
 from qpdsl.executor.runtime.run import InstanceResult, run
@@ -126,6 +126,7 @@ class Session:
         memory = self.sample_memory
         self._shared: Engine = self._engine if memory is None else SharingEngine(self._engine, memory, self._repeats)
         self._request_cache = RequestCache(self._engine)
+        self._kept: KeptDraws | None = None
         self._running = False
         self._models: dict[str, TextModel] = {}
         self._heads: dict[str, EagleHead] = {}
@@ -399,6 +400,7 @@ class Session:
             exit_state=self.exits.state,
             shadowing=Shadowing(self.settings.shadow, frozenset(plan.ways if plan.within.level == "loss" else ())),
             candidates=candidates,
+            kept=self._kept,
         )
         result = await run(plan, arguments, seed, services, name, baseline=baseline, timeout=timeout)
         if result.fault is not None and meets_every_row(result.fault):
@@ -422,14 +424,14 @@ class Session:
             self.sample_memory, self._shared = None, self._engine
 
     @contextlib.contextmanager
-    def keeping_requests(self) -> Iterator[KeepingEngine]:
-        """Keeps the requests for samples of runs that begin in the block, so that `margin` can look at their draws."""
-        before, keeping = self._shared, KeepingEngine(self._shared)
-        self._shared = keeping
+    def keeping_draws(self) -> Iterator[KeptDraws]:
+        """Keeps what runs that begin in the block draw, by their names, so that `margin` can look at it again."""
+        before = self._shared
+        self._shared = self._kept = KeptDraws(before)
         try:
-            yield keeping
+            yield self._kept
         finally:
-            self._shared = before
+            self._shared, self._kept = before, None
 
     async def margin(self, draw: PlacedDraw) -> Margin | None:
         """How near a tie a draw was, from logits that are read again inside `running()`.

@@ -8,7 +8,6 @@ import math
 import pytest
 
 from qpdsl.executor.engine.step.margin import Margin
-from qpdsl.executor.requests.request import GenerateRequest
 from qpdsl.session.prepare import bind_program, prepare
 from qpdsl.session.session import Session
 from qpdsl.session.settings import Settings
@@ -44,17 +43,12 @@ async def _drawn_again(pipeline: str) -> tuple[list[int], list[Margin]]:
     tokens: list[int] = []
     margins: list[Margin] = []
     async with session.running():
-        with session.keeping_requests() as kept:
+        with session.keeping_draws() as kept:
             await session.run(plan, {"problem": PROBLEM}, 7, "row")
-        for client, key in kept.drawn:
-            first = kept.draw_of(client, key, ())
-            assert first is not None and isinstance(first.request, GenerateRequest)
-            samples = (await session.engine.submit(first.model, first.request)).samples
-            own = samples[first.request.keys.index(key)].tokens
+        for drawn in kept.samples("row"):
+            own = drawn.sample.tokens
             for place, token in enumerate(own):
-                draw = kept.draw_of(client, key, own[:place])
-                assert draw is not None
-                found = await session.margin(draw)
+                found = await session.margin(drawn.draw(place))
                 assert found is not None
                 tokens.append(token)
                 margins.append(found)
