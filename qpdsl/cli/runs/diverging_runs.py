@@ -16,7 +16,7 @@ from qpdsl.runs.compare.side import Side
 
 
 def divergences_of(comparison: Comparison) -> FirstDivergences:
-    """Where the problems of two runs parted. Raises what a run of either may raise, and UsageError for several seeds."""
+    """Where the problems of two runs parted. Raises what a run may raise, and UsageError for several seeds."""
     with interruptible(), contextlib.ExitStack() as stack:
         runs = [stack.enter_context(_again(side)) for side in (comparison.first, comparison.second)]
         sides = [Retracing(run.session, run.job, run_until_interrupted, run.options.concurrency) for run in runs]
@@ -27,7 +27,11 @@ def divergences_of(comparison: Comparison) -> FirstDivergences:
             wanted = [pair[number].rows[0] for pair in comparison.matching.pairs]
             here = [(row.number, run.rows[row.number]) for row in wanted if run.is_here(row)]
             rows.append(side.rows(here))
-        return first_divergences(comparison, (sides[0], sides[1]), (rows[0], rows[1]))
+        found = first_divergences(comparison, (sides[0], sides[1]), (rows[0], rows[1]))
+    if found.unrepeated:
+        problems = f"{len(found.unrepeated):,} problem{'s' * (len(found.unrepeated) > 1)}"
+        say(f"warning: {problems} came out otherwise than saved, and left out here; `qpdsl verify` says where")
+    return found
 
 
 def _again(side: Side) -> contextlib.AbstractContextManager[RepeatedRun]:

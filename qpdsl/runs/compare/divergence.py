@@ -85,7 +85,7 @@ def divergence_of(path: Path, first: Sequence[DrawnSample], second: Sequence[Dra
         for at, sample in own[step].items():
             beside = others.get(step, {}).get(at)
             if beside is None:
-                return Divergence("choice", *step, sample.path[:-1], samples=(sample, None))
+                return Divergence("choice", *step, sample.path[:-1])
             if (found := _between(sample, beside)) is not None:
                 return found
     return None
