@@ -24,6 +24,7 @@ _COMMANDS = {
     "run": "Run a program: one answer, or one for every row of a file.",
     "eval": "Compare programs and values on a data set.",
     "diff": "Compare two saved runs: accuracy, tokens, flipped rows, with significance.",
+    "verify": "Run rows of a saved run again, and say whether they are the same to the byte.",
     "top": "Watch a run that goes on in another terminal.",
     "replay": "Watch a recorded run: at any speed, paused, step by step.",
     "report": "Turn a recorded run, or saved runs, into one HTML page.",

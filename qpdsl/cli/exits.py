@@ -28,7 +28,7 @@ class Exit(IntEnum):
 _MEANINGS = {
     Exit.OK: "ok",
     Exit.ROW_FAILED: "some rows failed; `fmt --check`: a file would change; "
-    "`diff --fail-if worse`: the second run is worse",
+    "`diff --fail-if worse`: the second run is worse; `verify`: a row differs",
     Exit.USAGE: "bad usage, an invalid program, or a file that cannot be written",
     Exit.DATA: "bad input data",
     Exit.MODEL: "a model could not be loaded",

@@ -23,7 +23,7 @@ def divergences_of(comparison: Comparison) -> FirstDivergences:
         rows: list[Mapping[int, RetracedRow]] = []
         for number, (run, side) in enumerate(zip(runs, sides, strict=True)):
             for line in run.elsewhere:
-                say(f"note: run `{run.saved.info.id}` is repeated by another build than it was made by: {line}")
+                say(f"note: run `{run.saved.info.id}` was made by another build or device than is here: {line}")
             wanted = [pair[number].rows[0] for pair in comparison.matching.pairs]
             here = [(row.number, run.rows[row.number]) for row in wanted if run.is_here(row)]
             rows.append(side.rows(here))

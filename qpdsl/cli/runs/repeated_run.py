@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from qpdsl.session.session import Session
 
 # Parts of a fingerprint that may be others where a run is repeated: what computes, and what is recorded besides.
-BUILD = ("version", "device", "dtype", "deterministic", "compile", "options")
+BUILD = ("version", "device", "dtype", "deterministic", "compile")
+# What is recorded besides, which no result depends on.
+_RECORDED = "options"
 # Exact rules by which samples are given up, or drawn before it is known whether they are needed.
 EARLY = ("decided_vote", "speculative_expansion")
 
@@ -79,7 +81,13 @@ class RepeatedRun:
     @property
     def elsewhere(self) -> list[str]:
         """In words, what computes otherwise than it did."""
-        return changes(*(_parts(own, build=True) for own in (self.saved.record.fingerprint, self.fingerprint)))
+        then, now = self.saved.record.fingerprint, self.fingerprint
+        found = changes(*(_parts(own, build=True) for own in (then, now)))
+        if (old := then["version"].split(", ")) != (new := now["version"].split(", ")):
+            # Of libraries those that differ.
+            sides = (", ".join(part for part in one if part not in other) for one, other in ((old, new), (new, old)))
+            found[0] = "qpdsl or its libraries (was {}, is {})".format(*sides)
+        return found
 
     def check(self, *, plan: bool = True) -> None:
         """Raises UsageError where something else would be run than was; the `plan` need not be the same."""
@@ -123,7 +131,8 @@ def repeated(saved: SavedRun, elsewhere: Elsewhere, *, whole: bool = False) -> I
 
 
 def _parts(fingerprint: Fingerprint, *, build: bool) -> Fingerprint:
-    return {name: value for name, value in fingerprint.items() if (name in BUILD) == build}
+    parts = {name: value for name, value in fingerprint.items() if name != _RECORDED}
+    return {name: value for name, value in parts.items() if (name in BUILD) == build}
 
 
 def _options(saved: SavedRun, elsewhere: Elsewhere) -> RunOptions | SweepOptions:
