@@ -382,6 +382,10 @@ class ReadRequest(_ReadOnly):
         """The answer, from the logits of `ids` at each position."""
         return Completion(logits=tuple(values), cached=cached)
 
+    def values(self, completion: Completion) -> Sequence[tuple[float, ...]]:
+        """What `completion` was made from."""
+        return completion.logits
+
 
 @dataclass(frozen=True, slots=True)
 class LogProbRequest(_ReadOnly):
@@ -416,6 +420,10 @@ class LogProbRequest(_ReadOnly):
     def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
         """The answer, from the one log-probability at each position."""
         return Completion(logprobs=tuple(value for (value,) in values), cached=cached)
+
+    def values(self, completion: Completion) -> Sequence[tuple[float, ...]]:
+        """What `completion` was made from."""
+        return [(value,) for value in completion.logprobs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,6 +488,11 @@ class TreeRequest(_ReadOnly):
     def completion(self, values: Sequence[tuple[float, ...]], cached: int) -> Completion:
         """The answer, from the values at each position."""
         return Completion(logprobs=tuple(values[row][place] for row, place in self._places), cached=cached)
+
+    def values(self, completion: Completion) -> Sequence[tuple[float, ...]]:
+        """What `completion` was made from."""
+        known = dict(zip(self._places, completion.logprobs, strict=True))
+        return [tuple(known[row, place] for place in range(len(read))) for row, read in enumerate(self._reads)]
 
 
 ReadingRequest = ReadRequest | LogProbRequest | TreeRequest

@@ -73,11 +73,6 @@ class Ticket:
         return self.forwards.prompt + self.forwards.drawn
 
     @property
-    def ended(self) -> Mapping[int, Sample]:
-        """The samples that have ended by now, by their numbers; also of a request that was given up since."""
-        return self._samples
-
-    @property
     def shared(self) -> int:
         """How many of its samples, by now, were drawn for other requests."""
         return 0
@@ -91,6 +86,16 @@ class Ticket:
     def calls(self) -> Calls | None:
         """What the request took at a server elsewhere, of samples those that have ended; None where it was at none."""
         return self._calls if self._completion is None else self._completion.calls
+
+    @property
+    def ended(self) -> Mapping[int, Sample]:
+        """The samples that have ended by now, by number; those of a request that was given up or failed stay."""
+        return self._samples
+
+    @property
+    def answered(self) -> Completion | None:
+        """The completion; None where the request is not done, or failed."""
+        return self._completion
 
     def result(self) -> Completion:
         """The completion; raises EngineError if the request failed, RuntimeError if it is not done."""

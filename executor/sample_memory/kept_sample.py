@@ -98,9 +98,14 @@ class KeptSample:
 
     @classmethod
     def of(cls, sample: Sample, request: GenerateRequest, cost: DrawCost) -> KeptSample:
+        return cls.packed(sample, cost, logprobs=request.logprobs, figures=request.figures)
+
+    @classmethod
+    def packed(cls, sample: Sample, cost: DrawCost, *, logprobs: bool, figures: bool) -> KeptSample:
+        """The sample that a request got which asked for its `logprobs` or `figures`, or did not."""
         return cls(
-            request.logprobs,
-            request.figures,
+            logprobs,
+            figures,
             cost,
             replace(sample, tokens=(), logprobs=(), watch=None),
             array("i", sample.tokens),
@@ -178,3 +183,17 @@ def as_asked(sample: Sample, request: GenerateRequest, watch: Watch | None) -> S
     if not request.logprobs:
         sample = replace(sample, logprob=0.0, logprobs=(0.0,) * len(sample.logprobs))
     return sample if request.figures else replace(sample, figures=())
+
+
+def given(sample: Sample, request: GenerateRequest, index: int) -> Sample:
+    """A whole sample as a request gets it as its sample `index`: its watch has seen it, token by token."""
+    watch = None if request.watch is None else request.watch(index)
+    show(sample, watch)
+    return as_asked(sample, request, watch)
+
+
+def show(sample: Sample, watch: Watch | None) -> None:
+    """Has a watch see a whole sample, as it would have seen it token by token."""
+    if watch is not None:
+        for token in sample.tokens[: len(sample.tokens) - (sample.finish == "eos")]:
+            watch.push(token)

@@ -11,7 +11,15 @@ from qpdsl.executor.requests.engine import Capabilities, Engine
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, Request, Sample
 from qpdsl.executor.requests.ticket import ForwardSeconds, Ticket
-from qpdsl.executor.sample_memory.kept_sample import DrawCost, KeptSample, SampleSource, as_asked, can_be_cut, cut_by
+from qpdsl.executor.sample_memory.kept_sample import (
+    DrawCost,
+    KeptSample,
+    SampleSource,
+    as_asked,
+    can_be_cut,
+    cut_by,
+    show,
+)
 from qpdsl.executor.sample_memory.sample_memory import SampleMemory, SampleUnderWay, SharedDraw, Waiter
 
 
@@ -175,7 +183,7 @@ class SharedTicket(Ticket):
         elif waiter.watch is None:
             # An engine need not make the watch of a sample before it has all of it.
             waiter.begin()
-            self._push(waiter, drawn)
+            show(drawn, waiter.watch)
         self._got(waiter.index, as_asked(drawn, self.generation, waiter.watch), draw.cost, shared=not waiter.first)
 
     def take_kept(self, kept: Sequence[tuple[Waiter, KeptSample]]) -> None:
@@ -188,7 +196,7 @@ class SharedTicket(Ticket):
                 sample = self._cut(waiter, sample)
             else:
                 waiter.begin()
-                self._push(waiter, sample)
+                show(sample, waiter.watch)
             self._got(waiter.index, as_asked(sample, self.generation, waiter.watch), one.cost, shared=True)
 
     def draw_again(self, index: int) -> None:
@@ -215,12 +223,6 @@ class SharedTicket(Ticket):
     def _cut(self, waiter: Waiter, sample: Sample) -> Sample:
         waiter.begin()
         return cut_by(sample, waiter.watch, self.generation.max_tokens)
-
-    def _push(self, waiter: Waiter, sample: Sample) -> None:
-        """Has a watch see a whole sample, as it would have seen it token by token."""
-        if waiter.watch is not None:
-            for token in sample.tokens[: len(sample.tokens) - (sample.finish == "eos")]:
-                waiter.watch.push(token)
 
     def _got(self, index: int, sample: Sample, cost: DrawCost, *, shared: bool) -> None:
         totals, tokens = self._memory.totals, sample.size

@@ -32,7 +32,6 @@ class OutcomeVerifier(Verifier):
         if outputs > 2:
             raise ContextError(f"it tells {outputs} classes apart; an outcome reward model has one number or two")
         self._ids = tuple(range(outputs))
-        self._padding = padding
 
     @classmethod
     def recognizes(cls, files: ModelFiles) -> bool:
@@ -49,7 +48,7 @@ class OutcomeVerifier(Verifier):
             return None
         tokens = self._tokens(solution.problem, text)
         # As transformers has it: the last token that is no padding, be it the token that closes a turn.
-        last = max((at for at, token in enumerate(tokens) if token != self._padding), default=0)
+        last = max((at for at, token in enumerate(tokens) if token != self.padding), default=0)
         return StepReads(tokens[: last + 1], (last,), self._ids)
 
     def score(self, values: Sequence[float]) -> float:

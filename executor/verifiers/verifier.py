@@ -86,6 +86,7 @@ class Verifier(ABC):
         Raises ContextError where the tokenizer or the width does not fit the kind.
         """
         self._tokenizer = tokenizer
+        self.width, self.padding = width, padding
         # Finished rows and equal rows are asked for again in every round.
         self._kept: OrderedDict[Solution, StepReads | None] = OrderedDict()
 

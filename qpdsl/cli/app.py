@@ -23,6 +23,7 @@ from qpdsl.errors import DataError, UserError, is_out_of_memory, reason
 _COMMANDS = {
     "run": "Run a program: one answer, or one for every row of a file.",
     "eval": "Compare programs and values on a data set.",
+    "whatif": "Say what other values or programs would have given for a saved run.",
     "diff": "Compare two saved runs: accuracy, tokens, flipped rows, with significance.",
     "verify": "Run rows of a saved run again, and say whether they are the same to the byte.",
     "top": "Watch a run that goes on in another terminal.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from qpdsl.runs.graders.grader import EqualAnswer, Grader
 from qpdsl.runs.row_outcome import Outcome, outcome
 
 if TYPE_CHECKING:
+    from qpdsl.executor.requests.engine import Engine
     from qpdsl.executor.runtime.instance.functions import PythonFunction
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.session.prepare import Prepared
@@ -29,6 +30,7 @@ class Job:
     `written` is the plan before any rule changed it, and `planned` says in words which rules did: both identify a run
     that is resumed. A row fails after `row_timeout` seconds. `grader` says whether answers are right. `source` is the
     program's text, for the record of the run. `with_candidates`: what came to the last choice is recorded too.
+    With `contents`, digests of the models' files by the models' ids, all samples are recorded too, under these.
     `functions` are the program's own, by the names that it has for them; they go before the session's.
     """
 
@@ -42,6 +44,7 @@ class Job:
     grader: Grader = field(default_factory=EqualAnswer)
     source: str = ""
     with_candidates: bool = False
+    contents: Mapping[str, str] | None = None
     functions: Mapping[str, PythonFunction] = field(default_factory=dict)
 
     @classmethod
@@ -65,7 +68,13 @@ class Job:
         return {**(self.greedy.models if self.greedy else {}), **self.plan.models}
 
 
-async def run_one(session: Session, job: Job, row: InputRow) -> tuple[InstanceResult, InstanceResult | None]:
+# What puts an engine before the one that a row asks.
+Through = Callable[["Engine"], "Engine"]
+
+
+async def run_one(
+    session: Session, job: Job, row: InputRow, through: Through | None = None
+) -> tuple[InstanceResult, InstanceResult | None]:
     """What the program and greedy decoding give for one row, run side by side inside `session.running()`."""
     timeout = job.row_timeout
     program = session.run(
@@ -76,22 +85,30 @@ async def run_one(session: Session, job: Job, row: InputRow) -> tuple[InstanceRe
         functions=job.functions,
         timeout=timeout,
         candidates=job.with_candidates,
+        through=through,
     )
     if job.greedy is None:
         return await program, None
-    greedy = session.run(job.greedy, row.arguments, job.seed, f"{row.id} greedy", baseline=True, timeout=timeout)
+    name, how = f"{row.id} greedy", {"timeout": timeout, "through": through}
+    greedy = session.run(job.greedy, row.arguments, job.seed, name, baseline=True, **how)
     return await asyncio.gather(program, greedy)
 
 
-async def run_row(session: Session, job: Job, row: InputRow) -> Outcome:
+async def run_row(session: Session, job: Job, row: InputRow, through: Through | None = None) -> Outcome:
     """The outcome of one row, run inside `session.running()`. Greedy decoding is left out where it cannot be graded.
+
+    Its requests go to the engine that `through` puts before the session's; its samples are recorded where there is none.
 
     A row's own failure is part of its outcome, whatever was raised in it. Raises what other rows would meet too.
     """
     compared = job if job.grader.applies(row) else replace(job, greedy=None)
+    recorder = None if job.contents is None or through is not None else session.recorder(job.contents)
+    if recorder is not None:
+        through = recorder.engine
     try:
-        result, greedy = await run_one(session, compared, row)
-        return await outcome(row, result, greedy, job.grader, with_rows=job.with_rows)
+        result, greedy = await run_one(session, compared, row, through)
+        made = await outcome(row, result, greedy, job.grader, with_rows=job.with_rows)
+        return made if recorder is None else replace(made, samples=recorder.recorded().encoded())
     except asyncio.CancelledError as error:
         # A task group takes no notice of tasks that are cancelled, so the row would be missing.
         if _is_cancelled():

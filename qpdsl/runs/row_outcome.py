@@ -36,7 +36,8 @@ class Outcome:
     price table. Greedy's tokens are not in `tokens_in` and `tokens_out`; `saved_tokens` of `tokens_out` were drawn
     before, for another program or width, and shared. `filtered`: see `kept_counts`. `rows` is None unless the rows
     were asked for, and so are `candidates`, each with whether it is right. `error` says why the program broke off,
-    `unanswered` why it came to its end without an answer, `grader_error` why an answer could not be graded.
+    `unanswered` why it came to its end without an answer, `grader_error` why an answer could not be graded. `samples`
+    are all that were drawn for it (`RowSamples.encoded`), where they are recorded and not saved yet.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Outcome:
     candidates: list[dict[str, Any]] | None = None
     grader_error: str | None = None
     unanswered: str | None = None
+    samples: bytes | None = field(default=None, compare=False, repr=False)
 
     @property
     def thought_tokens(self) -> int:
@@ -115,7 +117,8 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, for the file of the run."""
-        return {**asdict(self), "answer": plain(self.answer), "greedy": plain(self.greedy)}
+        told = {name: value for name, value in asdict(self).items() if name != "samples"}
+        return {**told, "answer": plain(self.answer), "greedy": plain(self.greedy)}
 
 
 @dataclass(frozen=True, slots=True)

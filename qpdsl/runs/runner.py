@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.runs.data.input_row import InputRow, NumberedRow
-from qpdsl.runs.job import Job, run_row
+from qpdsl.runs.job import Job, Through, run_row
 from qpdsl.runs.row_outcome import FinishedRow, Outcome, SaveRows
 
 if TYPE_CHECKING:
@@ -49,13 +49,15 @@ class LocalRunner:
     """Runs rows over one session, in which the models of all jobs are loaded; `jobs` are by the place of the run.
 
     Rows start in their order, each as the plan of its own job says, or `concurrency` of them at a time. Greedy decoding
-    is run for the rows that have a reference. `drive` keeps the engine stepping while rows run.
+    is run for the rows that have a reference. `drive` keeps the engine stepping while rows run. `through` has what puts
+    an engine before the session's for a row.
     """
 
     session: Session
     jobs: Sequence[Job]
     concurrency: int | None = None
     drive: Callable[[Session, Coroutine[Any, Any, None]], Awaitable[None]] = _running
+    through: Callable[[NumberedRow], Through | None] = lambda row: None
 
     async def run(self, rows: Sequence[NumberedRow], done: SaveRows) -> None:
         """See `RowRunner`."""
@@ -64,7 +66,7 @@ class LocalRunner:
             return row_limits(self.jobs[row.run].plan, self.concurrency)
 
         async def run(row: NumberedRow) -> None:
-            outcome = await run_row(self.session, self.jobs[row.run], row.row)
+            outcome = await run_row(self.session, self.jobs[row.run], row.row, self.through(row))
             done([FinishedRow(row.number, outcome, run=row.run)])
 
         await self.drive(self.session, start_rows(self.session, RowQueue(rows, closed=True), limits, run))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qpdsl.planner.plan.physical import VoteStrategy, PhysicalPlan, everything
+from qpdsl.planner.plan.physical import PhysicalPlan, VoteStrategy, everything
 from qpdsl.planner.values.value import dumps
 from qpdsl.runs.compare.first_divergences import PlacedDivergence
 from qpdsl.runs.row_outcome import Outcome

@@ -29,7 +29,7 @@ def verdict(found: Verification) -> str:
     tokens = "" if found.tokens else "; its tokens were not saved, answers were"
     if not differing:
         return f"the same to the byte: {of} of run `{found.run}`{tokens}"
-    ties = sum(row.divergence is not None and row.divergence.near_tie for row in differing)
+    ties = sum(1 for row in differing if row.divergence is not None and row.divergence.near_tie)
     near = f", {ties:,} of them at a near tie" if ties else ""
     return f"{differing:,} of {of} of run `{found.run}` differ{'s' * (differing == 1)}{near}{tokens}"
 

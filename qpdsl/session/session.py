@@ -26,6 +26,7 @@ from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.eagle_checkpoint import load_head
 from qpdsl.executor.models.quick_load import load, score_with
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
+from qpdsl.executor.models.unloaded_model import ModelFacts
 from qpdsl.executor.remote.servers import Servers
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.engine import Engine, EngineGroup
@@ -40,6 +41,7 @@ from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.request_cache import ClientEngine, RequestCache
 from qpdsl.executor.runtime.run import InstanceResult, run
 from qpdsl.executor.sample_memory.sample_memory import SampleMemory
+from qpdsl.executor.sample_memory.saved_samples import SampleRecorder
 from qpdsl.executor.sample_memory.sharing_engine import SharingEngine
 from qpdsl.executor.verifiers.verifier import ScoreStore
 from qpdsl.exit_heads.session_exits import SessionExits
@@ -159,7 +161,7 @@ class Session:
         what takes long with it for once. A server that is not known yet is asked what it can do, and what the plan
         needs of it and it lacks is refused, before anything is loaded.
         """
-        dtype, kv_type = self.settings.dtype, self.settings.kv_type
+        dtype = self.settings.dtype
         operators = [node.op for node in everything(plan.ops)]
         names = named_models(operators)
         new = [model for model in dict.fromkeys(plan.models[name] for name in names) if model not in self._models]
@@ -172,25 +174,18 @@ class Session:
                 tell(self._models[model], time.monotonic() - start)
         self._servers.check(plan)
         # All weights come before any KV: the KV may take all that is left.
-        loaded: dict[str, PagedTextModel] = {}
+        loaded: dict[str, TextModel] = {}
         for place in dict.fromkeys(named_heads(operators)):
             if place not in self._heads:
                 own = None if dtype is None else getattr(torch, dtype)
                 self._heads[place] = load_head(place, Path(place).expanduser(), self.device, own)
         for model in [model for model in new if not is_remote(model)]:
             start = time.monotonic()
-            kind, adapter = kinds.get(model), locate_adapter(model)
-            told = None if slow is None else partial(slow, model)
-            with collections_paused():
-                loaded[model] = load(model, locate(model), self.device, dtype, kv_type, kind, adapter, told)
+            loaded[model] = self._made(model, kinds.get(model), None if slow is None else partial(slow, model))
             if tell is not None:
                 tell(loaded[model], time.monotonic() - start)
         for model, text_model in loaded.items():
-            self._models[model] = text_model
-            try:
-                self._local.add(model, text_model.paged)
-            except EngineError as error:
-                raise ModelError(model, str(error)) from error
+            self._add(model, text_model)
         for place, head in self._heads.items():
             self._local.add_head(place, head)
         self.exits.load(plan, operators, {id: model.paged for id, model in self._here.items()})
@@ -209,6 +204,21 @@ class Session:
         check_templates(plan, self._models)
         check_thoughts(plan, self._models)
         check_features(plan, self._engine)
+
+    def _made(self, model: str, kind: str | None, slow: Callable[[str], None] | None) -> TextModel:
+        """A model of this machine, as a verifier of a kind where there is one. Raises ModelError."""
+        dtype, kv_type, adapter = self.settings.dtype, self.settings.kv_type, locate_adapter(model)
+        with collections_paused():
+            return load(model, locate(model), self.device, dtype, kv_type, kind, adapter, slow)
+
+    def _add(self, model: str, text_model: TextModel) -> None:
+        """Makes a model of this machine ready for requests. Raises ModelError."""
+        self._models[model] = text_model
+        if isinstance(text_model, PagedTextModel):
+            try:
+                self._local.add(model, text_model.paged)
+            except EngineError as error:
+                raise ModelError(model, str(error)) from error
 
     @property
     def _here(self) -> dict[str, PagedTextModel]:
@@ -371,6 +381,7 @@ class Session:
         timeout: float | None = None,
         client: Client | None = None,
         candidates: bool = False,
+        through: Callable[[Engine], Engine] | None = None,
     ) -> InstanceResult:
         """Runs one instance of a plan whose models are loaded, inside `running()`. `name` labels it in the events.
 
@@ -378,14 +389,15 @@ class Session:
         program, by the names that it has for them; they go before the session's own. `baseline` marks the instance as
         greedy decoding that is run to compare with. After `timeout` seconds the instance fails. `client` says who asks,
         by default the instance by its name, for which nothing is urgent. With `candidates`, those of its last choice
-        are told (see `last_choice.py`). Raises what other instances would meet too: see `meets_every_row`.
+        are told (see `last_choice.py`). `through` puts an engine before the one that the instance asks; it then asks
+        for every score itself, whatever others asked for. Raises what other instances would meet too: see `meets_every_row`.
         """
         client = client or Client(name)
-        engine = ClientEngine(self._shared, client)
+        engine = ClientEngine(self._shared if through is None else through(self._shared), client)
         models = {name: self._models[model] for name, model in plan.models.items() if model in self._models}
         verifiers = {name: model.verifier for name, model in models.items() if model.verifier is not None}
         known = {**self._functions, **(functions or {})}
-        scores = self._shared_scores(client.owner)
+        scores = self._shared_scores(client.owner) if through is None else None
         shared = (on_token, self._mathematics, scores, self._routing)
         services = Services(
             engine,
@@ -406,6 +418,15 @@ class Session:
         if result.fault is not None and meets_every_row(result.fault):
             raise result.fault
         return result
+
+    def recorder(self, contents: Mapping[str, str]) -> SampleRecorder:
+        """What records the samples of one row: its `engine` is for `through` of `run`.
+
+        `contents` has a digest of the files of each model, by the models' ids.
+        """
+        loaded = [self._models[model] for model in contents if model in self._models]
+        facts = {model.name: ModelFacts.of(model, self._engine.capabilities(model.name)) for model in loaded}
+        return SampleRecorder(contents, {name: own.to_json() for name, own in facts.items()})
 
     @contextlib.contextmanager
     def sharing_samples(self) -> Iterator[None]:

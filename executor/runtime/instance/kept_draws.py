@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-
-import numpy as np
 
 from qpdsl.executor.events.events import Path, Rounds
 from qpdsl.executor.requests.engine import Capabilities, Engine
@@ -35,7 +32,7 @@ class PlacedDraw:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSample:
+class PlacedSample:
     """A sample that ended, with its noise key. Greedy decoding has one too, which nothing depends on."""
 
     place: SamplePlace
@@ -82,16 +79,11 @@ class KeptDraws:
         for path, key in zip(paths, keys, strict=True):
             self._places[instance, key] = SamplePlace(instance, operator, rounds, path)
 
-    def samples(self, instance: str) -> list[KeptSample]:
+    def samples(self, instance: str) -> list[PlacedSample]:
         """The samples of an instance that have ended, in the order of their requests."""
         return [
-            KeptSample(place, model, key, request, ticket.ended[number])
+            PlacedSample(place, model, key, request, ticket.ended[number])
             for model, request, ticket in self._asked.get(instance, ())
             for number, key in enumerate(request.keys)
             if number in ticket.ended and (place := self._places.get((instance, key))) is not None
         ]
-
-
-def prompt_digest(prompt: Sequence[int]) -> str:
-    """A short digest of the tokens that a sample goes on from."""
-    return blake2b(np.array(prompt, dtype="<i4").tobytes(), digest_size=8).hexdigest()

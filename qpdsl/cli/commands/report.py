@@ -103,9 +103,7 @@ def _of_trace(path: Path, output: str | None, overwrite: bool, form: str) -> Out
     return target
 
 
-def _of_runs(
-    names: tuple[str, ...], output: str | None, overwrite: bool, *, first_divergence: bool
-) -> OutputFile:
+def _of_runs(names: tuple[str, ...], output: str | None, overwrite: bool, *, first_divergence: bool) -> OutputFile:
     from qpdsl.runs.compare.runs_page import runs_page
     from qpdsl.runs.compare.side import read_side
     from qpdsl.runs.store.run_folder import RunFolder

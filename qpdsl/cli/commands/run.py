@@ -127,17 +127,11 @@ def _resuming(options: RunOptions, learned: Policies) -> Policies:
 
 
 def _policy_of_run(options: RunOptions, program: LogicalProgram, values: Mapping[str, Value]) -> BudgetPolicy | None:
-    from qpdsl.planner.plan.budget_policy import BudgetPolicy
-    from qpdsl.planner.strategies.written_strategies import reached_strategies, strategies_of
-    from qpdsl.runs.store.continuing import probably_resumed
+    from qpdsl.runs.store.continuing import policy_of, probably_resumed
     from qpdsl.runs.store.run_folder import RunFolder
 
     record = probably_resumed(RunFolder(), program.name, options.seed or 0, values)
-    if record is None or record.policy is None or program.budget is None:
-        return None
-    policy = BudgetPolicy.from_json(record.policy)
-    same = (policy.unit, policy.budget) == (program.budget.unit, program.budget.amount)
-    return policy if same and {*reached_strategies(policy)} <= {*strategies_of(program)} else None
+    return None if record is None else policy_of(record, program)
 
 
 def _check_resumed(options: RunOptions, prepared: Prepared) -> None:

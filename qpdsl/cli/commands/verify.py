@@ -15,12 +15,16 @@ _ROWS = 20
 
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
-@click.option("--rows", type=click.IntRange(min=1), metavar="N", help=f"How many rows to run again.  [default: {_ROWS}]")
+@click.option(
+    "--rows", type=click.IntRange(min=1), metavar="N", help=f"How many rows to run again.  [default: {_ROWS}]"
+)
 @click.option("--all", "whole", is_flag=True, help="Run all rows again.")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Choose other rows: one of each of N equal parts of the run."
 )
-@click.option("--input", "data", metavar="DATA", type=FileName(), help="Where the data is here.  [default: where it was]")
+@click.option(
+    "--input", "data", metavar="DATA", type=FileName(), help="Where the data is here.  [default: where it was]"
+)
 @click.option("--model", "models", metavar="NAME=PATH", multiple=True, help="Where a model is here: the same files.")
 @click.option("--device", help="Run models on cpu, cuda or cuda:N.  [default: as the run]")
 @click.option("--dtype", help="Compute in this type.  [default: as the run]")

@@ -15,6 +15,7 @@ from qpdsl.cli.runs.rows_run import RowsRun
 from qpdsl.cli.runs.run_events import RunEvents, emit_row, run_events
 from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
+from qpdsl.cli.runs.run_tables import samples_words
 from qpdsl.cli.shared_options import graded_input, grader_for
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.errors import UsageError
@@ -79,6 +80,7 @@ class _DataSetRun(RowsRun[RunOptions]):
         self._earlier: set[int] = set()
         self._measured: Measurement | None = None
         self._summary: Summary | None = None
+        self._saved_samples = ""
         self._lines = OrderedLines(put) if files.output is None else None
         # Where the run cannot end in good order, another thread prints the finished rows.
         self._printing = threading.Lock()
@@ -97,6 +99,8 @@ class _DataSetRun(RowsRun[RunOptions]):
         assert self._summary is not None
         options = self.options
         say("\n".join(self._summary.lines()))
+        if self._saved_samples:
+            say(f"samples: saved with the run, {self._saved_samples}")
         if options.json and self._output is not None:
             put(dumps(self._summary.to_json(timing=options.timing)))
         return Exit.ROW_FAILED if self._summary.failed else Exit.OK
@@ -175,13 +179,17 @@ class _DataSetRun(RowsRun[RunOptions]):
         return recording
 
     def _run(self) -> CellRun:
+        models = model_digests(self._job.models, self.open_session)
+        if self.options.save_samples:
+            contents = {id: models[name] for name, id in self._job.models.items()}
+            self._job = replace(self._job, contents=contents)
         return CellRun.of(
             Cell(self._job.plan.name),
             self._job,
             self._data,
             self._values,
             self.options,
-            models=model_digests(self._job.models, self.open_session),
+            models=models,
             python=self.surroundings.python,
             command=self._command,
             output=None if self._output is None else self._output.path.absolute(),
@@ -252,6 +260,7 @@ class _DataSetRun(RowsRun[RunOptions]):
         if self._output is not None:
             records = [self._row_record(number) for number in range(len(outcomes))]
             self._output.write_records(records, record_format(str(self.options.output)))
+        self._saved_samples = samples_words(self._recording.run)
         sampled = sum(own.tokens_out for number, own in enumerate(outcomes) if number not in self._earlier)
         self._summary = Summary(outcomes, self.seconds, sampled, self._waits, self.calls, self._groups)
         return self._summary.to_json(timing=True)

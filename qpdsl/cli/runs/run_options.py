@@ -89,6 +89,12 @@ class RunOptions(Settings):
     )
     json: bool = _output(False, help="Print JSON: with --input and --output the summary.")
     rows: bool = _output(False, help="Show all final rows with all their columns too.")
+    save_samples: bool = _output(
+        False,
+        needs="input",
+        help="Save every sample, token by token, and every score with the run, for `qpdsl whatif`: some 6 bytes a "
+        "token. No vote ends early then, and no text is cut short.",
+    )
     timing: bool = _output(False, help="Show seconds, and tokens per second.")
     greedy: bool = _output(True, help="Compare with greedy decoding.")
     trace: str | None = _output(
@@ -136,10 +142,12 @@ def plan_use(options: RunOptions) -> PlanUse:
     from qpdsl.session.prepare import PlanUse
 
     return PlanUse(
-        rows=options.rows or options.candidates,
+        rows=options.rows or options.candidates or options.save_samples,
         text=options.input is None,
-        alone=True,
-        confidence=options.candidates,
+        # What is asked of saved samples is planned as `qpdsl eval` plans.
+        alone=not options.save_samples,
+        fixed=options.save_samples,
+        confidence=options.candidates or options.save_samples,
         greedy=options.greedy and not options.analyze,
         load=_load(options),
     )

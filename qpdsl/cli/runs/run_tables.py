@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from qpdsl.errors import shorten
 from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS, thought_json
-from qpdsl.planner.explain.quantities import count, seconds
+from qpdsl.planner.explain.quantities import byte_count, count, seconds
 from qpdsl.planner.explain.tree_table import laid_out
 from qpdsl.planner.values.value import plain, shown
 from qpdsl.runs.record_file import ARRAY, LINES, first_fields
@@ -91,6 +91,7 @@ def facts(run: RunFile) -> str:
         ("accuracy", accuracy),
         ("tokens", tokens),
         ("engine", seconds(totals.engine_seconds) if totals.engine_seconds else ""),
+        ("samples", samples_words(run)),
         ("began", _moment(record.started)),
         ("machine", record.machine),
         ("output", record.output or ""),
@@ -103,6 +104,14 @@ def facts(run: RunFile) -> str:
     lines += ["", "events"]
     lines += [f"  {_moment(at)}   {_event(kind, data)}" for at, kind, data in run.events() if kind != MEASURED]
     return "\n".join(lines)
+
+
+def samples_words(run: RunFile) -> str:
+    """How much is saved of a run's samples; empty where nothing is."""
+    rows, size = run.samples_size()
+    if not rows:
+        return ""
+    return f"{rows:,} row{'s' * (rows > 1)}, {byte_count(size)}, {byte_count(size / rows)} a row"
 
 
 def _event(kind: str, data: Mapping[str, Any]) -> str:

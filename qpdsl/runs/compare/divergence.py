@@ -32,7 +32,7 @@ class DrawnSample:
     operator: str
     rounds: Rounds
     path: Path
-    prompt: str
+    prompt: bytes
     tokens: tuple[int, ...]
 
     @property

@@ -59,7 +59,11 @@ def divergence_lines(found: FirstDivergences, *, rows: int) -> list[str]:
     lines = ["first divergence", *columns([(f"  {name}", said) for name, said in summary_facts(found)])]
     if listed := table_rows(found)[:rows]:
         more = len(table_rows(found)) - len(listed)
-        lines += ["", *columns([HEAD, *listed], right=(5, 6)), *([f"{more:,} more; `--rows` shows them"] if more else [])]
+        lines += [
+            "",
+            *columns([HEAD, *listed], right=(5, 6)),
+            *([f"{more:,} more; `--rows` shows them"] if more else []),
+        ]
     return lines
 
 
@@ -106,7 +110,9 @@ def divergence_record(found: FirstDivergences, *, rows: int | None = None) -> di
     """First divergences as plain data, with up to `rows` problems, all of them without."""
     first, second = found.margins
     tokens = found.of("token")
-    listed: Sequence[ProblemDivergence] = [own for own in found.problems if own.first is not None or own.lost is not None]
+    listed: Sequence[ProblemDivergence] = [
+        own for own in found.problems if own.first is not None or own.lost is not None
+    ]
     return {
         "problems": len(found.problems),
         "unrepeated": list(found.unrepeated),

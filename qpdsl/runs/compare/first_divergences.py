@@ -192,7 +192,7 @@ def _placed(
             continue
         rows = kept[place // 2]
         pieces = tuple(
-            "" if sample is None else side.piece(row.of(sample), own.place)
+            "" if sample is None else side.piece(row.of(sample).model, sample.tokens, own.place)
             for side, row, sample in zip(sides, rows, own.samples, strict=True)
         )
         before = _before(own, rows[0])

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from qpdsl.executor.events.events import Event, InstanceDone, Path
-from qpdsl.executor.runtime.instance.kept_draws import KeptSample, prompt_digest
+from qpdsl.executor.runtime.instance.kept_draws import PlacedSample
+from qpdsl.executor.sample_memory.saved_samples import RowSamples, prompt_digest
 from qpdsl.runs.compare.divergence import DrawnSample
 from qpdsl.runs.data.input_row import InputRow, NumberedRow
 from qpdsl.runs.job import Job
@@ -28,10 +29,27 @@ class RetracedRow:
 
     outcome: Outcome
     path: Path
-    kept: tuple[KeptSample, ...]
+    kept: tuple[PlacedSample, ...]
     drawn: tuple[DrawnSample, ...]
 
-    def of(self, sample: DrawnSample) -> KeptSample:
+    def saved(self, samples: RowSamples) -> list[tuple[DrawnSample, DrawnSample]]:
+        """Samples that were saved of the row, each with the one here that is from the same prompt under the same key.
+
+        A saved one has its place from that; one without such another, as a judge's answer is, has none, and is left
+        out.
+        """
+        known = {(one.prompt, one.key, one.max_tokens): one.sample.tokens for one in samples.drawn}
+        found = []
+        for kept, drawn in zip(self.kept, self.drawn, strict=True):
+            request = kept.request
+            # Of a greedy sample the key is no part.
+            keys = ((drawn.prompt, key, request.max_tokens) for key in (kept.key, 0))
+            tokens = next((known[key] for key in keys if key in known), None)
+            if tokens is not None:
+                found.append((replace(drawn, tokens=tokens), drawn))
+        return found
+
+    def of(self, sample: DrawnSample) -> PlacedSample:
         """What is kept of a sample of this row."""
         return next(kept for kept, drawn in zip(self.kept, self.drawn, strict=True) if drawn is sample)
 
@@ -71,7 +89,7 @@ class Retracing:
             for number, outcome in outcomes.items()
         }
 
-    def margins(self, draws: Sequence[tuple[KeptSample, int]]) -> list[Margin | None]:
+    def margins(self, draws: Sequence[tuple[PlacedSample, int]]) -> list[Margin | None]:
         """How near a tie each draw was, by its sample and its place in that: see `Session.margin`."""
         found: list[Margin | None] = []
 
@@ -83,13 +101,14 @@ class Retracing:
         self.drive(read())
         return found
 
-    def piece(self, sample: KeptSample, place: int) -> str:
-        """A token of a sample as text, with what special tokens are called; nothing where the sample had ended."""
-        tokens = sample.sample.tokens[: place + 1]
-        return self.session.text_model(sample.model).marked_detokenizer.added(tokens[:place], tokens)
+    def piece(self, model: str, tokens: Sequence[int], place: int) -> str:
+        """A token of a model's sample as text, with what special tokens are called; nothing where it had ended."""
+        return self.session.text_model(model).marked_detokenizer.added(
+            tuple(tokens[:place]), tuple(tokens[: place + 1])
+        )
 
 
-def _row(outcome: Outcome, path: Path, kept: Sequence[KeptSample]) -> RetracedRow:
+def _row(outcome: Outcome, path: Path, kept: Sequence[PlacedSample]) -> RetracedRow:
     drawn = (
         DrawnSample(
             own.place.operator,

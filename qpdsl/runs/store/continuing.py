@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qpdsl.errors import UsageError
 from qpdsl.planner.values.value import Value, plain
@@ -21,6 +21,10 @@ from qpdsl.runs.store.run_file import RunFile, RunFileError
 from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.runs.store.run_record import RowRecord, RunInfo, RunRecord, grading_key, row_key, run_record
 from qpdsl.session.settings import SessionSettings
+
+if TYPE_CHECKING:
+    from qpdsl.planner.plan.budget_policy import BudgetPolicy
+    from qpdsl.planner.plan.logical import LogicalProgram
 
 _HOW = "give what it was started with, or leave out `--resume` to begin a new run"
 
@@ -42,11 +46,13 @@ async def reuse(recording: Recording, folder: RunFolder, ids: Sequence[str] | No
         if id == recording.id:
             continue
         found: list[FinishedRow] = []
+        sources: list[int] = []
         for saved in _rows_of(folder, id, recording.run.record.key):
             for number in wanted.pop(saved.key, ()) if saved.outcome.error is None else ():
                 found.append(await _taken(recording, number, saved, id))
+                sources.append(saved.number)
         if found:
-            recording.add_all(found)
+            recording.add_all(_with_samples(folder, id, found, sources))
             taken[id] = len(found)
     return taken
 
@@ -58,6 +64,15 @@ def _rows_of(folder: RunFolder, id: str, key: str) -> list[RowRecord]:
             return list(run.rows()) if run.record.key == key else []
     except RunFileError:
         return []
+
+
+def _with_samples(folder: RunFolder, id: str, rows: list[FinishedRow], numbers: list[int]) -> list[FinishedRow]:
+    """The rows with the samples that a run saved of them, under these numbers. Raises RunFileError."""
+    with RunFile.reading(folder.file(id)) as run:
+        if not run.samples_size()[0]:
+            return rows
+        found = zip(rows, map(run.samples, numbers), strict=True)
+        return [replace(row, outcome=replace(row.outcome, samples=samples)) for row, samples in found]
 
 
 async def _taken(recording: Recording, number: int, saved: RowRecord, id: str) -> FinishedRow:
@@ -111,6 +126,18 @@ def probably_resumed(folder: RunFolder, program: str, seed: int, values: Mapping
         if info.record.seed == seed and info.record.parameters == parameters and not info.writing:
             return info.record
     return None
+
+
+def policy_of(record: RunRecord, program: LogicalProgram) -> BudgetPolicy | None:
+    """What a run decided by, where a program has its budget and its ways; else None."""
+    from qpdsl.planner.plan.budget_policy import BudgetPolicy
+    from qpdsl.planner.strategies.written_strategies import reached_strategies, strategies_of
+
+    if record.policy is None or program.budget is None:
+        return None
+    policy = BudgetPolicy.from_json(record.policy)
+    same = (policy.unit, policy.budget) == (program.budget.unit, program.budget.amount)
+    return policy if same and {*reached_strategies(policy)} <= {*strategies_of(program)} else None
 
 
 def writer_of(folder: RunFolder, output: Path, but: str = "") -> str | None:

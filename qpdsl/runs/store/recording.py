@@ -108,7 +108,7 @@ class Recording:
     def add_all(self, rows: Sequence[FinishedRow]) -> None:
         """Saves what came of rows, all or none: when this returns, nothing undoes it. Raises UsageError."""
         self.run.add(*(_row_record(row, self.data.rows[row.number], self.grader) for row in rows))
-        self.outcomes.update((row.number, row.outcome) for row in rows)
+        self.outcomes.update((row.number, replace(row.outcome, samples=None)) for row in rows)
 
     def end(self, status: Status, summary: Mapping[str, Any] | None = None) -> None:
         """Says how the run ended, and what it came to. Raises UsageError."""

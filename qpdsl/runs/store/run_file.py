@@ -35,9 +35,12 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL, digest BLOB NOT N
 CREATE TABLE rows (number INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL);
 CREATE TABLE events (at REAL NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL);
 """
+# Made with the first row of which samples are saved.
+_SAMPLES = "CREATE TABLE IF NOT EXISTS samples (number INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL)"
 _TABLES = ("meta", "rows", "events")
 _PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
 _PUT_ROW = "INSERT OR REPLACE INTO rows VALUES (?, ?, ?)"
+_PUT_SAMPLES = "INSERT OR REPLACE INTO samples VALUES (?, ?, ?)"
 
 
 def locked(path: Path) -> int:
@@ -206,13 +209,15 @@ class RunFile:
         self._totals = totals
 
     def keep_only(self, rows: Iterable[RowRecord]) -> None:
-        """Replaces the rows that there are by these, in one step. Raises UsageError."""
+        """Replaces the rows that there are by these, in one step; their samples stay. Raises UsageError."""
         totals = Totals()
         with self._changed() as database:
             database.execute("DELETE FROM rows")
             for row in rows:
                 self._put(row)
                 totals = totals.with_row(row)
+            if self._saves_samples:
+                database.execute("DELETE FROM samples WHERE number NOT IN (SELECT number FROM rows)")
             self._put_meta("totals", asdict(totals))
         self._totals = totals
 
@@ -224,6 +229,27 @@ class RunFile:
         """The number of each row with the row, or with None where it was damaged. Raises RunFileError."""
         for number, data, written in self._read("SELECT number, data, digest FROM rows ORDER BY number"):
             yield number, self._row(number, data) if _is_intact(data, written, self._key) else None
+
+    def samples(self, number: int) -> bytes | None:
+        """The samples of a row (`RowSamples.decoded` reads them); None where none are saved, or they were damaged.
+
+        Raises RunFileError.
+        """
+        if self._saves_samples:
+            for data, written in self._read("SELECT data, digest FROM samples WHERE number = ?", number):
+                return data if _is_intact(data, written, self._key) else None
+        return None
+
+    def samples_size(self) -> tuple[int, int]:
+        """Of how many rows samples are saved, and how many bytes these take. Raises RunFileError."""
+        if not self._saves_samples:
+            return 0, 0
+        ((rows, size),) = self._read("SELECT COUNT(*), COALESCE(SUM(LENGTH(data)), 0) FROM samples")
+        return int(rows), int(size)
+
+    @property
+    def _saves_samples(self) -> bool:
+        return any(self._read("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'samples'"))
 
     def revise(self, record: RunRecord) -> None:
         """Replaces the record by one with the same key: a run that goes on may have more rows. Raises UsageError."""
@@ -302,6 +328,9 @@ class RunFile:
         values = {field.name: getattr(row, field.name) for field in fields(row)}
         data = _encoded({**values, "outcome": row.outcome.to_json()})
         self._database.execute(_PUT_ROW, (row.number, data, _digest(data, self._key)))
+        if (samples := row.outcome.samples) is not None:
+            self._database.execute(_SAMPLES)
+            self._database.execute(_PUT_SAMPLES, (row.number, samples, _digest(samples, self._key)))
 
     def _meta(self, name: str, *, needed: bool = True) -> Any:
         """What the file says of the run, None where it does not and need not. Raises RunFileError."""
