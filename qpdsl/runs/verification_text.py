@@ -24,14 +24,14 @@ def verification_lines(found: Verification) -> list[str]:
 
 def verdict(found: Verification) -> str:
     """What came of it in a sentence."""
-    rows, differing = len(found.rows), len(found.differing)
+    rows, differing = len(found.rows), found.differing
     of = f"{rows:,} row{'s' * (rows != 1)} of {found.saved:,}"
     tokens = "" if found.tokens else "; its tokens were not saved, answers were"
     if not differing:
         return f"the same to the byte: {of} of run `{found.run}`{tokens}"
     ties = sum(1 for row in differing if row.divergence is not None and row.divergence.near_tie)
     near = f", {ties:,} of them at a near tie" if ties else ""
-    return f"{differing:,} of {of} of run `{found.run}` differ{'s' * (differing == 1)}{near}{tokens}"
+    return f"{len(differing):,} of {of} of run `{found.run}` differ{'s' * (len(differing) == 1)}{near}{tokens}"
 
 
 def difference_text(row: VerifiedRow) -> str:
