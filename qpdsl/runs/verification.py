@@ -11,6 +11,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from qpdsl.planner.plan.physical import PhysicalPlan, VoteStrategy, everything
@@ -82,7 +83,7 @@ def spread_rows(numbers: Sequence[int], count: int, seed: int) -> list[int]:
     if count >= len(numbers):
         return list(numbers)
     ends = [len(numbers) * part // count for part in range(count + 1)]
-    return [numbers[chosen.randrange(low, high)] for low, high in zip(ends, ends[1:], strict=False)]
+    return [numbers[chosen.randrange(low, high)] for low, high in pairwise(ends)]
 
 
 def gives_up(plan: PhysicalPlan) -> bool:
@@ -111,12 +112,13 @@ def _ungraded(value: Any) -> Any:
 
 
 def _difference(where: str, saved: Any, again: Any) -> SavedDifference | None:
-    if type(saved) is type(again) and saved == again:
+    if dumps(saved) == dumps(again):
         return None
     if isinstance(saved, dict) and isinstance(again, dict):
         for name in dict.fromkeys((*saved, *again)):
             if (found := _difference(f"{where}.{name}", saved.get(name), again.get(name))) is not None:
                 return found
+        return None
     if isinstance(saved, list) and isinstance(again, list):
         for place, (one, other) in enumerate(zip(saved, again, strict=False)):
             if (found := _difference(f"{where}[{place}]", one, other)) is not None:
