@@ -1,4 +1,4 @@
-"""`python -m benchmarks.search.first_divergence`: where int8 and int4 weights first part from float32, and what it costs.
+"""`python -m benchmarks.search.first_divergence`: where int8 and int4 weights first part from float32.
 
 The weights of `zoo/counting` are rounded to whole numbers (by channel in 8 bits, in groups of 32 in 4) and written as
 the package compressed-tensors writes them. The verifier stays in float32. Programs run on the first 100 shipped
@@ -122,12 +122,11 @@ def page(found: dict[tuple[str, str], dict[str, Any]], rows: int) -> str:
     ]
     for (program, name), own in found.items():
         parted, accuracy = own["first_divergence"], own["accuracy"]
-        margin = parted["median_margin"][0]
-        lines.append(
-            f"| {program} | {name} | {accuracy['first']:.0%} → {accuracy['second']:.0%} | {parted['diverged']['token']} | "
-            f"{parted['diverged']['choice']} | {parted['median_token'] or 0:g} | {margin or 0:.2g} | "
-            f"{parted['near_ties']} |"
-        )
+        right = f"{accuracy['first']:.0%} → {accuracy['second']:.0%}"
+        counts = f"{parted['diverged']['token']} | {parted['diverged']['choice']}"
+        place, margin = parted["median_token"], parted["median_margin"][0]
+        figures = f"{place or 0:g} | {margin or 0:.2g} | {parted['near_ties']}"
+        lines.append(f"| {program} | {name} | {right} | {counts} | {figures} |")
     lines += [
         "",
         "What flips came from:",

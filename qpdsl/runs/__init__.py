@@ -9,7 +9,8 @@ what is run for a row, `row_outcome.py` what came of it.
 
 `data/` reads rows from files, `graders/` says whether answers are right, `store/` saves runs. `grid.py` and `cells.py`
 make the cells of a sweep, `evaluation.py` and `evaluation_text.py` its table. `summary.py` is the summary of one run,
-with the parts of `usage.py` and `answer_metrics.py`. `compare/` sets saved runs side by side. `statistics.py`,
+with the parts of `usage.py` and `answer_metrics.py`. `compare/` sets saved runs side by side, and `verification.py`
+holds rows of one that run again against what was saved (`verification_text.py` shows it). `statistics.py`,
 `plots.py` and `record_file.py`, the formats in which records are written, know nothing of runs.
 
 What must hold: `Outcome.correct` and `Outcome.failure` alone say whether a row is right, wrong or failed. A row is

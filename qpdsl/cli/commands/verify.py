@@ -18,7 +18,7 @@ _ROWS = 20
 @click.option(
     "--rows", type=click.IntRange(min=1), metavar="N", help=f"How many rows to run again.  [default: {_ROWS}]"
 )
-@click.option("--all", "whole", is_flag=True, help="Run all rows again.")
+@click.option("--all", "whole", is_flag=True, help="Run all rows.")
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Choose other rows: one of each of N equal parts of the run."
 )

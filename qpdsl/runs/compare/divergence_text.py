@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +47,11 @@ def summary_facts(found: FirstDivergences) -> Iterator[tuple[str, str]]:
             yield f"margin in {side}", f"{gap_text(median(gaps))} (median; least {gap_text(min(gaps))})"
     if tokens_parted := found.of("token"):
         near = sum(own.near_tie for own in tokens_parted)
-        yield "near ties", f"{near:,} of {len(tokens_parted):,} tokens ({near / len(tokens_parted):.0%})"
+        yield "near ties", f"{near:,} of {len(tokens_parted):,} such tokens ({near / len(tokens_parted):.0%})"
     if found.flips:
         causes = Counter(own.lost.divergence.cause for own in found.flips if own.lost is not None)
         parts = ", ".join(f"{count:,} by {CAUSES[cause]}" for cause, count in causes.most_common())
-        yield "flipped", f"{len(found.flips):,} problems: {parts}"
+        yield "flipped", f"{len(found.flips):,} problem{'s' * (len(found.flips) > 1)}: {parts}"
 
 
 def divergence_lines(found: FirstDivergences, *, rows: int) -> list[str]:

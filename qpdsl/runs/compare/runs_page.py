@@ -149,7 +149,8 @@ class _Shown:
 def runs_page(sides: Sequence[Side], divergences: FirstDivergences | None = None) -> str:
     """One HTML file that loads nothing, about one side, or about several beside the first of them.
 
-    `divergences`: where the problems of two sides parted. Raises UsageError where a side has no problem in common with the first.
+    `divergences`: where the problems of two sides parted. Raises UsageError where a side has no problem in common with
+    the first.
     """
     shown_sides = [_Shown(_letter(number), side, figures_of(side.problems)) for number, side in enumerate(sides)]
     first, *others = shown_sides
