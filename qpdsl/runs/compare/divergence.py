@@ -7,7 +7,7 @@ Until the first token that differs everything is equal, and what comes after it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,18 +60,29 @@ class Divergence:
     samples: tuple[DrawnSample | None, DrawnSample | None] = (None, None)
 
 
-def first_divergence(first: Sequence[DrawnSample], second: Sequence[DrawnSample]) -> Divergence | None:
+def first_divergence(
+    first: Sequence[DrawnSample], second: Sequence[DrawnSample], searches: Collection[str] = ()
+) -> Divergence | None:
     """The first difference between the samples of two runs of a row, in the order in which a program runs.
 
     Samples that one side alone has are none where both have others of the same row: how many are drawn, and how many a
-    decided vote gives up, is another matter. None where no sample differs.
+    decided vote gives up, is another matter. None where no sample differs. `searches` are the ids of operators that
+    search trees: their steps are depths, which come in no order, so that a choice there counts as first where no token
+    of the same search differs.
     """
     one, other = _by_step(first), _by_step(second)
+    chosen: Divergence | None = None
     for step in sorted({*one, *other}, key=_order):
-        found = _at_step(one.get(step, {}), other.get(step, {}))
+        search = next((id for id in searches if step[0].startswith(f"{id}.")), None)
+        if chosen is not None and (search is None or not chosen.operator.startswith(f"{search}.")):
+            return chosen
+        sides = one.get(step, {}), other.get(step, {})
+        found = _at_step(*sides, chooses=search is None)
         if found is not None:
             return found
-    return None
+        if search is not None and chosen is None:
+            chosen = _at_step(*sides)
+    return chosen
 
 
 def divergence_of(path: Path, first: Sequence[DrawnSample], second: Sequence[DrawnSample]) -> Divergence | None:
@@ -89,11 +100,6 @@ def divergence_of(path: Path, first: Sequence[DrawnSample], second: Sequence[Dra
             if (found := _between(sample, beside)) is not None:
                 return found
     return None
-
-
-def step_order(divergence: Divergence) -> tuple[object, ...]:
-    """By which divergences are in the order in which a program runs."""
-    return *_order((divergence.operator, divergence.rounds)), divergence.path
 
 
 def _by_step(samples: Iterable[DrawnSample]) -> dict[Step, _Samples]:
@@ -114,9 +120,10 @@ def _order(step: Step) -> tuple[int, Rounds, tuple[int, ...]]:
     return place, rounds, tuple(inner)
 
 
-def _at_step(first: _Samples, second: _Samples) -> Divergence | None:
+def _at_step(first: _Samples, second: _Samples, *, chooses: bool = True) -> Divergence | None:
+    """The first difference at a step; only that of a token unless it is a choice that counts, too."""
     rows, others = ({path[:-1] for path, _ in side} for side in (first, second))
-    if alone := sorted(rows ^ others):
+    if chooses and (alone := sorted(rows ^ others)):
         parent = alone[0]
         own, beside = (
             next((side[at] for at in sorted(side) if at[0][:-1] == parent), None) for side in (first, second)

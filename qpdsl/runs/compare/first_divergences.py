@@ -21,7 +21,6 @@ from qpdsl.runs.compare.divergence import (
     DrawnSample,
     divergence_of,
     first_divergence,
-    step_order,
 )
 from qpdsl.runs.compare.retraced import RetracedRow, Retracing
 
@@ -107,6 +106,7 @@ def first_divergences(
     rows: tuple[Mapping[int, RetracedRow], Mapping[int, RetracedRow]],
 ) -> FirstDivergences:
     """What parted the problems of two runs, whose `rows` by number were run again by `sides`."""
+    searches = [node.id for node in everything(sides[0].job.plan.ops) if isinstance(node.op, ops.Search)]
     problems: list[tuple[Pair, Divergence | None, Better | None, Divergence | None]] = []
     unrepeated: list[str] = []
     kept: list[tuple[RetracedRow, RetracedRow]] = []
@@ -118,7 +118,7 @@ def first_divergences(
         if any(problem.rows[0].outcome.answer != own.outcome.answer for problem, own in again):
             unrepeated.append(pair[0].id)
             continue
-        found = first_divergence(one.drawn, other.drawn)
+        found = first_divergence(one.drawn, other.drawn, searches)
         if found is None and one.outcome.answer != other.outcome.answer:
             found = Divergence("choice")
         better = _better(pair)
@@ -149,7 +149,7 @@ def _lost(better: Better, one: RetracedRow, other: RetracedRow, first: Divergenc
     rival = divergence_of(wrong.path, wrong.drawn, right.drawn) if found is None else None
     if rival is not None and rival.cause != "choice":
         return _turned(rival) if better == "A" else rival
-    if first is not None and first.cause != "choice" and (found is None or step_order(first) < step_order(found)):
+    if first is not None and first.cause != "choice":
         return first
     if found is None:
         return Divergence("choice")

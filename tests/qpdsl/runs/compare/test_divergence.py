@@ -48,6 +48,17 @@ def test_other_rows_that_go_on_after_equal_samples_are_a_choice() -> None:
     assert found is not None and (found.cause, found.rounds, found.path) == ("choice", (1,), (0,))
 
 
+def test_in_a_search_a_token_goes_before_a_choice_as_depths_come_in_no_order() -> None:
+    first, last = [step(0, (0,), (1,)), step(0, (1,), (2,))], [sample((0,), (5,), operator="2")]
+    one = [*first, step(1, (0, 0), (3,)), step(2, (0, 0, 0), (4,)), *last]
+    other = [*first, step(1, (0, 0), (3,)), step(1, (1, 0), (3,)), step(2, (0, 0, 0), (6,)), *last]
+    found, searched = first_divergence(one, other), first_divergence(one, other, searches=["1"])
+    assert found is not None and (found.cause, found.path) == ("choice", (1,))
+    assert searched is not None and (searched.cause, searched.rounds, searched.second) == ("token", (2,), 6)
+    chosen = first_divergence(one, [*other[:-2], *one[3:4], sample((0,), (6,), operator="2")], searches=["1"])
+    assert chosen is not None and (chosen.cause, chosen.path) == ("choice", (1,))
+
+
 def test_samples_that_one_side_gave_up_are_no_difference() -> None:
     one = [sample((0,), (1,)), sample((1,), (2,)), sample((2,), (3,))]
     assert first_divergence(one, one[:2]) is None
