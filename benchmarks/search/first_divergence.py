@@ -137,7 +137,25 @@ def page(found: dict[tuple[str, str], dict[str, Any]], rows: int) -> str:
     for (program, name), own in found.items():
         flips = own["first_divergence"]["flips"]
         lines.append(f"| {program} | {name} | {sum(flips.values())} | {flips['token']} | {flips['choice']} |")
+    lines += ["", "Each flip: where the side that is wrong lost it.", "", _FLIPS, "|---|---|---|---|---|---|---:|"]
+    for (program, name), own in found.items():
+        rows = own["first_divergence"]["rows"]
+        lines += [f"| {program} {name} | {_flip(row)} |" for row in rows if row["lost"] is not None]
     return "\n".join([*lines, "", machine_line(), ""])
+
+
+_FLIPS = "| | problem | right in | lost by | at | float32 → here | margin in float32 |"
+
+
+def _flip(row: dict[str, Any]) -> str:
+    lost, side = row["lost"], {"A": "float32", "B": "here"}[row["better"]]
+    rounds = "".join(f", round {number + 1}" for number in lost["rounds"])
+    if lost["cause"] == "choice":
+        return f"{row['id']} | {side} | choice | `{lost['operator']}`{rounds} | {' → '.join(row['answers'])} | –"
+    at = f"sample {'.'.join(str(number + 1) for number in lost['path'])}{rounds}, token {lost['token'] + 1}"
+    texts = " → ".join(f"`{text}`" if text.strip() else f"`{text!r}`" for text in lost["texts"])
+    margin = lost["margins"][0]
+    return f"{row['id']} | {side} | token | {at} | {texts} | {'–' if margin is None else f'{margin:.2g}'}"
 
 
 if __name__ == "__main__":

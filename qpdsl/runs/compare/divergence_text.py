@@ -35,6 +35,9 @@ _NONE = "–"
 def summary_facts(found: FirstDivergences) -> Iterator[tuple[str, str]]:
     """What all problems came to: names, and what is said under them."""
     problems, diverged = len(found.problems), len(found.diverged)
+    if not diverged:
+        yield "diverged", f"none of {problems:,} problems: every sample is the same, and every answer"
+        return
     yield "diverged", f"{diverged:,} of {problems:,} problems; in the others every sample is the same, and the answer"
     for cause, words in CAUSES.items():
         if own := found.of(cause):
@@ -110,9 +113,7 @@ def divergence_record(found: FirstDivergences, *, rows: int | None = None) -> di
     """First divergences as plain data, with up to `rows` problems, all of them without."""
     first, second = found.margins
     tokens = found.of("token")
-    listed: Sequence[ProblemDivergence] = [
-        own for own in found.problems if own.first is not None or own.lost is not None
-    ]
+    listed = [own for own in found.problems if own.first is not None or own.lost is not None]
     return {
         "problems": len(found.problems),
         "unrepeated": list(found.unrepeated),

@@ -110,6 +110,8 @@ def test_another_build_is_named_and_another_model_refused(
         saved()
     ran = qpdsl("verify", "last", "--rows", "2")
     assert ran.code == Exit.OK and "(was 0.0.9 build abc, torch 1.0, is 0.1.0 build" in ran.err
+    for words in (("--dtype", "float8"), ("--device", "abacus"), ("--all", "--rows", "3")):
+        assert qpdsl("verify", "last", *words).code == Exit.USAGE
     refused = qpdsl("verify", "last", "--model", "llm=zoo/counting-mini")
     assert refused.code == Exit.USAGE and refused.out == "" and "another than it was: the model `llm`" in refused.err
 
@@ -173,7 +175,7 @@ def test_the_naive_plan_parts_from_the_optimized_one_nowhere(
     saved("--no-greedy")
     saved("--no-greedy", "--plan", "naive")
     said = qpdsl("diff", "last-1", "last", "--first-divergence").out
-    assert "0 of 10 problems; in the others every sample is the same, and the answer" in said
+    assert "none of 10 problems: every sample is the same, and every answer" in said
     monkeypatch.chdir(tmp_path)
     assert qpdsl("report", "last-1", "last", "--first-divergence").code == Exit.OK
     assert "First divergence" in (tmp_path / "comparison.html").read_text(encoding="utf-8")
