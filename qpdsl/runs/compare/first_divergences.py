@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from qpdsl.planner.explain.plan import in_words
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.values.value import dumps, plain
 from qpdsl.runs.compare.comparison import Comparison, Pair
 from qpdsl.runs.compare.divergence import (
     Divergence,
@@ -115,7 +116,9 @@ def first_divergences(
         if one is None or other is None:
             continue
         again = zip(pair, (one, other), strict=True)
-        if any(problem.rows[0].outcome.answer != own.outcome.answer for problem, own in again):
+        if any(
+            dumps(plain(problem.rows[0].outcome.answer)) != dumps(plain(own.outcome.answer)) for problem, own in again
+        ):
             unrepeated.append(pair[0].id)
             continue
         found = first_divergence(one.drawn, other.drawn, searches)
