@@ -96,7 +96,9 @@ def compared(program: str, settings: tuple[str, ...], models: dict[str, Path], r
         if model is not None:
             how = ("--first-divergence", "--rows", str(rows), "--format", "json")
             whole: dict[str, Any] = json.loads(called("diff", f"last-{back}", "last", *how))
-            found[name] = {part: whole[part] for part in ("accuracy", "flips", "first_divergence")}
+            parted = whole["first_divergence"]
+            parted["rows"] = [row for row in parted["rows"] if row["lost"] is not None]
+            found[name] = {"accuracy": whole["accuracy"], "first_divergence": parted}
     return found
 
 
@@ -139,8 +141,7 @@ def page(found: dict[tuple[str, str], dict[str, Any]], rows: int) -> str:
         lines.append(f"| {program} | {name} | {sum(flips.values())} | {flips['token']} | {flips['choice']} |")
     lines += ["", "Each flip: where the side that is wrong lost it.", "", _FLIPS, "|---|---|---|---|---|---|---:|"]
     for (program, name), own in found.items():
-        rows = own["first_divergence"]["rows"]
-        lines += [f"| {program} {name} | {_flip(row)} |" for row in rows if row["lost"] is not None]
+        lines += [f"| {program} {name} | {_flip(row)} |" for row in own["first_divergence"]["rows"]]
     return "\n".join([*lines, "", machine_line(), ""])
 
 
@@ -153,7 +154,7 @@ def _flip(row: dict[str, Any]) -> str:
     if lost["cause"] == "choice":
         return f"{row['id']} | {side} | choice | `{lost['operator']}`{rounds} | {' → '.join(row['answers'])} | –"
     at = f"sample {'.'.join(str(number + 1) for number in lost['path'])}{rounds}, token {lost['token'] + 1}"
-    texts = " → ".join(f"`{text}`" if text.strip() else f"`{text!r}`" for text in lost["texts"])
+    texts = " → ".join(f"`{text}`".replace("\n", "↵") for text in lost["texts"])
     margin = lost["margins"][0]
     return f"{row['id']} | {side} | token | {at} | {texts} | {'–' if margin is None else f'{margin:.2g}'}"
 
