@@ -22,6 +22,7 @@ from qpdsl.cli.shared_options import asking, graded_input, grader_for
 from qpdsl.errors import DataError, UsageError
 from qpdsl.grammar.words import KV_TYPES
 from qpdsl.planner.plan.budget_policy import BudgetPolicy
+from qpdsl.planner.rules import RULES
 from qpdsl.planner.values.value import plain
 from qpdsl.runs.compare.side import SavedRun
 from qpdsl.runs.data.input_row import InputRow
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 BUILD = ("version", "device", "dtype", "deterministic", "compile")
 # What is recorded besides, which no result depends on.
 _RECORDED = "options"
-# Exact rules by which samples are given up, or drawn before it is known whether they are needed.
-EARLY = ("decided_vote", "speculative_expansion")
+# Exact rules that change what is drawn: samples are given up, or drawn before it is known whether they are needed.
+EARLY = tuple(rule.name for rule in RULES if rule.effect is not None and rule.equivalence == "exact")
 
 
 @dataclass(frozen=True)
