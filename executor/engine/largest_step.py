@@ -9,7 +9,7 @@ import numpy as np
 
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.requests.drawing import Confidence, Contrast
+from qpdsl.executor.requests.drawing import Confidence, LogitContrast
 from qpdsl.executor.requests.request import (
     Bits,
     GenerateRequest,
@@ -34,7 +34,7 @@ def largest_requests(model: PagedModel, sequences: int, tokens: int) -> list[lis
     sampling = SamplingParams(top_k=max(1, model.vocabulary // 2), top_p=0.5, min_p=1e-6)
     # Any draw stands by it.
     sure = Confidence("entropy", threshold=-1.0)
-    contrast = Contrast(np.zeros(model.head.width, np.float32), alpha=0.0, beta=1.0)
+    contrast = LogitContrast(np.zeros(model.head.width, np.float32), alpha=0.0, beta=1.0)
     shares = [range(number, sequences, prompts) or range(1) for number in range(prompts)]
     draws: list[Request] = [
         GenerateRequest(

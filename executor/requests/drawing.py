@@ -68,7 +68,7 @@ UNPROCESSED = LogitProcessors()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contrast:
+class LogitContrast:
     """A token is drawn from what sets its model apart from a smaller one, whose `smaller` logits are of the same place.
 
     Only ids may come that the model finds plausible: those of at least `alpha` times the probability of its likeliest

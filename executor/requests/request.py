@@ -22,9 +22,9 @@ from qpdsl.executor.requests.drawing import (
     UNPROCESSED,
     Confidence,
     ConfidenceFloor,
-    Contrast,
     Drafting,
     DrawFigures,
+    LogitContrast,
     LogitProcessors,
     Logits,
 )
@@ -247,7 +247,7 @@ class GenerateRequest:
     logprobs: bool = True
     figures: bool = False
     floor: ConfidenceFloor | None = None
-    contrast: Contrast | None = None
+    contrast: LogitContrast | None = None
     rank: int | None = None
     constraint: SampleConstraint | None = None
     stops: tuple[str, ...] = ()
@@ -397,6 +397,10 @@ class ReadRequest(_ReadOnly):
         """The answer, from the logits of `ids` at each position."""
         return Completion(logits=tuple(map(tuple, values)), cached=cached)
 
+    def values(self, completion: Completion) -> Sequence[tuple[float, ...]]:
+        """What `completion` was made from."""
+        return completion.logits
+
 
 @dataclass(frozen=True, slots=True)
 class LogitsRequest(_ReadOnly):
@@ -426,10 +430,6 @@ class LogitsRequest(_ReadOnly):
         (row,) = values
         assert not isinstance(row, tuple)
         return Completion(whole=row, cached=cached)
-
-    def values(self, completion: Completion) -> Sequence[tuple[float, ...]]:
-        """What `completion` was made from."""
-        return completion.logits
 
 
 @dataclass(frozen=True, slots=True)

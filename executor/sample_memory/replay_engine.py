@@ -17,7 +17,7 @@ from qpdsl.executor.requests.request import GenerateRequest, ReadingRequest, Req
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.sample_memory.kept_sample import KeptSample, SampleSource, given
 from qpdsl.executor.sample_memory.sample_memory import SampleMemory
-from qpdsl.executor.sample_memory.saved_samples import RowSamples, digest_of, read_digests, source_digest
+from qpdsl.executor.sample_memory.saved_samples import RowSamples, SavedRead, digest_of, read_digests, source_digest
 from qpdsl.executor.sample_memory.sharing_engine import SharingEngine
 
 
@@ -130,8 +130,8 @@ class ReplayEngine:
 
     def _reads(self, model: str, request: ReadingRequest) -> Ticket:
         content = self._memory.contents.get(model)
-        digests = [] if content is None else read_digests(content, request)
-        if content is None or not all(digest in self._saved.reads for place in digests for digest in place):
+        digests = read_digests(content, request) if content is not None and isinstance(request, SavedRead) else []
+        if not digests or not all(digest in self._saved.reads for place in digests for digest in place):
             self._asked.read[model] += 1
             return self._engine.submit(model, request)
         known = [[self._saved.reads[digest] for digest in place] for place in digests]

@@ -20,7 +20,7 @@ from qpdsl.executor.requests.drawing import Confidence, DrawFigures
 from qpdsl.executor.requests.engine import Capabilities, Engine
 from qpdsl.executor.requests.request import (
     GenerateRequest,
-    ReadingRequest,
+    LogProbRequest,
     ReadRequest,
     Request,
     Sample,
@@ -30,6 +30,8 @@ from qpdsl.executor.requests.request import (
 from qpdsl.executor.requests.ticket import EngineSeconds, Ticket
 from qpdsl.executor.sample_memory.kept_sample import DrawCost, KeptSample, SampleSource
 
+# The logits of all ids are too many to be saved.
+SavedRead = ReadRequest | LogProbRequest | TreeRequest
 _DIGEST = 12
 # Bytes that a row's samples take where they are read again.
 _MAX_BYTES = 1 << 30
@@ -128,9 +130,9 @@ class SampleRecorder:
                 continue
             if request.generation is not None:
                 drawn += _drawn(content, request.generation, ticket)
-            elif request.reading is not None and ticket.answered is not None:
-                digests = [digest for place in read_digests(content, request.reading) for digest in place]
-                values = [value for place in request.reading.values(ticket.answered) for value in place]
+            elif isinstance(request, SavedRead) and ticket.answered is not None:
+                digests = [digest for place in read_digests(content, request) for digest in place]
+                values = [value for place in request.values(ticket.answered) for value in place]
                 seconds = ticket.seconds / len(values)
                 reads.update((digest, (value, seconds)) for digest, value in zip(digests, values, strict=True))
         return RowSamples(tuple(drawn), reads, self._models)
@@ -168,9 +170,14 @@ def source_digest(content: str, request: GenerateRequest, index: int = 0) -> tup
     return None if source is None else digest_of(source, first)
 
 
+def prompt_digest(prompt: Sequence[int]) -> bytes:
+    """Of the tokens that a sample goes on from."""
+    return blake2b(array("q", prompt).tobytes(), digest_size=_DIGEST).digest()
+
+
 def digest_of(source: SampleSource, rank: int | None = None) -> tuple[bytes, bytes] | None:
     """The same of a source; `rank` is that of the first token."""
-    prompt = blake2b(array("q", source.request.prompt).tobytes(), digest_size=_DIGEST).digest()
+    prompt = prompt_digest(source.request.prompt)
     alike = replace(source.request, prompt=(0,), jump=False, draft=None, route=None)
     try:
         told = _canonical((source.model, alike, source.ended_by, rank))
@@ -179,7 +186,7 @@ def digest_of(source: SampleSource, rank: int | None = None) -> tuple[bytes, byt
     return blake2b(prompt + told.encode("utf-8", "surrogatepass"), digest_size=_DIGEST).digest(), prompt
 
 
-def read_digests(content: str, request: ReadingRequest) -> list[tuple[bytes, ...]]:
+def read_digests(content: str, request: SavedRead) -> list[tuple[bytes, ...]]:
     """A digest for each value at each position of a request: what it depends on."""
     logits = b"logits" if isinstance(request, ReadRequest) else b"log-probabilities"
     tokens, first = request.tokens, request.positions[0]

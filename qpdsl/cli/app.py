@@ -25,6 +25,7 @@ _COMMANDS = {
     "eval": "Compare programs and values on a data set.",
     "whatif": "Say what other values or programs would have given for a saved run.",
     "diff": "Compare two saved runs: accuracy, tokens, flipped rows, with significance.",
+    "verify": "Run rows of a saved run again, and say whether they are the same to the byte.",
     "top": "Watch a run that goes on in another terminal.",
     "replay": "Watch a recorded run: at any speed, paused, step by step.",
     "report": "Turn a recorded run, or saved runs, into one HTML page.",

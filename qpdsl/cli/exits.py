@@ -27,8 +27,8 @@ class Exit(IntEnum):
 
 _MEANINGS = {
     Exit.OK: "ok",
-    Exit.ROW_FAILED: "some rows failed; `whatif`: some samples are missing; `fmt --check`: a file would change; "
-    "`diff --fail-if worse`: the second run is worse",
+    Exit.ROW_FAILED: "some rows failed; `verify`: a row differs; `whatif`: some samples are missing; "
+    "`fmt --check`: a file would change; `diff --fail-if worse`: the second run is worse",
     Exit.USAGE: "bad usage, an invalid program, or a file that cannot be written",
     Exit.DATA: "bad input data",
     Exit.MODEL: "a model could not be loaded",

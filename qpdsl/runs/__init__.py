@@ -10,9 +10,9 @@ what is run for a row, `row_outcome.py` what came of it.
 `data/` reads rows from files, `graders/` says whether answers are right, `store/` saves runs. `grid.py` and `cells.py`
 make the cells of a sweep, `evaluation.py` and `evaluation_text.py` its table. `summary.py` is the summary of one run,
 with the parts of `usage.py` and `answer_metrics.py`, and `inspect_log.py` a run as a log of inspect_ai. `compare/` sets
-saved runs side by side; `whatif.py` and `whatif_text.py` answer from a saved run what other programs would have given.
-`estimators.py`, `statistics.py`, `plots.py` and `record_file.py`, the formats in which records are written, know nothing
-of runs.
+saved runs side by side. `verification.py` holds rows of one that run again against what was saved, and `whatif.py`
+answers from it what other programs would have given; each has its `_text.py`. `estimators.py`, `statistics.py`,
+`plots.py` and `record_file.py`, the formats in which records are written, know nothing of runs.
 
 What must hold: `Outcome.correct` and `Outcome.failure` alone say whether a row is right, wrong or failed. A row is
 committed and synced before it counts as done; the ordered output is written at the end, whole or not at all; no result

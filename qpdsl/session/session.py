@@ -18,6 +18,7 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.exit.exit_router import ExitRouter
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.engine.step.margin import Margin, is_plain, margin_of
 from qpdsl.executor.engine.step.routed_head import HeadRouter
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.events import EngineStepped
@@ -30,11 +31,12 @@ from qpdsl.executor.remote.servers import Servers
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.engine import Engine, EngineGroup
 from qpdsl.executor.requests.errors import BudgetReached, EngineError
-from qpdsl.executor.requests.request import Calls, Client
+from qpdsl.executor.requests.request import Calls, Client, ReadRequest
 from qpdsl.executor.requests.routing import Routing
 from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.instance import OnToken, Services
+from qpdsl.executor.runtime.instance.kept_draws import KeptDraws, PlacedDraw
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.request_cache import ClientEngine, RequestCache
 from qpdsl.executor.runtime.run import InstanceResult, run
@@ -126,6 +128,7 @@ class Session:
         memory = self.sample_memory
         self._shared: Engine = self._engine if memory is None else SharingEngine(self._engine, memory, self._repeats)
         self._request_cache = RequestCache(self._engine)
+        self._kept: KeptDraws | None = None
         self._running = False
         self._models: dict[str, TextModel] = {}
         self._heads: dict[str, EagleHead] = {}
@@ -410,6 +413,7 @@ class Session:
             exit_state=self.exits.state,
             shadowing=Shadowing(self.settings.shadow, frozenset(plan.ways if plan.within.level == "loss" else ())),
             candidates=candidates,
+            kept=self._kept,
         )
         result = await run(plan, arguments, seed, services, name, baseline=baseline, timeout=timeout)
         if result.fault is not None and meets_every_row(result.fault):
@@ -440,6 +444,29 @@ class Session:
             yield
         finally:
             self.sample_memory, self._shared = None, self._engine
+
+    @contextlib.contextmanager
+    def keeping_draws(self) -> Iterator[KeptDraws]:
+        """Keeps what runs that begin in the block draw, by their names, so that `margin` can look at it again."""
+        before = self._shared
+        self._shared = self._kept = KeptDraws(before)
+        try:
+            yield self._kept
+        finally:
+            self._shared, self._kept = before, None
+
+    async def margin(self, draw: PlacedDraw) -> Margin | None:
+        """How near a tie a draw was, from logits that are read again inside `running()`.
+
+        None for a model on a server, and where the token may be drawn otherwise than from the whole model's logits.
+        """
+        model = self._here.get(draw.model)
+        if model is None or not is_plain(draw.request):
+            return None
+        tokens = (*draw.request.prompt, *draw.before)
+        read = ReadRequest(tokens, (len(tokens) - 1,), tuple(range(model.width)))
+        (logits,) = (await self._engine.submit(draw.model, read)).logits
+        return margin_of(logits, draw.request, draw.key, draw.before)
 
     def forget_samples(self) -> None:
         """Forgets the samples that are remembered where the session shares samples."""

@@ -25,7 +25,7 @@ TEXT = re.compile(r"^```text\n(.*?)\n```$", re.M | re.S)
 # What is another at another time, on another machine or with another build.
 VARYING = (
     (re.compile(r"\d{8}-\d{6}-\w{7}"), "RUN"),
-    (re.compile(r"^ *(seconds|first token|each token|engine seconds|version) .*", re.M), r"\1"),
+    (re.compile(r"^ *(seconds|first token|each token|engine seconds|version|samples:) .*", re.M), r"\1"),
     # The last column of the operators.
     (re.compile(r"^((?:generate|operator) .*?)\S+(?: → \S+)?$", re.M), r"\1"),
 )

@@ -1,4 +1,4 @@
-"""Contrastive decoding: logits against those that a smaller model has at the same place (see `Contrast`)."""
+"""Contrastive decoding: logits against those that a smaller model has at the same place (see `LogitContrast`)."""
 
 from __future__ import annotations
 

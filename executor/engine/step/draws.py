@@ -11,7 +11,7 @@ import numpy as np
 
 from qpdsl.executor.engine.memory.sequence import Sequence
 from qpdsl.executor.engine.step.adjustments import Adjustment
-from qpdsl.executor.requests.drawing import ConfidenceMeasure, Contrast
+from qpdsl.executor.requests.drawing import ConfidenceMeasure, LogitContrast
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import Bits, SamplingParams
 from qpdsl.executor.requests.routing import Routing
@@ -41,7 +41,7 @@ class Draw(NamedTuple):
     screened: bool = False
     figures: bool = False
     adjustment: Adjustment | None = None
-    contrast: Contrast | None = None
+    contrast: LogitContrast | None = None
     rank: int | None = None
 
 

@@ -55,6 +55,20 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], 
 
     `keys`: 64-bit noise keys; `positions`: how many tokens were drawn before under each row's key.
     """
+    scores, near = drawn_scores(logits, params, keys, positions)
+    tokens, gap = _best(scores)
+    near |= gap < NEAR_TIE_GAP
+    logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
+    return SampledTokens(tokens, logprobs, near)
+
+
+def drawn_scores(
+    logits: torch.Tensor, params: list[SamplingParams], keys: list[int], positions: list[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scores [B, V] of which `sample` takes the largest: filtered logits with their noise.
+
+    The second result, bool [B]: see `filtered_scores`.
+    """
     scores = logits
     if not all(p.greedy for p in params):
         temperature = torch.tensor([p.temperature or 1.0 for p in params], dtype=torch.float32, device=logits.device)
@@ -72,10 +86,7 @@ def sample(logits: torch.Tensor, params: list[SamplingParams], keys: list[int], 
         rows = torch.tensor(noisy, device=logits.device)
         scores = scores.clone()
         scores[rows] = perturbed(scores[rows], [keys[row] for row in noisy], [positions[row] for row in noisy])
-    tokens, gap = _best(scores)
-    near |= gap < NEAR_TIE_GAP
-    logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
-    return SampledTokens(tokens, logprobs, near)
+    return scores, near
 
 
 class KernelSampler:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.drawing import Contrast
+from qpdsl.executor.requests.drawing import LogitContrast
 from qpdsl.executor.requests.request import Completion, GenerateRequest, LogitsRequest, Request, Sample
 from qpdsl.executor.runtime.generate.continuation import Continuation
 from qpdsl.executor.runtime.generate.piecewise import PiecewiseSample, begun
@@ -51,14 +51,14 @@ class _Contrasting:
             else:
                 read = await self._asked(self.smaller.name, LogitsRequest(sample.text, cached=cached))
                 assert read.whole is not None
-                contrast = Contrast(read.whole, options.alpha, options.beta)
+                contrast = LogitContrast(read.whole, options.alpha, options.beta)
                 completion = await self._asked(larger, self._request(sample, 1, contrast))
                 counts["contrast_draws"] += 1
                 # Of one id alone the logarithm of its probability is exactly 0.
                 counts["contrast_alone"] += completion.samples[0].logprob == 0
             sample.take(completion.samples[0])
 
-    def _request(self, sample: PiecewiseSample, tokens: int, contrast: Contrast | None) -> GenerateRequest:
+    def _request(self, sample: PiecewiseSample, tokens: int, contrast: LogitContrast | None) -> GenerateRequest:
         """One that goes on with a sample for so many tokens."""
         watch, floor = sample.watch, sample.continuation.floor
         return GenerateRequest(

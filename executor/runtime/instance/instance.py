@@ -19,6 +19,7 @@ from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.instance.candidates import Row, hash_context, noise_key, uniform
 from qpdsl.executor.runtime.instance.functions import PythonFunction
+from qpdsl.executor.runtime.instance.kept_draws import KeptDraws
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.request_cache import RequestCache
 from qpdsl.executor.runtime.instance.row_tasks import RowClock
@@ -105,7 +106,8 @@ class Services:
     `routing`: who decides what a plan leaves to a router. `request_cache`: where requests to large models wait for each
     other; None where those of an operator do so alone. `exit_routing`: who decides which draws try an early exit, where
     the plan leaves it to a router, and `exit_state` names what that knows of a model; `shadowing`: of which draws it is
-    looked at whether the full model agrees. `candidates`: those of the last choice are wanted too.
+    looked at whether the full model agrees. `candidates`: those of the last choice are wanted too. `kept`: what keeps
+    the draws, where somebody looks at them again.
     """
 
     engine: Engine
@@ -123,6 +125,7 @@ class Services:
     exit_state: Callable[[str], str] = str
     shadowing: Shadowing = field(default_factory=Shadowing)
     candidates: bool = False
+    kept: KeptDraws | None = None
 
 
 @dataclass
@@ -277,7 +280,10 @@ class Instance:
         digest = self.digests.get(context)
         if digest is None:
             digest = self.digests[context] = hash_context(context)
-        return tuple(noise_key(self.seed, digest, ordinal, self.rounds, path) for path in paths)
+        keys = tuple(noise_key(self.seed, digest, ordinal, self.rounds, path) for path in paths)
+        if self.services.kept is not None:
+            self.services.kept.name(self.name, self.operator, self.rounds, paths, keys)
+        return keys
 
     def chance(self, number: int, context: Context | None, path: Path) -> int:
         """The key of what is left to chance and is no token. `number` counts these apart from a program's `generate`s.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from qpdsl.cli.console import put, say
@@ -22,12 +24,26 @@ from qpdsl.cli.shared_options import format_option
 )
 @click.option("--by", "field", metavar="FIELD", help="Show the accuracy by a field of the rows, such as `level`, too.")
 @click.option(
+    "--first-divergence",
+    is_flag=True,
+    help="Run the problems of both again, and show for each the first token or choice that differs, how near a tie it "
+    "was, and what flips came from.",
+)
+@click.option(
     "--fail-if",
     type=click.Choice(["worse"]),
     help="End with the exit code 1 where B has significantly fewer right answers.",
 )
 @format_option
-def command(first: str, second: str, rows: int, field: str | None, fail_if: str | None, form: str) -> Exit:
+def command(
+    first: str,
+    second: str,
+    rows: int,
+    field: str | None,
+    first_divergence: bool,
+    fail_if: str | None,
+    form: str,
+) -> Exit:
     """Say whether run B is better than run A, how sure that is, and where they differ.
 
     A run is named by its id, the beginning or the end of one, `last`, `last-1` or a file; `qpdsl runs` lists them.
@@ -48,8 +64,20 @@ def command(first: str, second: str, rows: int, field: str | None, fail_if: str 
     groups = comparison.by_group(field) if field is not None else []
     for note in notes(comparison):
         say(note)
+    found = None
+    if first_divergence:
+        from qpdsl.cli.runs.diverging_runs import divergences_of
+
+        found = divergences_of(comparison)
+    record: dict[str, Any] = {}
+    lines: list[str] = []
+    if found is not None:
+        from qpdsl.runs.compare.divergence_text import divergence_lines, divergence_record
+
+        record, lines = {"first_divergence": divergence_record(found, rows=rows)}, divergence_lines(found, rows=rows)
     if form == "json":
-        put(dumps(comparison_record(comparison, rows=rows, groups=groups, field=field or "")))
+        put(dumps(comparison_record(comparison, rows=rows, groups=groups, field=field or "") | record))
     else:
-        put("\n".join(comparison_lines(comparison, rows=rows, groups=groups, field=field or "")))
+        shown = comparison_lines(comparison, rows=rows, groups=groups, field=field or "")
+        put("\n".join([*shown[:-1], *lines, *([""] if lines else []), shown[-1]]))
     return Exit.ROW_FAILED if fail_if == verdict(comparison).kind else Exit.OK

@@ -35,6 +35,11 @@ _SEVERAL = "comparison.html"
 )
 @click.option("--overwrite", is_flag=True, help="Replace an earlier report.")
 @click.option(
+    "--first-divergence",
+    is_flag=True,
+    help="Run the problems of two runs again, and show where each parted, as `qpdsl diff` does.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["html", "chrome"]),
@@ -42,7 +47,7 @@ _SEVERAL = "comparison.html"
     show_default=True,
     help="`chrome` is what ui.perfetto.dev and chrome://tracing open; a trace alone has it.",
 )
-def command(runs: tuple[str, ...], output: str | None, overwrite: bool, form: str) -> Exit:
+def command(runs: tuple[str, ...], output: str | None, overwrite: bool, first_divergence: bool, form: str) -> Exit:
     """Write a page that needs nothing but a browser.
 
     Of what `qpdsl run … --trace FILE` recorded it shows the plan, a time line of models and batches, the beam trees,
@@ -51,10 +56,12 @@ def command(runs: tuple[str, ...], output: str | None, overwrite: bool, form: st
     Of saved runs, named as in `qpdsl diff`, it shows accuracy with intervals, tokens and seconds, plots of these, and
     each run against the first: differences with their significance, and the problems that flipped.
     """
+    if first_divergence and len(runs) != 2:
+        raise UsageError("`--first-divergence` is of two saved runs")
     if len(runs) == 1 and _is_file_name(runs[0]):
         target = _of_trace(Path(runs[0]), output, overwrite, form)
     elif form == "html":
-        target = _of_runs(runs, output, overwrite)
+        target = _of_runs(runs, output, overwrite, first_divergence=first_divergence)
     else:
         raise UsageError(
             "`--format chrome` is made of a trace, not of saved runs", "`qpdsl run … --trace FILE` writes one"
@@ -96,7 +103,7 @@ def _of_trace(path: Path, output: str | None, overwrite: bool, form: str) -> Out
     return target
 
 
-def _of_runs(names: tuple[str, ...], output: str | None, overwrite: bool) -> OutputFile:
+def _of_runs(names: tuple[str, ...], output: str | None, overwrite: bool, *, first_divergence: bool) -> OutputFile:
     from qpdsl.runs.compare.runs_page import runs_page
     from qpdsl.runs.compare.side import read_side
     from qpdsl.runs.store.run_folder import RunFolder
@@ -111,5 +118,11 @@ def _of_runs(names: tuple[str, ...], output: str | None, overwrite: bool) -> Out
     usual = f"{sides[0].runs[0].info.id}.html" if len(sides) == 1 else _SEVERAL
     contents = Contents("a report of qpdsl", begins_page)
     target = guard.writes(Path(output or usual), "the report", contents, overwrite=overwrite)
-    target.write([runs_page(sides)])
+    divergences = None
+    if first_divergence:
+        from qpdsl.cli.runs.diverging_runs import divergences_of
+        from qpdsl.runs.compare.comparison import compare
+
+        divergences = divergences_of(compare(*sides))
+    target.write([runs_page(sides, divergences)])
     return target

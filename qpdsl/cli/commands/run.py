@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qpdsl.cli.console import say
-from qpdsl.cli.runs.run_options import RunOptions
+from qpdsl.cli.runs.run_options import RunOptions, plan_use
 from qpdsl.cli.shared_options import HeadedCommand, program_argument, setting_options
 from qpdsl.cli.signals import interruptible
 from qpdsl.errors import UsageError
 
 if TYPE_CHECKING:
-    from qpdsl.planner.cost.timing import RunLoad
     from qpdsl.planner.plan.budget_policy import BudgetPolicy
     from qpdsl.planner.plan.logical import LogicalProgram
     from qpdsl.planner.values.value import Value
@@ -51,7 +50,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
 
     bound = bind_program(options, warn=show)
     servers = ask_servers([bound], options, asking(quiet=options.json))
-    options, use = _as_resumed(options, bound, _use(options))
+    options, use = _as_resumed(options, bound, plan_use(options))
     policy = policies(options, bound.surroundings)
     prepared = prepare(bound, options, use, _resuming(options, policy), servers)
     _check_resumed(options, prepared)
@@ -90,33 +89,6 @@ def _warmed_up(options: RunOptions, prepared: Prepared, argv: Sequence[str]) -> 
     if not unlikely:
         warn_of_budget(policy)
     return False
-
-
-def _use(options: RunOptions) -> PlanUse:
-    from qpdsl.session.prepare import PlanUse
-
-    return PlanUse(
-        rows=options.rows or options.candidates or options.save_samples,
-        text=options.input is None,
-        # What is asked of saved samples is planned as `qpdsl eval` plans.
-        alone=not options.save_samples,
-        fixed=options.save_samples,
-        confidence=options.candidates or options.save_samples,
-        greedy=options.greedy and not options.analyze,
-        load=_load(options),
-    )
-
-
-def _load(options: RunOptions) -> RunLoad:
-    """What the plan is for: many problems or one, and the KV memory where the option says it in bytes."""
-    from qpdsl.executor.engine.memory.budget import parse
-    from qpdsl.planner.cost.timing import RunLoad
-    from qpdsl.planner.optimize.by_cost import PROBLEMS
-
-    load = RunLoad(1 if options.input is None else PROBLEMS)
-    if options.kv_bytes is None or "%" in str(options.kv_bytes):
-        return load
-    return replace(load, kv_bytes=parse(options.kv_bytes))
 
 
 def _as_resumed(options: RunOptions, bound: BoundProgram, use: PlanUse) -> tuple[RunOptions, PlanUse]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,10 @@ from qpdsl.session.surroundings import Surroundings
 if TYPE_CHECKING:
     from qpdsl.executor.events.stream import EventStream
     from qpdsl.executor.models.text_model import TextModel
+    from qpdsl.planner.cost.timing import RunLoad
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.runs.job import Job
+    from qpdsl.session.prepare import PlanUse
     from qpdsl.session.session import Session
 
 # A model that is there sooner is not spoken of.
@@ -133,6 +135,34 @@ class RunOptions(Settings):
             raise UsageError(
                 "`--tui` needs a terminal", "`--trace FILE` records the run, for `qpdsl replay` and `qpdsl report`"
             )
+
+
+def plan_use(options: RunOptions) -> PlanUse:
+    """What the plan of `qpdsl run` is for."""
+    from qpdsl.session.prepare import PlanUse
+
+    return PlanUse(
+        rows=options.rows or options.candidates or options.save_samples,
+        text=options.input is None,
+        # What is asked of saved samples is planned as `qpdsl eval` plans.
+        alone=not options.save_samples,
+        fixed=options.save_samples,
+        confidence=options.candidates or options.save_samples,
+        greedy=options.greedy and not options.analyze,
+        load=_load(options),
+    )
+
+
+def _load(options: RunOptions) -> RunLoad:
+    """What the plan is for: many problems or one, and the KV memory where the option says it in bytes."""
+    from qpdsl.executor.engine.memory.budget import parse
+    from qpdsl.planner.cost.timing import RunLoad
+    from qpdsl.planner.optimize.by_cost import PROBLEMS
+
+    load = RunLoad(1 if options.input is None else PROBLEMS)
+    if options.kv_bytes is None or "%" in str(options.kv_bytes):
+        return load
+    return replace(load, kv_bytes=parse(options.kv_bytes))
 
 
 def open_session(options: RunOptions, job: Job, surroundings: Surroundings, events: EventStream) -> Session:

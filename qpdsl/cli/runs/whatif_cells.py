@@ -19,7 +19,8 @@ from qpdsl.runs.job import Job
 from qpdsl.runs.store.continuing import policy_of
 from qpdsl.runs.store.fingerprint import changes, run_fingerprint
 from qpdsl.runs.store.run_file import RunFile
-from qpdsl.session.prepare import ask_servers, budgeted, surroundings_of
+from qpdsl.session.budget_option import budgeted
+from qpdsl.session.prepare import ask_servers, surroundings_of
 from qpdsl.session.programs import load_program, named_programs
 from qpdsl.session.settings import Settings
 from qpdsl.session.surroundings import Surroundings, read_surroundings

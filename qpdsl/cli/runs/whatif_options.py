@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-import click
-
+from qpdsl.cli.runs.recorded_options import name_of, recorded_options
 from qpdsl.cli.runs.run_options import RunOptions
 from qpdsl.errors import UsageError
 from qpdsl.runs.grid import Axis, read_axes
@@ -72,18 +71,9 @@ class WhatifOptions:
 
 def options_of(record: RunRecord) -> RunOptions:
     """What a run was started with. Raises UsageError where that is not known, or cannot be read again."""
-    from qpdsl.cli.commands.run import command
-
-    name, *argv = record.command or ("",)
-    if name != "run":
-        raise UsageError(
-            "only a run of `qpdsl run … --input … --save-samples` can be asked again, and this one was not started so"
-        )
-    try:
-        context = command.make_context("run", list(argv))
-    except (click.ClickException, click.exceptions.Exit) as error:
-        raise UsageError(f"the command line of the run is none of this version: {error}") from error
-    options = RunOptions(**context.params)
+    options = recorded_options(record)
+    if not isinstance(options, RunOptions):
+        raise UsageError("only a run of `qpdsl run … --save-samples` can be asked, and this one is of `qpdsl eval`")
     for given, what in ((options.target, "program"), (options.input, "input")):
         if given == "-":
             raise UsageError(f"the run read its {what} from standard input, which cannot be read again")
@@ -108,11 +98,6 @@ def changed(run: RunOptions, options: WhatifOptions) -> Settings:
         cluster=None,
         overwrite=False,
     )
-
-
-def name_of(setting: str) -> str:
-    """The name in a `NAME=VALUE` string."""
-    return setting.partition("=")[0].strip()
 
 
 def axes_of(assigned: Iterable[str]) -> list[Axis]:

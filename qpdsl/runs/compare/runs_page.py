@@ -28,6 +28,8 @@ from qpdsl.runs.compare.comparison_text import (
     side_notes,
     verdict,
 )
+from qpdsl.runs.compare.divergence_text import HEAD, summary_facts, table_rows
+from qpdsl.runs.compare.first_divergences import FirstDivergences
 from qpdsl.runs.compare.side import ComparedProblem, Side
 from qpdsl.runs.evaluation import CellFigures
 from qpdsl.runs.plots import Point, Scatter, on_front, svg
@@ -144,10 +146,11 @@ class _Shown:
     figures: CellFigures | None
 
 
-def runs_page(sides: Sequence[Side]) -> str:
+def runs_page(sides: Sequence[Side], divergences: FirstDivergences | None = None) -> str:
     """One HTML file that loads nothing, about one side, or about several beside the first of them.
 
-    Raises UsageError where a side has no problem in common with the first.
+    `divergences`: where the problems of two sides parted. Raises UsageError where a side has no problem in common with
+    the first.
     """
     shown_sides = [_Shown(_letter(number), side, figures_of(side.problems)) for number, side in enumerate(sides)]
     first, *others = shown_sides
@@ -161,6 +164,7 @@ def runs_page(sides: Sequence[Side]) -> str:
         *_against_first(comparisons),
         *_groups(shown_sides),
         *(_flips(first, other, comparison) for other, comparison in comparisons),
+        *_divergences(divergences),
         *_problems(first, alone=not others),
         _programs(shown_sides),
     ]
@@ -317,6 +321,13 @@ def _flips(first: _Shown, other: _Shown, comparison: Comparison) -> str:
     if changes:
         parts.insert(0, table(["differs in", first.letter, other.letter], changes))
     return section(f"{first.letter} and {other.letter}", *parts)
+
+
+def _divergences(found: FirstDivergences | None) -> Iterator[str]:
+    if found is not None:
+        summary = table(["", ""], summary_facts(found))
+        rows = folded("problems", table(HEAD, table_rows(found)[:_MAX_FLIPS], numbers=(5, 6), tall=True))
+        yield section("First divergence", summary, rows, hint="Margins are of perturbed logits.")
 
 
 def _flip(pair: Pair) -> list[str]:

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from qpdsl import zoo
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.drawing import Contrast, DrawFigures
+from qpdsl.executor.requests.drawing import DrawFigures, LogitContrast
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
@@ -132,7 +132,7 @@ def _logit(tokens: tuple[int, ...], id: int) -> float:
     return 3.0 * int.from_bytes(digest, "big") / 2**32
 
 
-def _apart(contrast: Contrast) -> int:
+def _apart(contrast: LogitContrast) -> int:
     """A number that stands for what a contrast changes."""
     return int(1000 * (contrast.smaller.sum() + contrast.alpha + contrast.beta))
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step.sampler import perturbed
-from qpdsl.executor.requests.drawing import Contrast, LogitProcessors
+from qpdsl.executor.requests.drawing import LogitContrast, LogitProcessors
 from qpdsl.executor.requests.request import GenerateRequest, LogitsRequest, SamplingParams
 from tests.support.executor.models import VOCABULARY, PagedModel, paged, random_model
 
@@ -51,7 +51,7 @@ def drawn(
         for index, (text, logits) in enumerate(zip(texts, contrasts, strict=True)):
             assert logits is not None
             done = len(rows[index][0])
-            contrast = Contrast(logits, alpha, beta)
+            contrast = LogitContrast(logits, alpha, beta)
             request = GenerateRequest(text, (index,), sampling, 1, drawn=done, contrast=contrast)
             draws.append(engine.submit("large", request))
         served(engine)
@@ -144,7 +144,7 @@ def test_an_id_at_the_edge_of_what_is_plausible_is_a_near_tie() -> None:
     best, *_, third = sorted(own.tolist(), reverse=True)[:3]
 
     def near_ties(alpha: float) -> int:
-        contrast = Contrast(smaller, alpha, 0.0)
+        contrast = LogitContrast(smaller, alpha, 0.0)
         ticket = engine.submit("large", GenerateRequest(_PROMPTS[1], (4,), SamplingParams(0.0), 1, contrast=contrast))
         served(engine)
         return ticket.result().samples[0].near_ties
@@ -156,6 +156,6 @@ def test_an_id_at_the_edge_of_what_is_plausible_is_a_near_tie() -> None:
 @pytest.mark.parametrize(("alpha", "beta"), [(-0.1, 0.5), (1.1, 0.5), (0.1, -1.0), (0.1, math.inf)])
 def test_numbers_out_of_bounds_are_refused(alpha: float, beta: float) -> None:
     with pytest.raises(ValueError, match="alpha lies between"):
-        Contrast(torch.zeros(3).numpy(), alpha, beta)
+        LogitContrast(torch.zeros(3).numpy(), alpha, beta)
     with pytest.raises(ValueError, match="of one place"):
-        GenerateRequest((1,), (1,), SamplingParams(), 2, contrast=Contrast(torch.zeros(3).numpy(), 0.1, 0.5))
+        GenerateRequest((1,), (1,), SamplingParams(), 2, contrast=LogitContrast(torch.zeros(3).numpy(), 0.1, 0.5))

@@ -21,7 +21,7 @@ from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.engine.step.sampler import DeviceSampler, Sampler
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.requests.drawing import Contrast, LogitProcessors
+from qpdsl.executor.requests.drawing import LogitContrast, LogitProcessors
 from qpdsl.executor.requests.request import (
     GenerateRequest,
     LogitsRequest,
@@ -153,9 +153,9 @@ def all_kinds() -> tuple[list[Draw], Masks]:
         Draw(2, SamplingParams(0.0), 5, 1, allowed=1),
         Draw(0, plain, 6, 2, confidence="margin"),
         Draw(2, cut, 7, 2, allowed=1, confidence="entropy"),
-        Draw(1, plain, 9, 0, contrast=Contrast(smaller, 0.05, 0.5)),
-        Draw(1, cut, 10, 3, allowed=1, adjustment=penalized, contrast=Contrast(smaller[:90], 0.0, 2.0)),
-        Draw(2, SamplingParams(0.0), 11, 0, allowed=0, contrast=Contrast(np.append(smaller, smaller), 0.5, 1.0)),
+        Draw(1, plain, 9, 0, contrast=LogitContrast(smaller, 0.05, 0.5)),
+        Draw(1, cut, 10, 3, allowed=1, adjustment=penalized, contrast=LogitContrast(smaller[:90], 0.0, 2.0)),
+        Draw(2, SamplingParams(0.0), 11, 0, allowed=0, contrast=LogitContrast(np.append(smaller, smaller), 0.5, 1.0)),
         Draw(0, SamplingParams(0.0, top_k=4), 8, 2, confidence="probability", figures=True),
     ]
     return draws, masks_of([5, 7], list(range(0, VOCABULARY, 2)))
