@@ -9,7 +9,9 @@ from random import Random
 import pytest
 
 from qpdsl.executor.runtime.instance.candidates import Row
-from qpdsl.executor.runtime.tree_search import AdaptiveBranching, Puct, SearchNode, SearchPolicy
+from qpdsl.executor.runtime.tree_search.ab_mcts import AdaptiveBranching
+from qpdsl.executor.runtime.tree_search.nodes import SearchNode, SearchPolicy
+from qpdsl.executor.runtime.tree_search.puct import Puct
 
 # The children of a row, by its path: their paths, values and whether they go on.
 Expand = Callable[[tuple[int, ...]], list[tuple[float | None, bool]]]
