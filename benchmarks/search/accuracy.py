@@ -226,13 +226,14 @@ def _page(lines: list[Line], count: int, machine: str) -> Iterator[str]:
     front = dict(zip([line.key for line in whole], on_front([(line.spent, line.right) for line in whole]), strict=True))
     yield from table(head, [_row(line, by_key.get((_BASE, line.budget)), front.get(line.key)) for line in lines])
     yield ""
+    base = _BASE.replace("_", " ")
     yield (
         "A problem's mean of everything. Budget: solutions, or partial solutions held side by side. Right: with its "
-        f"standard error. Points: the difference to {_BASE.replace('_', ' ')} at the same budget on the same problems, "
-        "with its 95% interval (Agresti and Min, 2005) and McNemar's p, where both runs kept which were right. Front: no "
-        "other strategy is as right for fewer tokens of both models; open where not all problems ran. Sampled: tokens "
-        "drawn for the rows of the search. Generator and verifier: tokens that went through the model, prompts and what "
-        "ran ahead for nothing included, what was cached not. No ms: the machine was not that run's alone."
+        f"standard error. Points: the difference to {base} at the same budget on the same problems, with its 95% "
+        "interval (Agresti and Min, 2005) and McNemar's p, where both runs kept which were right. Front: no other "
+        "strategy is as right for fewer tokens of both models; open where not all problems ran. Sampled: tokens drawn "
+        "for the rows of the search. Generator and verifier: tokens that went through the model, prompts and what ran "
+        "ahead for nothing included, what was cached not. No ms: the machine was not that run's alone."
     )
     yield ""
     yield f"Written by `python -m benchmarks.search.run --only accuracy`. Measured on: {machine}."

@@ -9,10 +9,11 @@ the KV memory bring; and right answers against tokens spent, of every strategy.
 On the built-in models, one torch thread, float32. `--quick` takes a few problems, for minutes in all. Writes
 `benchmarks/results/search.json` and `search.md`; each part writes its own figures as it ends, and leaves those of the
 other parts unchanged. The accuracy part writes `search_accuracy.json`, `.md` and `.svg` beside them, and continues
-where an earlier run was stopped; `--strategies` runs some alone. The part `vllm` runs search-and-learn's loop on vLLM (`against_vllm.py`), with the
-Python of `--vllm-python`, on the built-in models or, with `--real`, on real ones, with the problems of a file. The
-sides take turns, each time in a new session, so that no cache is warm; figures are medians. Seconds are wall time;
-processor seconds of this process are given too, since other work on the machine does not count in them.
+where an earlier run was stopped; `--strategies` runs some alone. The part `vllm` runs search-and-learn's loop on vLLM
+(`against_vllm.py`), with the Python of `--vllm-python`, on the built-in models or, with `--real`, on real ones, with
+the problems of a file. The sides take turns, each time in a new session, so that no cache is warm; figures are medians.
+Seconds are wall time; processor seconds of this process are given too, since other work on the machine does not count
+in them.
 """
 
 from __future__ import annotations

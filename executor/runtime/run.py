@@ -46,8 +46,10 @@ from qpdsl.executor.runtime.scoring.python_functions import python_extract, pyth
 from qpdsl.executor.runtime.scoring.score import draw_score, log_prob, score
 from qpdsl.executor.runtime.support import support_of
 from qpdsl.executor.runtime.tree_search.search import search
+from qpdsl.executor.runtime.unfinished import ends_in_steps
 from qpdsl.executor.runtime.ways import ProgramEnd, try_ways
 from qpdsl.grammar.ast.walk import made_column
+from qpdsl.planner.cost.run_figures import UNFINISHED
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate_rows
 from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan
@@ -216,6 +218,8 @@ async def _run_operators(chain: tuple[PhysicalOp, ...], score_column: str | None
         rows = _in_order(await _run_chain(chain[choice or 0 :], rows, instance), chain[-1].columns)
     except (RowError, TooLarge, OverflowError) as failure:
         return ProgramEnd((), failure=failure)
+    if rows and not rows[0].generated.finished and ends_in_steps(chain):
+        instance.usage.counts[UNFINISHED] += 1
     column = rows[0].columns.get(score_column) if rows and score_column else None
     score = column if isinstance(column, float) else None
     try:

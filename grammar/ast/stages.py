@@ -450,7 +450,7 @@ class Search(Stage):
     )
     body: Block = field(metadata=is_a("block", empty="`search` has no stages to make children with"))
     rollout: Rollout = field(default="last", metadata=is_option("rollout=", ROLLOUTS, "no rollout"))
-    backup: Backup = field(default="mean", metadata=is_option("backup=", BACKUPS, "nothing that values are backed up as"))
+    backup: Backup = field(default="mean", metadata=is_option("backup=", BACKUPS, "no way to back values up"))
     prior: WorthPrior = field(default="gaussian", metadata=is_option("prior=", WORTH_PRIORS, "no prior"))
     arms: ArmChoice | None = field(default=None, metadata=is_option("arms=", ARM_CHOICES, "not a way to choose an arm"))
     turns: bool = False

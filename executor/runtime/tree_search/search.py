@@ -194,7 +194,8 @@ class _Growth:
         is_share = self.op.method == "ab_mcts_m" or self.op.prior == "beta"
         if value is not None and is_share and not 0 <= value <= 1:
             who = f"`{self.op.method}`" if self.op.method == "ab_mcts_m" else "`prior=beta`"
-            raise RowError(f"{who} takes values from 0 to 1, and `by` is {value:g}; use `ab_mcts` with `prior=gaussian`")
+            instead = "use `ab_mcts` with `prior=gaussian`"
+            raise RowError(f"{who} takes values from 0 to 1, and `by` is {value:g}; {instead}")
         return value
 
 
