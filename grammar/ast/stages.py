@@ -429,10 +429,7 @@ class Search(Stage):
     """
 
     word, first = "search", "`puct`, `ab_mcts` or `ab_mcts_m`"
-    usage = (
-        "search puct by EXPR simulations= c= per_round= rollout= backup= { … } or "
-        "search ab_mcts by EXPR simulations= per_round= rollout= prior= arms= { … }"
-    )
+    usage = "search METHOD by EXPR simulations= c= per_round= rollout= backup= prior= arms= { … }"
     also = ("mcts", "tree")
     needs = "context"
     written: ClassVar[tuple[str, ...]] = (

@@ -26,7 +26,8 @@ def check_search(binder: Binder, stage: ast.Search, *, turns: bool) -> None:
     for name, (methods, why) in _SEARCH_OPTIONS.items():
         if getattr(stage, name) != ast.usual(ast.Search, name) and stage.method not in methods:
             of = " and ".join(f"`{method}`" for method in methods)
-            scope.error("QP150", f"`{name}` is an option of {of}: `{stage.method}` {why}", place, help=f"leave `{name}` out")
+            message = f"`{name}` is an option of {of}: `{stage.method}` {why}"
+            scope.error("QP150", message, place, help=f"leave `{name}` out")
     branches = sum(isinstance(inner, ast.Branch) for inner in stage.body)
     if stage.arms is not None and branches != 1 and stage.body:
         message = f"`arms` chooses among the arms of one `branch` in the block, which has {branches or 'none'}"
