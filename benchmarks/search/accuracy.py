@@ -48,8 +48,6 @@ STRATEGIES: Mapping[str, Mapping[int, Mapping[str, int]]] = {
     "ab_mcts": {s: {"simulations": s} for s in (4, 16, 64)},
     "ab_mcts_m": {s: {"simulations": s} for s in (4, 16, 64)},
 }
-# Those that take long run over the first problems alone at the greatest budget.
-_FEWER = {(name, 64): 200 for name in ("particle_filter", "puct", "ab_mcts", "ab_mcts_m")}
 # What the others are compared with, at equal budgets.
 _BASE = "beam_search"
 # Colours that stay apart for the colour-blind (Okabe and Ito), each with a marker of its own.
@@ -81,8 +79,8 @@ class Line:
     `right`: the share of right answers; `sampled`: tokens drawn for the rows of the search; `generator` and `verifier`:
     tokens that went through each model, prompts and what ran ahead for nothing included, what was cached not.
     `seconds` is wall time, `cpu_seconds` the process's own, None where the machine was not this run's alone. `problems`
-    is how many ran, and `verdicts` has a 1 for each that was right and a 0 for each that was not, in their order; empty
-    where an earlier run did not say.
+    is how many ran, on the `machine`, and `verdicts` has a 1 for each that was right and a 0 for each that was not, in
+    their order; empty where an earlier run did not say.
     """
 
     strategy: str
@@ -94,12 +92,13 @@ class Line:
     verifier: float
     seconds: float | None
     cpu_seconds: float | None
-    problems: int = 500
+    problems: int
+    machine: str
     verdicts: str = ""
 
     @property
-    def key(self) -> tuple[str, int]:
-        return self.strategy, self.budget
+    def key(self) -> tuple[str, int, int]:
+        return self.strategy, self.budget, self.problems
 
     @property
     def spent(self) -> float:
@@ -136,44 +135,32 @@ def accuracy(
 ) -> None:
     """Runs what has not run yet over the first `count` problems, at the `budgets` smallest budgets of each strategy.
 
-    Writes `search_accuracy.json`, `.md` and `.svg` into the folder when all of it has. `untimed` keeps no seconds but
-    those that an earlier run, which came to the same, had.
+    Writes `search_accuracy.json`, `.md` and `.svg` into the folder when all of it has. `untimed` keeps no seconds.
     """
     listed = [(name, budget) for name, settings in STRATEGIES.items() for budget in list(settings)[:budgets]]
-    wanted = [key for key in listed if strategies is None or key[0] in strategies]
-    wanted.sort(key=lambda key: key[1])
-    earlier = {line.key: line for line in _earlier(folder, count)}
+    wanted = [(name, budget, count) for name, budget in listed if strategies is None or name in strategies]
     journal = Journal(folder / f"{NAME}.journal", {"problems": count, "machine": describe()})
     if journal.lines:
         print(f"  going on: {len(journal.lines)} of {len(wanted)} had ended; to start over, remove {journal.path}")
     ended = {line.key for line in journal.lines}
-    for key in wanted:
-        if key not in ended:
-            line = _measured(*key, min(count, _FEWER.get(key, count)))
-            journal.add(_untimed(line, earlier.get(key)) if untimed else line)
+    for name, budget, _ in sorted(wanted, key=lambda key: key[1]):
+        if (name, budget, count) not in ended:
+            line = _measured(name, budget, count)
+            journal.add(replace(line, seconds=None, cpu_seconds=None) if untimed else line)
             print(f"  {journal.lines[-1]}", flush=True)
-    by_key = {**earlier, **{line.key: line for line in journal.lines}}
-    lines = [by_key[key] for key in listed if key in by_key]
-    record = {"problems": count, "machine": {**describe(), "sentence": sentence()}, "lines": list(map(asdict, lines))}
-    (folder / f"{NAME}.json").write_text(json.dumps(record, indent=1) + "\n")
-    show(folder)
+    write(journal.lines, folder)
     journal.path.unlink()
 
 
-def _earlier(folder: Path, count: int) -> list[Line]:
-    """What an earlier run over as many problems has written."""
+def write(lines: Sequence[Line], folder: Path) -> None:
+    """Writes these lines, in the places of the same ones of earlier runs, and what is known besides."""
     file = folder / f"{NAME}.json"
-    record = json.loads(file.read_text()) if file.is_file() else {}
-    return [Line(**line) for line in record["lines"]] if record.get("problems") == count else []
-
-
-def _untimed(line: Line, earlier: Line | None) -> Line:
-    same = earlier is not None and (earlier.right, earlier.sampled, earlier.generator, earlier.verifier) == (
-        *(line.right, line.sampled, line.generator, line.verifier),
-    )
-    if earlier is not None and same:
-        return replace(line, seconds=earlier.seconds, cpu_seconds=earlier.cpu_seconds)
-    return replace(line, seconds=None, cpu_seconds=None)
+    earlier = [Line(**line) for line in json.loads(file.read_text())["lines"]] if file.is_file() else []
+    by_key = {line.key: line for line in (*earlier, *lines)}
+    order = [(name, budget) for name, settings in STRATEGIES.items() for budget in settings]
+    known = sorted(by_key.values(), key=lambda line: (order.index((line.strategy, line.budget)), -line.problems))
+    file.write_text(json.dumps({"lines": list(map(asdict, known))}, indent=1) + "\n")
+    show(folder)
 
 
 def show(folder: Path) -> None:
@@ -183,9 +170,9 @@ def show(folder: Path) -> None:
         return
     record = json.loads(file.read_text())
     lines = [Line(**line) for line in record["lines"]]
-    text = "\n".join(_page(lines, record["problems"], record["machine"]["sentence"])) + "\n"
+    text = "\n".join(_page(lines)) + "\n"
     (folder / f"{NAME}.md").write_text(text, encoding="utf-8", newline="\n")
-    draw(lines, record["problems"], folder / f"{NAME}.svg")
+    draw(lines, folder / f"{NAME}.svg")
     print(text)
 
 
@@ -210,33 +197,46 @@ def _measured(name: str, budget: int, count: int) -> Line:
         strategy_run.seconds / count,
         strategy_run.cpu_seconds / count,
         count,
+        sentence(),
         "".join("01"[outcome.correct is True] for outcome in strategy_run.outcomes),
     )
 
 
-def _page(lines: list[Line], count: int, machine: str) -> Iterator[str]:
-    yield f"# Right answers against tokens spent ({count} problems)"
+def _page(lines: list[Line]) -> Iterator[str]:
+    base = _BASE.replace("_", " ")
+    yield "# Right answers against tokens spent"
     yield ""
     yield f"![right answers against tokens]({NAME}.svg)"
     yield ""
-    head = ["strategy", "budget", "problems", "right", f"points over {_BASE.replace('_', ' ')}", "front"]
+    head = ["strategy", "budget", "problems", "right", f"points over {base}", "front"]
     head += ["sampled", "generator", "verifier", "both", "ms", "ms, process"]
-    by_key = {line.key: line for line in lines}
-    whole = [line for line in lines if line.problems == count]
-    front = dict(zip([line.key for line in whole], on_front([(line.spent, line.right) for line in whole]), strict=True))
-    yield from table(head, [_row(line, by_key.get((_BASE, line.budget)), front.get(line.key)) for line in lines])
+    bases = {line.budget: line for line in lines if line.strategy == _BASE and line.verdicts}
+    common, front = _front(lines)
+    yield from table(head, [_row(line, bases.get(line.budget), front.get(line.key)) for line in lines])
     yield ""
-    base = _BASE.replace("_", " ")
     yield (
-        "A problem's mean of everything. Budget: solutions, or partial solutions held side by side. Right: with its "
-        f"standard error. Points: the difference to {base} at the same budget on the same problems, with its 95% "
-        "interval (Agresti and Min, 2005) and McNemar's p, where both runs kept which were right. Front: no other "
-        "strategy is as right for fewer tokens of both models; open where not all problems ran. Sampled: tokens drawn "
-        "for the rows of the search. Generator and verifier: tokens that went through the model, prompts and what ran "
-        "ahead for nothing included, what was cached not. No ms: the machine was not that run's alone."
+        "A problem's mean of everything. Budget: solutions, or partial solutions held side by side. Problems: the "
+        "first so many of the 500. Right: with its standard error. Points: the difference to "
+        f"{base} at the same budget on the problems that both ran, with its 95% interval (Agresti and Min, 2005) and "
+        "McNemar's p, where both runs kept which were right. Front: among those lines, over the first "
+        f"{common} problems, which all of them ran, no other is as right for fewer tokens of both models. Sampled: "
+        "tokens drawn for the rows of the search. Generator and verifier: tokens that went through the model, prompts "
+        "and what ran ahead for nothing included, what was cached not. No ms: the machine was not that run's alone."
     )
     yield ""
-    yield f"Written by `python -m benchmarks.search.run --only accuracy`. Measured on: {machine}."
+    yield "Written by `python -m benchmarks.search.run --only accuracy`. Measured on:"
+    yield ""
+    for machine in dict.fromkeys(line.machine for line in lines):
+        own = dict.fromkeys(f"{line.strategy} ({line.problems})" for line in lines if line.machine == machine)
+        yield f"- {machine}: {', '.join(own)}."
+
+
+def _front(lines: Sequence[Line]) -> tuple[int, dict[tuple[str, int, int], bool]]:
+    """How many problems all lines ran that kept which were right, and which of these are on the front over them."""
+    known = [line for line in lines if line.verdicts]
+    common = min((line.problems for line in known), default=0)
+    points = [(line.spent, line.verdicts[:common].count("1") / common) for line in known]
+    return common, dict(zip([line.key for line in known], on_front(points), strict=True))
 
 
 def _row(line: Line, base: Line | None, front: bool | None) -> list[str]:
@@ -266,13 +266,15 @@ def _against(line: Line, base: Line | None) -> str:
     return f"{difference:+.1f} ({low:+.1f} to {high:+.1f}), p {paired.p_value:.2g}"
 
 
-def draw(lines: Sequence[Line], count: int, path: Path) -> None:
+def draw(lines: Sequence[Line], path: Path) -> None:
     """Writes right answers against what each strategy spent for them, as SVG, the same bytes for the same figures."""
     matplotlib.rcParams.update({"svg.hashsalt": "qpdsl", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
     picture, panels = plt.subplots(1, len(_AXES), figsize=(13, 4.8), layout="constrained", sharey=True)
     for axes, (figure, label) in zip(panels, _AXES.items(), strict=True):
         for name, (colour, marker) in _STYLES.items():
-            own = [line for line in lines if line.strategy == name and getattr(line, figure) is not None]
+            # Of two lines at one budget the first is that over more problems.
+            most = {line.budget: line for line in reversed(lines) if line.strategy == name}
+            own = [line for _, line in sorted(most.items()) if getattr(line, figure) is not None]
             axes.plot(
                 [getattr(line, figure) for line in own],
                 [line.right for line in own],
@@ -283,7 +285,7 @@ def draw(lines: Sequence[Line], count: int, path: Path) -> None:
         axes.set_xscale("log")
         axes.set_xlabel(f"{label}, a problem")
     panels[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    panels[0].set_ylabel(f"right, of {count} problems")
+    panels[0].set_ylabel("right")
     picture.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     picture.savefig(path, format="svg", metadata={"Date": None}, facecolor="white")
     plt.close(picture)

@@ -4,7 +4,7 @@ the KV memory bring; and right answers against tokens spent, of every strategy.
     pip install -e '.[bench]'
     python -m benchmarks.search.run [--quick] [--only throughput rules memory splits accuracy vllm] [--repeats 3]
                                     [--show-only] [--vllm-python PATH] [--real FOLDER ...] [--problems FILE]
-                                    [--ways uncached cached] [--strategies NAME ...] [--untimed]
+                                    [--ways uncached cached] [--strategies NAME ...] [--first N] [--untimed]
 
 On the built-in models, one torch thread, float32. `--quick` takes a few problems, for minutes in all. Writes
 `benchmarks/results/search.json` and `search.md`; each part writes its own figures as it ends, and leaves those of the
@@ -259,6 +259,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for the results")
     parser.add_argument("--show-only", action="store_true", help="write tables and picture from the results there are")
     parser.add_argument("--strategies", nargs="+", choices=[*STRATEGIES], help="those whose accuracy is measured; all")
+    parser.add_argument("--first", type=int, help="measure accuracy on so many problems, the first ones")
     parser.add_argument("--untimed", action="store_true", help="keep no seconds of accuracy: the machine is shared")
     parser.add_argument("--vllm-python", type=Path, help="a Python that has vLLM; this one without it")
     parser.add_argument(
@@ -276,7 +277,7 @@ def main() -> None:
         print(name)
         if name == "accuracy":
             only, untimed = arguments.strategies, arguments.untimed
-            accuracy(sizes.accuracy, sizes.accuracy_budgets, arguments.output, only, untimed=untimed)
+            accuracy(arguments.first or sizes.accuracy, sizes.accuracy_budgets, arguments.output, only, untimed=untimed)
         elif name == "vllm":
             against_vllm(sizes, arguments)
         else:

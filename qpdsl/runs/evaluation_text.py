@@ -20,8 +20,8 @@ _LEFT = ("program", "parameters", "95% interval")
 _VERSION = 1
 _COLUMNS = (
     "program", "parameters", "problems", "seeds", "failed", "unanswered", "unfinished", "accuracy", "low", "high",
-    "tokens", "tokens_in", "seconds", "front_tokens", "front_seconds", "difference", "difference_low", "difference_high",
-    "p_value",
+    "tokens", "tokens_in", "seconds", "front_tokens", "front_seconds", "difference", "difference_low",
+    "difference_high", "p_value",
 )  # fmt: skip
 
 

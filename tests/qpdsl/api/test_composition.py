@@ -181,11 +181,11 @@ def test_a_search_that_chooses_its_model() -> None:
     @qp.program
     def p(q: str) -> str:
         rows = qp.chat(user=q)
-        with rows.search("ab_mcts", by=1, simulations=2, rollout="sampled", prior="beta", arms="thompson"):
-            with rows.branch() as branch:
-                for temperature in (0.2, 1.0):
-                    with branch.arm():
-                        rows.generate(llm, stop="\n", temperature=temperature)
+        options: dict[str, Any] = {"rollout": "sampled", "prior": "beta", "arms": "thompson"}
+        with rows.search("ab_mcts", by=1, simulations=2, **options), rows.branch() as branch:
+            for temperature in (0.2, 1.0):
+                with branch.arm():
+                    rows.generate(llm, stop="\n", temperature=temperature)
         rows.best(by=qp.col.value)
         return rows.extract("a", r"\d+")
 
