@@ -24,7 +24,7 @@ class CellFigures:
     `shares` has, by the number of a problem, the share of the seeds that got it right, for problems of which every
     answer could be graded. `tokens` are sampled tokens, `thought_tokens` those of them that are thoughts, and `seconds`
     the engine's, all a problem on average; `seconds` is None where the engine did not say. `failed` counts rows of all
-    seeds, `unanswered` those that are wrong as they have no answer, `unfinished` those that answer by a row that was left
+    seeds, `unanswered` those that are wrong as they have no answer, `unfinished` those that answer by a row left
     before its end.
     """
 

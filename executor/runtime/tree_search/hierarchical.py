@@ -30,7 +30,7 @@ _Array = npt.NDArray[np.float64]
 
 
 def _centres(scale: float) -> _Array:
-    return (np.arange(_SCALES) + 0.5) * (_REACH * scale / _SCALES)
+    return (np.arange(_SCALES, dtype=np.float64) + 0.5) * (_REACH * scale / _SCALES)
 
 
 _MU: _Array = np.linspace(_MEAN - _REACH * _MEAN_SD, _MEAN + _REACH * _MEAN_SD, _MEANS)
