@@ -4,11 +4,14 @@ Where the block goes on with the row that it gets, its rows are parts of answers
 those of its leaves, and those that rows were carried on to. `rollout` says which are: each new row, whose value is then
 that of the row it came to; or at the end, where none is finished, the row at the end of the line of robust children.
 An unfinished row comes out only where there is no finished one, so its value never competes with that of an answer.
+
+A rollout takes one sample a step, by the block that makes children. Its path is that of its row, and (-1, 0), which no
+child has: so it depends on the row alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from random import Random
@@ -20,11 +23,14 @@ from qpdsl.executor.runtime.tree_search.ab_mcts import AdaptiveBranching, ArmBan
 from qpdsl.executor.runtime.tree_search.hierarchical import HierarchicalBranching
 from qpdsl.executor.runtime.tree_search.nodes import SearchNode, SearchPolicy
 from qpdsl.executor.runtime.tree_search.puct import Puct
-from qpdsl.executor.runtime.tree_search.rollout import RunChain, one_sample, rolled_out
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
+from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp
 
+RunChain = Callable[[tuple[PhysicalOp, ...], Candidates, Instance], Awaitable[Candidates]]
+# Blocks whose rows go on behind them; others hold conversations of their own.
+_GOES_ON = (ops.Branch, ops.If, ops.Each, ops.Repeat)
 # The weight of what was tried little where the program does not say.
 _C = 1.4
 
@@ -140,8 +146,8 @@ class _Growth:
         if row.generated.finished:
             return row
         self.instance.usage.counts["rollouts"] += 1
-        chain = one_sample(self._block(arm), greedy=self.op.rollout != "sampled")
-        return await rolled_out(chain, row, depth, self.instance, self.run)
+        chain = _step(self._block(arm), greedy=self.op.rollout != "sampled")
+        return await _rolled_out(chain, row, depth, self.instance, self.run)
 
     def add(self, expansion: _Expansion, found: Sequence[_Found]) -> None:
         parent, tree = expansion.parent, expansion.tree
@@ -203,3 +209,36 @@ def _chance(op: ops.Search, row: Row, instance: Instance) -> Random:
     """The random numbers of a search: they depend on what noise depends on."""
     key = instance.chance(op.stage, row.context, row.path)
     return Random(blake2b(key.to_bytes(8, "little"), digest_size=16).digest())
+
+
+def _step(chain: tuple[PhysicalOp, ...], *, greedy: bool) -> tuple[PhysicalOp, ...]:
+    """The operators of a block, each of whose `generate`s writes one sample."""
+    return tuple(_one(node, greedy) for node in chain)
+
+
+def _one(node: PhysicalOp, greedy: bool) -> PhysicalOp:
+    if isinstance(node.op, ops.Generate):
+        span = node.op.span
+        op = replace(node.op, n=ast.Literal(1, span=span), first_tokens="drawn")
+        return replace(node, op=replace(op, temperature=ast.Literal(0, span=span)) if greedy else op)
+    if isinstance(node.op, _GOES_ON):
+        arms = tuple(_step(arm, greedy=greedy) for arm in node.arms)
+        return replace(node, body=_step(node.body, greedy=greedy), arms=arms)
+    return node
+
+
+async def _rolled_out(
+    chain: tuple[PhysicalOp, ...], row: Row, depth: int, instance: Instance, run: RunChain
+) -> Row | None:
+    """The finished row that a row comes to at the end, `depth` steps below the root; None where it comes to none.
+
+    `chain` writes one sample; of several rows that it makes, as by the arms of a `branch`, the first goes on.
+    """
+    now, step = replace(row, path=(*row.path, -1, 0)), depth
+    while not now.generated.finished:
+        own = replace(instance, rounds=(*instance.rounds, step), ahead=None, steps={})
+        made = await run(chain, (now,), own)
+        if not made or made[0].generated.tokens == now.generated.tokens:
+            return None
+        now, step = made[0], step + 1
+    return now
