@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 from qpdsl.executor.runtime.run import InstanceResult
+from qpdsl.grammar.parse.parser import parse_file
+from qpdsl.grammar.source import Source
+from qpdsl.planner.check.program import lower
+from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.optimize.optimizer import planned
 from tests.support.executor.programs import HEADER, compiled, run_all, texts
 
 STEPS = ' generate llm n=2 stop="\\n\\n" temperature=1.2\n score prm\n'
@@ -139,3 +144,18 @@ def test_finished_rows_pass_and_rows_without_children_are_gone() -> None:
     assert (row["path"], row["visits"], row["value"], row["score"]) == ((0,), 0, None, None)
     (result,) = searched(f" search puct by score simulations=4 {{\n{STEPS} where tokens < 0\n }}\n", 1)
     assert result.rows == () and result.error is not None and "`where`" in result.error
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["ab_mcts by score simulations=4 prior=beta arms=thompson rollout=sampled", "ab_mcts_m by score simulations=4"],
+)
+def test_every_plan_gives_the_same_rows(head: str) -> None:
+    text = f"{HEADER}program p(problem: text) -> text {{\n chat user=problem\n search {head} {{\n{ARMS} }}\n"
+    lowered = lower(parse_file(Source("test.qp", text + " best by value\n}")), "p", Environment())
+    rows = []
+    for naive in (True, False):
+        results = run_all(planned(lowered, naive=naive), [{"problem": problem} for problem in texts(2)])
+        assert all(result.error is None for result in results)
+        rows.append([shown(result) for result in results])
+    assert rows[0] == rows[1]
