@@ -211,15 +211,14 @@ def _page(lines: list[Line]) -> Iterator[str]:
     head = ["strategy", "budget", "problems", "right", f"points over {base}", "front"]
     head += ["sampled", "generator", "verifier", "both", "ms", "ms, process"]
     bases = {line.budget: line for line in lines if line.strategy == _BASE and line.verdicts}
-    common, front = _front(lines)
-    yield from table(head, [_row(line, bases.get(line.budget), front.get(line.key)) for line in lines])
+    yield from table(head, [_row(line, bases.get(line.budget), _is_on_front(line, lines)) for line in lines])
     yield ""
     yield (
         "A problem's mean of everything. Budget: solutions, or partial solutions held side by side. Problems: the "
         "first so many of the 500. Right: with its standard error. Points: the difference to "
         f"{base} at the same budget on the problems that both ran, with its 95% interval (Agresti and Min, 2005) and "
-        "McNemar's p, where both runs kept which were right. Front: among those lines, over the first "
-        f"{common} problems, which all of them ran, no other is as right for fewer tokens of both models. Sampled: "
+        "McNemar's p, where both runs kept which were right. Front: of those lines that ran all its problems, none is as "
+        "right on them for fewer tokens of both models. Sampled: "
         "tokens drawn for the rows of the search. Generator and verifier: tokens that went through the model, prompts "
         "and what ran ahead for nothing included, what was cached not. No ms: the machine was not that run's alone."
     )
@@ -231,12 +230,13 @@ def _page(lines: list[Line]) -> Iterator[str]:
         yield f"- {machine}: {', '.join(own)}."
 
 
-def _front(lines: Sequence[Line]) -> tuple[int, dict[tuple[str, int, int], bool]]:
-    """How many problems all lines ran that kept which were right, and which of these are on the front over them."""
-    known = [line for line in lines if line.verdicts]
-    common = min((line.problems for line in known), default=0)
-    points = [(line.spent, line.verdicts[:common].count("1") / common) for line in known]
-    return common, dict(zip([line.key for line in known], on_front(points), strict=True))
+def _is_on_front(line: Line, lines: Sequence[Line]) -> bool | None:
+    """Whether no line that ran all its problems is as right on them for fewer tokens; None where that is not known."""
+    if not line.verdicts:
+        return None
+    others = [other for other in lines if len(other.verdicts) >= line.problems]
+    points = [(other.spent, float(other.verdicts[: line.problems].count("1"))) for other in others]
+    return on_front(points)[others.index(line)]
 
 
 def _row(line: Line, base: Line | None, front: bool | None) -> list[str]:
