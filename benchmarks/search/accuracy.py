@@ -217,8 +217,8 @@ def _page(lines: list[Line]) -> Iterator[str]:
         "A problem's mean of everything. Budget: solutions, or partial solutions held side by side. Problems: the "
         "first so many of the 500. Right: with its standard error. Points: the difference to "
         f"{base} at the same budget on the problems that both ran, with its 95% interval (Agresti and Min, 2005) and "
-        "McNemar's p, where both runs kept which were right. Front: of those lines that ran all its problems, none is as "
-        "right on them for fewer tokens of both models. Sampled: "
+        "McNemar's p, where both runs kept which were right. Front: of those lines that ran all its problems, none is "
+        "as right on them for fewer tokens of both models. Sampled: "
         "tokens drawn for the rows of the search. Generator and verifier: tokens that went through the model, prompts "
         "and what ran ahead for nothing included, what was cached not. No ms: the machine was not that run's alone."
     )
