@@ -156,8 +156,18 @@ DrawReduce = Literal["mean", "min", "last"]
 DRAW_REDUCES: tuple[DrawReduce, ...] = get_args(DrawReduce)
 LogProbReduce = Literal["sum", "mean", "min"]
 # How a tree of rows is searched.
-SearchMethod = Literal["puct", "ab_mcts"]
+SearchMethod = Literal["puct", "ab_mcts", "ab_mcts_m"]
 SEARCH_METHODS: tuple[SearchMethod, ...] = get_args(SearchMethod)
+# Which rows of a tree are carried on to their end: each new one, or where no row is finished the best of them.
+Rollout = Literal["greedy", "sampled", "last", "off"]
+ROLLOUTS: tuple[Rollout, ...] = get_args(Rollout)
+# What the values below a node make of it, what is believed of them before any is known, and how an arm is chosen.
+Backup = Literal["mean", "max"]
+BACKUPS: tuple[Backup, ...] = get_args(Backup)
+WorthPrior = Literal["gaussian", "beta"]
+WORTH_PRIORS: tuple[WorthPrior, ...] = get_args(WorthPrior)
+ArmChoice = Literal["thompson", "ucb"]
+ARM_CHOICES: tuple[ArmChoice, ...] = get_args(ArmChoice)
 # What a search says of its rows, with types.
 SEARCHED_COLUMNS = {"visits": "int", "value": "float"}
 # What a filter goes by: the probability of the drawn token, the lead of the likeliest one, how little is open.

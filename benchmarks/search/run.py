@@ -4,15 +4,16 @@ the KV memory bring; and right answers against tokens spent, of every strategy.
     pip install -e '.[bench]'
     python -m benchmarks.search.run [--quick] [--only throughput rules memory splits accuracy vllm] [--repeats 3]
                                     [--show-only] [--vllm-python PATH] [--real FOLDER ...] [--problems FILE]
-                                    [--ways uncached cached]
+                                    [--ways uncached cached] [--strategies NAME ...] [--first N] [--untimed]
 
 On the built-in models, one torch thread, float32. `--quick` takes a few problems, for minutes in all. Writes
 `benchmarks/results/search.json` and `search.md`; each part writes its own figures as it ends, and leaves those of the
 other parts unchanged. The accuracy part writes `search_accuracy.json`, `.md` and `.svg` beside them, and continues
-where an earlier run was stopped. The part `vllm` runs search-and-learn's loop on vLLM (`against_vllm.py`), with the
-Python of `--vllm-python`, on the built-in models or, with `--real`, on real ones, with the problems of a file. The
-sides take turns, each time in a new session, so that no cache is warm; figures are medians. Seconds are wall time;
-processor seconds of this process are given too, since other work on the machine does not count in them.
+where an earlier run was stopped; `--strategies` runs some alone. The part `vllm` runs search-and-learn's loop on vLLM
+(`against_vllm.py`), with the Python of `--vllm-python`, on the built-in models or, with `--real`, on real ones, with
+the problems of a file. The sides take turns, each time in a new session, so that no cache is warm; figures are medians.
+Seconds are wall time; processor seconds of this process are given too, since other work on the machine does not count
+in them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import torch
 
 from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe, sentence
-from benchmarks.search.accuracy import accuracy, show
+from benchmarks.search.accuracy import STRATEGIES, accuracy, show
 from benchmarks.search.against_vllm import WAYS, measure, rows_of, subjects
 from benchmarks.search.loop import Loop
 from benchmarks.search.planned import Run, plan_of, problems, run
@@ -257,6 +258,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for the results")
     parser.add_argument("--show-only", action="store_true", help="write tables and picture from the results there are")
+    parser.add_argument("--strategies", nargs="+", choices=[*STRATEGIES], help="those whose accuracy is measured; all")
+    parser.add_argument("--first", type=int, help="measure accuracy on so many problems, the first ones")
+    parser.add_argument("--untimed", action="store_true", help="keep no seconds of accuracy: the machine is shared")
     parser.add_argument("--vllm-python", type=Path, help="a Python that has vLLM; this one without it")
     parser.add_argument(
         "--real", type=Path, nargs="+", default=[], help="folders of chat models that write and judge, each in turn"
@@ -272,7 +276,8 @@ def main() -> None:
     for name in arguments.only if not arguments.show_only else ():
         print(name)
         if name == "accuracy":
-            accuracy(sizes.accuracy, sizes.accuracy_budgets, arguments.output)
+            only, untimed = arguments.strategies, arguments.untimed
+            accuracy(arguments.first or sizes.accuracy, sizes.accuracy_budgets, arguments.output, only, untimed=untimed)
         elif name == "vllm":
             against_vllm(sizes, arguments)
         else:

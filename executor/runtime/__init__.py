@@ -5,7 +5,7 @@ that needs a model submits requests to the engine and awaits their tickets. The 
 instances, so many problems share a forward without anything being done for it here. The arms of a `branch` run side by
 side in one instance: each operator counts its own tokens, and a scorer is held by one arm at a time, so that equal
 content is scored once. `instance/` is what operators share, `operators/` has the operators, `scoring/` those that
-score, `sandbox/` the process in which code of a model is run, `generate/` the ways to sample, `tree_search.py` the
+score, `sandbox/` the process in which code of a model is run, `generate/` the ways to sample, `tree_search/` the
 trees of a `search`.
 
 The runtime does what a plan's strategies say and decides nothing. Without `share` every sample is an uncached request

@@ -45,9 +45,11 @@ from qpdsl.executor.runtime.scoring.judge import judge, likelihood, prob, round_
 from qpdsl.executor.runtime.scoring.python_functions import python_extract, python_score
 from qpdsl.executor.runtime.scoring.score import draw_score, log_prob, score
 from qpdsl.executor.runtime.support import support_of
-from qpdsl.executor.runtime.tree_search import search
+from qpdsl.executor.runtime.tree_search.search import search
+from qpdsl.executor.runtime.unfinished import ends_in_steps
 from qpdsl.executor.runtime.ways import ProgramEnd, try_ways
 from qpdsl.grammar.ast.walk import made_column
+from qpdsl.planner.cost.run_figures import UNFINISHED
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate_rows
 from qpdsl.planner.plan.physical import BranchStrategy, GenerateStrategy, PhysicalOp, PhysicalPlan
@@ -216,6 +218,8 @@ async def _run_operators(chain: tuple[PhysicalOp, ...], score_column: str | None
         rows = _in_order(await _run_chain(chain[choice or 0 :], rows, instance), chain[-1].columns)
     except (RowError, TooLarge, OverflowError) as failure:
         return ProgramEnd((), failure=failure)
+    if rows and not rows[0].generated.finished and ends_in_steps(chain):
+        instance.usage.counts[UNFINISHED] += 1
     column = rows[0].columns.get(score_column) if rows and score_column else None
     score = column if isinstance(column, float) else None
     try:
@@ -382,8 +386,11 @@ async def _branch(node: PhysicalOp, rows: Candidates, instance: Instance) -> Can
 
     An arm that would make the rows of an earlier arm again gets copies of them, on its own paths.
     """
+    assert isinstance(node.op, ops.Branch)
     check_rows(len(rows) * len(node.arms))
     same_as = node.strategy.same_as if isinstance(node.strategy, BranchStrategy) else (None,) * len(node.arms)
+    if (only := node.op.only) is not None:
+        same_as = tuple(None if arm == only else only for arm in range(len(node.arms)))
     distinct = [index for index, first in enumerate(same_as) if first is None]
     marks = {index: _ArmIndex(index) for index in distinct}
     arm_rows = await together(
@@ -391,6 +398,8 @@ async def _branch(node: PhysicalOp, rows: Candidates, instance: Instance) -> Can
         for index in distinct
     )
     rows_of = dict(zip(distinct, arm_rows, strict=True))
+    if only is not None:
+        return tuple(replace(row, columns={**dict.fromkeys(node.columns), **row.columns}) for row in rows_of[only])
     arms = [
         rows_of[index] if first is None else tuple(_on_arm(row, marks[first], index) for row in rows_of[first])
         for index, first in enumerate(same_as)

@@ -32,18 +32,26 @@ from qpdsl.grammar.ast.stage import (
 )
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import (
+    ARM_CHOICES,
+    BACKUPS,
     BOXED,
     COMPARED,
     DRAWN,
     FINISHED_ROWS,
+    ROLLOUTS,
     ROW_NUMBER,
     SEARCH_METHODS,
     WHICH,
+    WORTH_PRIORS,
+    ArmChoice,
+    Backup,
     Drawn,
     Equality,
     FinishedRows,
+    Rollout,
     SearchMethod,
     Which,
+    WorthPrior,
 )
 
 _EMPTY_EACH = "`each` has no stages to run in its block; without a block it only copies rows"
@@ -405,21 +413,28 @@ class Search(Stage):
 
     `by` is the value of each, and it grows `simulations` times. "puct" expands the leaf that a descent by PUCT leads
     to, with all its siblings as likely and weight `c` (Silver et al., "Mastering the game of Go without human
-    knowledge", 2017). "ab_mcts" goes down by Thompson sampling and makes a new child anywhere, wider or deeper:
-    AB-MCTS-A with Gaussian posteriors (Inoue et al., "Wider or Deeper?", 2025). `per_round` rows are expanded side by
-    side (1 where None). A row with no value is not expanded, nor, unless the body begins `turns` anew, one that is
-    finished.
+    knowledge", 2017), by the mean or the greatest of the values below (`backup`). "ab_mcts" and "ab_mcts_m" go down by
+    Thompson sampling and make a new child anywhere, wider or deeper: AB-MCTS-A with posteriors under a `prior`, and
+    AB-MCTS-M with one hierarchical model (Inoue et al., "Wider or Deeper?", 2025). There a bandit over `arms` chooses
+    which arm of the `branch` in the block makes a child; without, all do. `per_round` rows are expanded side by side
+    (1 where None). A row with no value is not expanded, nor, unless the body begins `turns` anew, one that is finished.
 
-    What comes out are the leaves, or all rows that were made where each begins a turn; finished ones first. `visits`
-    and `value` are how many values of a row and those below it there are, and their mean.
+    Rows that do not begin a turn are parts of answers, and a `rollout` carries them on to their end, each step of it
+    one sample of the block: "greedy" and "sampled" each new row, whose value is then that of the row it came to;
+    "last", where nothing is finished in the end, the line of robust children, greedily; "off" nothing.
+
+    What comes out are the finished rows, those below the robust child (the most visits) first, by their values; where
+    there are none, the leaves; where each row begins a turn, all that were made. `visits` and `value` are how many
+    values of a row and those below it there are, and their mean; of a finished row its own value.
     """
 
-    word, first = "search", "`puct` or `ab_mcts`"
-    usage = (
-        "search puct by EXPR simulations= c= per_round= { … } or search ab_mcts by EXPR simulations= per_round= { … }"
-    )
+    word, first = "search", "`puct`, `ab_mcts` or `ab_mcts_m`"
+    usage = "search METHOD by EXPR simulations= c= per_round= rollout= backup= prior= arms= { … }"
     also = ("mcts", "tree")
     needs = "context"
+    written: ClassVar[tuple[str, ...]] = (
+        *("method", "by", "simulations", "c", "per_round", "rollout", "backup", "prior", "arms", "body"),
+    )
 
     method: SearchMethod = field(metadata=is_a("word", words=SEARCH_METHODS, code="QP150"))
     by: Expr = field(metadata=is_key())
@@ -431,6 +446,10 @@ class Search(Stage):
         metadata=is_number("per_round=", Range("int", 1, MAX_ROWS), "per_round", reads="once")
     )
     body: Block = field(metadata=is_a("block", empty="`search` has no stages to make children with"))
+    rollout: Rollout = field(default="last", metadata=is_option("rollout=", ROLLOUTS, "no rollout"))
+    backup: Backup = field(default="mean", metadata=is_option("backup=", BACKUPS, "no way to back values up"))
+    prior: WorthPrior = field(default="gaussian", metadata=is_option("prior=", WORTH_PRIORS, "no prior"))
+    arms: ArmChoice | None = field(default=None, metadata=is_option("arms=", ARM_CHOICES, "not a way to choose an arm"))
     turns: bool = False
 
 
@@ -438,13 +457,14 @@ class Search(Stage):
 class Branch(Stage):
     """`branch { {…} {…} }`: each arm on the rows, its index appended to their paths; their rows one after another.
 
-    A column that an arm does not make is none in its rows.
+    A column that an arm does not make is none in its rows. A search that chooses among arms runs `only` one of them.
     """
 
     word, usage, first = "branch", "branch { { … } { … } }", "`{`"
     also = ("parallel", "union")
 
     arms: tuple[Block, ...] = field(metadata=is_a("arms"))
+    only: int | None = None
 
     def _check(self) -> None:
         require(bool(self.arms), "a branch has arms")

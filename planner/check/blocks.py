@@ -25,6 +25,7 @@ from qpdsl.planner.check.conditions import check_weight, warn_until, warn_where
 from qpdsl.planner.check.context import prefill, problem_in_rounds, say, set_context
 from qpdsl.planner.check.generate import generate, warn_spent_rounds
 from qpdsl.planner.check.score import extract, item_type, score, tournament
+from qpdsl.planner.check.searches import begins_turn, check_search
 from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, word_span
@@ -114,30 +115,12 @@ def search(binder: Binder, stage: ast.Search, number: int) -> Blocks:
     body = _round(binder, stage)
     typer = Typer(binder.scope, stage, "row", "`by`", stage.span.end)
     typer.expect(stage.by, NUMBERS | {"bool"}, "a number or a bool")
-    turns = _begins_turn(stage.body)
-    if _makes_nothing(stage.body):
-        message = "the block makes no new row, so there is no tree to search"
-        help = "`generate` in it what the children of a row are"
-        binder.scope.error("QP252", message, word_span(stage), "no `generate` in it", help=help)
+    turns = begins_turn(stage.body)
+    check_search(binder, stage, turns=turns)
     for name, column_type in SEARCHED_COLUMNS.items():
         binder.make(stage, ast.Name(name, span=word_span(stage)), column_type)
     binder.change(fresh=binder.flow.fresh and flow.fresh, spent=binder.flow.spent if turns else None)
     return replace(stage, body=(), turns=turns, stage=number), (body,)
-
-
-def _begins_turn(stages: tuple[ast.Stage, ...]) -> bool:
-    """Whether a block begins a new turn before it generates, so that it can go on from finished rows."""
-    for stage in walk_stages(stages):
-        if isinstance(stage, ast.Generate):
-            return False
-        if isinstance(stage, ast.Chat | ast.Prompt | ast.Say):
-            return True
-    return False
-
-
-def _makes_nothing(stages: tuple[ast.Stage, ...]) -> bool:
-    """Whether a block that was parsed as a whole generates nothing, not even by a call."""
-    return bool(stages) and not any(isinstance(stage, ast.Generate | ast.Call) for stage in walk_stages(stages))
 
 
 def branch(binder: Binder, stage: ast.Branch, number: int) -> Blocks | None:

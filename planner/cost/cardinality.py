@@ -189,8 +189,11 @@ class _Prior:
             case ops.Search():
                 simulations = self._number(op.simulations, ROUNDS)
                 # A row that is expanded has, on average, half of the text that the last ones have.
-                children, problem, text = self.chain(node.body, 1.0, rows * runs * simulations, problem, text)
-                out = rows * max(simulations * (children - (not op.turns)), 1.0)
+                # So does one that is carried on to its end, a sample a step, for as many steps again as it has.
+                carried = op.rollout in ("greedy", "sampled") and not op.turns
+                expanded = rows * runs * simulations * (1 + carried * ROUNDS / 2)
+                children, problem, text = self.chain(node.body, 1.0, expanded, problem, text)
+                out = rows * max(simulations * (children - (not op.turns and not carried)), 1.0)
             case ops.Peek(alone=alone):
                 # The text that it generates is dropped afterwards.
                 self.chain(node.body, 1.0 if alone else rows, rows * runs if alone else runs, problem, text)

@@ -17,6 +17,8 @@ ACCOUNTING_RULE = (
 )
 # The count of the sampled tokens that are thoughts.
 THOUGHT_TOKENS = "thought_tokens"
+# Programs whose result is a row that was left before its end.
+UNFINISHED = "unfinished"
 # The counts that tell of calls, as `Usage` has them; the second ones of those that were asked to go on past their stop.
 SAVED_COUNTS = ("saved_calls", "beyond_tokens", "beyond_used")
 CALL_COUNTS = ("requests", "retries", "replayed", "server_cached", "cost_millionths", *SAVED_COUNTS)

@@ -312,7 +312,13 @@ _DIGESTED: Mapping[type[ops.Operator], tuple[tuple[str, str], ...]] = {
     ops.Keep: (("k", "count"), ("by", "by"), ("per", "per"), ("like", "like")),
     ops.Split: tuple((name, name) for name in ("count", "by", "temperature", "per")),
     ops.Repeat: (("limit", "limit"), ("until", "until"), ("gather", "gather")),
-    ops.Search: tuple((name, name) for name in ("method", "by", "simulations", "c", "per_round", "turns")),
+    ops.Search: tuple(
+        (name, name)
+        for name in (
+            *("method", "by", "simulations", "c", "per_round", "turns"),
+            *("rollout", "backup", "prior", "arms"),
+        )
+    ),
     ops.Where: (("condition", "condition"),),
     ops.Vote: tuple((name, name) for name in ("column", "weight", "equal", "decided", "per")),
 }

@@ -177,8 +177,11 @@ class Analysis:
         shown = f"{rounds:.1f}" if problems > 1 else f"{rounds:.0f}"
         expected = self.estimate.rounds.get(node.id, 0.0)
         expected_shown = f"{expected:.1f}" if problems > 1 else f"{expected:.0f}"
-        noun = ("expansion" if isinstance(node.op, ops.Search) else "round") + ("" if shown == "1" else "s")
-        return f"{shown} {noun}" + (f" (est {expected_shown})" if shown != expected_shown else "")
+        # Those that carry rows on to their end are among the steps of a search.
+        noun = "round" if isinstance(node.op, ops.Repeat) else "expansion" if node.op.turns else "step"
+        return f"{shown} {noun}{'' if shown == '1' else 's'}" + (
+            f" (est {expected_shown})" if shown != expected_shown else ""
+        )
 
     def _spent(self, node: PhysicalOp, actual: OperatorFigures, cost: Cost | None) -> Iterator[str]:
         """Time with its share of all forwards, tokens, and the cached part of the prompts."""

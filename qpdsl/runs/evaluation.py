@@ -24,13 +24,15 @@ class CellFigures:
     `shares` has, by the number of a problem, the share of the seeds that got it right, for problems of which every
     answer could be graded. `tokens` are sampled tokens, `thought_tokens` those of them that are thoughts, and `seconds`
     the engine's, all a problem on average; `seconds` is None where the engine did not say. `failed` counts rows of all
-    seeds, and `unanswered` those that are wrong as they have no answer.
+    seeds, `unanswered` those that are wrong as they have no answer, `unfinished` those that answer by a row left
+    before its end.
     """
 
     problems: int
     seeds: int
     failed: int
     unanswered: int
+    unfinished: int
     shares: Mapping[int, float]
     tokens: float
     thought_tokens: float
@@ -47,6 +49,7 @@ class CellFigures:
             seeds=len(runs),
             failed=sum(outcome.failure is not None for outcome in outcomes),
             unanswered=sum(outcome.wrong_for_no_answer for outcome in outcomes),
+            unfinished=sum(outcome.unfinished for outcome in outcomes),
             shares=dict(_shares(runs)),
             tokens=fmean(outcome.tokens_out for outcome in outcomes),
             thought_tokens=fmean(outcome.thought_tokens for outcome in outcomes),

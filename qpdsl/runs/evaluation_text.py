@@ -19,9 +19,9 @@ _LEFT = ("program", "parameters", "95% interval")
 
 _VERSION = 1
 _COLUMNS = (
-    "program", "parameters", "problems", "seeds", "failed", "unanswered", "accuracy", "low", "high", "tokens",
-    "tokens_in", "seconds", "front_tokens", "front_seconds", "difference", "difference_low", "difference_high",
-    "p_value",
+    "program", "parameters", "problems", "seeds", "failed", "unanswered", "unfinished", "accuracy", "low", "high",
+    "tokens", "tokens_in", "seconds", "front_tokens", "front_seconds", "difference", "difference_low",
+    "difference_high", "p_value",
 )  # fmt: skip
 
 
@@ -71,6 +71,7 @@ def _row(evaluation: SweepEvaluation, result: CellResult) -> dict[str, str]:
         "parameters": result.cell.parameters,
         "failed": f"{figures.failed:,}" if figures.failed else "",
         "no answer": f"{figures.unanswered:,}" if figures.unanswered else "",
+        "unfinished": f"{figures.unfinished:,}" if figures.unfinished else "",
         "accuracy": f"{figures.accuracy:.1%}" if known else _NONE,
         "95% interval": f"{interval.low:.1%} to {interval.high:.1%}" if interval is not None else _NONE,
         "tokens": f"{figures.tokens:,.0f}{_mark(result.cheap)}",
@@ -213,6 +214,7 @@ def _cell(evaluation: SweepEvaluation, result: CellResult) -> dict[str, Any]:
         "seeds": figures.seeds,
         "failed": figures.failed,
         "unanswered": figures.unanswered,
+        "unfinished": figures.unfinished,
         "accuracy": figures.accuracy,
         "low": None if interval is None else interval.low,
         "high": None if interval is None else interval.high,

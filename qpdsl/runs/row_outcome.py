@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS, thought_json
+from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS, UNFINISHED, thought_json
 from qpdsl.planner.values.value import dumps, plain
 from qpdsl.runs.graders.grader import Grade, GraderError, json_in, right_answers
 from qpdsl.runs.record_file import first_fields
@@ -70,6 +70,11 @@ class Outcome:
         return self.filtered.get(THOUGHT_TOKENS, 0)
 
     @property
+    def unfinished(self) -> bool:
+        """Whether its answer is that of a row that a `repeat` or a `search` left before its end."""
+        return bool(self.filtered.get(UNFINISHED))
+
+    @property
     def failure(self) -> str | None:
         """Why the row failed; None where it did not. A graded row without an answer has not failed: it is wrong."""
         return self.error or self.grader_error or (self.unanswered if self.correct is None else None)
@@ -103,6 +108,8 @@ class Outcome:
             record["greedy_correct"] = self.greedy_correct
         if self.unscored:
             record["unscored"] = self.unscored
+        if self.unfinished:
+            record["unfinished"] = True
         if self.failure is not None:
             record["error"] = self.failure
         elif self.unanswered is not None:

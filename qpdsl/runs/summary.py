@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 # What is said of candidates that were not scored, after their number.
 TOO_LONG = "(too long for a verifier or judge)"
+# What is said of results that are rows left before their end.
+LEFT_EARLY = "a `repeat` or `search` ended before the row did"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Summary:
         if self._unanswered:
             first = self._unanswered[0]
             facts.append(("no answer", f"{len(self._unanswered):,} (row `{first.id}`: {first.unanswered})"))
+        if self._unfinished:
+            facts.append(("unfinished", f"{len(self._unfinished):,} (row `{self._unfinished[0].id}`: {LEFT_EARLY})"))
         if self._accuracy:
             facts.append(("accuracy", _share(self._accuracy)))
             facts += [(group, _share(verdicts)) for group, verdicts in self._by_group.items()]
@@ -103,6 +107,8 @@ class Summary:
         summary: dict[str, Any] = {"rows": len(self.outcomes), "failed": len(self.failed)}
         if self._unanswered:
             summary["unanswered"] = len(self._unanswered)
+        if self._unfinished:
+            summary["unfinished"] = len(self._unfinished)
         for name, verdicts in (("", self._accuracy), ("greedy_", self._greedy_accuracy)):
             if verdicts:
                 share = share_json(sum(verdicts), len(verdicts))
@@ -130,6 +136,10 @@ class Summary:
     @property
     def _unanswered(self) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.wrong_for_no_answer]
+
+    @property
+    def _unfinished(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.unfinished]
 
     @property
     def _by_group(self) -> dict[str, list[bool]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qpdsl.executor.events.events import REPLICA_SIGN, EngineStepped, Event
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.latencies import PERCENTILES, Waits, percentiles
-from qpdsl.planner.cost.run_figures import SAVED_COUNTS, THOUGHT_TOKENS, calls_json
+from qpdsl.planner.cost.run_figures import SAVED_COUNTS, THOUGHT_TOKENS, UNFINISHED, calls_json
 from qpdsl.planner.cost.statistics import shadow_words
 from qpdsl.planner.explain.quantities import calls_words
 
@@ -162,8 +162,8 @@ class FilterFigures:
 
 
 def kept_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """Those of the counts of a `Usage` that say something of thoughts, filters, shadows, and calls that were saved."""
-    kinds, names = ("filter_", "large_", _BATCH), (THOUGHT_TOKENS, *SHADOWS, *SAVED_COUNTS)
+    """Those of the counts of a `Usage` that say something of thoughts, filters, shadows, saved calls, and ends."""
+    kinds, names = ("filter_", "large_", _BATCH), (THOUGHT_TOKENS, UNFINISHED, *SHADOWS, *SAVED_COUNTS)
     return {name: count for name, count in counts.items() if name.startswith(kinds) or name in names}
 
 

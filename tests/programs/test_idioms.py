@@ -82,6 +82,7 @@ IDIOMS: dict[str, tuple[dict[str, Any], Any]] = {
     "tree_of_thoughts_vote": (SOLVED, Solution),
     "puct": (SOLVED, Solution),
     "ab_mcts": (SOLVED, Solution),
+    "multi_llm_ab_mcts": (SOLVED, Solution),
     "particle_filter": ({**SOLVED, "n": 4}, Solution),
     "entropic_particle_filter": ({**SOLVED, "n": 4}, Solution),
     "sequential_monte_carlo": ({**SOLVED, "n": 4}, Number),

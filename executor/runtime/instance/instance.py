@@ -140,6 +140,8 @@ class Usage:
       tokens; `first_tokens`: those up to the end of the first step; `new_tokens`: those of steps that this instance
       never scored
     - `unscored`: rows without a score, as their text is too long for the verifier, or the judge's answer was cut off
+    - `unfinished`: 1 where what the program gives back is a row that a `repeat` or `search` left before its end
+    - `expansions` of the rows of a `search`, and `rollouts` of rows to their end
     - `steps`: steps asked of verifiers; `steps_known`: those of them that were scored before
     - what decisions of rules came to, by the names in their `Effect` (`planner/plan/rule.py`); `unused_prompt` and
       `unused_sampled`: the tokens of samples that ran ahead for nothing, which are counted nowhere else

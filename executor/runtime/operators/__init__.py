@@ -3,7 +3,7 @@
 One file for each kind: `context` (`chat`, `prompt`, `say`), `extract`, `lists` (`join`, the copies of `each`),
 `relational` (`let`, `where`, `keep`, `distinct`, `order`, the value returned), `split`, `vote`. `json_documents` reads
 values out of JSON, `valid_records` checks a record once more against its schema. Read `relational` first. `generate`,
-`score` (`scoring/`) and `search` (`tree_search.py`) stand beside this folder.
+`score` (`scoring/`) and `search` (`tree_search/`) stand beside this folder.
 
 An operator reads options through its `Instance` (`whole`, `number`), raises `RowError` where this instance cannot go
 on, and does what its strategy says without deciding anything. It never reads its own state from columns, which a

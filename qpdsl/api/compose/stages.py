@@ -21,6 +21,8 @@ from qpdsl.grammar.words import (
     HISTORIES,
     ROLES,
     SEARCH_METHODS,
+    ArmChoice,
+    Backup,
     Drawn,
     Equality,
     FinishedRows,
@@ -29,8 +31,10 @@ from qpdsl.grammar.words import (
     JudgeReduce,
     Part,
     Reduce,
+    Rollout,
     SearchMethod,
     StopText,
+    WorthPrior,
 )
 from qpdsl.session.functions import Extractor, Scorer
 
@@ -438,11 +442,17 @@ class Rows:
         simulations: int,
         c: float | None = None,
         per_round: int | None = None,
+        rollout: Rollout = "last",
+        backup: Backup = "mean",
+        prior: WorthPrior = "gaussian",
+        arms: ArmChoice | None = None,
     ) -> WithBlock:
         """Grows a tree of rows: the `with` block makes the children of a row, and `by` is the value of each.
 
-        `simulations` rows are expanded, `per_round` side by side. The columns `visits` and `value` say how many values
-        there are of a row and those below it, and their mean.
+        `simulations` rows are expanded, `per_round` side by side. A `rollout` carries each new row on to its end,
+        "greedy" or "sampled", or, as "last", the most visited line where no row is finished. `backup` is for "puct",
+        `prior` for "ab_mcts"; with `arms` the AB-MCTS choose which arm of the block's `branch` makes a child. The
+        columns `visits` and `value` say how many values there are of a row and those below it, and their mean.
         """
         call = self._stage_call("search")
         if simulations is None:
@@ -450,7 +460,8 @@ class Rows:
         if call.word("method", method, SEARCH_METHODS, "QP150") != "puct" and c is not None:
             message = f"`c` weighs how much is explored, which `{method}` finds out by itself"
             raise call.composition.refuse("QP150", message, call.place("c"))
-        return self._block(ast.Search, method, by=by, simulations=simulations, c=c, per_round=per_round)
+        named = {"rollout": rollout, "backup": backup, "prior": prior, "arms": arms}
+        return self._block(ast.Search, method, by=by, simulations=simulations, c=c, per_round=per_round, **named)
 
     def branch(self) -> BranchBlock:
         """Runs each arm of the `with` block on the same rows. The rows of all arms come one after another."""

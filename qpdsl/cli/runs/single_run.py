@@ -15,13 +15,13 @@ from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
 from qpdsl.model_location import locate_adapter
-from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS, thought_json
+from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS, UNFINISHED, thought_json
 from qpdsl.planner.values.value import Value, dumps, plain, shown
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.graders.grader import same_answer
 from qpdsl.runs.job import Job, run_one
 from qpdsl.runs.row_outcome import Outcome, outcome, plain_rows
-from qpdsl.runs.summary import TOO_LONG, aligned
+from qpdsl.runs.summary import LEFT_EARLY, TOO_LONG, aligned
 from qpdsl.runs.usage import (
     FilterFigures,
     call_facts,
@@ -112,6 +112,8 @@ def _lines(
         facts.append(("score", f"{plain(result.score)}"))
     thought = result.counts.get(THOUGHT_TOKENS, 0)
     facts.append(("tokens", tokens_words(result.prompt_tokens, result.sampled_tokens, thought)))
+    if result.counts.get(UNFINISHED):
+        facts.append(("unfinished", LEFT_EARLY))
     if result.unscored:
         facts.append(("unscored", f"{result.unscored:,} {TOO_LONG}"))
     if (filtered := FilterFigures.of(result.counts)) is not None:
@@ -161,6 +163,8 @@ def _as_json(
         "near_ties": result.near_ties,
         "text": result.rows[0].columns.get("text") if result.rows else None,
     }
+    if result.counts.get(UNFINISHED):
+        record["unfinished"] = True
     if result.unscored:
         record["unscored"] = result.unscored
     if (filtered := FilterFigures.of(result.counts)) is not None:

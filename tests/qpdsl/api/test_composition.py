@@ -173,8 +173,23 @@ def test_a_search_in_python_says_what_is_wrong() -> None:
         with pytest.raises(qp.QpError, match=message):
             composed(lambda rows: rows.search(**options))
 
-    wrong("`method` is one of `puct` or `ab_mcts`", method="mcts", by=1, simulations=2)
+    wrong("`method` is one of `puct`, `ab_mcts` or `ab_mcts_m`", method="mcts", by=1, simulations=2)
     wrong("finds out by itself", method="ab_mcts", by=1, simulations=2, c=1)
+
+
+def test_a_search_that_chooses_its_model() -> None:
+    @qp.program
+    def p(q: str) -> str:
+        rows = qp.chat(user=q)
+        options: dict[str, Any] = {"rollout": "sampled", "prior": "beta", "arms": "thompson"}
+        with rows.search("ab_mcts", by=1, simulations=2, **options), rows.branch() as branch:
+            for temperature in (0.2, 1.0):
+                with branch.arm():
+                    rows.generate(llm, stop="\n", temperature=temperature)
+        rows.best(by=qp.col.value)
+        return rows.extract("a", r"\d+")
+
+    assert "search ab_mcts by 1 simulations=2 rollout=sampled prior=beta arms=thompson {" in body(p)
 
 
 def test_a_column_before_the_context() -> None:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from qpdsl.planner.values.value import plain, shown
+from qpdsl.runs.evaluation import CellFigures
 from qpdsl.runs.graders.grader import same_answer
 from qpdsl.runs.row_outcome import Outcome
 from qpdsl.runs.summary import Summary
+from qpdsl.runs.usage import kept_counts
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,17 @@ def test_candidates_without_a_score_are_said() -> None:
     assert summary.to_json(timing=False)["unscored"] == 3
     assert any(line.split()[:2] == ["unscored", "3"] for line in summary.lines())
     assert not any("unscored" in line for line in Summary(outcomes[1:2], 1.0, 0).lines())
+
+
+def test_results_that_were_left_before_their_end_are_counted() -> None:
+    fields: dict[str, Any] = {"answer": "3", "score": None, "tokens_in": 1, "tokens_out": 1, "near_ties": 0}
+    outcomes = [Outcome(id="1", seconds=1.0, **fields)]
+    outcomes.append(Outcome(id="2", seconds=1.0, filtered=kept_counts({"unfinished": 1, "rollouts": 3}), **fields))
+    assert [outcome.record(timing=False).get("unfinished") for outcome in outcomes] == [None, True]
+    summary = Summary(outcomes, 1.0, 0)
+    assert summary.to_json(timing=False)["unfinished"] == 1
+    assert any(line.startswith("unfinished") and "row `2`" in line for line in summary.lines())
+    assert CellFigures.of([dict(enumerate(outcomes))]).unfinished == 1
 
 
 def test_a_failed_row_is_wrong_at_every_k_and_one_of_unknown_samples_is_left_out() -> None:

@@ -311,8 +311,9 @@ class ProgramGenerator:
         )
 
     def search(self, depth: int) -> str:
-        method, block = self.chance.choice(["puct", "ab_mcts"]), self.block(self.stages(depth))
-        options = self.options("per_round=2", *(["c=1.5"] if method == "puct" else []))
+        method, block = self.chance.choice(["puct", "ab_mcts", "ab_mcts_m"]), self.block(self.stages(depth))
+        own = {"puct": ["c=1.5", "backup=max"], "ab_mcts": ["prior=beta", "arms=ucb"], "ab_mcts_m": ["arms=thompson"]}
+        options = self.options("per_round=2", "rollout=sampled", *own[method])
         head = f"search {method}{self.option_break()}by {self.number(1)} simulations=9"
         return f"{head}{options}{self.option_break()}{block}"
 

@@ -228,7 +228,10 @@ class SearchGenerator:
         pick = self.chance
         body = [self.again() if pick.random() < 0.3 else self.generate(), *self.stages(depth, 0)]
         options = f"simulations={pick.choice([1, 3, 4])} per_round={pick.choice([1, 2])}"
-        method = pick.choice(["puct", "ab_mcts"])
+        if not body[0].startswith("chat"):
+            options += pick.choice(["", " rollout=greedy", " rollout=sampled", " rollout=off"])
+        method = pick.choice(["puct", "puct", "ab_mcts"])
+        options += pick.choice(["", " backup=max"]) if method == "puct" else ""
         by = self.value()
         self.numbers = [*dict.fromkeys([*self.numbers, "value"])]
         return f"search {method} by {by} {options} {{ {' | '.join(body)} }}"
