@@ -98,7 +98,8 @@ class ScoreStrategy:
 class VoteStrategy:
     """How a `vote` or `keep` runs. `decided`: samples that can no longer change what it chooses are given up.
 
-    `waves`: samples are begun only as many at a time as the vote must at least look at before it can end. `whole`:
+    `waves`: samples are begun only as many at a time as the vote must at least look at before it can end; of a `keep`
+    some are begun first, and the others once it is known what they are held to. `whole`:
     somebody reads the winner's share, so no row that counts is given up.
     """
 

@@ -57,10 +57,11 @@ def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
         if _are_read_again(chain[first:index], chain[index:]) or (plan.support and shares):
             continue
         feeding, vote = chain[first], node
-        assert isinstance(feeding.strategy, GenerateStrategy)
+        assert isinstance(feeding.strategy, GenerateStrategy) and isinstance(vote.strategy, VoteStrategy)
+        ends = VoteStrategy(decided=True, waves=vote.strategy.waves or _in_waves(vote), whole=plan.support)
         changed = {
             first: decide(feeding, replace(feeding.strategy, vote=vote.id), NAME),
-            index: decide(vote, VoteStrategy(decided=True, waves=_in_waves(vote), whole=plan.support), NAME),
+            index: decide(vote, ends, NAME),
         }
         chain = tuple(changed.get(at, same) for at, same in enumerate(chain))
     return with_ops(plan, chain)
@@ -176,10 +177,9 @@ def _words(node: PhysicalOp) -> Iterator[str]:
     match node.strategy:
         case GenerateStrategy(vote=str(vote)):
             yield f"to {vote} one by one"
-        case VoteStrategy(decided=True, waves=True):
-            yield "stops when decided, samples in waves"
-        case VoteStrategy(decided=True):
-            yield "stops when decided" if isinstance(node.op, ops.Vote) else "gives up what it cannot keep"
+        case VoteStrategy(decided=True, waves=waves):
+            does = "stops when decided" if isinstance(node.op, ops.Vote) else "gives up what it cannot keep"
+            yield f"{does}, samples in waves" if waves else does
 
 
 def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
@@ -187,13 +187,14 @@ def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternati
     for feeding, decided in operator_pairs(plan, ruled):
         match decided.strategy, feeding.strategy:
             case GenerateStrategy(vote=str(vote)), GenerateStrategy() as strategy:
-                knob = Knob(stage="vote", operator=vote)
-                ends = VoteStrategy(decided=True, whole=plan.support)
-                early: dict[str, Strategy] = {feeding.id: replace(strategy, vote=vote), vote: ends}
+                last = next(node for node in ruled.ops if node.id == vote)
+                assert isinstance(last.strategy, VoteStrategy)
+                knob = Knob(stage="vote" if isinstance(last.op, ops.Vote) else "keep", operator=vote)
+                early: dict[str, Strategy] = {feeding.id: replace(strategy, vote=vote), vote: last.strategy}
                 late: dict[str, Strategy] = {feeding.id: replace(strategy, vote=None), vote: VoteStrategy()}
-                if _in_waves(decided):
-                    waves = {**early, vote: replace(ends, waves=True)}
-                    yield Alternative(knob, "samples in waves until decided", with_strategies(plan, waves))
+                if _in_waves(last):
+                    yield Alternative(knob, "samples in waves until decided", with_strategies(plan, early))
+                    early = {**early, vote: replace(last.strategy, waves=False)}
                 yield Alternative(knob, "stops when decided", with_strategies(plan, early))
                 yield Alternative(knob, "waits for all samples", with_strategies(plan, late))
 

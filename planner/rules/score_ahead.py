@@ -2,6 +2,9 @@
 
 The least of a solution's step scores, and their product, only fall. So a `keep` or a vote that gives up samples knows
 more of one with each step that is scored. A step is scored once: the score cache has it when the sample has ended.
+
+Samples that are drawn side by side end at about the same time, when little is left to give up. So those of a `keep`
+are begun in two waves.
 """
 
 from __future__ import annotations
@@ -10,9 +13,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan, ScoreStrategy
+from qpdsl.planner.plan.physical import (
+    GenerateStrategy,
+    PhysicalOp,
+    PhysicalPlan,
+    ScoreStrategy,
+    Strategy,
+    VoteStrategy,
+)
 from qpdsl.planner.plan.reads import GENERATED_COLUMNS, made_by, names
-from qpdsl.planner.plan.rule import Alternative, Chain, Knob, Rule, decide, operator_pairs, with_ops, with_strategies
+from qpdsl.planner.plan.rule import Alternative, Chain, Knob, Rule, decide, with_ops, with_strategies
 from qpdsl.planner.rules.decided_vote import falls
 
 NAME = "score_ahead"
@@ -27,6 +37,10 @@ def score_ahead(plan: PhysicalPlan) -> PhysicalPlan:
         vote = next(at for at, node in enumerate(chain) if node.id == feeding.strategy.vote)
         nodes = chain[index : vote + 1]
         changed = {at: _ahead(plan, nodes, chain[at]) for at in range(index + 1, vote)}
+        last = chain[vote]
+        ahead = any(isinstance(node.strategy, ScoreStrategy) and node.strategy.ahead for node in changed.values())
+        if ahead and isinstance(last.op, ops.Keep) and isinstance(last.strategy, VoteStrategy):
+            changed[vote] = decide(last, replace(last.strategy, waves=True), NAME)
         chain = tuple(changed.get(at, node) for at, node in enumerate(chain))
     return with_ops(plan, chain)
 
@@ -49,12 +63,22 @@ def _words(node: PhysicalOp) -> Iterator[str]:
 
 
 def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
-    for node, decided in operator_pairs(plan, ruled):
-        if RULE.stands(decided) and isinstance(node.strategy, ScoreStrategy):
-            knob = Knob("steps", "score", node.id)
-            for words, ahead in (("as they are drawn", True), ("of whole samples", False)):
-                strategy = replace(node.strategy, ahead=ahead)
-                yield Alternative(knob, words, with_strategies(plan, {node.id: strategy}))
+    """The scores before a `keep` and its waves are decided about together."""
+    nodes = {node.id: node for node in plan.ops}
+    for feeding in ruled.ops:
+        if not isinstance(feeding.strategy, GenerateStrategy) or feeding.strategy.vote is None:
+            continue
+        scores = [node for node in ruled.ops if isinstance(node.strategy, ScoreStrategy) and node.strategy.ahead]
+        vote = nodes[feeding.strategy.vote]
+        for words, ahead in (("as they are drawn", True), ("of whole samples", False)) if scores else ():
+            changed: dict[str, Strategy] = {}
+            for node in scores:
+                strategy = nodes[node.id].strategy
+                assert isinstance(strategy, ScoreStrategy)
+                changed[node.id] = replace(strategy, ahead=ahead)
+            if isinstance(vote.op, ops.Keep) and isinstance(vote.strategy, VoteStrategy):
+                changed[vote.id] = replace(vote.strategy, waves=ahead and vote.strategy.decided)
+            yield Alternative(Knob("steps", "score", scores[0].id), words, with_strategies(plan, changed))
 
 
 RULE = Rule(

@@ -11,7 +11,8 @@ A `keep` likewise: a sample is given up once as many rows as are kept are surely
 (`open_samples.py`). Of equal keys the earlier row comes first.
 
 A vote `decided=` counts rows in their order, so that only those before the first open sample tell anything. In waves,
-only as many samples are begun as could decide it if all of them voted for the leader.
+only as many samples are begun as could decide it if all of them voted for the leader. Those of a `keep` are a quarter
+of the samples, and then the others, most of which can soon be given up.
 """
 
 from __future__ import annotations
@@ -101,10 +102,10 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
     out = set(range(feeding.slots))
     sure = instance.number("decided", getattr(vote.op, "decided", None))
     assert isinstance(vote.strategy, VoteStrategy)
-    waves, whole = sure is not None and vote.strategy.waves, vote.strategy.whole
+    whole = vote.strategy.whole
     start = time.monotonic()
     try:
-        feeding.begin(votes_to_decide(0, 0, sure) if waves and sure is not None else feeding.slots)
+        feeding.begin(_first_wave(feeding.slots, kept, sure) if vote.strategy.waves else feeding.slots)
         while out:
             ended = await feeding.ended()
             if instance.watched:
@@ -118,6 +119,8 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
                 break
             if isinstance(vote.op, ops.Keep):
                 feeding.open.place = _last_place(vote.op, known, kept, instance)
+                if feeding.idle:
+                    feeding.begin(feeding.slots)
                 continue
             if sure is None:
                 tally = _tally(vote.op, known, out, instance)
@@ -332,6 +335,11 @@ def _tally(op: ops.Vote, known: dict[int, Row], out: set[int], instance: Instanc
             totals[answer] = totals.get(answer, 0.0) + weight
             first.setdefault(answer, slot)
     return Tally(totals, first, frozenset(out))
+
+
+def _first_wave(slots: int, kept: int, sure: float | None) -> int:
+    """How many samples are begun first: of a `keep` enough to fill it, and a quarter, which the others are held to."""
+    return max(kept, slots // 4) if sure is None else votes_to_decide(0, 0, sure)
 
 
 def votes_to_decide(leader: int, second: int, sure: float) -> int:
