@@ -100,13 +100,15 @@ def _applied(function: str, given: list[Range], args: tuple[ast.Expr, ...]) -> R
 
 
 def _ends(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    """What a function that never falls makes of both ends; without an end where it has no value there."""
+    """What a function that never falls makes of both ends. Below where it has values it has none, and is none."""
     ends = []
-    for value, without in ((low, -math.inf), (high, math.inf)):
+    for value, too_large in ((low, -math.inf), (high, math.inf)):
         try:
             ends.append(function(value))
-        except (ValueError, OverflowError):
-            ends.append(without)
+        except ValueError:
+            ends.append(-math.inf)
+        except OverflowError:
+            ends.append(too_large)
     return ends[0], ends[1]
 
 

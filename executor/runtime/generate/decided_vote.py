@@ -27,7 +27,7 @@ from functools import partial
 from qpdsl.executor.requests.request import Completion, Sample, WatchAround
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row, read_contexts, thought_tokens
-from qpdsl.executor.runtime.generate.open_samples import SAME, OpenSamples, Place
+from qpdsl.executor.runtime.generate.open_samples import SAME, OpenSamples
 from qpdsl.executor.runtime.generate.sampling import Sampling
 from qpdsl.executor.runtime.generate.score_ahead import StepsAhead
 from qpdsl.executor.runtime.generate.thought import submit
@@ -97,7 +97,7 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
     own = replace(instance, usage=accounts[0].usage, operator=nodes[0].id)
     ahead = StepsAhead(nodes, [account.usage for account in accounts], instance)
     feeding = _SampleQueue(nodes, rows, own, ahead)
-    accounts[0].rows_in = len(rows)
+    accounts[0].rows_in, feeding.open.kept = len(rows), kept
     known: dict[int, Row] = {}
     out = set(range(feeding.slots))
     sure = instance.number("decided", getattr(vote.op, "decided", None))
@@ -118,7 +118,9 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
             if not out:
                 break
             if isinstance(vote.op, ops.Keep):
-                feeding.open.place = _last_place(vote.op, known, kept, instance)
+                keys = instance.values(vote.op.by, tuple(known.values()))
+                feeding.open.known = [(*sort_key(key), -slot) for slot, key in zip(known, keys, strict=True)]
+                feeding.open.rank()
                 if feeding.idle:
                     feeding.begin(feeding.slots)
                 continue
@@ -314,13 +316,6 @@ async def _through(
         if instance.watched:
             emit_changes(node.op, before, rows, own)
     return list(zip(slots, rows, strict=True))
-
-
-def _last_place(op: ops.Keep, known: dict[int, Row], kept: int, instance: Instance) -> Place | None:
-    """That of the last row that is kept of those known; None where these are too few."""
-    keys = instance.values(op.by, tuple(known.values()))
-    places = sorted(((*sort_key(key), -slot) for slot, key in zip(known, keys, strict=True)), reverse=True)
-    return places[kept - 1] if 0 < kept <= len(places) else None
 
 
 def _tally(op: ops.Vote, known: dict[int, Row], out: set[int], instance: Instance) -> Tally:

@@ -37,7 +37,7 @@ class OpenSample(WatchAround):
     """An engine `Watch` of one sample, which its `own` watch follows too if it has one.
 
     `slot` is the number of the row that it makes. `steps` is its text up to the end of its last whole step, where
-    somebody scores these. `bounds`: see `Bounds`. It has ended, or was `given_up`.
+    somebody scores these. `bounds`: see `Bounds`. `thought`: its thought has ended, so that it is known how long it is.
     """
 
     own: SampleWatch | None
@@ -50,6 +50,7 @@ class OpenSample(WatchAround):
     pushed: int = 0
     logprob: float = 0.0
     given_up: bool = False
+    thought: bool = False
     _parts: list[str] = field(default_factory=list)
     _rest: str = ""
 
@@ -59,6 +60,9 @@ class OpenSample(WatchAround):
             return True
         if self.text is not None:
             self._follow(self.text.push(token))
+        if not self.thought and isinstance(self.own, ThoughtWatch) and self.own.place == "answer":
+            self.thought = True
+            self.samples.rank()
         self.given_up = self.samples.gives_up(self)
         return self.given_up
 
@@ -72,15 +76,15 @@ class OpenSample(WatchAround):
 
     def ranges(self) -> dict[str, Range]:
         """Those of the columns of the row that it will make, as far as they are known."""
-        row, watch = self.continuation.row, self.own
-        thought = 0
-        if isinstance(watch, ThoughtWatch):
+        row, watch, before = self.continuation.row, self.own, self.continuation.turn.state.tokens
+        thoughts = Range(before, sure=True)
+        if isinstance(watch, ThoughtWatch) and self.thought:
+            thoughts = range_of_value(before + watch.thought_tokens)
+        elif isinstance(watch, ThoughtWatch):
             # Its last tokens may turn out to be a part of the mark that closes it.
-            reach = 0 if watch.place == "answer" else self.samples.reach - 1
-            thought = max(0, watch.thought_tokens - reach)
+            thoughts = Range(before + max(0, watch.thought_tokens - self.samples.reach + 1), sure=True)
         known = {name: range_of_value(value) for name, value in row.columns.items()}
         tokens = Range(row.generated.sampled + self.pushed, sure=True)
-        thoughts = Range(self.continuation.turn.state.tokens + thought, sure=True)
         logprob = Range(high=row.generated.logprob + self.logprob + SAME, sure=True)
         return {**known, "tokens": tokens, "thought_tokens": thoughts, "logprob": logprob}
 
@@ -88,8 +92,9 @@ class OpenSample(WatchAround):
 class OpenSamples(TokenCounter):
     """The open samples of a `generate`, whose last operator `nodes` end in. `limits`: it may give up some of them.
 
-    `place` is where a row must come before to be kept, None while that is not known. `on_step` is told of a sample that
-    has another whole step; `scored`: somebody wants to know.
+    `place` is where a row must come before to be kept, None while that is not known: that of the last of `kept` rows,
+    of those that are `known` and those that are sure to come there. `on_step` is told of a sample that has another whole
+    step; `scored`: somebody wants to know.
     """
 
     def __init__(
@@ -99,10 +104,13 @@ class OpenSamples(TokenCounter):
         self.limits = limits and model.own_tokens
         self.reach = 1 if model.thought_marks is None else model.thought_marks.reach
         self.place: Place | None = None
+        self.known: list[Place] = []
+        self.kept = 0
         self.on_step: Callable[[OpenSample], None] = lambda sample: None
         self._detokenizer, self._scored = model.detokenizer, scored
         self._between = tuple(node.op for node in nodes[1:-1])
         self._ids = {id(node.op): node.id for node in nodes[1:-1]}
+        self._all_come = not any(isinstance(op, ops.Where) for op in self._between)
         self._key = key_of(nodes[-1].op)
         self._arguments = {name: range_of_value(value) for name, value in instance.arguments.items()}
         self._bounded = {name for name, verifier in instance.services.verifiers.items() if verifier.bounded}
@@ -127,8 +135,19 @@ class OpenSamples(TokenCounter):
         watch = sample.watch
         if not isinstance(watch, OpenSample):
             return False
-        watch.text = None
+        watch.text, watch.thought = None, False
         return watch.given_up
+
+    def rank(self) -> None:
+        """Finds the `place` anew."""
+        if not self.limits:
+            return
+        places = list(self.known)
+        for sample in self._open.values() if self._all_come else ():
+            if sample.thought and not sample.given_up and (key := self.key(sample)).sure and key.low == key.high:
+                places.append((True, key.low, -sample.slot))
+        places.sort(reverse=True)
+        self.place = places[self.kept - 1] if 0 < self.kept <= len(places) else None
 
     def gives_up(self, sample: OpenSample) -> bool:
         """Whether so many rows are surely before it that it cannot be kept."""

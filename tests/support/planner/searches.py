@@ -53,7 +53,7 @@ class SearchGenerator:
         """A file with the program `p`."""
         pick = self.chance
         like = " like search_and_learn" if pick.random() < 0.4 else ""
-        make = pick.choice([self.any, self.any, self.quiet, self.quiet, self.closing])
+        make = pick.choice([self.any, self.any, self.quiet, self.quiet, self.closing, self.falling])
         body = "".join(f"  {stage}\n" for stage in ["chat user=problem", *make()])
         called = "".join(text for name, text in _CALLED.items() if f"call {name}(" in body)
         return f"{HEADER}{called}program p(problem: text, n: int = 2) -> text{like} {{\n{body}}}\n"
@@ -91,6 +91,16 @@ class SearchGenerator:
         stages = ["split 2", f"generate llm n=2 temperature=1.0 stop={self.chance.choice(_STOPS)}", score]
         stages += ["generate llm temperature=1.0", "keep 1 by 1 per group", score]
         return [*stages, "extract a = /[0-9]+/", self.chance.choice(["vote a weight=s", 'return "{a} {s}"'])]
+
+    def falling(self) -> list[str]:
+        """Samples that can be given up before they have ended, by a key that falls."""
+        pick = self.chance
+        stop = pick.choice(["", ' stop=" * "'])
+        stages = [f"generate llm temperature=1.0 n={pick.choice(['4', '6', 'n'])}{stop}"]
+        stages += [f"score {pick.choice(['prm reduce=min', 'prm reduce=prod', 'orm reduce=min'])} given problem into s"]
+        stages += pick.sample(["extract a = /[0-9]+/", "where tokens > 2", "let t = s - 0.1 * tokens"], 2)
+        keys = ["s", "2 * s - 0.01 * tokens", "min(s, 0.9)", "-tokens", "exp(logprob) + s", "-thought_tokens", "logprob"]
+        return [*stages, f"keep {pick.choice(['1', '2', 'n'])} by {pick.choice(keys)}", "return text"]
 
     def end(self) -> str:
         pick = self.chance
