@@ -147,7 +147,6 @@ class WatchAround:
     ended the sample for a reason that its own watch knows nothing of.
     """
 
-    __slots__ = ()
     own: Watch | None
     logprob: float
     given_up: bool

@@ -7,9 +7,9 @@ field of a strategy (`GenerateStrategy.decode` is in `decode_plan.py`) or of the
 checks what only a whole plan shows. Both raise `InvalidPlan`, which is a fault of the planner and never of a program.
 
 `reads.py` says which columns and parameters operators read, and which other parts of a row they read and change.
-`evaluate.py` evaluates expressions (for estimates and for the runtime), `ranges.py` bounds them, `options.py` holds the ranges of what stages
-take. `naive.py` makes the greedy program too that a search is measured against. Nothing
-here may know one of the rules, a cost, a model or a tensor.
+`evaluate.py` evaluates expressions (for estimates and for the runtime), `ranges.py` bounds them, `options.py` holds the
+ranges of what stages take. `naive.py` makes the greedy program too that a search is measured against. Nothing here may
+know one of the rules, a cost, a model or a tensor.
 
 | decided | carried out in `executor/runtime` |
 |---|---|

@@ -93,7 +93,8 @@ def _applied(function: str, given: list[Range], args: tuple[ast.Expr, ...]) -> R
         case "round" if len(args) == 1 or isinstance(args[1], ast.Literal):
             digits = args[1].value if len(args) > 1 and isinstance(args[1], ast.Literal) else 0
             assert isinstance(digits, int)
-            return Range(*(end if math.isinf(end) else round(end, digits) for end in given[0][:2]), given[0].sure)
+            low, high = (end if math.isinf(end) else round(end, digits) for end in given[0][:2])
+            return Range(low, high, given[0].sure)
         case _ if function in _MONOTONE:
             return Range(*_ends(_MONOTONE[function], *given[0][:2]))
     return ANY

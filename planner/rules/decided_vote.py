@@ -101,7 +101,7 @@ def _is_bounded(plan: PhysicalPlan, nodes: Chain) -> bool:
     op, between = nodes[-1].op, nodes[1:-1]
     if isinstance(op, ops.Vote):
         weight = Range(1, 1) if op.weight is None else _key_range(plan, nodes, op.weight)
-        return 0 <= weight.low and weight.high < math.inf
+        return weight.low >= 0 and weight.high < math.inf
     assert isinstance(op, ops.Keep)
     early = _key_range(plan, nodes, op.by).high
     if early == math.inf:
@@ -111,7 +111,7 @@ def _is_bounded(plan: PhysicalPlan, nodes: Chain) -> bool:
 
 
 def falls(plan: PhysicalPlan, nodes: Chain, link: PhysicalOp) -> bool:
-    """Whether the last of `nodes` goes by a key or a weight that falls with the scores of a sample's steps by `link`."""
+    """Whether the last of `nodes` goes by a key or a weight that falls with the step scores that `link` makes."""
     last = nodes[-1].op
     if not isinstance(last, ops.Vote | ops.Keep) or not isinstance(link.op, ops.StepScore):
         return False

@@ -2,10 +2,10 @@
 
 Rows go to the vote one by one as their samples end, through the operators between. A sample that has not ended can add
 at most its bound to one answer, 1 or what its weight can still be, and cannot lower any. The vote is decided when no
-answer, known or new, could get more than the leader if all open samples voted for it. On equal totals the value seen first wins, so then the leader's first
-row must come before the other answer's and before all open samples. Where votes are counted, the vote makes the
-leader's first row, so no earlier row may be open either. Where votes are weighted, nobody reads that row: the rule
-ensures it.
+answer, known or new, could get more than the leader if all open samples voted for it. On equal totals the value seen
+first wins, so then the leader's first row must come before the other answer's and before all open samples. Where votes
+are counted, the vote makes the leader's first row, so no earlier row may be open either. Where votes are weighted,
+nobody reads that row: the rule ensures it.
 
 A `keep` likewise: a sample is given up once as many rows as are kept are surely before it, whatever it still comes to
 (`open_samples.py`). Of equal keys the earlier row comes first.
@@ -159,9 +159,7 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
 class _SampleQueue:
     """The samples of a `generate` as they end. A row's place among all that it makes is its slot."""
 
-    def __init__(
-        self, nodes: tuple[PhysicalOp, ...], rows: Candidates, instance: Instance, ahead: StepsAhead
-    ) -> None:
+    def __init__(self, nodes: tuple[PhysicalOp, ...], rows: Candidates, instance: Instance, ahead: StepsAhead) -> None:
         node, last = nodes[0], nodes[-1]
         assert isinstance(node.op, ops.Generate) and isinstance(node.strategy, GenerateStrategy)
         self._sampling = sampling = Sampling.of(node.op, instance, node.strategy)
@@ -370,4 +368,3 @@ def _missing_votes(op: ops.Vote, known: dict[int, Row], sure: float) -> int:
     votes = [count for _, count in Counter(answer for answer in answers if answer is not None).most_common(2)]
     leader, second = (*votes, 0, 0)[:2]
     return votes_to_decide(leader, second, sure)
-

@@ -7,7 +7,7 @@ that are known bound the least of all, and their product. From these ranges come
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from qpdsl.executor.events.events import Path
@@ -93,8 +93,8 @@ class OpenSamples(TokenCounter):
     """The open samples of a `generate`, whose last operator `nodes` end in. `limits`: it may give up some of them.
 
     `place` is where a row must come before to be kept, None while that is not known: that of the last of `kept` rows,
-    of those that are `known` and those that are sure to come there. `on_step` is told of a sample that has another whole
-    step; `scored`: somebody wants to know.
+    of those that are `known` and those that are sure to come there. `on_step` is told of a sample that has another
+    whole step; `scored`: somebody wants to know.
     """
 
     def __init__(
@@ -179,9 +179,7 @@ class OpenSamples(TokenCounter):
         return range_of(self._key, ranges_after(self._between, names, of_score))
 
 
-
 def key_of(op: ops.Operator) -> ast.Expr | None:
     """What a `keep` goes by, and what a vote weighs a row by; None where rows are counted."""
     assert isinstance(op, ops.Vote | ops.Keep)
     return op.by if isinstance(op, ops.Keep) else op.weight
-

@@ -8,7 +8,6 @@ n-grams would have drafted is counted where nothing drafts, since the planner ma
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,16 @@ from qpdsl.executor.events.events import Path, Routed
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
-from qpdsl.executor.requests.request import Finish, GenerateRequest, Mask, Priority, Sample, SampleConstraint, Watch, WatchAround
+from qpdsl.executor.requests.request import (
+    Finish,
+    GenerateRequest,
+    Mask,
+    Priority,
+    Sample,
+    SampleConstraint,
+    Watch,
+    WatchAround,
+)
 from qpdsl.executor.requests.routing import ARMS
 from qpdsl.executor.runtime.generate.continuation import Continuation, GenerateOptions, thought_tokens
 from qpdsl.executor.runtime.generate.thought import ThoughtWatch

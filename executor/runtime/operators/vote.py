@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
-from qpdsl.executor.runtime.instance.candidates import Candidates, Row
+from qpdsl.executor.runtime.instance.candidates import Candidates
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.instance.mathematics import Mathematics, NoMathematics
 from qpdsl.executor.runtime.operators.relational import grouped

@@ -97,9 +97,10 @@ class SearchGenerator:
         pick = self.chance
         stop = pick.choice(["", ' stop=" * "'])
         stages = [f"generate llm temperature=1.0 n={pick.choice(['4', '6', 'n'])}{stop}"]
-        stages += [f"score {pick.choice(['prm reduce=min', 'prm reduce=prod', 'orm reduce=min'])} given problem into s"]
+        scorer = pick.choice(["prm reduce=min", "prm reduce=prod", "orm reduce=min"])
+        stages += [f"score {scorer} given problem into s"]
         stages += pick.sample(["extract a = /[0-9]+/", "where tokens > 2", "let t = s - 0.1 * tokens"], 2)
-        keys = ["s", "2 * s - 0.01 * tokens", "min(s, 0.9)", "-tokens", "exp(logprob) + s", "-thought_tokens", "logprob"]
+        keys = ["s", "2 * s - 0.01 * tokens", "min(s, 0.9)", "-tokens", "exp(logprob) + s", "logprob"]
         return [*stages, f"keep {pick.choice(['1', '2', 'n'])} by {pick.choice(keys)}", "return text"]
 
     def end(self) -> str:
