@@ -21,12 +21,13 @@ from qpdsl.grammar.ast.stage import STAGES, options
 from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
 from qpdsl.grammar.parse.tokens import MAX_FAULTS, Token, next_significant, scan
 from qpdsl.grammar.source import Source, Span
-from qpdsl.grammar.words import CLAUSES, DECLARATIONS
+from qpdsl.grammar.words import CLAUSES, DECLARATIONS, TYPES
 
 # What stands between two braces: stages, the fields of a schema, or the arms of a `branch`; `file` is outside all.
 Inside = Literal["file", "stages", "fields", "arms"]
 # What may stand behind a schema of a union, besides the end of a line: an unknown stage has other words there.
 _BEHIND_SCHEMA = {"|", "{", "}", "?", "draft", "like", *CLAUSES, *options(STAGES["generate"])} - {"by", "per"}
+_NO_SCHEMAS = {*TYPES, "none"}
 _VISIBLE = re.compile(r"[^\n]")
 
 
@@ -326,6 +327,7 @@ class _LayoutBuilder:
         ends = not behind or behind[0].kind == "newline" or behind[0].text in last
         is_schema = ends and name.kind == "word" and name.text not in STAGES
         starts = ("[", ":", "|") if in_type else ("as", "->", "|")
+        is_schema = is_schema and not (in_type and _NO_SCHEMAS & {name.text, self.current[before + 1].text})
         return is_schema and self.current[before].text in starts
 
     def _push(self, opener: _Opener) -> None:

@@ -58,7 +58,8 @@ def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
             continue
         feeding, vote = chain[first], node
         assert isinstance(feeding.strategy, GenerateStrategy) and isinstance(vote.strategy, VoteStrategy)
-        ends = VoteStrategy(decided=True, waves=vote.strategy.waves or _in_waves(vote), whole=plan.support)
+        waves = vote.strategy.waves or _in_waves(vote) or _falls_with_logprob(plan, chain[first : index + 1])
+        ends = VoteStrategy(decided=True, waves=waves, whole=plan.support)
         changed = {
             first: decide(feeding, replace(feeding.strategy, vote=vote.id), NAME),
             index: decide(vote, ends, NAME),
@@ -106,8 +107,16 @@ def _is_bounded(plan: PhysicalPlan, nodes: Chain) -> bool:
     early = _key_range(plan, nodes, op.by).high
     if early == math.inf:
         return False
-    drawn = _key_range(plan, nodes, op.by, drawn=True).high
+    drawn = _key_range(plan, nodes, op.by, drawn=True, unlikely=True).high
     return drawn < early or any(falls(plan, nodes, link) for link in between)
+
+
+def _falls_with_logprob(plan: PhysicalPlan, nodes: Chain) -> bool:
+    """Whether a `keep` goes by the log-probability, which tells little before some samples are whole."""
+    op = nodes[-1].op
+    if not isinstance(op, ops.Keep):
+        return False
+    return _key_range(plan, nodes, op.by, unlikely=True).high < _key_range(plan, nodes, op.by).high
 
 
 def falls(plan: PhysicalPlan, nodes: Chain, link: PhysicalOp) -> bool:
@@ -122,9 +131,17 @@ def falls(plan: PhysicalPlan, nodes: Chain, link: PhysicalOp) -> bool:
 
 
 def _key_range(
-    plan: PhysicalPlan, nodes: Chain, key: ast.Expr, *, drawn: bool = False, low: PhysicalOp | None = None
+    plan: PhysicalPlan,
+    nodes: Chain,
+    key: ast.Expr,
+    *,
+    drawn: bool = False,
+    unlikely: bool = False,
+    low: PhysicalOp | None = None,
 ) -> Range:
-    """The range of a key over what the first of `nodes` samples; once a lot is `drawn`, or where `low` has scored it 0.
+    """The range of a key over what the first of `nodes` samples.
+
+    Once a lot is `drawn`, and that is `unlikely`, or where `low` has scored it 0.
 
     Parameters without a value are taken to be 1, and columns to be 0: what is found tells whether the rule is of use.
     """
@@ -135,7 +152,7 @@ def _key_range(
     tokens = Range(_MANY if drawn else 0, sure=True)
     thinks = isinstance(feeding, ops.Generate) and feeding.only != "answer"
     names |= {"tokens": tokens, "thought_tokens": tokens if thinks else Range(0, sure=True)}
-    names |= {"logprob": Range(high=-_MANY if drawn else 0.0, sure=True)}
+    names |= {"logprob": Range(high=-_MANY if unlikely else 0.0, sure=True)}
 
     def of_score(op: ops.StepScore) -> Range:
         if low is not None and op is low.op:

@@ -40,7 +40,7 @@ def score_ahead(plan: PhysicalPlan) -> PhysicalPlan:
         last = chain[vote]
         ahead = any(isinstance(node.strategy, ScoreStrategy) and node.strategy.ahead for node in changed.values())
         if ahead and isinstance(last.op, ops.Keep) and isinstance(last.strategy, VoteStrategy):
-            changed[vote] = decide(last, replace(last.strategy, waves=True), NAME)
+            changed[vote] = replace(last, strategy=replace(last.strategy, waves=True))
         chain = tuple(changed.get(at, node) for at, node in enumerate(chain))
     return with_ops(plan, chain)
 

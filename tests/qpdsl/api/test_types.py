@@ -145,6 +145,19 @@ def test_a_union_of_classes() -> None:
             return qp.chat(user=f"{call}").generate(llm)
 
 
+def test_a_list_of_a_union_of_classes() -> None:
+    @qp.program
+    def several(q: str) -> list[Call | Person]:
+        rows = qp.chat(user=q)
+        return rows.generate(llm, as_=list[Call | Person], temperature=9, max_tokens=60, into="acts")
+
+    assert "-> [Call | Person] {" in str(several) and "as [Call | Person] into acts" in str(several)
+    assert str(qp.parse(str(several))) == str(several)
+    read = annotations.reader(list[Call | Person])
+    assert read is not None
+    assert [type(one) for one in read([{"kind": "Call", "tool": "a"}])] == [Call]
+
+
 def test_a_parameter_that_lists_models() -> None:
     @qp.program
     def each_of(q: str, judges: list[qp.Model]) -> str:
