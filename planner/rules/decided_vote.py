@@ -103,7 +103,11 @@ def _is_bounded(plan: PhysicalPlan, nodes: Chain) -> bool:
     if isinstance(op, ops.Vote):
         weight = Range(1, 1) if op.weight is None else _key_range(plan, nodes, op.weight)
         return weight.low >= 0 and weight.high < math.inf
-    assert isinstance(op, ops.Keep)
+    feeding = nodes[0].op
+    assert isinstance(op, ops.Keep) and isinstance(feeding, ops.Generate)
+    if plan.remote_model(feeding.model.name) is not None:
+        # Its tokens are not those that are known here.
+        return False
     early = _key_range(plan, nodes, op.by).high
     if early == math.inf:
         return False

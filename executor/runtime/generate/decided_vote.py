@@ -46,6 +46,8 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, VoteStrategy
 
 Run = Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]
+# Fewer samples of a `keep` are begun all at once.
+_LEAST_IN_WAVES = 8
 # The most samples that are begun at once in waves.
 _MAX_WAVE = 1024
 
@@ -332,7 +334,9 @@ def _tally(op: ops.Vote, known: dict[int, Row], out: set[int], instance: Instanc
 
 def _first_wave(slots: int, kept: int, sure: float | None) -> int:
     """How many samples are begun first: of a `keep` enough to fill it, and a quarter, which the others are held to."""
-    return max(kept, slots // 4) if sure is None else votes_to_decide(0, 0, sure)
+    if sure is not None:
+        return votes_to_decide(0, 0, sure)
+    return max(kept, slots // 4) if slots >= _LEAST_IN_WAVES else slots
 
 
 def votes_to_decide(leader: int, second: int, sure: float) -> int:
