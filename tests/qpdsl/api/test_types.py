@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 import qpdsl as qp
+from qpdsl.api.compose.annotations import reader
 from tests.support.api.shipped import greedy, llm, prm
 
 slm = qp.model("zoo/counting-mini")
@@ -153,7 +154,7 @@ def test_a_list_of_a_union_of_classes() -> None:
 
     assert "-> [Call | Person] {" in str(several) and "as [Call | Person] into acts" in str(several)
     assert str(qp.parse(str(several))) == str(several)
-    read = annotations.reader(list[Call | Person])
+    read = reader(list[Call | Person])
     assert read is not None
     assert [type(one) for one in read([{"kind": "Call", "tool": "a"}])] == [Call]
 
