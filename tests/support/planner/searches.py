@@ -44,7 +44,7 @@ class SearchGenerator:
     """
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.seed, self.chance = seed, random.Random(seed)
         self.numbers: list[str] = []
         self.texts: list[str] = []
         self.generated = False
@@ -53,7 +53,8 @@ class SearchGenerator:
         """A file with the program `p`."""
         pick = self.chance
         like = " like search_and_learn" if pick.random() < 0.4 else ""
-        make = pick.choice([self.any, self.any, self.quiet, self.quiet, self.closing, self.falling])
+        make = pick.choice([self.any, self.any, self.quiet, self.quiet, self.closing])
+        make = self.falling if self.seed % 7 == 3 else make
         body = "".join(f"  {stage}\n" for stage in ["chat user=problem", *make()])
         called = "".join(text for name, text in _CALLED.items() if f"call {name}(" in body)
         return f"{HEADER}{called}program p(problem: text, n: int = 2) -> text{like} {{\n{body}}}\n"
