@@ -27,7 +27,7 @@ from qpdsl.executor.engine.step_report import StepSeconds
 from qpdsl.executor.requests.drawing import FORCED, DrawFigures
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.latencies import Waits
-from qpdsl.executor.requests.request import Finish, GenerateRequest, Values
+from qpdsl.executor.requests.request import Finish, GenerateRequest, Values, WatchAround
 from qpdsl.executor.requests.ticket import Ticket
 
 # After so many steps of others a model goes before one whose batch would be full.
@@ -475,6 +475,8 @@ def _finish(sequence: Sequence, token: int, max_positions: int) -> Finish | None
     if token in request.eos:
         return "eos"
     matched = sequence.mask is not None and sequence.mask.push(token)
+    if isinstance(sequence.watch, WatchAround):
+        sequence.watch.logprob = sequence.logprob
     stopped = sequence.watch is not None and sequence.watch.push(token)
     if matched or stopped:
         return "match" if matched else "stop"

@@ -145,6 +145,23 @@ class Watch(Protocol):
         """Takes the next sampled token (eos excepted); True ends the sample."""
 
 
+class WatchAround:
+    """A `Watch` around another one, its `own`, which may be none.
+
+    It is told the log-probability of its sample so far before each token, and has `pushed` so many. `given_up`: it has
+    ended the sample for a reason that its own watch knows nothing of.
+    """
+
+    own: Watch | None
+    logprob: float
+    given_up: bool
+    pushed: int
+
+    def push(self, token: int) -> bool:
+        """See `Watch`."""
+        raise NotImplementedError
+
+
 class Mask(Protocol):
     """Follows one sample and says which tokens may come next, as a grammar does. It depends on the tokens alone."""
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -25,6 +26,8 @@ from qpdsl.executor.text.chat_template import ContextError
 SCORE_DIGITS = 5
 STEP_SEPARATOR = "\n\n"
 _MAX_KEPT = 20_000
+# A step that follows others: it keeps them from ending the text, at the end of which white space may be cut off.
+_NEXT = "-"
 _MOST = 200_000
 
 
@@ -112,6 +115,35 @@ class Verifier(ABC):
         if len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)
         return reads
+
+    def reads_ahead(self, problem: str, steps: str, *, system: str = "") -> StepReads | None:
+        """Where to read the scores of the whole `steps` of a text that goes on; None where it scores texts as a whole.
+
+        What it gives for a longer text begins with this, if its `steps_stay`. Raises as `reads` does.
+        """
+        reads = self.lay_out(Solution(problem, f"{steps}{STEP_SEPARATOR}{_NEXT}", system=system))
+        positions = () if reads is None else reads.positions[:-1]
+        return None if reads is None or not positions else self._first(reads, len(positions))
+
+    @cached_property
+    def steps_stay(self) -> bool:
+        """Whether what it reads of a step is the same whatever follows, as far as a short solution shows."""
+        steps = ["1 + 1 = 2.", "2 - 1 = 1.", "The answer is 1."]
+        try:
+            laid = [self.lay_out(Solution("1 + 1 - 1", STEP_SEPARATOR.join(steps[:count]))) for count in (1, 2, 3)]
+        except ContextError:
+            return False
+        whole = laid[-1]
+        return whole is not None and all(
+            part is not None and len(part.positions) >= count and part == self._first(whole, len(part.positions))
+            for count, part in enumerate(laid, 1)
+        )
+
+    @staticmethod
+    def _first(reads: StepReads, count: int) -> StepReads:
+        """The first positions of those, with the tokens up to the last of them."""
+        positions = reads.positions[:count]
+        return StepReads(reads.tokens[: positions[-1] + 1], positions, reads.ids)
 
     @property
     def bounded(self) -> bool:

@@ -21,12 +21,13 @@ from qpdsl.grammar.ast.stage import STAGES, options
 from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
 from qpdsl.grammar.parse.tokens import MAX_FAULTS, Token, next_significant, scan
 from qpdsl.grammar.source import Source, Span
-from qpdsl.grammar.words import CLAUSES, DECLARATIONS
+from qpdsl.grammar.words import CLAUSES, DECLARATIONS, TYPES
 
 # What stands between two braces: stages, the fields of a schema, or the arms of a `branch`; `file` is outside all.
 Inside = Literal["file", "stages", "fields", "arms"]
 # What may stand behind a schema of a union, besides the end of a line: an unknown stage has other words there.
 _BEHIND_SCHEMA = {"|", "{", "}", "?", "draft", "like", *CLAUSES, *options(STAGES["generate"])} - {"by", "per"}
+_NO_SCHEMAS = {*TYPES, "none"}
 _VISIBLE = re.compile(r"[^\n]")
 
 
@@ -306,20 +307,28 @@ class _LayoutBuilder:
         return self.inside == "stages" and (before in BEFORE_RECORD or before in ("as", "return"))
 
     def _in_union(self, index: int) -> bool:
-        """Whether a `|` parts two schemas and no stages: behind `as NAME` or `-> NAME`, before a name."""
+        """Whether a `|` parts two schemas and no stages: behind `as NAME` or `-> NAME`, before a name.
+
+        So it does behind the first schema of a list, or of a field.
+        """
+        listed = self._in_brackets() and self.stack[-1].token.text == "["
+        in_type = listed or (self.inside == "fields" and not self._in_brackets())
         before = len(self.current) - 2
         while before > 0 and self.current[before].text == ".":
             before -= 2
         after = self.significant[index + 1]
-        if before < 0 or self._in_brackets() or after == len(self.tokens):
+        if before < 0 or (self._in_brackets() and not listed) or after == len(self.tokens):
             return False
         name, *behind = self.tokens[after : after + 2]
         while behind and behind[0].text == ".":
             after += 2
             behind = self.tokens[after + 1 : after + 2]
-        ends = not behind or behind[0].kind == "newline" or behind[0].text in _BEHIND_SCHEMA
+        last = {"]", "|"} if listed else {",", *_BEHIND_SCHEMA} if in_type else _BEHIND_SCHEMA
+        ends = not behind or behind[0].kind == "newline" or behind[0].text in last
         is_schema = ends and name.kind == "word" and name.text not in STAGES
-        return is_schema and self.current[before].text in ("as", "->", "|")
+        starts = ("[", ":", "|") if in_type else ("as", "->", "|")
+        is_schema = is_schema and not (in_type and _NO_SCHEMAS & {name.text, self.current[before + 1].text})
+        return is_schema and self.current[before].text in starts
 
     def _push(self, opener: _Opener) -> None:
         self.stack.append(opener)

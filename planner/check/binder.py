@@ -109,7 +109,8 @@ class Binder:
     blocks and calls, which hold stages, can use it. `models` maps the names in the plan to model ids. `stages` are the
     numbers of the next stages, `ordinals` those of the next `generate`s, `draws` those of what is left to chance next,
     `rounds` how many `repeat`s are around the current one. `spent_reported` are the stages that finish rows which a
-    later one would continue, as far as that was reported. `model_values` says what the parameters of the current
+    later one would continue, as far as that was reported. `continued` has the stages that a `call` without `into` has
+    put in its place, by its identity. `model_values` says what the parameters of the current
     program that are models stand for, `values` what those of a called program do.
     """
 
@@ -128,6 +129,7 @@ class Binder:
     ordinals: Iterator[int] = field(default_factory=count)
     draws: Iterator[int] = field(default_factory=count)
     rounds: int = 0
+    continued: dict[int, tuple[ast.Call, tuple[ast.Stage, ...]]] = field(default_factory=dict)
     spent_reported: list[ast.Stage] = field(default_factory=list)
 
     @property
@@ -386,8 +388,13 @@ def bind_default_models(binder: Binder, params: Mapping[str, ast.Param]) -> None
 
 
 def return_value(binder: Binder, stages: tuple[ast.Stage, ...], whole: Span) -> ReturnValue:
-    """What checked stages return: the value of `return`, else the voted column, else `text`."""
+    """What checked stages return: the value of `return`, else the voted column, else `text`.
+
+    Where they end in a `call` that goes on with another program's stages, what these return.
+    """
     last = next((stage for stage in stages if isinstance(stage, ast.Return)), stages[-1] if stages else None)
+    if isinstance(last, ast.Call) and id(last) in binder.continued:
+        return replace(return_value(binder, binder.continued[id(last)][1], whole), span=last.span)
     if isinstance(last, ast.Return):
         if not binder.scope.columns:
             binder.needs_context(last)

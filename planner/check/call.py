@@ -58,6 +58,7 @@ def add_call(binder: Binder, plan: list[LogicalOp], call: ast.Call) -> None:
         with _entered(binder, call, callee, models, values):
             _add_stages(binder, plan, call, stages)
         _warn_replaced(binder, call, before)
+        binder.continued[id(call)] = call, stages
         return
     number = next(binder.stages)
     with _entered(binder, call, callee, models, values), _own_rows(binder):

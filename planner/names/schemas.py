@@ -248,10 +248,22 @@ class _InlineCompiler:
             case ast.RecordType():
                 return self._record(type_)
             case ast.UnionType(members=members):
-                return {"anyOf": [self._member(at, member, members[:at]) for at, member in enumerate(members)]}
+                return {"anyOf": [self._member(type_, at) for at in range(len(members))]}
 
-    def _member(self, at: int, ref: ast.TypeRef, before: tuple[ast.TypeRef, ...]) -> Document:
+    def _member(self, union: ast.UnionType, at: int) -> Document:
         """One schema of a union: its records with a field `kind` before the others."""
+        ref, before = union.members[at], union.members[:at]
+        if union is self.type:
+            return self._record_of_kind(ref, before, f"#/anyOf/{at}")
+        name, place = ref.name, f"{ref.name}:kind"
+        if self.schemas.is_open(name) if name in self.schemas else False:
+            return self._reference(ref)
+        if place not in self.definitions or ref in before:
+            self.definitions[place] = self._record_of_kind(ref, before, f"#/$defs/{place}")
+        return {"$ref": f"#/$defs/{place}"}
+
+    def _record_of_kind(self, ref: ast.TypeRef, before: tuple[ast.TypeRef, ...], path: str) -> Document:
+        """The schema's record, at this path of the document, with its name in a field `kind`."""
         name = ref.name
         schema = self.schemas.get(name) if name in self.schemas else None
         if name not in self.schemas and (self.schemas.complete or is_alias(name)):
@@ -259,7 +271,8 @@ class _InlineCompiler:
         if schema is None:
             self.sound = False
             return {}
-        document = nested(schema.document, f"#/anyOf/{at}")
+        self.size += len(schema.source)
+        document = nested(schema.document, path)
         fields = document.get("properties", {})
         if any(ref == other for other in before):
             self._fault("QP208", f"`{name}` stands twice in this union", ref.span, "again")

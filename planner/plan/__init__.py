@@ -7,9 +7,9 @@ field of a strategy (`GenerateStrategy.decode` is in `decode_plan.py`) or of the
 checks what only a whole plan shows. Both raise `InvalidPlan`, which is a fault of the planner and never of a program.
 
 `reads.py` says which columns and parameters operators read, and which other parts of a row they read and change.
-`evaluate.py` evaluates expressions (for estimates and for the runtime), `options.py` holds the ranges of what stages
-take. `naive.py` makes the greedy program too that a search is measured against. Nothing
-here may know one of the rules, a cost, a model or a tensor.
+`evaluate.py` evaluates expressions (for estimates and for the runtime), `ranges.py` bounds them, `options.py` holds the
+ranges of what stages take. `naive.py` makes the greedy program too that a search is measured against. Nothing here may
+know one of the rules, a cost, a model or a tensor.
 
 | decided | carried out in `executor/runtime` |
 |---|---|
@@ -20,6 +20,7 @@ here may know one of the rules, a cost, a model or a tensor.
 | `GenerateStrategy.lead` | `generate/sampling.py`: the request says so, and the engine of a server holds to it |
 | `GenerateStrategy.beyond`, `continues` | `generate/calls_ahead.py`: samples that are taken from an earlier call |
 | `GenerateStrategy.vote`, `VoteStrategy` | `generate/decided_vote.py`: rows go to the vote as their samples end |
+| `ScoreStrategy.ahead` | `generate/score_ahead.py`: steps are scored while a sample is drawn |
 | `ScoreStrategy` | `scoring/score.py`, with the session's score store; `scoring/judge.py` |
 | `BranchStrategy.same_as` | `run.py` |
 | `in_flight`, `floor` | `qpdsl/runs`: another problem starts while the engine has fewer sequences than the floor |

@@ -84,19 +84,22 @@ class ScoreStrategy:
 
     `share`: only what is new in a text is computed, on the prefix that is cached; else the whole text, every time.
     `cache`: the score of every step is kept by its content, and equal content is scored once. `same_as`: the operator
-    (an id) whose scores of the same rows these are, read anew under another reduction.
+    (an id) whose scores of the same rows these are, read anew under another reduction. `ahead`: the steps of a sample
+    are scored while it is drawn, by which a vote or `keep` that it feeds can give it up.
     """
 
     share: bool = False
     cache: bool = False
     same_as: str | None = None
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class VoteStrategy:
     """How a `vote` or `keep` runs. `decided`: samples that can no longer change what it chooses are given up.
 
-    `waves`: samples are begun only as many at a time as the vote must at least look at before it can end. `whole`:
+    `waves`: samples are begun only as many at a time as the vote must at least look at before it can end; of a `keep`
+    some are begun first, and the others once it is known what they are held to. `whole`:
     somebody reads the winner's share, so no row that counts is given up.
     """
 

@@ -1,21 +1,21 @@
-"""Gives up samples that can no longer change a vote, and begins none that a vote `decided=` may not look at.
+"""Gives up samples that can no longer change a vote or be kept, and begins none that a vote `decided=` may not look at.
 
-The `generate` that feeds the vote is run sample by sample, through the operators between, which must look at one row at
-a time. Votes are counted, or weighted by a verifier's score in [0, 1]. The runtime knows the verifiers whose scores are
-not in that range, and never decides such a vote early. Answers are compared as texts or as numbers: whether two are
+The `generate` that feeds the vote or `keep` is run sample by sample, through the operators between, which must look at
+one row at a time. What a sample that goes on can still come to is a range (`planner/plan/ranges.py`): it only gets more
+tokens and a lower log-probability, and a verifier's score is in [0, 1]. The runtime knows the verifiers whose scores
+are not in that range, and never decides early by these. Answers are compared as texts or as numbers: whether two are
 equal as mathematics can depend on the order in which they come. Where somebody reads how sure the program is of its
-answer, every row that counts must be known, so that only a vote `decided=` ends early.
-
-A `keep m by -tokens` is such a choice too: a sample with more tokens than m that have ended cannot be kept.
+answer, every row that counts must be known, so that only a vote `decided=` ends early; of a `keep` that is the key of
+the row that it keeps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import made_column
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import (
     GenerateStrategy,
@@ -25,6 +25,7 @@ from qpdsl.planner.plan.physical import (
     Strategy,
     VoteStrategy,
 )
+from qpdsl.planner.plan.ranges import ANY, FALLING, IN_UNIT, Range, range_of, range_of_value, ranges_after
 from qpdsl.planner.plan.reads import column_expressions, reads, reads_all_rows, reported
 from qpdsl.planner.plan.rule import (
     Alternative,
@@ -40,8 +41,8 @@ from qpdsl.planner.plan.rule import (
 )
 
 NAME = "decided_vote"
-# Of scores in [0, 1] these are in [0, 1] too; a sum is not.
-_BOUNDED = ("last", "min", "mean", "prod")
+# So many tokens show whether a key falls with them.
+_MANY = 1_000_000
 _ROW_BY_ROW = (ops.Extract, ops.StepScore, ops.LogProb, ops.DrawScore, ops.Let, ops.Where)
 
 
@@ -50,15 +51,18 @@ def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
     chain = plan.ops
     for index, node in enumerate(chain):
         first = _feeding(chain, index)
-        if first is None or not _is_bounded(node, chain[first:index]) or not _reads_allow(plan, index):
+        if first is None or not _is_bounded(plan, chain[first : index + 1]) or not _reads_allow(plan, index):
             continue
-        if _are_read_again(chain[first:index], chain[index:]) or (plan.support and not _in_waves(node)):
+        shares = isinstance(node.op, ops.Vote) and not _in_waves(node)
+        if _are_read_again(chain[first:index], chain[index:]) or (plan.support and shares):
             continue
         feeding, vote = chain[first], node
-        assert isinstance(feeding.strategy, GenerateStrategy)
+        assert isinstance(feeding.strategy, GenerateStrategy) and isinstance(vote.strategy, VoteStrategy)
+        waves = vote.strategy.waves or _in_waves(vote) or _falls_with_logprob(plan, chain[first : index + 1])
+        ends = VoteStrategy(decided=True, waves=waves, whole=plan.support)
         changed = {
             first: decide(feeding, replace(feeding.strategy, vote=vote.id), NAME),
-            index: decide(vote, VoteStrategy(decided=True, waves=_in_waves(vote), whole=plan.support), NAME),
+            index: decide(vote, ends, NAME),
         }
         chain = tuple(changed.get(at, same) for at, same in enumerate(chain))
     return with_ops(plan, chain)
@@ -67,7 +71,7 @@ def decided_vote(plan: PhysicalPlan) -> PhysicalPlan:
 def _feeding(chain: Chain, index: int) -> int | None:
     """The place of the `generate` that feeds the vote at `index`, with none but operators on single rows between."""
     vote = chain[index].op
-    if not (_keeps_shortest(vote) or (isinstance(vote, ops.Vote) and vote.equal != "math" and vote.per is None)):
+    if not (_keeps_best(vote) or (isinstance(vote, ops.Vote) and vote.equal != "math" and vote.per is None)):
         return None
     for at in range(index - 1, -1, -1):
         op = chain[at].op
@@ -82,29 +86,84 @@ def _feeding(chain: Chain, index: int) -> int | None:
     return None
 
 
-def _keeps_shortest(op: ops.Operator) -> bool:
+def _keeps_best(op: ops.Operator) -> bool:
     match op:
-        case ops.Keep(by=ast.Unary(op="-", operand=ast.Name(id="tokens")), per=None, like=None, count=count):
-            return not reads_all_rows(count)
+        case ops.Keep(by=by, per=None, like=None, count=count):
+            return not reads_all_rows(count) and not reads_all_rows(by)
     return False
 
 
-def _is_bounded(node: PhysicalOp, between: Chain) -> bool:
-    """Whether one row adds between 0 and 1 to its answer, a verifier's scores granted to be in [0, 1].
+def _is_bounded(plan: PhysicalPlan, nodes: Chain) -> bool:
+    """Whether what a sample can come to is known before it has ended.
 
-    Of a `keep`: whether `tokens` are those of the samples.
+    Of a vote: whether one row adds something between 0 and a number to its answer. Of a `keep`: whether a sample's key
+    falls while it goes on, by more tokens or by the scores of its steps.
     """
-    if isinstance(node.op, ops.Keep):
-        return all(made_column(link.op) != "tokens" for link in between)
-    assert isinstance(node.op, ops.Vote)
-    weight = node.op.weight
-    if weight is None:
-        return True
-    if not isinstance(weight, ast.Name):
+    op, between = nodes[-1].op, nodes[1:-1]
+    if isinstance(op, ops.Vote):
+        weight = Range(1, 1) if op.weight is None else _key_range(plan, nodes, op.weight)
+        return weight.low >= 0 and weight.high < math.inf
+    feeding = nodes[0].op
+    assert isinstance(op, ops.Keep) and isinstance(feeding, ops.Generate)
+    if plan.remote_model(feeding.model.name) is not None:
+        # Its tokens are not those that are known here.
         return False
-    makers = [link.op for link in between if made_column(link.op) == weight.id]
-    extracted = any(isinstance(maker, ops.Extract) for maker in makers)
-    return bool(makers) and not extracted and isinstance(makers[-1], ops.StepScore) and makers[-1].reduce in _BOUNDED
+    early = _key_range(plan, nodes, op.by).high
+    if early == math.inf:
+        return False
+    drawn = _key_range(plan, nodes, op.by, drawn=True, unlikely=True).high
+    return drawn < early or any(falls(plan, nodes, link) for link in between)
+
+
+def _falls_with_logprob(plan: PhysicalPlan, nodes: Chain) -> bool:
+    """Whether a `keep` goes by the log-probability, which tells little before some samples are whole."""
+    op = nodes[-1].op
+    if not isinstance(op, ops.Keep):
+        return False
+    return _key_range(plan, nodes, op.by, unlikely=True).high < _key_range(plan, nodes, op.by).high
+
+
+def falls(plan: PhysicalPlan, nodes: Chain, link: PhysicalOp) -> bool:
+    """Whether the last of `nodes` goes by a key or a weight that falls with the step scores that `link` makes."""
+    last = nodes[-1].op
+    if not isinstance(last, ops.Vote | ops.Keep) or not isinstance(link.op, ops.StepScore):
+        return False
+    key = last.by if isinstance(last, ops.Keep) else last.weight
+    if key is None or link.op.reduce not in FALLING or link.op.of is not None or link.op.raw:
+        return False
+    return _key_range(plan, nodes, key, low=link).high < _key_range(plan, nodes, key).high
+
+
+def _key_range(
+    plan: PhysicalPlan,
+    nodes: Chain,
+    key: ast.Expr,
+    *,
+    drawn: bool = False,
+    unlikely: bool = False,
+    low: PhysicalOp | None = None,
+) -> Range:
+    """The range of a key over what the first of `nodes` samples.
+
+    Once a lot is `drawn`, and that is `unlikely`, or where `low` has scored it 0.
+
+    Parameters without a value are taken to be 1, and columns to be 0: what is found tells whether the rule is of use.
+    """
+    feeding = nodes[0].op
+    values = plan.values()
+    names = {param.name: range_of_value(values.get(param.name, 1)) for param in plan.params}
+    names |= {name: range_of_value(0) for name, type_ in nodes[0].columns.items() if type_ in ("int", "float")}
+    tokens = Range(_MANY if drawn else 0, sure=True)
+    thinks = isinstance(feeding, ops.Generate) and feeding.only != "answer"
+    names |= {"tokens": tokens, "thought_tokens": tokens if thinks else Range(0, sure=True)}
+    names |= {"logprob": Range(high=-_MANY if unlikely else 0.0, sure=True)}
+
+    def of_score(op: ops.StepScore) -> Range:
+        if low is not None and op is low.op:
+            return Range(0, 0)
+        return Range(0, 1) if op.reduce in IN_UNIT else ANY
+
+    return range_of(key, ranges_after((node.op for node in nodes[1:-1]), names, of_score))
 
 
 def _are_read_again(between: Chain, rest: Chain) -> bool:
@@ -139,10 +198,9 @@ def _words(node: PhysicalOp) -> Iterator[str]:
     match node.strategy:
         case GenerateStrategy(vote=str(vote)):
             yield f"to {vote} one by one"
-        case VoteStrategy(decided=True, waves=True):
-            yield "stops when decided, samples in waves"
-        case VoteStrategy(decided=True):
-            yield "stops when decided" if isinstance(node.op, ops.Vote) else "gives up what is longer"
+        case VoteStrategy(decided=True, waves=waves):
+            does = "stops when decided" if isinstance(node.op, ops.Vote) else "gives up what it cannot keep"
+            yield f"{does}, samples in waves" if waves else does
 
 
 def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternative]:
@@ -150,13 +208,14 @@ def _alternatives(plan: PhysicalPlan, ruled: PhysicalPlan) -> Iterator[Alternati
     for feeding, decided in operator_pairs(plan, ruled):
         match decided.strategy, feeding.strategy:
             case GenerateStrategy(vote=str(vote)), GenerateStrategy() as strategy:
-                knob = Knob(stage="vote", operator=vote)
-                ends = VoteStrategy(decided=True, whole=plan.support)
-                early: dict[str, Strategy] = {feeding.id: replace(strategy, vote=vote), vote: ends}
+                last = next(node for node in ruled.ops if node.id == vote)
+                assert isinstance(last.strategy, VoteStrategy)
+                knob = Knob(stage="vote" if isinstance(last.op, ops.Vote) else "keep", operator=vote)
+                early: dict[str, Strategy] = {feeding.id: replace(strategy, vote=vote), vote: last.strategy}
                 late: dict[str, Strategy] = {feeding.id: replace(strategy, vote=None), vote: VoteStrategy()}
-                if _in_waves(decided):
-                    waves = {**early, vote: replace(ends, waves=True)}
-                    yield Alternative(knob, "samples in waves until decided", with_strategies(plan, waves))
+                if _in_waves(last):
+                    yield Alternative(knob, "samples in waves until decided", with_strategies(plan, early))
+                    early = {**early, vote: replace(last.strategy, waves=False)}
                 yield Alternative(knob, "stops when decided", with_strategies(plan, early))
                 yield Alternative(knob, "waits for all samples", with_strategies(plan, late))
 
@@ -167,7 +226,7 @@ def _drawing(strategy: GenerateStrategy, drawing: Drawing, given_up: float) -> D
 
 RULE = Rule(
     NAME,
-    "cancel samples that can no longer change a vote, or be among the shortest",
+    "cancel samples that can no longer change a vote, or be among those that are kept",
     "exact",
     "after unread columns are dropped and samples are as short as possible",
     decided_vote,

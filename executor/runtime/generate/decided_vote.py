@@ -1,33 +1,35 @@
 """A vote that ends the sampling that feeds it: samples that can no longer change the winner are given up.
 
 Rows go to the vote one by one as their samples end, through the operators between. A sample that has not ended can add
-at most its bound to one answer, and cannot lower any. The vote is decided when no answer, known or new, could get more
-than the leader if all open samples voted for it. On equal totals the value seen first wins, so then the leader's first
-row must come before the other answer's and before all open samples. Where votes are counted, the vote makes the
-leader's first row, so no earlier row may be open either. Where votes are weighted, nobody reads that row: the rule
-ensures it.
+at most its bound to one answer, 1 or what its weight can still be, and cannot lower any. The vote is decided when no
+answer, known or new, could get more than the leader if all open samples voted for it. On equal totals the value seen
+first wins, so then the leader's first row must come before the other answer's and before all open samples. Where votes
+are counted, the vote makes the leader's first row, so no earlier row may be open either. Where votes are weighted,
+nobody reads that row: the rule ensures it.
 
-A `keep` of the rows with the fewest tokens likewise: a sample that has more of them than as many rows as are kept is
-given up. Ties go to the earlier row, so one that has as many goes on.
+A `keep` likewise: a sample is given up once as many rows as are kept are surely before it, whatever it still comes to
+(`open_samples.py`). Of equal keys the earlier row comes first.
 
 A vote `decided=` counts rows in their order, so that only those before the first open sample tell anything. In waves,
-only as many samples are begun as could decide it if all of them voted for the leader.
+only as many samples are begun as could decide it if all of them voted for the leader. Those of a `keep` are a quarter
+of the samples, and then the others, most of which can soon be given up.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from qpdsl.executor.requests.request import Completion, Sample
+from qpdsl.executor.requests.request import Completion, Sample, WatchAround
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row, read_contexts, thought_tokens
-from qpdsl.executor.runtime.generate.sampling import Sampling, TokenCounter
+from qpdsl.executor.runtime.generate.open_samples import SAME, OpenSamples
+from qpdsl.executor.runtime.generate.sampling import Sampling
+from qpdsl.executor.runtime.generate.score_ahead import StepsAhead
 from qpdsl.executor.runtime.generate.thought import submit
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, Usage
@@ -39,13 +41,13 @@ from qpdsl.executor.runtime.instance.operator_events import (
     emit_started,
 )
 from qpdsl.executor.runtime.operators.relational import sort_key, why_none
-from qpdsl.executor.runtime.operators.vote import answers_of, decided_after, stays_ahead, weight_of
+from qpdsl.executor.runtime.operators.vote import answers_of, decided_after, stays_ahead
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, VoteStrategy
 
 Run = Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]
-# Totals are compared in five digits; what is nearer than this is left to the whole vote.
-_SAME = 1e-4
+# Fewer samples of a `keep` are begun all at once.
+_LEAST_IN_WAVES = 8
 # The most samples that are begun at once in waves.
 _MAX_WAVE = 1024
 
@@ -68,16 +70,15 @@ class Tally:
     first: dict[Hashable, int]
     out: frozenset[int]
 
-    def is_decided(self, bound: float, *, weighted: bool) -> bool:
-        """Whether nothing that is out can change the vote, where each row can add up to `bound`."""
+    def is_decided(self, more: float, *, weighted: bool) -> bool:
+        """Whether nothing that is out can change the vote, where all that is can add up to `more` to one answer."""
         if not self.totals:
             return not self.out
         leader = max(self.totals, key=lambda answer: (self.totals[answer], -self.first[answer]))
         total, first = self.totals[leader], self.first[leader]
-        more = len(self.out) * bound
         others = [(value, self.first[answer]) for answer, value in self.totals.items() if answer != leader]
         if weighted:
-            return total > max([value for value, _ in others], default=0.0) + more + _SAME
+            return total > max([value for value, _ in others], default=0.0) + more + SAME
         if self.out and min(self.out) < first:
             return False
         return more <= total and all(
@@ -96,16 +97,17 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
     assert isinstance(nodes[0].op, ops.Generate)
     await read_contexts(nodes[0].op, rows, instance)
     own = replace(instance, usage=accounts[0].usage, operator=nodes[0].id)
-    feeding = _SampleQueue(nodes[0], rows, own, limits=isinstance(vote.op, ops.Keep))
-    accounts[0].rows_in = len(rows)
+    ahead = StepsAhead(nodes, [account.usage for account in accounts], instance)
+    feeding = _SampleQueue(nodes, rows, own, ahead)
+    accounts[0].rows_in, feeding.open.kept = len(rows), kept
     known: dict[int, Row] = {}
     out = set(range(feeding.slots))
-    bound, sure = _bound(nodes, instance), instance.number("decided", getattr(vote.op, "decided", None))
+    sure = instance.number("decided", getattr(vote.op, "decided", None))
     assert isinstance(vote.strategy, VoteStrategy)
-    waves, whole = sure is not None and vote.strategy.waves, vote.strategy.whole
+    whole = vote.strategy.whole
     start = time.monotonic()
     try:
-        feeding.begin(votes_to_decide(0, 0, sure) if waves and sure is not None else feeding.slots)
+        feeding.begin(_first_wave(feeding.slots, kept, sure) if vote.strategy.waves else feeding.slots)
         while out:
             ended = await feeding.ended()
             if instance.watched:
@@ -118,19 +120,23 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
             if not out:
                 break
             if isinstance(vote.op, ops.Keep):
-                keys = [sort_key(row.columns["tokens"]) for row in known.values()]
-                tokens = sorted(key for is_number, key in keys if is_number)
-                feeding.counter.most = tokens[kept - 1] if len(tokens) >= kept else math.inf
+                keys = instance.values(vote.op.by, tuple(known.values()))
+                feeding.open.known = [(*sort_key(key), -slot) for slot, key in zip(known, keys, strict=True)]
+                feeding.open.rank()
+                if feeding.idle:
+                    feeding.begin(feeding.slots)
                 continue
             if sure is None:
-                if _tally(vote.op, known, out).is_decided(bound, weighted=vote.op.weight is not None):
+                tally = _tally(vote.op, known, out, instance)
+                if tally.is_decided(feeding.open.most(tally.out), weighted=vote.op.weight is not None):
                     break
                 continue
-            if _is_sure(vote.op, known, out, sure, whole=whole):
+            if _is_sure(vote.op, known, out, sure, instance, whole=whole):
                 break
             if feeding.idle:
                 feeding.begin(_missing_votes(vote.op, known, sure))
     finally:
+        await ahead.close()
         await feeding.close()
         accounts[0].seconds = time.monotonic() - start - sum(account.seconds for account in accounts[1:-1])
         for account in accounts:
@@ -155,12 +161,16 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
 class _SampleQueue:
     """The samples of a `generate` as they end. A row's place among all that it makes is its slot."""
 
-    def __init__(self, node: PhysicalOp, rows: Candidates, instance: Instance, *, limits: bool) -> None:
+    def __init__(self, nodes: tuple[PhysicalOp, ...], rows: Candidates, instance: Instance, ahead: StepsAhead) -> None:
+        node, last = nodes[0], nodes[-1]
         assert isinstance(node.op, ops.Generate) and isinstance(node.strategy, GenerateStrategy)
         self._sampling = sampling = Sampling.of(node.op, instance, node.strategy)
-        self._ready: asyncio.Queue[tuple[int, Row | None] | BaseException] = asyncio.Queue()
+        self._ready: asyncio.Queue[tuple[int, Row | None] | BaseException | None] = asyncio.Queue()
         self._waiting: dict[asyncio.Task[Completion], Ticket] = {}
-        self.counter = TokenCounter(sampling.model, limits=limits)
+        limits = isinstance(last.op, ops.Keep)
+        self.open = OpenSamples(sampling.model, nodes, instance, limits=limits, scored=ahead.active)
+        self.open.on_step = ahead.on_step
+        ahead.on_known = self._ready.put_nowait
         self._samples: list[Sample] = []
         self._unreported: list[MadeRow] = []
         self.slots = self._drawn = self._under_way = 0
@@ -176,6 +186,8 @@ class _SampleQueue:
                 continue
             self._unbegun.append((continuation, self.slots, 0))
             self._drawn += sampling.distinct(continuation)
+            for slot, path in enumerate(continuation.paths, self.slots):
+                self.open.add(slot, path, continuation)
             self.slots += continuation.options.count
 
     @property
@@ -197,7 +209,10 @@ class _SampleQueue:
             count -= begun
 
     async def ended(self) -> list[tuple[int, Row | None]]:
-        """The rows that are done since the last time, at least one; None where it was given up. Raises EngineError."""
+        """The rows that are done since the last time, None where one was given up; none where more is known of others.
+
+        Raises EngineError.
+        """
         ready = [await self._ready.get()]
         while not self._ready.empty():
             ready.append(self._ready.get_nowait())
@@ -205,7 +220,7 @@ class _SampleQueue:
         for result in ready:
             if isinstance(result, BaseException):
                 raise result
-            rows.append(result)
+            rows += [] if result is None else [result]
         self._under_way -= len(rows)
         return rows
 
@@ -226,13 +241,13 @@ class _SampleQueue:
                 usage.took(ticket)
             else:
                 usage.spent(ticket)
-        self.counter.count_rest(self._samples, usage)
+        self.open.count_rest(self._samples, usage)
         usage.counts["given_up"] += self._drawn - len(self._samples)
 
     def _submit(self, continuation: Continuation, slot: int, part: range) -> None:
         sampling, instance = self._sampling, self._sampling.instance
         first = part.start
-        for request in sampling.requests(continuation, counter=self.counter, part=part):
+        for request in sampling.requests(continuation, counter=self.open, part=part):
             ticket = submit(instance.services.engine, sampling.model.name, request)
             ticket.on_sample = partial(self._sample_ended, continuation, slot, first)
             instance.usage.prompt_tokens += len(request.prompt)
@@ -247,11 +262,14 @@ class _SampleQueue:
         """Engine side: a sample has ended; its copies have too."""
         alone = self._sampling.distinct(continuation) == 1
         copies = self._sampling.with_copies(continuation, (sample,)) if alone else (sample,)
-        if self.counter.outrun(sample):
+        if self.open.ended(sample):
             for number, _ in enumerate(copies, first + index):
                 self._ready.put_nowait((slot + number, None))
             return
         self._samples.append(sample)
+        if isinstance(sample.watch, WatchAround):
+            sample = replace(sample, watch=sample.watch.own)
+            copies = (sample,) * len(copies)
         usage = self._sampling.instance.usage
         usage.sampled_tokens += sample.size - self._sampling.drawn_before(continuation, (sample,), first + index)
         usage.counts["samples"] += 1
@@ -300,17 +318,25 @@ async def _through(
     return list(zip(slots, rows, strict=True))
 
 
-def _tally(op: ops.Vote, known: dict[int, Row], out: set[int]) -> Tally:
+def _tally(op: ops.Vote, known: dict[int, Row], out: set[int], instance: Instance) -> Tally:
     slots = sorted(known)
     totals: dict[Hashable, float] = {}
     first: dict[Hashable, int] = {}
-    values = [known[slot].columns.get(op.column.id) for slot in slots]
-    for slot, answer in zip(slots, answers_of(op, values), strict=True):
-        weight = weight_of(op, known[slot])
-        if answer is not None and weight is not None:
+    rows = tuple(known[slot] for slot in slots)
+    answers = answers_of(op, [row.columns.get(op.column.id) for row in rows])
+    weights = [1] * len(rows) if op.weight is None else instance.values(op.weight, rows)
+    for slot, answer, weight in zip(slots, answers, weights, strict=True):
+        if answer is not None and isinstance(weight, (int, float)):
             totals[answer] = totals.get(answer, 0.0) + weight
             first.setdefault(answer, slot)
     return Tally(totals, first, frozenset(out))
+
+
+def _first_wave(slots: int, kept: int, sure: float | None) -> int:
+    """How many samples are begun first: of a `keep` enough to fill it, and a quarter, which the others are held to."""
+    if sure is not None:
+        return votes_to_decide(0, 0, sure)
+    return max(kept, slots // 4) if slots >= _LEAST_IN_WAVES else slots
 
 
 def votes_to_decide(leader: int, second: int, sure: float) -> int:
@@ -321,7 +347,9 @@ def votes_to_decide(leader: int, second: int, sure: float) -> int:
     return more
 
 
-def _is_sure(op: ops.Vote, known: dict[int, Row], out: set[int], sure: float, *, whole: bool) -> bool:
+def _is_sure(
+    op: ops.Vote, known: dict[int, Row], out: set[int], sure: float, instance: Instance, *, whole: bool
+) -> bool:
     """Whether the rows before the first open sample decide a vote that counts them in their order.
 
     They do so too where all others together could not make up for the leader's votes, unless the `whole` count is read.
@@ -335,7 +363,7 @@ def _is_sure(op: ops.Vote, known: dict[int, Row], out: set[int], sure: float, *,
         return False
     before = {slot: known[slot] for slot in slots}
     later = out | {slot for slot in known if slot > frontier}
-    return _tally(op, before, later).is_decided(1.0, weighted=False)
+    return _tally(op, before, later, instance).is_decided(len(later), weighted=False)
 
 
 def _missing_votes(op: ops.Vote, known: dict[int, Row], sure: float) -> int:
@@ -344,10 +372,3 @@ def _missing_votes(op: ops.Vote, known: dict[int, Row], sure: float) -> int:
     votes = [count for _, count in Counter(answer for answer in answers if answer is not None).most_common(2)]
     leader, second = (*votes, 0, 0)[:2]
     return votes_to_decide(leader, second, sure)
-
-
-def _bound(nodes: tuple[PhysicalOp, ...], instance: Instance) -> float:
-    """The most that one row can add: 1, but for a verifier whose scores know no bound."""
-    scores = [node.op for node in nodes if isinstance(node.op, ops.StepScore)]
-    verifiers = [instance.services.verifiers[op.verifier.name] for op in scores]
-    return 1.0 if all(verifier.bounded for verifier in verifiers) else float("inf")

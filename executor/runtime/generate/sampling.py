@@ -8,7 +8,6 @@ n-grams would have drafted is counted where nothing drafts, since the planner ma
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,16 @@ from qpdsl.executor.events.events import Path, Routed
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
-from qpdsl.executor.requests.request import Finish, GenerateRequest, Mask, Priority, Sample, SampleConstraint, Watch
+from qpdsl.executor.requests.request import (
+    Finish,
+    GenerateRequest,
+    Mask,
+    Priority,
+    Sample,
+    SampleConstraint,
+    Watch,
+    WatchAround,
+)
 from qpdsl.executor.requests.routing import ARMS
 from qpdsl.executor.runtime.generate.continuation import Continuation, GenerateOptions, thought_tokens
 from qpdsl.executor.runtime.generate.thought import ThoughtWatch
@@ -105,25 +113,26 @@ def count_undrafted(counts: Counter[str], prompt: Sequence[int], tokens: Sequenc
     counts.update(would_draws=len(tokens), would_rounds=rounds, would_drafted=drafted)
 
 
+SampleWatch = StopWatch | ThoughtWatch
+
+
 class TokenCounter:
     """Counts the tokens of samples that may be given up before they end; none of a model whose tokens are not known.
 
-    `most`, where it `limits`: a sample that nothing else watches is given up once it has more tokens, and is then
-    `outrun`.
+    `limits`: some may be given up on account of others.
     """
 
-    def __init__(self, model: TextModel, *, limits: bool = False) -> None:
+    limits = False
+
+    def __init__(self, model: TextModel) -> None:
         self._known = model.own_tokens
-        self._watches: list[StopWatch | ThoughtWatch | _Counter] = []
-        self.limits, self.most = limits, math.inf
+        self._watches: list[SampleWatch | WatchAround | _Counter] = []
 
-    def outrun(self, sample: Sample) -> bool:
-        return isinstance(sample.watch, _Counter) and sample.watch.outrun
-
-    def watch(self, watch: StopWatch | ThoughtWatch | None) -> StopWatch | ThoughtWatch | _Counter:
-        """What counts one more sample: the watch that it has anyway, if it has one."""
-        self._watches.append(watch or _Counter(self))
-        return self._watches[-1]
+    def watch(self, own: SampleWatch | None, path: Path) -> Watch:
+        """What counts one more sample, by its path: the watch that it has anyway, if it has one."""
+        watch = own or _Counter()
+        self._watches.append(watch)
+        return watch
 
     @property
     def total(self) -> int:
@@ -134,7 +143,8 @@ class TokenCounter:
         done = {id(sample.watch) for sample in ended}
         rest = [watch for watch in self._watches if id(watch) not in done] if self._known else []
         usage.sampled_tokens += sum(watch.pushed for watch in rest)
-        thoughts = [watch for watch in rest if isinstance(watch, ThoughtWatch)]
+        own = (watch.own if isinstance(watch, WatchAround) else watch for watch in rest)
+        thoughts = [watch for watch in own if isinstance(watch, ThoughtWatch)]
         if thoughts:
             unended = [watch.thought_tokens for watch in thoughts if watch.place != "answer"]
             usage.counts["thought_tokens"] += sum(watch.thought_tokens for watch in thoughts)
@@ -144,15 +154,12 @@ class TokenCounter:
 class _Counter:
     """An engine `Watch` that only counts."""
 
-    def __init__(self, counter: TokenCounter) -> None:
+    def __init__(self) -> None:
         self.pushed = 0
-        self.outrun = False
-        self._counter = counter
 
     def push(self, token: int) -> bool:
         self.pushed += 1
-        self.outrun = self.pushed > self._counter.most
-        return self.outrun
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +390,7 @@ class Sampling:
                 return BeyondWatch(own, limit, beyond)
             if counter is None:
                 return own
-            return counter.watch(own if watched else None)
+            return counter.watch(own if watched else None, continuation.paths[first + index])
 
         return GenerateRequest(
             continuation.prompt,

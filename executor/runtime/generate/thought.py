@@ -15,7 +15,18 @@ from functools import partial
 from qpdsl.executor.requests.drawing import FORCED
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Calls, Finish, GenerateRequest, Request, Sample, StepCounts, Thought, Watch
+from qpdsl.executor.requests.request import (
+    Calls,
+    Finish,
+    GenerateRequest,
+    Priority,
+    Request,
+    Sample,
+    StepCounts,
+    Thought,
+    Watch,
+    WatchAround,
+)
 from qpdsl.executor.requests.ticket import ForwardSeconds, Ticket
 from qpdsl.executor.text.detokenizer import Tokens
 from qpdsl.executor.text.stop import Cut, StopWatch
@@ -181,14 +192,15 @@ class ThoughtTicket(Ticket):
         assert make is not None
         self._engine, self._model = engine, model
         self._thinking, self._generation = thought, request
-        self._watches = [_watch(make, index) for index in range(len(request.keys))]
+        self._around = [make(index) for index in range(len(request.keys))]
+        self._watches = list(map(_own, self._around))
         self._urgent = request.priority == 0
         self._given_up = False
         first = replace(
             request,
             thought=None,
             max_tokens=thought.most,
-            watch=self._watches.__getitem__,
+            watch=self._around.__getitem__,
             mask=None,
             constraint=None,
             jump=False,
@@ -238,6 +250,10 @@ class ThoughtTicket(Ticket):
     def _answer(self, index: int, thought: Sample) -> None:
         if self._given_up or self.done:
             return
+        around = self._around[index]
+        if isinstance(around, WatchAround) and around.given_up:
+            self._ended(index, thought)
+            return
         held = self._generation.mask is not None
         forced = between(self._thinking, self._watches[index], thought, held=held)
         if forced is None:
@@ -252,7 +268,8 @@ class ThoughtTicket(Ticket):
             self._ended(index, joined(thought, forced, None, finish))
             return
         try:
-            ticket = self._engine.submit(self._model, replace(request, priority=0 if self._urgent else 1))
+            priority: Priority = 0 if self._urgent else 1
+            ticket = self._engine.submit(self._model, replace(request, watch=lambda _: around, priority=priority))
         except EngineError as error:
             self.fail(error)
             return
@@ -272,15 +289,17 @@ class ThoughtTicket(Ticket):
 def _whole_watch(request: GenerateRequest, room: int, index: int) -> Watch:
     """The watch on a sample that the engine writes from its thought to the end of its answer."""
     assert request.watch is not None
-    watch = _watch(request.watch, index)
+    around = request.watch(index)
+    watch = _own(around)
     watch.whole, watch.filled = True, request.max_tokens >= room
-    return watch
+    return around
 
 
-def _watch(make: Callable[[int], Watch], index: int) -> ThoughtWatch:
-    watch = make(index)
-    assert isinstance(watch, ThoughtWatch)
-    return watch
+def _own(watch: Watch) -> ThoughtWatch:
+    """The watch on the thought, where another may be around it."""
+    own = watch.own if isinstance(watch, WatchAround) else watch
+    assert isinstance(own, ThoughtWatch)
+    return own
 
 
 def between(thought: Thought, watch: ThoughtWatch, sample: Sample, *, held: bool) -> Tokens | None:

@@ -29,11 +29,13 @@ from qpdsl.executor.verifiers.verifier import ScoreStore, Verifier
 from qpdsl.grammar import ast
 from qpdsl.planner.plan.evaluate import Draw, evaluate, evaluate_each, evaluate_rows
 from qpdsl.planner.plan.options import LARGEST, RANGES
+from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value, format_value
 
 # What a verifier scores: the problem, the text and the system turn.
 VerifierInput = tuple[str, str, str]
 _KINDS = {"int": "a whole number", "float": "a number"}
+_MAY_BE_NONE = ("keep", "first", "repeat")
 # So many samples that wrote past their stop are kept, the latest.
 _MAX_WRITTEN = 256
 
@@ -327,8 +329,13 @@ class Instance:
         return evaluate_rows(expr, [self.scope(row) for row in rows], self.arguments)
 
     def whole(self, name: str, expr: ast.Expr, rows: Sequence[Row] = ()) -> int:
-        """A stage option that counts something, within the language's bounds for `name`. Raises RowError."""
-        return int(checked(name, self.option(expr, rows)))
+        """A stage option that counts something, within the language's bounds for `name`. Raises RowError.
+
+        Rounds, and rows to keep, that are worked out in a run may come to 0: then there are none.
+        """
+        value = self.option(expr, rows)
+        none = type(value) is int and value == 0 and name in _MAY_BE_NONE and not is_same_for_all(expr, self.arguments)
+        return 0 if none else int(checked(name, value))
 
     def number(self, name: str, expr: ast.Expr | None, rows: Sequence[Row] = ()) -> float | None:
         """A stage option that is a number, as `whole` checks it; None where absent. Raises RowError."""

@@ -42,7 +42,7 @@ async def top_k(op: ops.Keep, rows: Candidates, instance: Instance) -> Candidate
         best = sorted(group, key=lambda index: sort_key(values[index]), reverse=True)[:k]
         if op.like is not None:
             best.sort()
-        if op.like is not None and op.per is not None and _is_at_end(rows[best[0]]):
+        if best and op.like is not None and op.per is not None and _is_at_end(rows[best[0]]):
             kept += [_closed(rows[index]) for index in group]
         else:
             kept += [rows[index] for index in best]

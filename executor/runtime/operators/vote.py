@@ -8,13 +8,12 @@ from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
-from qpdsl.executor.runtime.instance.candidates import Candidates, Row
+from qpdsl.executor.runtime.instance.candidates import Candidates
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.instance.mathematics import Mathematics, NoMathematics
 from qpdsl.executor.runtime.operators.relational import grouped
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.reads import names
 from qpdsl.planner.values.value import NUMBER, Value, format_value
 
@@ -75,12 +74,6 @@ def _wrong_weight(op: ops.Vote, value: Value, weight: float) -> str:
     read = ", ".join(dict.fromkeys(f"`{name.id}`" for name in names(op.weight)))
     wrong = f"it is {shown}{f' by {read}' if read else ''} for the answer `{voted}`"
     return f"`vote {op.column.id}`: a weight is a number of 0 or more, and {wrong}"
-
-
-def weight_of(op: ops.Vote, row: Row) -> float | None:
-    """What a row adds to its answer: 1, or its weight; None where that is none, so that the row has no vote."""
-    value = 1 if op.weight is None else evaluate(op.weight, row.columns)
-    return value if isinstance(value, (int, float)) else None
 
 
 def answers_of(op: ops.Vote, values: Sequence[Value]) -> Sequence[Hashable]:

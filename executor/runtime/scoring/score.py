@@ -61,6 +61,40 @@ def _with_score(op: ops.StepScore, row: Row, steps: tuple[float, ...] | None) ->
     return row.with_column(op.made, reduce_scores(steps, str(op.reduce)) if steps else None)
 
 
+async def score_steps_ahead(
+    op: ops.StepScore, texts: Sequence[tuple[Row, str]], instance: Instance, strategy: ScoreStrategy
+) -> list[float | None]:
+    """What the scores of whole steps come to, of texts that go on; each row is the one that its text is added to.
+
+    None where nothing of it would be known again once the text is whole. Raises EngineError.
+    """
+    verifier, served = instance.services.verifiers[op.verifier.name], instance.services.models[op.verifier.name]
+    exact = instance.services.engine.capabilities(served.name).repeats == "exact"
+    layouts: list[_Layout | None] = [None] * len(texts)
+    problems = instance.problems([row for row, _ in texts], op.given)
+    for number, ((row, text), problem) in enumerate(zip(texts, problems, strict=True)):
+        if not exact or problem is None or not verifier.steps_stay:
+            continue
+        system = "" if row.context is None else row.context.system
+        try:
+            read = partial(verifier.reads_ahead, problem, text, system=system)
+            reads = await read_beside(len(problem) + len(text) + len(system), read)
+        except ContextError:
+            # What the whole text comes to is said when it is scored.
+            continue
+        if reads is not None and reads.positions[-1] < served.most_read:
+            layouts[number] = _Layout(reads, _digests(served.name, reads))
+    async with instance.scoring(served.name):
+        known = list({layout.digests[-1]: layout for layout in layouts if layout is not None}.values())
+        await _read_scores(verifier, served.name, known, instance, strategy, whole=False)
+    return [
+        None
+        if layout is None
+        else reduce_scores([instance.scores[digest] for digest in layout.digests], str(op.reduce))
+        for layout in layouts
+    ]
+
+
 async def log_prob(op: ops.LogProb, rows: Candidates, instance: Instance) -> Candidates:
     """The sum over the sampled tokens, their mean or the least; None for the latter two of a row without any.
 
@@ -128,9 +162,18 @@ def verifier_inputs(op: ops.StepScore, rows: Candidates, instance: Instance) -> 
 
 
 async def _read_scores(
-    verifier: Verifier, model: str, layouts: Sequence[_Layout], instance: Instance, strategy: ScoreStrategy
+    verifier: Verifier,
+    model: str,
+    layouts: Sequence[_Layout],
+    instance: Instance,
+    strategy: ScoreStrategy,
+    *,
+    whole: bool = True,
 ) -> None:
-    """Fills in `instance.scores` where they are not known; the first score of a digest stays."""
+    """Fills in `instance.scores` where they are not known; the first score of a digest stays.
+
+    Texts that are not `whole` are not counted: they come again.
+    """
     pending: list[tuple[_Layout, tuple[int, ...], Ticket]] = []
     claimed: set[bytes] = set()
     # What a server says of a text may change with what it computes beside it.
@@ -140,7 +183,8 @@ async def _read_scores(
     with Submissions(instance) as submissions:
         for layout in layouts:
             missing = _missing_steps(layout, claimed, instance, strategy)
-            _count_text(layout, missing, known, usage)
+            if whole:
+                _count_text(layout, missing, known, usage)
             if not missing:
                 continue
             claimed.update(layout.digests[step] for step in missing)

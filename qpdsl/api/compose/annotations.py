@@ -59,6 +59,9 @@ def type_of(annotation: Any, call: Declares, span: Span) -> ast.TypeExpr | None:
     if members := _records(annotation):
         names = (record_schema(one, call, span) for one in members)
         return ast.UnionType(tuple(ast.TypeRef(name, span=span) for name in names), span=span)
+    if get_origin(annotation) in _LISTS and (item := _item(annotation)) is not None and _records(item):
+        union = type_of(item, call, span)
+        return None if union is None else ast.ListType(union, span=span)
     if get_origin(annotation) is not Annotated and get_origin(annotation) not in _LISTS:
         return None
     document = _document(annotation, call, span)
@@ -93,6 +96,12 @@ def _records(annotation: Any) -> tuple[Any, ...]:
     return members if all(map(is_record, members)) else ()
 
 
+def _item(annotation: Any) -> Any:
+    """What a list is of; None for a tuple of several things."""
+    args = [arg for arg in get_args(annotation) if arg is not Ellipsis]
+    return args[0] if len(args) == 1 else None
+
+
 def _schema_name(annotation: Any) -> str:
     # A generic model is called `Box[int]`.
     return re.sub(r"\W+", "_", annotation.__name__).strip("_")
@@ -106,6 +115,9 @@ def reader(annotation: Any) -> Callable[[Any], Any] | None:
     if members := _records(annotation):
         readers = {_schema_name(one): reader(one) or dict for one in members}
         return lambda value: readers[value["kind"]]({name: part for name, part in value.items() if name != "kind"})
+    if get_origin(annotation) in _LISTS and _records(item := _item(annotation)):
+        of_each = reader(item) or dict
+        return lambda values: [of_each(value) for value in values]
     if not is_record(annotation) and get_origin(annotation) not in (*_LISTS, Annotated):
         return None
     from pydantic import TypeAdapter

@@ -127,7 +127,7 @@ def _lines(
         facts.append(("seconds", f"{result.seconds:.2f} ({_rate(result):,.0f} tokens/s)"))
         facts += wait_facts(waits)
     lines = aligned(facts)
-    text = str(result.rows[0].columns.get("text") or "")
+    text = str(result.rows[0].columns.get("text") or "") if result.rows else ""
     if "\n" in answer.strip():
         lines += ["", answer.strip()]
     same = text.strip() == answer.strip() or (isinstance(result.value, dict) and same_answer(text, result.value))

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from qpdsl.cli.runs.recorded_options import name_of
 from qpdsl.cli.runs.run_options import RunOptions
-from qpdsl.cli.runs.whatif_options import WhatifOptions, axes_of, changed, changed_axes, name_of
+from qpdsl.cli.runs.whatif_options import WhatifOptions, axes_of, changed, changed_axes
 from qpdsl.cli.shared_options import asking, policies
 from qpdsl.errors import UsageError
 from qpdsl.planner.plan.budget_policy import BudgetPolicy

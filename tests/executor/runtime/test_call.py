@@ -95,3 +95,15 @@ def test_scores_read_again_are_those_of_the_row() -> None:
     naive = plan(program_of(text, "p", ENVIRONMENT))
     for order in range(4):
         assert_same([result_of(naive, 0, 0)], [result_of(optimize(naive).plan, 0, order)])
+
+
+def test_a_program_that_ends_in_a_call_returns_what_that_one_does() -> None:
+    result = ran("  call other(problem)")
+    assert result.value == f"{result.rows[0].columns['answer']} {result.rows[0].columns['piece']}"
+    empty = (
+        'program empty(q: text) -> text { chat user=q | generate llm | where tokens > 9000 | return text else "{q}" }'
+    )
+    outer = "program outer(q: text) -> text { call empty(q) }"
+    program = f"{HEADER}{empty}\n{outer}\nprogram p(problem: text) -> text {{ call outer(problem) }}"
+    naive = plan(program_of(program, "p", ENVIRONMENT))
+    assert [result_of(one, 0, 0).value for one in (naive, optimize(naive).plan)] == ["What is 0 * 4?"] * 2

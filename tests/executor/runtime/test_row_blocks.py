@@ -180,3 +180,17 @@ def test_a_peek_may_make_several_rows_of_each_and_looks_at_those_of_one() -> Non
                 if own["m"] is not None
             ]
             assert len(rows) == 3 and any(row["m"] is not None for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("stages", "left"),
+    [
+        (" repeat int(count() / 2) { split 2 }", 1),
+        (" split 3\n repeat int(count() / 2) { split 2 }", 6),
+        (" repeat int(count() / 2) gather { split 2 }", 0),
+        (" keep int(count() / 2) by group", 0),
+        (" split 2\n keep int(count() / 2) by group", 1),
+    ],
+)
+def test_rounds_and_rows_that_come_to_none_in_a_run(stages: str, left: int) -> None:
+    assert result_of(stages).value == left

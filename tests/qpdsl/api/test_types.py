@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 import qpdsl as qp
+from qpdsl.api.compose.annotations import reader
 from tests.support.api.shipped import greedy, llm, prm
 
 slm = qp.model("zoo/counting-mini")
@@ -143,6 +144,19 @@ def test_a_union_of_classes() -> None:
         @qp.program
         def takes(call: Call | Person) -> str:
             return qp.chat(user=f"{call}").generate(llm)
+
+
+def test_a_list_of_a_union_of_classes() -> None:
+    @qp.program
+    def several(q: str) -> list[Call | Person]:
+        rows = qp.chat(user=q)
+        return rows.generate(llm, as_=list[Call | Person], temperature=9, max_tokens=60, into="acts")
+
+    assert "-> [Call | Person] {" in str(several) and "as [Call | Person] into acts" in str(several)
+    assert str(qp.parse(str(several))) == str(several)
+    read = reader(list[Call | Person])
+    assert read is not None
+    assert [type(one) for one in read([{"kind": "Call", "tool": "a"}])] == [Call]
 
 
 def test_a_parameter_that_lists_models() -> None:

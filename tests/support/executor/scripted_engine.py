@@ -25,6 +25,7 @@ from qpdsl.executor.requests.request import (
     Request,
     Sample,
     TreeRequest,
+    WatchAround,
 )
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.instance.instance import Services
@@ -37,12 +38,15 @@ CAPABILITIES = Capabilities(frozenset({"sampling", "seeds"}))
 ALL_CAPABILITIES = Capabilities(
     CAPABILITIES.features | {"logits", "logprobs", "json_schema", "regex", "grammar", "choice", "figures", "contrast"}
 )
+# After so many tokens, where it serves in any order, others may go on.
+_PAUSES = 0.3
 
 
 class ScriptedEngine:
     """Serves one request at a time, as a client of a server elsewhere would.
 
-    With `chance`, in any order, the samples of a request too. Masks are left to the script.
+    With `chance`, in any order, the samples of a request too; what only reads is served between two tokens as well.
+    Masks are left to the script.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class ScriptedEngine:
         self._capabilities = capabilities
         self._chance = chance
         self._waiting: list[Ticket] = []
+        self._given_up: set[Ticket] = set()
 
     def capabilities(self, model: str) -> Capabilities:
         return self._capabilities
@@ -72,6 +77,7 @@ class ScriptedEngine:
 
     def _give_up(self, ticket: Ticket) -> None:
         """Nothing is left to do of a request that is being served."""
+        self._given_up.add(ticket)
         if ticket in self._waiting:
             self._waiting.remove(ticket)
 
@@ -107,9 +113,40 @@ class ScriptedEngine:
                 ids = self._tokenizer.encode(ids, add_special_tokens=False)
             if apart % 7 == 6:
                 ids = []
-            ticket.finish_sample(index, _sample(request, index, [*ids, min(request.eos)]), 0)
+            sample = await self._sample(request, index, [*ids, min(request.eos)])
+            if ticket in self._given_up:
+                return
+            ticket.finish_sample(index, sample, 0)
             if self._chance is not None:
                 await asyncio.sleep(0)
+
+    async def _sample(self, request: GenerateRequest, index: int, ids: list[int]) -> Sample:
+        """The sample that `ids` come to: eos, the request's watch and its length may end it."""
+        watch = None if request.watch is None else request.watch(index)
+        tokens: list[int] = []
+        finish: Finish = "length"
+        for token in ids[: request.max_tokens]:
+            tokens.append(token)
+            if isinstance(watch, WatchAround):
+                watch.logprob = _logprob(tokens)
+            if token in request.eos:
+                finish = "eos"
+            elif watch is not None and watch.push(token):
+                finish = "stop"
+                break
+            if self._chance is not None and self._chance.random() < _PAUSES:
+                await self._read_some()
+        logprob = _logprob(tokens) if request.logprobs else 0.0
+        told = tuple(DrawFigures(token % 5, token % 7, token % 3) for token in tokens) if request.figures else ()
+        return Sample(tuple(tokens), finish, logprob, 0, watch, figures=told)
+
+    async def _read_some(self) -> None:
+        """Lets others go on, and serves what they want to read."""
+        await asyncio.sleep(0)
+        for ticket in [ticket for ticket in self._waiting if not isinstance(ticket.request, GenerateRequest)]:
+            self._waiting.remove(ticket)
+            await self._serve(ticket)
+        await asyncio.sleep(0)
 
 
 def _reads(
@@ -137,21 +174,8 @@ def _apart(contrast: LogitContrast) -> int:
     return int(1000 * (contrast.smaller.sum() + contrast.alpha + contrast.beta))
 
 
-def _sample(request: GenerateRequest, index: int, ids: list[int]) -> Sample:
-    """The sample that `ids` come to: eos, the request's watch and its length may end it."""
-    watch = None if request.watch is None else request.watch(index)
-    tokens: list[int] = []
-    finish: Finish = "length"
-    for token in ids[: request.max_tokens]:
-        tokens.append(token)
-        if token in request.eos:
-            finish = "eos"
-        elif watch is not None and watch.push(token):
-            finish = "stop"
-            break
-    logprob = -0.25 * sum(1 + token % 7 for token in tokens) if request.logprobs else 0.0
-    told = tuple(DrawFigures(token % 5, token % 7, token % 3) for token in tokens) if request.figures else ()
-    return Sample(tuple(tokens), finish, logprob, 0, watch, figures=told)
+def _logprob(tokens: list[int]) -> float:
+    return -0.25 * sum(1 + token % 7 for token in tokens)
 
 
 def scripted_model(name: str, tokenizer: PreTrainedTokenizerFast) -> TextModel:

@@ -44,7 +44,7 @@ class SearchGenerator:
     """
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.seed, self.chance = seed, random.Random(seed)
         self.numbers: list[str] = []
         self.texts: list[str] = []
         self.generated = False
@@ -54,6 +54,7 @@ class SearchGenerator:
         pick = self.chance
         like = " like search_and_learn" if pick.random() < 0.4 else ""
         make = pick.choice([self.any, self.any, self.quiet, self.quiet, self.closing])
+        make = self.falling if self.seed % 7 == 3 else make
         body = "".join(f"  {stage}\n" for stage in ["chat user=problem", *make()])
         called = "".join(text for name, text in _CALLED.items() if f"call {name}(" in body)
         return f"{HEADER}{called}program p(problem: text, n: int = 2) -> text{like} {{\n{body}}}\n"
@@ -91,6 +92,17 @@ class SearchGenerator:
         stages = ["split 2", f"generate llm n=2 temperature=1.0 stop={self.chance.choice(_STOPS)}", score]
         stages += ["generate llm temperature=1.0", "keep 1 by 1 per group", score]
         return [*stages, "extract a = /[0-9]+/", self.chance.choice(["vote a weight=s", 'return "{a} {s}"'])]
+
+    def falling(self) -> list[str]:
+        """Samples that can be given up before they have ended, by a key that falls."""
+        pick = self.chance
+        stop = pick.choice(["", ' stop=" * "'])
+        stages = [f"generate llm temperature=1.0 n={pick.choice(['4', '6', 'n'])}{stop}"]
+        scorer = pick.choice(["prm reduce=min", "prm reduce=prod", "orm reduce=min"])
+        stages += [f"score {scorer} given problem into s"]
+        stages += pick.sample(["extract a = /[0-9]+/", "where tokens > 2", "let t = s - 0.1 * tokens"], 2)
+        keys = ["s", "2 * s - 0.01 * tokens", "min(s, 0.9)", "-tokens", "exp(logprob) + s", "logprob"]
+        return [*stages, f"keep {pick.choice(['1', '2', 'n'])} by {pick.choice(keys)}", "return text"]
 
     def end(self) -> str:
         pick = self.chance
