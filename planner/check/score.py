@@ -34,7 +34,6 @@ from qpdsl.planner.names.types import Typer
 from qpdsl.planner.names.unknown import unknown_verifier
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.reads import names
-from qpdsl.zoo import builtin
 
 Names = tuple[str, ...]
 _S = TypeVar("_S", bound=ast.Score)
@@ -103,7 +102,6 @@ def _named(binder: Binder, stage: ast.StepScore) -> ast.Score:
         _needs_scored_text(binder, stage)
         _check_problem(binder, stage, f"`{name}`")
         model = binder.asks(verifier, scores=True)
-        _warn_foreign(binder, model, verifier.span)
         reduce = _reduce(binder, stage, REDUCES, f"`{name}` scores steps")
         return replace(stage, verifier=model, reduce=reduce, kind=kind, raw=binder.program.like is not None)
     shared: dict[str, Any] = {name: getattr(stage, name) for name in ("reduce", "of", "given", "into", "at", "span")}
@@ -131,21 +129,6 @@ def _named(binder: Binder, stage: ast.StepScore) -> ast.Score:
     if "model" not in binder.module.missing:
         binder.scope.report(unknown_verifier(verifier, models, scorers))
     return ast.PythonScore(name, **{**shared, "reduce": None})
-
-
-def _warn_foreign(binder: Binder, verifier: ast.ModelRef, span: Span) -> None:
-    """Warns of a built-in verifier, which knows its own task alone, where another model writes."""
-    id = binder.models.get(verifier.name, "")
-    others = [name for name, other in binder.models.items() if other and builtin(other) is None]
-    if builtin(id) is None or not others:
-        return
-    known = f"`{verifier.name}`" if verifier.name == id else f"`{verifier.name}` is {id}, which"
-    message = f"{known} knows the built-in counting problems alone, and `{others[0]}` is no built-in model"
-    help = (
-        "name a verifier of the task (`--model prm=…`), or choose without one: `vote answer`, or "
-        "`score logprob reduce=mean` and `best by score`, as `self_consistency` and `best_of_n_logprob` do"
-    )
-    binder.warn(Diagnostic("QP335", message, span, "its scores mean nothing here", help=help))
 
 
 def _draw_score(binder: Binder, stage: ast.DrawScore) -> ast.Score:

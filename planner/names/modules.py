@@ -86,7 +86,10 @@ def out_of_its_depth(program: LogicalProgram, syntax: ast.Program) -> Iterator[D
             if known is not None and known.kind is not None:
                 message = f"`{known.name}` was trained on two generated tasks: its scores of other work say nothing"
                 why = f"`{foreign[0]}` is not built in"
-                help = "score with a reward model of its own (`--model NAME=…`), or choose without one: `vote`"
+                help = (
+                    "score with a reward model of its own (`--model NAME=…`), or choose without one: "
+                    "`vote answer`, or `best by score` of `score logprob reduce=mean`"
+                )
                 yield Diagnostic(
                     "QP263",
                     message,

@@ -162,7 +162,7 @@ class FilterFigures:
 
 
 def kept_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """Those of the counts of a `Usage` that say something of answers, thoughts, filters, shadows, and calls that were saved."""
+    """Those of the counts of a `Usage` that say something of answers, thoughts, filters, shadows and saved calls."""
     kinds, names = ("filter_", "large_", _BATCH, ANSWERS_FOUND), (THOUGHT_TOKENS, *SHADOWS, *SAVED_COUNTS)
     return {name: count for name, count in counts.items() if name.startswith(kinds) or name in names}
 

@@ -37,9 +37,9 @@ class Surroundings:
     """`allowed` are folders that a program may read beside its own; `python` digests the files of the functions, and
     of the modules that these import and nobody installed.
 
-    `answer` is what finds `final_answer`, where it is not its own rules. `models` replaces the ids of models by name, `kinds` the kinds of those that are verifiers, and `adapters` the
-    adapters on them; `drafts` are what the user wants to draft with. `read` collects the files that the programs used
-    that were checked here.
+    `answer` is what finds `final_answer`, where it is not its own rules. `models` replaces the ids of models by name,
+    `kinds` the kinds of those that are verifiers, and `adapters` the adapters on them; `drafts` are what the
+    user wants to draft with. `read` collects the files that the programs used that were checked here.
     """
 
     allowed: tuple[Path, ...] = ()
@@ -88,8 +88,8 @@ def read_surroundings(
     """The surroundings that options of the command line name: folders, Python files, models, and adapters on them.
 
     A model is `NAME=ID`, with `kind=KIND` behind it for a verifier whose files do not tell its kind, and with
-    `adapter=PLACE` and `think=MARKS`; an adapter is `NAME=PLACE`. For a draft see `user_drafts`. `answer` is what stands behind the `=` of an
-    `extract`. Raises UsageError.
+    `adapter=PLACE` and `think=MARKS`; an adapter is `NAME=PLACE`. For a draft see `user_drafts`. `answer`
+    is what stands behind the `=` of an `extract`. Raises UsageError.
     """
     for folder in allow_read:
         if not Path(folder).is_dir():

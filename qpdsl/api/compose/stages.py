@@ -309,8 +309,8 @@ class Rows:
 
         It holds the first match of a regex, the answer that the text comes to (`qp.final_answer`), its last number
         (`qp.last_number`) or LaTeX box (`qp.boxed`), the value at a JSON path (`.a.b[0]`), why code fails its tests
-        (`qp.failure`), or the value of an extractor; the last two are given the `arguments`. `which` says that of the matches the last one is meant, or the list of all; `of` the text, where it is not that
-        of the row.
+        (`qp.failure`), or the value of an extractor; the last two are given the `arguments`. `which` says
+        that of the matches the last one is meant, or the list of all; `of` the text, where it is not that of the row.
         """
         return _extract(self._stage_call("extract"), column, pattern, arguments, named, which=which, of=of)
 
