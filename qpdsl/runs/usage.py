@@ -180,7 +180,7 @@ def found_facts(counts: Mapping[str, int]) -> list[tuple[str, str]]:
 
 def found_json(counts: Mapping[str, int]) -> dict[str, Any]:
     """For programs; the keys are stable. Nothing where no answer was looked for by rules."""
-    found = {rule: counts.get(ANSWERS_FOUND + rule, 0) for rule in ("boxed", "stated", "none")}
+    found = {rule: counts.get(ANSWERS_FOUND + rule, 0) for rule in ("boxed", "stated", "marked", "none")}
     return {"found": {rule: count for rule, count in found.items() if count}} if any(found.values()) else {}
 
 

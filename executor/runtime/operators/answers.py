@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 # Which rule found an answer.
-Found = Literal["boxed", "stated"]
+Found = Literal["boxed", "stated", "marked"]
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?:\s*(?P<open>\{)|[ \t]+(?P<bare>[^\s${}][^\n${}]{0,200})\$)")
 # A sign behind a backslash, which pairs with nothing, or a brace.
@@ -27,13 +27,15 @@ _NEXT_LINE = re.compile(r"\s*([^\n]*)")
 _STATED = re.compile(
     r"\banswers?(?:[ \t]+(?:to|of|for)[ \t][^\n:.?!]{1,200}?)?[ \t]*(?:[:=]|\b(?:is|are)\b[ \t]*:?)", re.IGNORECASE
 )
+# A line as those that end the solutions of GSM8K: no heading, as it has a number alone.
+_MARKED = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]{0,40}?)[ \t]*$", re.MULTILINE)
 # What is said of an answer, and is none.
 _ABOUT = re.compile(
     r"(?:not|correct|incorrect|right|wrong|reasonable|verified|found|given|obtained|as follows|in the form)\b",
     re.IGNORECASE,
 )
 # Where the sentence ends that states an answer, or begins to give its reason.
-_END = re.compile(r"[.!?](?=\s|$)|(?<=\S)\s+(?:because|since|as)\s|I hope it is correct")
+_END = re.compile(r"[.!?](?=\s|$)|(?<=\S)\s+(?:because|since|as|which)\s|I hope it is correct")
 _REASON = re.compile(r"[,;]\s+(?=[^\W\d])")
 _MATHS = re.compile(r"\$\$?(?=\S)(?P<dollar>[^$]*[^\s$])\$\$?(?!\d)|\\\((?P<round>.*?)\\\)|\\\[(?P<square>.*?)\\\]")
 _WORDS = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
@@ -73,8 +75,9 @@ def final_answer(text: str) -> tuple[str, Found] | None:
     - `boxed`: what stands in the last closed box that is not empty.
     - `stated`: else what follows the last "answer is" or "answer:", to the end of the sentence or of the line; of the
       next line where that one ends there. Markdown and dollar signs count for nothing.
+    - `marked`: else the number that stands alone on the last line behind GSM8K's `####`.
 
-    A text without either has no answer here: its last number is whatever it ended with.
+    A text without any of these has no answer here: its last number is whatever it ended with.
     """
     box = next(iter(deque((own for own in boxed(text) if own.strip()), maxlen=1)), None)
     if box is not None:
@@ -84,7 +87,8 @@ def final_answer(text: str) -> tuple[str, Found] | None:
         said = _lines(shown, mark.end())
         if said and _ABOUT.match(said) is None and (answer := _stated(said)):
             return answer, "stated"
-    return None
+    numbers = (_number(line[1]) for line in reversed([*_MARKED.finditer(text)]))
+    return next(((number, "marked") for number in numbers if number is not None), None)
 
 
 def _lines(text: str, begin: int) -> str:
