@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.format.unparse import format_param_type
-from qpdsl.grammar.words import COLUMNS, PARAMETER_TYPES, ROLES, SYSTEM_PROMPTS, THOUGHT_FIELDS, TYPES, Type
+from qpdsl.grammar.words import COLUMNS, PARAMETER_TYPES, ROLES, THOUGHT_FIELDS, TYPES, Type
 from qpdsl.planner.names.json_schema import Document, to_text, value_type
 from qpdsl.planner.names.modules import Module, no_duplicates
 from qpdsl.planner.plan.logical import Parameter
-from qpdsl.planner.plan.options import constant
+from qpdsl.planner.plan.options import constant, left_out
 from qpdsl.planner.values.value import fits
 
 # A conversation: turns in their order, as chat APIs have them. What each role may have is checked where it is used.
@@ -48,7 +48,6 @@ def parameters(module: Module, program: ast.Program, report: Callable[[Diagnosti
     """What a program's parameters are. Reports what is wrong with their declarations."""
     found = Parameters()
     values: list[Parameter] = []
-    prompt = None if program.like is None else SYSTEM_PROMPTS[program.like.system]
     for param in program.params:
         if param.name in COLUMNS:
             message = f"`{param.name}` is a column of every row and cannot be a parameter too"
@@ -59,7 +58,7 @@ def parameters(module: Module, program: ast.Program, report: Callable[[Diagnosti
             continue
         type_, document = _declared(param, module, report)
         found.types.setdefault(param.name, type_)
-        default = _default(param, type_, document, prompt, report)
+        default = _default(param, type_, document, program.like, report)
         form = format_param_type(param)
         schema = None if document is None else to_text(document)
         values.append(Parameter(param.name, type_, default, param.optional, form, schema))
@@ -96,14 +95,12 @@ def _default(
     param: ast.Param,
     type_: Type,
     document: Document | None,
-    prompt: str | None,
+    like: ast.Like | None,
     report: Callable[[Diagnostic], None],
 ) -> ast.Expr | None:
-    """The value of a parameter that is not given; None where it must be. `prompt` is that of `system`."""
-    if param.default is None and prompt is not None and param.name == "system" and type_ == "text":
-        return ast.Template((prompt,), span=param.span)
+    """The value of a parameter that is not given; None where it must be."""
     if param.default is None:
-        return ast.Literal(None, span=param.span) if param.optional else None
+        return left_out(param, like)
     value = constant(param.default)
     if value is None:
         message = "a default is a value that is written out: a number, a string, `true`, `false`, or a list of them"

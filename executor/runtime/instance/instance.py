@@ -176,8 +176,7 @@ class Usage:
       price table
     - `shared_samples`: samples that were drawn for other requests, with `saved_tokens`, which count as sampled all the
       same; `shared_scores`: scores of steps that other instances read. How many depends on what ran before
-    - `answers_boxed`, `answers_stated`, `answers_marked`, `answers_none`: texts by the rule of `final_answer` that found
-      their answer
+    - `answers_boxed`, `answers_stated`, `answers_marked`, `answers_none`: texts by the rule of `final_answer` that held
     - of calls that were asked to go on past their stop: `beyond_tokens` that they wrote there, `beyond_used`: those of
       them that later calls took, with what the program put between; `saved_calls`: samples that no request was made for
     """
