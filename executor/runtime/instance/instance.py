@@ -83,10 +83,12 @@ class NoAnswerError(RowError):
 class Searched:
     """What one `extract` came to: it looked for `sought` in `texts`, of which `found` had it; `missed` is one without.
 
+    The texts are those of the rows themselves (`own`), or others.
     `cut` of those without it were cut off by `max_tokens`, or by the end of the model's context.
     """
 
     sought: str
+    own: bool = True
     texts: int = 0
     found: int = 0
     cut: int = 0

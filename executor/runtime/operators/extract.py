@@ -20,6 +20,8 @@ from qpdsl.planner.values.value import Value
 
 # So much of the end of a text is shown where nothing was found in it.
 _END = 60
+# How a text finishes that was cut off.
+CUT_OFF = ("length", "context")
 
 
 async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Candidates:
@@ -29,14 +31,14 @@ async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Cand
         texts = [None if row.generated.incomplete else text for row, text in zip(rows, texts, strict=True)]
     rules = instance.usage.counts if op.built_in == "final_answer" else None
     values = [_extracted(op, text, rules) for text in texts]
-    searched = instance.searched.setdefault(op.column.id, Searched(""))
+    searched = instance.searched.setdefault(op.column.id, Searched("", op.of is None))
     searched.sought = op.pattern.id if isinstance(op.pattern, ast.Name) else format_pattern(op.pattern)
     for row, text, value in zip(rows, texts, values, strict=True):
         searched.texts += 1
         if value not in (None, ()):
             searched.found += 1
         else:
-            searched.cut += op.of is None and row.columns.get("finish") in ("length", "context")
+            searched.cut += op.of is None and row.columns.get("finish") in CUT_OFF
             searched.missed = text if searched.missed is None else searched.missed
     return tuple(row.with_column(op.column.id, value) for row, value in zip(rows, values, strict=True))
 

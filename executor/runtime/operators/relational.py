@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, JsonValue, Row
-from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError
-from qpdsl.executor.runtime.operators.extract import why_not_found
+from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError, Searched
+from qpdsl.executor.runtime.operators.extract import CUT_OFF, why_not_found
 from qpdsl.executor.runtime.operators.json_documents import record
 from qpdsl.executor.runtime.operators.valid_records import fault_of
 from qpdsl.grammar import ast
@@ -109,13 +109,22 @@ def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonVa
             # Something that was read may be none, and the program says why.
             first = rows[0].columns if rows and not rows[0].generated.incomplete else {}
             whys = [
-                f"`{name}` is none: {why_not_found(instance.searched[name]) if name in instance.searched else why}"
+                f"`{name}` is none: {why}{_in_row(name, rows[0], instance)}"
                 for name, why in op.nones
                 if first.get(name, "") is None
             ]
             raise NoAnswerError(*whys[:1] or none.args) from none
         given: JsonValue = thawed(value)
         return given
+
+
+def _in_row(name: str, row: Row, instance: Instance) -> str:
+    """What a column was searched for in a row, in words that follow; nothing where it was in another text."""
+    searched = instance.searched.get(name)
+    if searched is None or not searched.own:
+        return ""
+    cut = row.columns.get("finish") in CUT_OFF
+    return f": {why_not_found(Searched(searched.sought, True, 1, 0, cut, row.generated.text))}"
 
 
 def _value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonValue:
