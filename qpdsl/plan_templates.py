@@ -92,8 +92,8 @@ def _turns(written: tuple[ops.Turn, ...], plan: PhysicalPlan) -> Iterator[Turn]:
     """
     values = plan.values()
     for place, turn in enumerate(written, 1):
-        named = isinstance(turn.content, ast.Name) and turn.content.id in values
-        if turn.role == "system" and named and values[turn.content.id] in (None, ""):
+        content = turn.content
+        if turn.role == "system" and isinstance(content, ast.Name) and not values.get(content.id, True):
             continue
         if turn.role != "messages":
             yield Turn(turn.role, "x")
