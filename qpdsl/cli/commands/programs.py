@@ -11,7 +11,6 @@ from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_shipped
 from qpdsl.cli.shared_options import format_option
 
-
 # What the lists of programs are called, and whether a verifier judges there.
 _HEADINGS = {
     "with a model alone, also your own:": False,
