@@ -50,7 +50,7 @@ from qpdsl.session.programs import load_program
 from qpdsl.session.session import Session
 from qpdsl.session.surroundings import Surroundings
 
-PROGRAMS: Mapping[str, Mapping[str, int]] = {
+PROGRAMS: Mapping[str, Mapping[str, int | str]] = {
     "greedy": {},
     "self_consistency": {"n": 16},
     "best_of_n": {"n": 16},
