@@ -50,7 +50,7 @@ from qpdsl.session.programs import load_program
 from qpdsl.session.session import Session
 from qpdsl.session.surroundings import Surroundings
 
-PROGRAMS: Mapping[str, Mapping[str, int]] = {
+PROGRAMS: Mapping[str, Mapping[str, int | str]] = {
     "greedy": {},
     "self_consistency": {"n": 16},
     "best_of_n": {"n": 16},
@@ -59,9 +59,9 @@ PROGRAMS: Mapping[str, Mapping[str, int]] = {
     "dvts": {},
     "lookahead": {},
     "rebase": {},
-    "sal_best_of_n": {"n": 8},
-    "sal_beam_search": {},
-    "sal_dvts": {},
+    "sal_best_of_n": {"n": 8, "system": ""},
+    "sal_beam_search": {"system": ""},
+    "sal_dvts": {"system": ""},
     "filter_decoding": {},
     "constrained_json": {},
     "outline_then_write": {},

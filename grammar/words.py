@@ -144,8 +144,12 @@ CLAUSE_FORMS = {
 # How the `until` of `generate` is written; that of `repeat` is any condition.
 UNTIL_FORM = "until confidence(window=TOKENS) < BAR"
 TARGETS = ("choice", "grammar", "int", "float")
-# What `extract` takes besides patterns: the content of the `\\boxed{…}` of LaTeX.
-BOXED = "boxed"
+# What `extract` finds by name, besides patterns; an extractor that the caller registers under one goes before it.
+EXTRACTORS = {
+    "boxed": r"what stands in the last \boxed{…}",
+    "final_answer": "what the text boxes, else what it calls its answer",
+    "last_number": "the last number of the text",
+}
 # Why code in a text fails the tests in the brackets.
 FAILURE = "failure"
 # What `score` can say of the draws of a text.
@@ -198,6 +202,31 @@ AUTO_FORM = "auto or auto(4, 16, 64)"
 VerifierKind = Literal["rlhflow", "math_shepherd", "skywork", "qwen", "outcome"]
 VERIFIER_KINDS: tuple[VerifierKind, ...] = get_args(VerifierKind)
 SYSTEMS = ("search_and_learn",)
+# What programs like them say first, where a parameter `system` has no other value: `system_prompt` of search-and-learn
+# (`src/sal/config.py`).
+SYSTEM_PROMPTS = {
+    "search_and_learn": r"""Solve the following math problem efficiently and clearly:
+
+- For simple problems (2 steps or fewer):
+Provide a concise solution with minimal explanation.
+
+- For complex problems (3 steps or more):
+Use this step-by-step format:
+
+## Step 1: [Concise description]
+[Brief explanation and calculations]
+
+## Step 2: [Concise description]
+[Brief explanation and calculations]
+
+...
+
+Regardless of the approach, always conclude with:
+
+Therefore, the final answer is: $\boxed{answer}$. I hope it is correct.
+
+Where [answer] is just the final number or expression that solves the problem."""
+}
 # When two values are the same answer.
 Equality = Literal["text", "number", "math"]
 EQUALITIES: tuple[Equality, ...] = get_args(Equality)

@@ -78,8 +78,10 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import exact as exact
     from qpdsl.api.compose.targets import failure as failure
     from qpdsl.api.compose.targets import filter as filter
+    from qpdsl.api.compose.targets import final_answer as final_answer
     from qpdsl.api.compose.targets import judge as judge
     from qpdsl.api.compose.targets import lark as lark
+    from qpdsl.api.compose.targets import last_number as last_number
     from qpdsl.api.compose.targets import likelihood as likelihood
     from qpdsl.api.compose.targets import logprob as logprob
     from qpdsl.api.compose.targets import loss as loss

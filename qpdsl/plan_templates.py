@@ -9,6 +9,7 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.context import Context, Turn, encode
+from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
 
@@ -46,7 +47,7 @@ class _Walk:
         match node.op:
             case ops.Chat(turns=more):
                 begun = () if now.answer is None else (now.answer,)
-                return _Conversation((*now.turns, *begun, *_turns(more)))
+                return _Conversation((*now.turns, *begun, *_turns(more, self._plan)))
             case ops.Generate(model=name, via=via):
                 thinks = self._try(name.name, now.turns)
                 if isinstance(via, ops.Paired):
@@ -84,9 +85,16 @@ class _Walk:
         return model.thinking is not None
 
 
-def _turns(written: tuple[ops.Turn, ...]) -> Iterator[Turn]:
-    """Turns as a `chat` has them; a conversation that is given is a question, and an answer where one more follows."""
+def _turns(written: tuple[ops.Turn, ...], plan: PhysicalPlan) -> Iterator[Turn]:
+    """Turns as a `chat` has them; a conversation that is given is a question, and an answer where one more follows.
+
+    A system turn without text is none.
+    """
+    values = plan.values()
     for place, turn in enumerate(written, 1):
+        content = turn.content
+        if turn.role == "system" and isinstance(content, ast.Name) and not values.get(content.id, True):
+            continue
         if turn.role != "messages":
             yield Turn(turn.role, "x")
             continue

@@ -59,7 +59,14 @@ async def try_ways(node: PhysicalOp, instance: Instance, run: RunWay) -> Program
         names.append(way.name)
         instance.usage.counts[f"way_{number}"] += 1
         own = replace(
-            instance, services=services, emptied=[], supports={}, steps={}, drawn=set(), drawn_before=frozenset(drawn)
+            instance,
+            services=services,
+            emptied=[],
+            searched={},
+            supports={},
+            steps={},
+            drawn=set(),
+            drawn_before=frozenset(drawn),
         )
         end = await run(node.arms[number], op.scores[number], own)
         drawn |= own.drawn

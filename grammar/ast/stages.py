@@ -34,9 +34,9 @@ from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import (
     ARM_CHOICES,
     BACKUPS,
-    BOXED,
     COMPARED,
     DRAWN,
+    EXTRACTORS,
     FINISHED_ROWS,
     ROLLOUTS,
     ROW_NUMBER,
@@ -69,7 +69,7 @@ class Argument(Node):
 
 @dataclass(frozen=True, slots=True)
 class Extract(Stage):
-    """`extract last NAME = /regex/ of TEXT`, `.json.path`, `boxed`, or a Python extractor that is registered.
+    """`extract last NAME = /regex/ of TEXT`, `.json.path`, a name of `EXTRACTORS`, or a registered Python extractor.
 
     Adds a column: a match in the row's text, or the value at a JSON path; else none. The match is the first one or, by
     `which`, the last, or the list of all: matches that do not overlap, from the left. "boxed" matches what stands in
@@ -80,7 +80,8 @@ class Extract(Stage):
 
     word, usage = (
         "extract",
-        "extract NAME = /regex/, .json.path, boxed, failure(TESTS), EXTRACTOR or EXTRACTOR(…) of TEXT; "
+        "extract NAME = /regex/, .json.path, final_answer, last_number, boxed, failure(TESTS), EXTRACTOR or "
+        "EXTRACTOR(…) of TEXT; "
         "extract last NAME, extract all NAME",
     )
     first = "the name of a column"
@@ -95,8 +96,10 @@ class Extract(Stage):
     type: str = "text"
 
     @property
-    def is_boxed(self) -> bool:
-        return isinstance(self.pattern, Name) and self.pattern.id == BOXED
+    def built_in(self) -> str | None:
+        """Which of `EXTRACTORS` it names; None where it names none."""
+        names = isinstance(self.pattern, Name) and self.arguments is None and self.pattern.id in EXTRACTORS
+        return self.pattern.id if names and isinstance(self.pattern, Name) else None
 
     def _check(self) -> None:
         require(not isinstance(self.pattern, JsonPath) or self.which == "first", "a path leads to one value")

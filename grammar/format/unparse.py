@@ -273,7 +273,7 @@ def _left_out(node: ast.Node, name: str) -> Any:
     match node:
         case ast.Score() if value == node.usual_reduce or (name == "into" and node.made == "score"):
             return None
-        case ast.Extract(is_boxed=True) if value == "last":
+        case ast.Extract(built_in="boxed") if value == "last":
             return None
         case ast.Join() if name == "sep" and value == ast.Template(("\n",), span=node.span):
             return None

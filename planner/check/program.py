@@ -230,12 +230,11 @@ class _Lowering:
                 or all(maker is not one for one in stages)
             ):
                 continue
-            if maker.which == "all" or not (isinstance(maker.pattern, ast.Regex) or maker.is_boxed):
+            if maker.which == "all" or not (isinstance(maker.pattern, ast.Regex) or maker.built_in):
                 continue
             line, _ = self.module.file.source.position(maker.span.start)
-            found[name.id] = (
-                f"the {'regex' if isinstance(maker.pattern, ast.Regex) else '`boxed`'} of line {line} matched nothing"
-            )
+            what = "regex" if maker.built_in is None else f"`{maker.built_in}`"
+            found[name.id] = f"the {what} of line {line} matched nothing"
             if entry is not None and result.otherwise is None and not self.syntax.optional:
                 self._warn_none(name, entry, maker, stages)
         return tuple(found.items())

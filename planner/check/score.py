@@ -13,11 +13,11 @@ from qpdsl.grammar.format.unparse import format_pattern
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, did_you_mean, listed
 from qpdsl.grammar.words import (
-    BOXED,
     COLUMNS,
     COMPARED,
     DRAW_FIGURES,
     DRAW_REDUCES,
+    EXTRACTORS,
     FAILURE,
     JUDGE_REDUCES,
     REDUCES,
@@ -347,18 +347,25 @@ def _compared_column(binder: Binder, stage: ast.Tournament, part: ast.Name | ast
 
 def extract(binder: Binder, stage: ast.Extract, number: int) -> ops.Operator:
     binder.check_part(stage, "of")
-    if isinstance(stage.pattern, ast.Name) and not _is_boxed(binder, stage):
+    answer, extractors = binder.environment.answer, binder.environment.extractors
+    if answer is not None and stage.built_in == "final_answer":
+        pattern = replace(answer.pattern, span=stage.pattern.span)
+        stage = replace(stage, pattern=pattern, which=answer.which, arguments=answer.arguments)
+    built_in = stage.built_in if stage.built_in not in extractors else None
+    if isinstance(stage.pattern, ast.Name) and built_in is None:
         return _python_extract(binder, stage, stage.pattern, number)
     if stage.of is None:
         binder.needs_text(stage)
-    if _is_boxed(binder, stage):
+    if built_in == "boxed":
         which: Which = "last" if stage.which == "first" else stage.which
         type_: Type = "[text]" if which == "all" else "text"
         binder.make(stage, stage.column, type_)
         return replace(stage, type=type_, which=which, stage=number)
-    pattern, type_ = stage.pattern, _extracted_type(binder, stage)
+    type_ = "text" if built_in is not None and stage.which == "first" else _extracted_type(binder, stage)
     binder.make(stage, stage.column, type_)
-    return replace(stage, type=type_, which=stage.which if isinstance(pattern, ast.Regex) else "first", stage=number)
+    return replace(
+        stage, type=type_, which=stage.which if isinstance(stage.pattern, ast.Regex) else "first", stage=number
+    )
 
 
 def _python_extract(binder: Binder, stage: ast.Extract, function: ast.Name, number: int) -> ops.Operator:
@@ -415,12 +422,6 @@ def _given(
         message = f"`{name}` needs a value for {listed(missing, last='and')}"
         binder.scope.error("QP231", message, stage.pattern.span, "not given")
     return tuple(ops.GivenColumn(key, types[id(one)], one.value) for key, one in arguments.items())
-
-
-def _is_boxed(binder: Binder, stage: ast.Extract) -> bool:
-    """Whether what is extracted is the content of LaTeX boxes; an extractor that the caller calls so goes before."""
-    boxes = isinstance(stage.pattern, ast.Name) and stage.pattern.id == BOXED and stage.arguments is None
-    return boxes and BOXED not in binder.environment.extractors
 
 
 def _extracted_type(binder: Binder, stage: ast.Extract) -> Type:
@@ -482,8 +483,10 @@ def _extractor_type(binder: Binder, name: ast.Name) -> Type:
     extractors = binder.environment.extractors
     if name.id in extractors:
         return extractors[name.id]
+    if name.id in EXTRACTORS:
+        return "text"
     notes = (f"extractors: {', '.join(sorted(extractors))}",) if extractors else ("no extractor is registered",)
-    forms = listed(f"extract NAME = {form}" for form in ("/regex/", ".json.path", "boxed", "failure(TESTS)"))
+    forms = listed(f"extract NAME = {form}" for form in ("/regex/", ".json.path", *EXTRACTORS, "failure(TESTS)"))
     help = f"write {forms}, or register a Python extractor of this name (`--python FILE`, or `@qp.extractor`)"
     fix = did_you_mean(name.id, extractors, name.span) or {"help": help}
     message = f"unknown extractor `{name.id}`"

@@ -23,6 +23,9 @@ UNFINISHED = "unfinished"
 SAVED_COUNTS = ("saved_calls", "beyond_tokens", "beyond_used")
 CALL_COUNTS = ("requests", "retries", "replayed", "server_cached", "cost_millionths", *SAVED_COUNTS)
 
+# The beginning of the counts of texts by the rule that `final_answer` found an answer by, or `none`.
+ANSWERS_FOUND = "answers_"
+
 # Those that a whole plan has too.
 _TOTALED = ("near_ties", THOUGHT_TOKENS)
 

@@ -86,7 +86,10 @@ def out_of_its_depth(program: LogicalProgram, syntax: ast.Program) -> Iterator[D
             if known is not None and known.kind is not None:
                 message = f"`{known.name}` was trained on two generated tasks: its scores of other work say nothing"
                 why = f"`{foreign[0]}` is not built in"
-                help = "score with a reward model of its own (`--model NAME=…`), or choose without one: `vote`"
+                help = (
+                    "score with a reward model of its own (`--model NAME=…`), or choose without one: "
+                    "`vote answer`, or `best by score` of `score logprob reduce=mean`"
+                )
                 yield Diagnostic(
                     "QP263",
                     message,
@@ -134,7 +137,8 @@ class Environment:
     `inputs` says what they ask for. `models` replaces the ids of declared models, by name, also in the files that the
     program uses, `kinds` their kinds of verifiers, and `adapters` what is put on them; with another id a model is
     without the adapter that it was declared with. `drafts` are for the `generate` stages of a model, by the name that
-    the program has for it, or for all of them, by the empty name.
+    the program has for it, or for all of them, by the empty name. `answer` is what `final_answer` stands for, where it
+    is not its own rules.
     """
 
     files: Files = field(default_factory=Files)
@@ -145,6 +149,7 @@ class Environment:
     kinds: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
     drafts: Mapping[str, UserDraft] = field(default_factory=dict)
+    answer: ast.Extract | None = None
 
 
 @dataclass(slots=True, eq=False)

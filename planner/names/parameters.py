@@ -12,7 +12,7 @@ from qpdsl.grammar.words import COLUMNS, PARAMETER_TYPES, ROLES, THOUGHT_FIELDS,
 from qpdsl.planner.names.json_schema import Document, to_text, value_type
 from qpdsl.planner.names.modules import Module, no_duplicates
 from qpdsl.planner.plan.logical import Parameter
-from qpdsl.planner.plan.options import constant
+from qpdsl.planner.plan.options import constant, left_out
 from qpdsl.planner.values.value import fits
 
 # A conversation: turns in their order, as chat APIs have them. What each role may have is checked where it is used.
@@ -58,7 +58,7 @@ def parameters(module: Module, program: ast.Program, report: Callable[[Diagnosti
             continue
         type_, document = _declared(param, module, report)
         found.types.setdefault(param.name, type_)
-        default = _default(param, type_, document, report)
+        default = _default(param, type_, document, program.like, report)
         form = format_param_type(param)
         schema = None if document is None else to_text(document)
         values.append(Parameter(param.name, type_, default, param.optional, form, schema))
@@ -92,11 +92,15 @@ def _declared(param: ast.Param, module: Module, report: Callable[[Diagnostic], N
 
 
 def _default(
-    param: ast.Param, type_: Type, document: Document | None, report: Callable[[Diagnostic], None]
+    param: ast.Param,
+    type_: Type,
+    document: Document | None,
+    like: ast.Like | None,
+    report: Callable[[Diagnostic], None],
 ) -> ast.Expr | None:
     """The value of a parameter that is not given; None where it must be."""
     if param.default is None:
-        return ast.Literal(None, span=param.span) if param.optional else None
+        return left_out(param, like)
     value = constant(param.default)
     if value is None:
         message = "a default is a value that is written out: a number, a string, `true`, `false`, or a list of them"

@@ -17,7 +17,7 @@ from qpdsl.grammar.words import COLUMNS
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import Scope, evaluate
 from qpdsl.planner.plan.logical import LogicalOp, LogicalPlan, LogicalProgram, default_values
-from qpdsl.planner.plan.options import constant
+from qpdsl.planner.plan.options import constant, left_out
 from qpdsl.planner.plan.physical import (
     GenerateStrategy,
     PhysicalOp,
@@ -77,7 +77,8 @@ def _declared(program: LogicalProgram) -> dict[str, ast.Expr | None]:
     """The defaults as the program's text has them, also where the caller put values in their place."""
     if program.syntax is None:
         return {param.name: param.default for param in program.params}
-    return {param.name: constant(param.default) for param in program.syntax.params}
+    like = program.syntax.like
+    return {param.name: left_out(param, like) or constant(param.default) for param in program.syntax.params}
 
 
 def _operators(logical: LogicalPlan, rows: _RowEstimate, prefix: str) -> tuple[PhysicalOp, ...]:

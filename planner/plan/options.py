@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.source import Span
+from qpdsl.grammar.words import SYSTEM_PROMPTS
 from qpdsl.planner.values.value import Value
 
 # The largest whole number that a parameter takes, and the largest number of an option.
@@ -71,3 +72,20 @@ def default_of(expr: ast.Expr | None, params: Mapping[str, ast.Param]) -> tuple[
         default = constant(params[expr.id].default)
         return default, default.span if default else None
     return constant(expr), None
+
+
+def left_out(param: ast.Param, like: ast.Like | None) -> ast.Expr | None:
+    """What a parameter without a default is where nobody gives it; None where it must be given, or has a default.
+
+    A parameter `system: text?` is the prompt of the system that its program is `like`, else such a one is none.
+    """
+    if param.default is not None or not param.optional:
+        return None
+    if (
+        like is not None
+        and param.name == "system"
+        and isinstance(param.type, ast.TypeRef)
+        and param.type.name == "text"
+    ):
+        return ast.Template((SYSTEM_PROMPTS[like.system],), span=param.span)
+    return ast.Literal(None, span=param.span)

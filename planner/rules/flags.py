@@ -85,7 +85,7 @@ COLLAPSE_GREEDY = _flag_rule(
     "collapse_greedy",
     "draw samples at temperature 0 once and copy them",
     "before sharing: what is drawn once has no other sample to share its prompt with",
-    FlagRule("collapse", ops.Generate, "drawn once", applies=_may_be_equal),
+    FlagRule("collapse", ops.Generate, "equal drawn once", applies=_may_be_equal),
 )
 # KV is exact however it came about, so whatever is generated can share it.
 SHARE_PREFIXES = _flag_rule(

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
 from qpdsl.planner.plan.reads import Parts, is_same_for_all, state_access
 from qpdsl.planner.plan.rule import (
@@ -64,13 +66,15 @@ def _expanded(plan: PhysicalPlan, node: PhysicalOp, params: AbstractSet[str]) ->
 def _can_expand(node: PhysicalOp, params: AbstractSet[str]) -> bool:
     """Copies of one sample would each run ahead; without shared prefixes a run-ahead prompt is computed for nothing.
 
+    Where the temperature is no constant the runtime looks whether samples are copies, and lets none of those run ahead.
     Options that read columns are those of the next round, which nobody knows yet.
     """
     op, strategy = node.op, node.strategy
     assert isinstance(op, ops.Generate) and isinstance(strategy, GenerateStrategy)
     free = strategy.decode.whole and strategy.decode.constraint == "none"
     known = all(is_same_for_all(option, params) for _, option in op.options)
-    return free and known and op.stop is not None and strategy.share and not strategy.collapse
+    copied = strategy.collapse and isinstance(constant(op.temperature), ast.Literal)
+    return free and known and op.stop is not None and strategy.share and not copied
 
 
 def _stands_idle(plan: PhysicalPlan, node: PhysicalOp) -> bool:

@@ -21,13 +21,13 @@ from qpdsl.grammar.words import (
     ACCURACY_FORM,
     AUTO,
     AUTO_FORM,
-    BOXED,
     BUDGET_FORM,
     BUDGET_UNITS,
     CLAUSE_FORMS,
     DECLARATIONS,
     DRAFTS,
     DRAW_FIGURES,
+    EXTRACTORS,
     FAILURE,
     FUNCTIONS,
     LEVELS,
@@ -198,7 +198,7 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
     elif last == "call":
         yield from _declared(document, ast.Program)
     elif point.head == "extract" and last == "=":
-        yield _item(BOXED, Kind.Function, r"what stands in the last \boxed{…}")
+        yield from (_item(name, Kind.Function, finds) for name, finds in EXTRACTORS.items())
         yield _item(FAILURE, Kind.Function, "why code in the text fails its tests")
         names = document.environment.extractors
         yield from (_item(name, Kind.Function, "Python extractor") for name in sorted(names))

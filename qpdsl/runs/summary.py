@@ -27,6 +27,8 @@ from qpdsl.runs.usage import (
     FilterFigures,
     call_facts,
     calls_record,
+    found_facts,
+    found_json,
     shadow_facts,
     shadow_json,
     tokens_words,
@@ -82,6 +84,7 @@ class Summary:
             facts += [(group, _share(verdicts)) for group, verdicts in self._by_group.items()]
         if self._greedy_accuracy:
             facts.append(("greedy", _share(self._greedy_accuracy)))
+        facts += found_facts(self._counts)
         if self._accuracy and (ungraded := len(self.outcomes) - len(self._accuracy)):
             facts.append(("not graded", f"{ungraded:,}"))
         facts += choice_facts(self._choices)
@@ -113,6 +116,7 @@ class Summary:
             if verdicts:
                 share = share_json(sum(verdicts), len(verdicts))
                 summary |= {f"{name}{key}": value for key, value in share.items()}
+        summary |= found_json(self._counts)
         if self._by_group:
             summary["groups"] = {name: share_json(sum(own), len(own)) for name, own in self._by_group.items()}
         if self._choices:

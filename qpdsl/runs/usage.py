@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qpdsl.executor.events.events import REPLICA_SIGN, EngineStepped, Event
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.latencies import PERCENTILES, Waits, percentiles
-from qpdsl.planner.cost.run_figures import SAVED_COUNTS, THOUGHT_TOKENS, UNFINISHED, calls_json
+from qpdsl.planner.cost.run_figures import ANSWERS_FOUND, SAVED_COUNTS, THOUGHT_TOKENS, UNFINISHED, calls_json
 from qpdsl.planner.cost.statistics import shadow_words
 from qpdsl.planner.explain.quantities import calls_words
 
@@ -162,14 +162,26 @@ class FilterFigures:
 
 
 def kept_counts(counts: Mapping[str, int]) -> dict[str, int]:
-    """Those of the counts of a `Usage` that say something of thoughts, filters, shadows, saved calls, and ends."""
-    kinds, names = ("filter_", "large_", _BATCH), (THOUGHT_TOKENS, UNFINISHED, *SHADOWS, *SAVED_COUNTS)
+    """Those of a `Usage`'s counts that say something of answers, ends, thoughts, filters, shadows and saved calls."""
+    kinds, names = ("filter_", "large_", _BATCH, ANSWERS_FOUND), (THOUGHT_TOKENS, UNFINISHED, *SHADOWS, *SAVED_COUNTS)
     return {name: count for name, count in counts.items() if name.startswith(kinds) or name in names}
 
 
 def tokens_words(prompt: int, sampled: int, thought: int) -> str:
     """For people: tokens in and out, and how many of those are thoughts, where any are."""
     return f"{prompt:,} in, {sampled:,} out" + (f" ({thought:,} thought)" if thought else "")
+
+
+def found_facts(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """For people: by which rule answers were found in how many texts; nothing where none was looked for by rules."""
+    found = found_json(counts).get("found", {})
+    return [("found", ", ".join(f"{count:,} {rule}" for rule, count in found.items()))] if found else []
+
+
+def found_json(counts: Mapping[str, int]) -> dict[str, Any]:
+    """For programs; the keys are stable. Nothing where no answer was looked for by rules."""
+    found = {rule: counts.get(ANSWERS_FOUND + rule, 0) for rule in ("boxed", "stated", "marked", "none")}
+    return {"found": {rule: count for rule, count in found.items() if count}} if any(found.values()) else {}
 
 
 def shadow_facts(counts: Mapping[str, int]) -> list[tuple[str, str]]:

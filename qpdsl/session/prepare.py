@@ -188,7 +188,14 @@ def plan_bound(
 
 def surroundings_of(settings: Settings) -> Surroundings:
     """What programs may use besides their text. Raises UsageError."""
-    return read_surroundings(settings.allow_read, settings.python, settings.models, settings.adapters, settings.drafts)
+    return read_surroundings(
+        settings.allow_read,
+        settings.python,
+        settings.models,
+        settings.adapters,
+        settings.drafts,
+        settings.answer,
+    )
 
 
 def loses(program: LogicalProgram) -> bool:

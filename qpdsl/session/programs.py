@@ -13,6 +13,7 @@ from pathlib import Path
 
 from qpdsl.errors import DataError, UsageError, reason, shorten, unknown
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import walk_stages
 from qpdsl.grammar.parse.parser import parse_file, parse_pipeline
 from qpdsl.grammar.source import MAX_SOURCE_BYTES, Source, Span
 from qpdsl.grammar.suggest import closest, listed
@@ -51,6 +52,11 @@ def load_program(
         folder = folder_of(target)
         lowered = lower(file, program, surroundings.environment(folder))
         what = f"`{file.source.name}` declares no model"
+    stages = [stage for one in file.programs for stage in walk_stages(one.body)]
+    found = any(isinstance(stage, ast.Extract) and stage.built_in == "final_answer" for stage in stages)
+    if surroundings.answer is not None and not found and not file.uses:
+        help = "`extract answer = final_answer` in a program is what it is for"
+        raise UsageError(f"`--answer`: `{lowered.name}` extracts no `final_answer`", help)
     given = _model_settings(lowered, settings, surroundings)
     if given:
         surroundings = replace(surroundings, models={**surroundings.models, **given})

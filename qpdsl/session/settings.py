@@ -413,6 +413,11 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         help="Draft tokens for all models, or for NAME, with another model, "
         f"{', '.join(f'`{short}`' for short in SHORT_DRAFTS)} or `none`. Tokens stay the same; speed may not.",
     )
+    answer: str | None = _program(
+        metavar="PATTERN",
+        help="Find `final_answer` by this instead: `/REGEX/`, `last /REGEX/`, `boxed`, `last_number`, `.FIELD` of "
+        "JSON, or an extractor that --python registers.",
+    )
     allow_read: tuple[str, ...] = setting(
         (),
         heading=PROGRAM,

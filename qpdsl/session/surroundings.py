@@ -24,6 +24,7 @@ from qpdsl.grammar.words import MODEL_OPTIONS, VERIFIER_KINDS
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
+    from qpdsl.grammar import ast
     from qpdsl.planner.names.modules import Environment, UserDraft
 
 
@@ -36,9 +37,9 @@ class Surroundings:
     """`allowed` are folders that a program may read beside its own; `python` digests the files of the functions, and
     of the modules that these import and nobody installed.
 
-    `models` replaces the ids of models by name, `kinds` the kinds of those that are verifiers, and `adapters` the
-    adapters on them; `drafts` are what the user wants to draft with. `read` collects the files that the programs used
-    that were checked here.
+    `answer` is what finds `final_answer`, where it is not its own rules. `models` replaces the ids of models by name,
+    `kinds` the kinds of those that are verifiers, and `adapters` the adapters on them; `drafts` are what the
+    user wants to draft with. `read` collects the files that the programs used that were checked here.
     """
 
     allowed: tuple[Path, ...] = ()
@@ -49,6 +50,7 @@ class Surroundings:
     adapters: Mapping[str, str] = field(default_factory=dict)
     read: set[Path] = field(default_factory=set)
     drafts: Mapping[str, UserDraft] = field(default_factory=dict)
+    answer: ast.Extract | None = None
 
     def environment(self, folder: Path | None) -> Environment:
         """What a program is checked against. `folder` is None for a pipeline, which reads no files."""
@@ -70,7 +72,9 @@ class Surroundings:
             for name, one in functions.items()
         }
         scorers = frozenset(functions.keys() - extractors.keys())
-        return Environment(files, scorers, extractors, self.models, inputs, self.kinds, self.adapters, self.drafts)
+        return Environment(
+            files, scorers, extractors, self.models, inputs, self.kinds, self.adapters, self.drafts, self.answer
+        )
 
 
 def read_surroundings(
@@ -79,11 +83,13 @@ def read_surroundings(
     models: Sequence[str] = (),
     adapters: Sequence[str] = (),
     drafts: Sequence[str] = (),
+    answer: str | None = None,
 ) -> Surroundings:
     """The surroundings that options of the command line name: folders, Python files, models, and adapters on them.
 
     A model is `NAME=ID`, with `kind=KIND` behind it for a verifier whose files do not tell its kind, and with
-    `adapter=PLACE` and `think=MARKS`; an adapter is `NAME=PLACE`. For a draft see `user_drafts`. Raises UsageError.
+    `adapter=PLACE` and `think=MARKS`; an adapter is `NAME=PLACE`. For a draft see `user_drafts`. `answer`
+    is what stands behind the `=` of an `extract`. Raises UsageError.
     """
     for folder in allow_read:
         if not Path(folder).is_dir():
@@ -104,7 +110,32 @@ def read_surroundings(
     folders = tuple(Path(folder).resolve() for folder in allow_read)
     read: set[Path] = set()
     asked = _drafts(drafts, read)
-    return Surroundings(folders, functions, ids, digest, kinds, _adapters(adapters, ids), read, asked)
+    return Surroundings(folders, functions, ids, digest, kinds, _adapters(adapters, ids), read, asked, _answer(answer))
+
+
+def _answer(pattern: str | None) -> ast.Extract | None:
+    """The `extract` that a pattern stands for. Raises UsageError."""
+    if pattern is None:
+        return None
+    # This loads the parser, which completion does without.
+    from qpdsl.grammar.ast import Extract, Regex
+    from qpdsl.grammar.diagnostic import QpError
+    from qpdsl.grammar.literals.regex import check
+    from qpdsl.grammar.parse.parser import parse_pipeline
+    from qpdsl.grammar.source import Source
+
+    which, sign, rest = pattern.strip().partition(" ")
+    which, found = (which, rest) if sign and which in ("first", "last") else ("", pattern)
+    with contextlib.suppress(QpError):
+        body = parse_pipeline(Source("--answer", f"extract {which} answer = {found}")).programs[0].body
+        stage = body[0] if len(body) == 1 else None
+        if isinstance(stage, Extract) and stage.of is None:
+            fault = check(stage.pattern.pattern, 0) if isinstance(stage.pattern, Regex) else None
+            if fault is not None:
+                raise UsageError(f"`--answer`: {fault.message}", fault.help)
+            return stage
+    help = "it takes `/REGEX/`, `last /REGEX/`, `boxed`, `last_number`, `.FIELD` or the name of an extractor"
+    raise UsageError(f"`--answer`: `{shorten(pattern)}` is no pattern", help)
 
 
 def _drafts(drafts: Sequence[str], read: set[Path]) -> dict[str, UserDraft]:

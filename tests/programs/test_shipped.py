@@ -18,12 +18,14 @@ PROBLEM = "Mia has 3 boxes with 4 cards in each box. How many cards does Mia hav
 SMALL = {
     "beam_search": ("width=2", "expand=2"),
     "best_of_n": ("n=4",),
+    "best_of_n_logprob": ("n=4",),
     "dvts": ("subtrees=2", "expand=2"),
     "lookahead": ("width=2", "expand=2"),
     "rebase": ("budget=4",),
-    "sal_beam_search": ("width=2", "expand=2", "depth=8"),
-    "sal_best_of_n": ("n=4",),
-    "sal_dvts": ("subtrees=2", "expand=2", "depth=8"),
+    # The built-in models know no system turn, which search-and-learn brings.
+    "sal_beam_search": ("width=2", "expand=2", "depth=8", "system="),
+    "sal_best_of_n": ("n=4", "system="),
+    "sal_dvts": ("subtrees=2", "expand=2", "depth=8", "system="),
     "self_consistency": ("n=4",),
     "weighted_best_of_n": ("n=4",),
 }

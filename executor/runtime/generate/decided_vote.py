@@ -144,7 +144,9 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
     own = replace(instance, usage=accounts[-1].usage, operator=vote.id)
     voters = tuple(known[slot] for slot in sorted(known))
     between = zip(nodes, accounts, strict=True)
-    instance.emptied += [why_none(node.op) for node, account in between if account.rows_in and not account.rows_out][:1]
+    instance.emptied += [
+        why_none(node.op, instance) for node, account in between if account.rows_in and not account.rows_out
+    ][:1]
     winners = await run(vote, voters, own)
     if isinstance(vote.op, ops.Vote) and not whole:
         # How many rows came to the vote depends on which ended first.

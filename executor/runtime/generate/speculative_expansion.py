@@ -113,7 +113,8 @@ class SpeculativeExpansion:
 
     def ended(self, sampling: Sampling, continuation: Continuation, index: int, sample: Sample) -> None:
         """Engine side: a sample of a row has ended. Its children are submitted between two steps."""
-        if sample.finish == "stop" and not self._closed:
+        copied = sampling.distinct(continuation) < continuation.options.count
+        if sample.finish == "stop" and not copied and not self._closed:
             asyncio.get_running_loop().call_soon(self._grow, sampling, continuation, index, sample)
 
     def close(self) -> None:

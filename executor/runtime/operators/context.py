@@ -76,7 +76,12 @@ def _additions(op: ops.SetContext, rows: Candidates, instance: Instance) -> list
 
 
 def _said(role: str, value: Value) -> tuple[Turn, ...]:
-    """A turn of a `chat`, or those of a conversation that is given as a value. Raises RowError for what is none."""
+    """A turn of a `chat`, or those of a conversation that is given as a value; a system turn without text is none.
+
+    Raises RowError for what is no conversation.
+    """
+    if role == "system" and value in (None, ""):
+        return ()
     if role != "messages":
         return (Turn(role, format_value(value)),)
     return tuple(_turn(number, message) for number, message in enumerate(value if isinstance(value, tuple) else ()))

@@ -1,23 +1,27 @@
-"""The `extract` operator: a column out of a row's text, by a regex, a JSON path or a LaTeX box."""
+"""The `extract` operator: a column out of a row's text, by a regex, a JSON path or one of `EXTRACTORS`."""
 
 from __future__ import annotations
 
-import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 
 from qpdsl.executor.runtime.instance.candidates import Candidates
-from qpdsl.executor.runtime.instance.instance import Instance
+from qpdsl.executor.runtime.instance.instance import Instance, Searched
+from qpdsl.executor.runtime.operators.answers import boxed, final_answer
 from qpdsl.executor.runtime.operators.json_documents import typed, value_at
+from qpdsl.executor.runtime.operators.numbers import last_number
 from qpdsl.executor.runtime.scoring.score import scored_texts
 from qpdsl.grammar import ast
+from qpdsl.grammar.format.unparse import format_pattern
 from qpdsl.grammar.literals.matcher import matcher
+from qpdsl.planner.cost.run_figures import ANSWERS_FOUND
 from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import Value
 
-_BOX = re.compile(r"\\boxed\s*\{")
-# A sign behind a backslash, which pairs with nothing, or a brace.
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+# So much of the end of a text is shown where nothing was found in it.
+_END = 60
+# How a text finishes that was cut off.
+CUT_OFF = ("length", "context")
 
 
 async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Candidates:
@@ -25,44 +29,62 @@ async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Cand
     texts = scored_texts(op.of, rows, instance)
     if op.of is None:
         texts = [None if row.generated.incomplete else text for row, text in zip(rows, texts, strict=True)]
-    return tuple(row.with_column(op.column.id, _extracted(op, text)) for row, text in zip(rows, texts, strict=True))
+    rules = instance.usage.counts if op.built_in == "final_answer" else None
+    values = [_extracted(op, text, rules) for text in texts]
+    searched = instance.searched.setdefault(op.column.id, Searched("", op.of is None))
+    searched.sought = op.pattern.id if isinstance(op.pattern, ast.Name) else format_pattern(op.pattern)
+    for row, text, value in zip(rows, texts, values, strict=True):
+        searched.texts += 1
+        if value not in (None, ()):
+            searched.found += 1
+        else:
+            searched.cut += op.of is None and row.columns.get("finish") in CUT_OFF
+            searched.missed = text if searched.missed is None else searched.missed
+    return tuple(row.with_column(op.column.id, value) for row, value in zip(rows, values, strict=True))
 
 
-def _extracted(op: ops.Extract, text: str | None) -> Value:
+def why_not_found(searched: Searched) -> str:
+    """Why a column is none, in words for the user: what was sought, where, and what would be found instead."""
+    many = f"{searched.texts:,} texts" if searched.texts > 1 else "the text"
+    said = f"`{searched.sought}` found nothing in {many}"
+    if searched.cut:
+        every = "which was" if searched.texts == 1 else f"{searched.cut:,} of them"
+        said += f", {every} cut off by `max_tokens` or the end of the context"
+    if searched.missed is None:
+        return said
+    text = " ".join(searched.missed.split())
+    end = text if len(text) <= _END else f"…{text[-_END:]}"
+    others = [name for name in ("final_answer", "last_number") if name != searched.sought]
+    found = ((name, _built_in(name, searched.missed, None)) for name in others)
+    would = next((f"; `{name}` would find {value} there" for name, value in found if value is not None), "")
+    return f'{said}; {"it" if searched.texts == 1 else "one"} ends "{end}"{would}'
+
+
+def _extracted(op: ops.Extract, text: str | None, rules: Counter[str] | None) -> Value:
     if text is None:
         return None
     if isinstance(op.pattern, ast.JsonPath):
         return typed(value_at(op.pattern.steps, text), op.type)
+    if isinstance(op.pattern, ast.Name) and op.pattern.id != "boxed":
+        return _built_in(op.pattern.id, text, rules)
     found = _matches(op.pattern.pattern, text) if isinstance(op.pattern, ast.Regex) else boxed(text)
     if op.which == "all":
         return tuple(value for value in found if value is not None)
     return next(iter(deque(found, maxlen=1)) if op.which == "last" else found, None)
 
 
+def _built_in(name: str, text: str, rules: Counter[str] | None) -> str | None:
+    """What `final_answer` or `last_number` finds; `rules` count by which rule an answer was found."""
+    if name == "last_number":
+        number = last_number(text)
+        return None if number is None else f"{number:f}"
+    found = final_answer(text)
+    if rules is not None:
+        rules[ANSWERS_FOUND + ("none" if found is None else found[1])] += 1
+    return None if found is None else found[0]
+
+
 def _matches(regex: str, text: str) -> Iterator[str | None]:
     """What the matches of a regex say, from the left. A group that took no part in its match is None."""
     pattern = matcher(regex)
     return (match.group if pattern.grouped else match.text for match in pattern.all(text))
-
-
-def boxed(text: str) -> Iterator[str]:
-    """What stands in the braces of each `\\boxed{…}`, braces inside paired; nothing of a box that does not end."""
-    ends = _closing_braces(text)
-    position = 0
-    while (box := _BOX.search(text, position)) is not None:
-        end = ends.get(box.end())
-        position = box.end() if end is None else end
-        if end is not None:
-            yield text[box.end() : end]
-
-
-def _closing_braces(text: str) -> dict[int, int]:
-    """The place of each brace that closes another, by the place behind that one."""
-    open_braces: list[int] = []
-    ends: dict[int, int] = {}
-    for sign in _BRACE.finditer(text):
-        if sign[0] == "{":
-            open_braces.append(sign.end())
-        elif sign[0] == "}" and open_braces:
-            ends[open_braces.pop()] = sign.start()
-    return ends

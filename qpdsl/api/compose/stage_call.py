@@ -20,7 +20,6 @@ from qpdsl.grammar.model_id import adapter_of, think_of, thought_marks, with_ada
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, listed
 from qpdsl.grammar.words import (
-    BOXED,
     COMPARED,
     CONFIDENCES,
     DRAFT_OPTIONS,
@@ -394,8 +393,8 @@ class StageCall:
         match value:
             case Extractor():
                 return ast.Name(self.function(value.function, span), span=span)
-            case targets.Boxed():
-                return ast.Name(BOXED, span=span)
+            case targets.BuiltIn(name=name):
+                return ast.Name(name, span=span)
             case targets.Failure():
                 return ast.Name(FAILURE, span=span)
             case targets.RegexText(pattern=text):

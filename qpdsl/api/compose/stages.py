@@ -83,7 +83,7 @@ def let(column: str, value: T) -> T:
 
 def extract(
     column: str,
-    pattern: str | targets.RegexText | targets.Boxed | targets.Failure | Extractor[..., Any, Any],
+    pattern: str | targets.RegexText | targets.BuiltIn | targets.Failure | Extractor[..., Any, Any],
     *arguments: object,
     which: Literal["last", "all"] | None = None,
     of: str | None = None,
@@ -262,7 +262,7 @@ class Rows:
     def extract(
         self,
         column: str,
-        pattern: str | targets.RegexText | targets.Boxed,
+        pattern: str | targets.RegexText | targets.BuiltIn,
         *,
         which: Literal["all"],
         of: str | None = None,
@@ -272,7 +272,7 @@ class Rows:
     def extract(
         self,
         column: str,
-        pattern: str | targets.RegexText | targets.Boxed,
+        pattern: str | targets.RegexText | targets.BuiltIn,
         *,
         which: Literal["last"] | None = None,
         of: str | None = None,
@@ -311,10 +311,10 @@ class Rows:
     ) -> Any:
         """Adds a column and returns it.
 
-        It holds the first match of a regex, the last LaTeX box (`qp.boxed`), the value at a JSON path (`.a.b[0]`),
-        why code fails its tests (`qp.failure`), or the value of an extractor; the last two are given the `arguments`.
-        `which` says that of the matches the last one is meant, or the list of all; `of` the text, where it is not that
-        of the row.
+        It holds the first match of a regex, the answer that the text comes to (`qp.final_answer`), its last number
+        (`qp.last_number`) or LaTeX box (`qp.boxed`), the value at a JSON path (`.a.b[0]`), why code fails its tests
+        (`qp.failure`), or the value of an extractor; the last two are given the `arguments`. `which` says
+        that of the matches the last one is meant, or the list of all; `of` the text, where it is not that of the row.
         """
         return _extract(self._stage_call("extract"), column, pattern, arguments, named, which=which, of=of)
 

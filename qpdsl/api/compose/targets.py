@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 from qpdsl.errors import UsageError, naming_keywords
 from qpdsl.grammar import ast
@@ -132,11 +132,15 @@ logprob: Final = VerifierTarget(ast.LogProb, {})
 
 @final
 @dataclass(frozen=True)
-class Boxed:
-    """What stands in the `\\boxed{…}` of LaTeX, for `extract`: `qp.boxed`."""
+class BuiltIn:
+    """What `extract` finds by name: `qp.final_answer`, `qp.last_number`, or `qp.boxed`, of LaTeX's `\\boxed{…}`."""
+
+    name: Literal["boxed", "final_answer", "last_number"]
 
 
-boxed: Final = Boxed()
+boxed: Final = BuiltIn("boxed")
+final_answer: Final = BuiltIn("final_answer")
+last_number: Final = BuiltIn("last_number")
 
 
 @final

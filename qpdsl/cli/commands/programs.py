@@ -11,6 +11,12 @@ from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_shipped
 from qpdsl.cli.shared_options import format_option
 
+# What the lists of programs are called, and whether a verifier judges there.
+_HEADINGS = {
+    "with a model alone, also your own:": False,
+    "with a verifier, `prm`, of your model's task (the built-in one knows the built-in models' alone):": True,
+}
+
 
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_shipped)
@@ -36,7 +42,13 @@ def command(name: str | None, form: str) -> Exit:
         put(texts[name], end="")
     else:
         table = click.HelpFormatter(max_width=100)
-        table.write_dl([(program, _first_sentence(text)) for program, text in programs.items()])
+        width = max(map(len, programs))
+        for heading, judged in _HEADINGS.items():
+            own = [name for name, text in programs.items() if ("\nmodel prm = " in text) is judged]
+            table.write(f"{heading}\n")
+            table.write_dl([(f"{program:<{width}}", _first_sentence(programs[program])) for program in own])
+            table.write("\n")
+        table.write("`--model llm=…` takes your own model, `--set system=…` tells it how to end its answer\n")
         table.write("\nidioms, a few lines each:\n")
         table.write_dl([(idiom, _title(text)) for idiom, text in idioms.items()], col_max=40)
         put(table.getvalue(), end="")

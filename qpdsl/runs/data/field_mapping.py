@@ -192,7 +192,7 @@ def last_number(text: str) -> int | float:
 def last_box(text: str) -> str:
     """What stands in the last `\\boxed{…}` of a text, inner braces and all. Raises ValueError."""
     # The engine's, which takes long to load.
-    from qpdsl.executor.runtime.operators.extract import boxed
+    from qpdsl.executor.runtime.operators.answers import boxed
 
     found = [*boxed(text)]
     if not found:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from qpdsl.executor.runtime.operators.extract import boxed
+from qpdsl.executor.runtime.operators.answers import boxed
 from qpdsl.planner.values.value import shown
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.graders.grader import Grade, right_texts

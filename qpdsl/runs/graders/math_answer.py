@@ -8,7 +8,7 @@ from typing import Any
 
 from qpdsl.errors import UsageError
 from qpdsl.executor.runtime.instance.mathematics import Mathematics, NoMathematics
-from qpdsl.executor.runtime.operators.extract import boxed
+from qpdsl.executor.runtime.operators.answers import boxed
 from qpdsl.planner.values.value import shown
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.graders.grader import Grade, right_texts, same_answer

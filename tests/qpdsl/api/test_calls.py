@@ -39,7 +39,7 @@ def test_a_program_is_a_function(problem: str) -> None:
 
 def test_a_run_that_comes_to_nothing(problem: str) -> None:
     result = beam_search.run(problem, depth=1)
-    assert result.error is not None and "`answer` is none: the regex of line" in result.error
+    assert result.error is not None and "`final_answer` found nothing in the text" in result.error
     with pytest.raises(qp.RunError, match="matched nothing"):
         _ = result.value
     with pytest.raises(qp.RunError) as caught:

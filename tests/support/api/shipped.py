@@ -14,7 +14,6 @@ llm = qp.model("zoo/counting")
 prm = qp.model("zoo/counting-prm")
 slm = qp.model("zoo/counting-mini")
 
-ANSWER = r"The answer is (-?\d+)"
 DATA = Path(str(files("qpdsl.programs") / "data"))
 
 
@@ -37,83 +36,126 @@ Order = qp.schema("Order", DATA / "order.schema.json")
 
 
 @qp.program
-def greedy(problem: str) -> str:
-    rows = qp.chat(user=problem)
-    rows.generate(llm, temperature=0, max_tokens=256)
-    return rows.extract("answer", ANSWER)
+def greedy(problem: str, system: str | None = None, max_tokens: int = 2048) -> str:
+    rows = qp.chat(system=system, user=problem)
+    rows.generate(llm, temperature=0, max_tokens=max_tokens)
+    return rows.extract("answer", qp.final_answer)
 
 
 @qp.program
-def best_of_n(problem: str, n: int = 16) -> str:
-    rows = qp.chat(user=problem)
-    rows.generate(llm, n=n, temperature=0.8, max_tokens=256)
+def best_of_n(
+    problem: str, n: int = 16, system: str | None = None, temperature: float = 0.8, max_tokens: int = 2048
+) -> str:
+    rows = qp.chat(system=system, user=problem)
+    rows.generate(llm, n=n, temperature=temperature, max_tokens=max_tokens)
     score = rows.score(prm, reduce="last")
     rows.best(by=score)
-    return rows.extract("answer", ANSWER)
+    return rows.extract("answer", qp.final_answer)
 
 
 @qp.program
-def self_consistency(problem: str, n: int = 32) -> str:
-    rows = qp.chat(user=problem)
-    rows.generate(llm, n=n, temperature=0.8, max_tokens=256)
-    answer = rows.extract("answer", ANSWER)
-    return rows.vote(answer)
+def self_consistency(
+    problem: str, n: int = 32, system: str | None = None, temperature: float = 0.8, max_tokens: int = 2048
+) -> str:
+    rows = qp.chat(system=system, user=problem)
+    rows.generate(llm, n=n, temperature=temperature, max_tokens=max_tokens)
+    answer = rows.extract("answer", qp.final_answer)
+    return rows.vote(answer, equal="number")
 
 
 @qp.program
-def weighted_best_of_n(problem: str, n: int = 16) -> str:
-    rows = qp.chat(user=problem)
-    rows.generate(llm, n=n, temperature=0.8, max_tokens=256)
+def best_of_n_logprob(
+    problem: str, n: int = 16, system: str | None = None, temperature: float = 0.8, max_tokens: int = 2048
+) -> str:
+    rows = qp.chat(system=system, user=problem)
+    rows.generate(llm, n=n, temperature=temperature, max_tokens=max_tokens)
+    answer = rows.extract("answer", qp.final_answer)
+    score = rows.score(qp.logprob, reduce="mean")
+    rows.where(answer != None)  # noqa: E711
+    rows.best(by=score)
+    return answer
+
+
+@qp.program
+def weighted_best_of_n(
+    problem: str, n: int = 16, system: str | None = None, temperature: float = 0.8, max_tokens: int = 2048
+) -> str:
+    rows = qp.chat(system=system, user=problem)
+    rows.generate(llm, n=n, temperature=temperature, max_tokens=max_tokens)
     score = rows.score(prm, reduce="last")
-    answer = rows.extract("answer", ANSWER)
-    return rows.vote(answer, weight=score)
+    answer = rows.extract("answer", qp.final_answer)
+    return rows.vote(answer, weight=score, equal="number")
 
 
 @qp.program
-def beam_search(problem: str, width: int = 4, expand: int = 4, depth: int = 40) -> str:
-    rows = qp.chat(user=problem)
+def beam_search(
+    problem: str,
+    width: int = 4,
+    expand: int = 4,
+    depth: int = 40,
+    system: str | None = None,
+    temperature: float = 0.8,
+    max_tokens: int = 2048,
+) -> str:
+    rows = qp.chat(system=system, user=problem)
     with rows.repeat(depth, until=qp.all(qp.col.finished)):
-        rows.generate(llm, n=expand, stop="\n\n", temperature=0.8)
+        rows.generate(llm, n=expand, stop="\n\n", temperature=temperature, max_tokens=max_tokens)
         score = rows.score(prm)
         rows.keep(width, by=score)
     rows.best(by=score)
-    return rows.extract("answer", ANSWER)
+    return rows.extract("answer", qp.final_answer)
 
 
 @qp.program
-def dvts(problem: str, subtrees: int = 4, expand: int = 4, depth: int = 40) -> str:
-    rows = qp.chat(user=problem)
+def dvts(
+    problem: str,
+    subtrees: int = 4,
+    expand: int = 4,
+    depth: int = 40,
+    system: str | None = None,
+    temperature: float = 0.8,
+    max_tokens: int = 2048,
+) -> str:
+    rows = qp.chat(system=system, user=problem)
     rows.split(subtrees)
     with rows.repeat(depth, until=qp.all(qp.col.finished)):
-        rows.generate(llm, n=expand, stop="\n\n", temperature=0.8)
+        rows.generate(llm, n=expand, stop="\n\n", temperature=temperature, max_tokens=max_tokens)
         score = rows.score(prm)
         rows.keep(1, by=score, per=qp.col.group)
-    answer = rows.extract("answer", ANSWER)
-    return rows.vote(answer, weight=score)
+    answer = rows.extract("answer", qp.final_answer)
+    return rows.vote(answer, weight=score, equal="number")
 
 
 @qp.program(budget={"tokens": 500})
-def compute_optimal(problem: str, subtrees: int = qp.auto(1, 2, 4, 8, 16), expand: int = 4, depth: int = 40) -> str:
-    rows = qp.chat(user=problem)
+def compute_optimal(
+    problem: str,
+    subtrees: int = qp.auto(1, 2, 4, 8, 16),
+    expand: int = 4,
+    depth: int = 40,
+    system: str | None = None,
+    temperature: float = 0.8,
+    max_tokens: int = 2048,
+) -> str:
+    rows = qp.chat(system=system, user=problem)
     with rows.strategy() as strategy:
         with strategy.arm():
-            rows.generate(llm, temperature=0, max_tokens=256)
+            rows.generate(llm, temperature=0, max_tokens=max_tokens)
             rows.score(prm, reduce="last")
         with strategy.arm():
             rows.split(subtrees)
             with rows.repeat(depth, until=qp.all(qp.col.finished)):
-                rows.generate(llm, n=expand, stop="\n\n", temperature=0.8)
+                rows.generate(llm, n=expand, stop="\n\n", temperature=temperature, max_tokens=max_tokens)
                 score = rows.score(prm)
                 rows.keep(1, by=score, per=qp.col.group)
-    answer = rows.extract("answer", ANSWER)
-    return rows.vote(answer, weight=qp.col.score)
+    answer = rows.extract("answer", qp.final_answer)
+    return rows.vote(answer, weight=qp.col.score, equal="number")
 
 
 @qp.program
-def filter_decoding(problem: str, threshold: float = 0.9) -> str:
-    rows = qp.chat(user=problem)
-    rows.generate(llm, via=qp.filter(slm, threshold), temperature=0, max_tokens=256)
-    return rows.extract("answer", ANSWER)
+def filter_decoding(problem: str, threshold: float = 0.9, system: str | None = None, max_tokens: int = 2048) -> str:
+    rows = qp.chat(system=system, user=problem)
+    rows.generate(llm, via=qp.filter(slm, threshold), temperature=0, max_tokens=max_tokens)
+    return rows.extract("answer", qp.final_answer)
 
 
 @qp.program
@@ -150,45 +192,72 @@ def meeting(note: str) -> Meeting:
 
 
 @qp.program
-def rebase(problem: str, budget: int = 16, balance: float = 0.2, depth: int = 40) -> str:
-    rows = qp.chat(user=problem)
+def rebase(
+    problem: str,
+    budget: int = 16,
+    balance: float = 0.2,
+    depth: int = 40,
+    system: str | None = None,
+    temperature: float = 0.8,
+    max_tokens: int = 2048,
+) -> str:
+    rows = qp.chat(system=system, user=problem)
     rows.split(budget)
     with rows.repeat(depth, until=qp.all(qp.col.finished)):
-        rows.generate(llm, stop="\n\n", temperature=0.8)
+        rows.generate(llm, stop="\n\n", temperature=temperature, max_tokens=max_tokens)
         score = rows.score(prm)
         rows.split(budget, by=score, temperature=balance)
-    answer = rows.extract("answer", ANSWER)
-    return rows.vote(answer, weight=score)
+    answer = rows.extract("answer", qp.final_answer)
+    return rows.vote(answer, weight=score, equal="number")
 
 
 @qp.program
-def lookahead(problem: str, width: int = 4, expand: int = 4, ahead: int = 2, depth: int = 40) -> str:
-    rows = qp.chat(user=problem)
+def lookahead(
+    problem: str,
+    width: int = 4,
+    expand: int = 4,
+    ahead: int = 2,
+    depth: int = 40,
+    system: str | None = None,
+    temperature: float = 0.8,
+    max_tokens: int = 2048,
+) -> str:
+    rows = qp.chat(system=system, user=problem)
     with rows.repeat(depth, until=qp.all(qp.col.finished)):
-        rows.generate(llm, n=expand, stop="\n\n", temperature=0.8)
+        rows.generate(llm, n=expand, stop="\n\n", temperature=temperature, max_tokens=max_tokens)
         with rows.peek():
             with rows.repeat(ahead, until=qp.all(qp.col.finished)):
-                rows.generate(llm, stop="\n\n", temperature=0)
+                rows.generate(llm, stop="\n\n", temperature=0, max_tokens=max_tokens)
             score = rows.score(prm)
         rows.keep(width, by=score)
     rows.best(by=score)
-    return rows.extract("answer", ANSWER)
+    return rows.extract("answer", qp.final_answer)
 
 
 @qp.program(like="search_and_learn")
-def sal_best_of_n(problem: str, n: int = 16) -> str:
-    rows = qp.chat(user=problem)
-    rows.generate(llm, n=n, temperature=0.8, max_tokens=2048)
+def sal_best_of_n(
+    problem: str, n: int = 16, system: str | None = None, temperature: float = 0.8, max_tokens: int = 2048
+) -> str:
+    rows = qp.chat(system=system, user=problem)
+    rows.generate(llm, n=n, temperature=temperature, max_tokens=max_tokens)
     rows.best(by=rows.score(prm))
-    return rows.extract("answer", ANSWER)
+    return rows.extract("answer", qp.final_answer)
 
 
 @qp.program(like="search_and_learn")
-def sal_beam_search(problem: str, width: int = 4, expand: int = 4, depth: int = 40) -> str:
-    rows = qp.chat(user=problem)
+def sal_beam_search(
+    problem: str,
+    width: int = 4,
+    expand: int = 4,
+    depth: int = 40,
+    system: str | None = None,
+    temperature: float = 0.8,
+    max_tokens: int = 2048,
+) -> str:
+    rows = qp.chat(system=system, user=problem)
     rows.split(width * expand)
     with rows.repeat(depth - 1, until=qp.all(qp.col.finished)):
-        rows.generate(llm, stop="\n\n", temperature=0.8, max_tokens=2048)
+        rows.generate(llm, stop="\n\n", temperature=temperature, max_tokens=max_tokens)
         score = rows.score(prm)
         with rows.branch() as branch:
             with branch.arm():
@@ -197,26 +266,34 @@ def sal_beam_search(problem: str, width: int = 4, expand: int = 4, depth: int = 
                 rows.where(qp.not_(qp.col.finished))
                 rows.keep(width, by=score)
                 rows.split(width * expand, by=1)
-    rows.generate(llm, temperature=0.8, max_tokens=2048)
+    rows.generate(llm, temperature=temperature, max_tokens=max_tokens)
     score = rows.score(prm)
     rows.keep(width * expand, by=1)
     rows.best(by=score)
-    return rows.extract("answer", ANSWER)
+    return rows.extract("answer", qp.final_answer)
 
 
 @qp.program(like="search_and_learn")
-def sal_dvts(problem: str, subtrees: int = 4, expand: int = 4, depth: int = 40) -> str:
-    rows = qp.chat(user=problem)
+def sal_dvts(
+    problem: str,
+    subtrees: int = 4,
+    expand: int = 4,
+    depth: int = 40,
+    system: str | None = None,
+    temperature: float = 0.8,
+    max_tokens: int = 2048,
+) -> str:
+    rows = qp.chat(system=system, user=problem)
     rows.split(subtrees)
     with rows.repeat(depth - 1, until=qp.all(qp.col.finished)):
-        rows.generate(llm, n=expand, stop="\n\n", temperature=0.8, max_tokens=2048)
+        rows.generate(llm, n=expand, stop="\n\n", temperature=temperature, max_tokens=max_tokens)
         with rows.peek():
-            rows.generate(llm, stop="\n\n", temperature=0, max_tokens=2048)
+            rows.generate(llm, stop="\n\n", temperature=0, max_tokens=max_tokens)
             score = rows.score(prm)
         rows.keep(1, by=score, per=qp.col.group)
-    rows.generate(llm, n=expand, temperature=0.8, max_tokens=2048)
+    rows.generate(llm, n=expand, temperature=temperature, max_tokens=max_tokens)
     rows.best(by=rows.score(prm))
-    return rows.extract("answer", ANSWER)
+    return rows.extract("answer", qp.final_answer)
 
 
 PROGRAMS: dict[str, qp.Program[..., Any]] = {
@@ -224,6 +301,7 @@ PROGRAMS: dict[str, qp.Program[..., Any]] = {
     for program in (
         greedy,
         best_of_n,
+        best_of_n_logprob,
         self_consistency,
         weighted_best_of_n,
         beam_search,

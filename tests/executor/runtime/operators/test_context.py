@@ -147,3 +147,8 @@ def test_arms_that_loop_draw_as_loops_outside_them_do() -> None:
     alone = rows(f"chat user=problem\n branch {{ {{ {loop} }} {{ generate llm max_tokens=1 }} }}\n return text")
     assert both[0] == alone[0]
     assert both[1].path[:3] == (1, 0, 0)
+
+
+def test_a_system_turn_without_text_is_none() -> None:
+    (row,) = rows('chat system="" user=problem\n generate llm max_tokens=2')
+    assert row.context is not None and [turn.role for turn in row.context.turns] == ["user"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from typing import Literal
 
 import pytest
 
 from qpdsl.executor.runtime.instance.candidates import Generated, Row
-from qpdsl.executor.runtime.operators.extract import boxed, extract
+from qpdsl.executor.runtime.operators.answers import boxed
+from qpdsl.executor.runtime.operators.extract import extract
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals.matcher import matcher
 from qpdsl.grammar.words import Type
@@ -82,7 +82,7 @@ def test_a_number_of_any_size(type: Type, number: str, value: float | None) -> N
     ],
 )
 def test_of_the_matches_the_last_or_all(pattern: str, which: ops.Which, text: str, value: Value) -> None:
-    source: ast.Regex | Literal["boxed"] = "boxed" if pattern == "boxed" else ast.Regex(pattern, span=NOWHERE)
+    source = name(pattern) if pattern == "boxed" else ast.Regex(pattern, span=NOWHERE)
     op = ops.Extract(stage=0, span=NOWHERE, column=name("x"), pattern=source, which=which)
     cut = Row(None, (), {}, Generated(text=text, incomplete=True))
     whole, none = asyncio.run(extract(op, (Row(None, (), {}, Generated(text=text)), cut), instance()))

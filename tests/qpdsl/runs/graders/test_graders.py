@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpdsl.errors import UserError
+from qpdsl.executor.runtime.operators.numbers import last_number
 from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.graders.grader import GraderError
 from qpdsl.runs.graders.known_graders import grader_named
-from qpdsl.runs.graders.number_answer import last_number
 from qpdsl.runs.row_outcome import outcome
 from tests.support.timing import assert_quick, cpu_seconds
 
