@@ -71,7 +71,7 @@ async def candidates_of(
 async def _candidate(
     chain: Sequence[PhysicalOp], row: Row, instance: Instance, score_column: str | None, operate: Operate
 ) -> FinalCandidate:
-    own = replace(instance, usage=Usage(), emptied=[], searched={}, supports={})
+    own = replace(instance, usage=Usage(), emptied=[], supports={})
     root = chain[-1].op
     assert isinstance(root, ops.Return)
     rows: Candidates = (row,)

@@ -273,7 +273,7 @@ async def _operate(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
     made = await _OPERATORS[type(node.op)](node, rows, instance)
     # What left no row inside of an operator has said so itself.
     if rows and not made and not node.inside:
-        instance.emptied.append(why_none(node.op, instance))
+        instance.emptied.append(why_none(node.op, rows))
     return made
 
 
@@ -341,7 +341,7 @@ async def _for_each(node: PhysicalOp, rows: Candidates, starts: Iterable[Row], i
     """The rows, with the columns that the body made of what each starts from."""
     ends = await together(
         # Scores that another operator reads again are kept for one chain of rows.
-        _run_chain(node.body, (start,), replace(instance, ahead=None, steps={}, emptied=[], searched={}))
+        _run_chain(node.body, (start,), replace(instance, ahead=None, steps={}, emptied=[]))
         for start in starts
     )
     made = [name for name in node.columns if name in made_by(node.body) and name not in FRESH]
@@ -445,7 +445,7 @@ async def _each(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
     assert isinstance(op, ops.Each)
     copies = each_element(op, rows, instance)
     if rows and not copies:
-        instance.emptied.append(why_none(op, instance))
+        instance.emptied.append(why_none(op, rows))
     if instance.watched:
         emit_copies(copies, instance)
     return await _run_chain(node.body, copies, instance) if copies else ()

@@ -62,7 +62,6 @@ async def try_ways(node: PhysicalOp, instance: Instance, run: RunWay) -> Program
             instance,
             services=services,
             emptied=[],
-            searched={},
             supports={},
             steps={},
             drawn=set(),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from qpdsl.grammar.ast.clauses import GivenColumn, ModelRef
 from qpdsl.grammar.ast.expressions import Expr, JsonPath, Literal, Name, Regex, Template
@@ -307,6 +307,13 @@ class Join(Stage):
     per: Name | None = field(default=None, metadata=PER)
 
 
+class Sought(NamedTuple):
+    """What an `extract` looks for, as messages name it, and whether it does in the rows' own texts."""
+
+    pattern: str
+    own: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Vote(Stage):
     """`vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN else EXPR`: the best row of the value that
@@ -317,6 +324,7 @@ class Vote(Stage):
     count in their order, and those behind the first ones at which the winner is that sure do not count: adaptive
     consistency, by the Beta posterior (Aggarwal et al., "Let's Sample Step by Step", 2023, section 3). With `per`, one
     row of each value of that column, the values in the order in which they are first seen. `else`: see `Return`.
+    `sought` is what was looked for to find the answers, where an `extract` did.
     """
 
     word, usage = "vote", "vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN else EXPR"
@@ -333,6 +341,7 @@ class Vote(Stage):
     )
     per: Name | None = field(default=None, metadata=PER)
     otherwise: Expr | None = field(default=None, metadata=ELSE)
+    sought: Sought | None = field(default=None, compare=False, repr=False)
 
     def _check(self) -> None:
         require(self.weight is None or self.decided is None, "weights say nothing of how sure a vote is")
@@ -580,7 +589,7 @@ class Return(Stage):
 
     With `parse`, that value is a JSON text held to a schema, and what is given back is what the JSON spells. `schema`
     is the JSON Schema of the declared result, as text, where it is for the run to see that the value satisfies it.
-    `nones` says of columns that may be none why they are, in words for messages.
+    `nones` says of columns that may be none why they are, in words for messages, and what was looked for.
     """
 
     word, usage, first = "return", "return EXPR else EXPR", "an expression"
@@ -591,7 +600,7 @@ class Return(Stage):
     parse: bool = False
     schema: str | None = None
     optional: bool = False
-    nones: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
+    nones: tuple[tuple[str, str, Sought], ...] = field(default=(), compare=False, repr=False)
 
 
 # The stages that say what a result is where there is none.

@@ -24,7 +24,7 @@ from qpdsl.planner.check.call import add_call
 from qpdsl.planner.check.conditions import check_weight, warn_until, warn_where
 from qpdsl.planner.check.context import prefill, problem_in_rounds, say, set_context
 from qpdsl.planner.check.generate import generate, warn_spent_rounds
-from qpdsl.planner.check.score import extract, item_type, score, tournament
+from qpdsl.planner.check.score import extract, item_type, score, sought_by, tournament
 from qpdsl.planner.check.searches import begins_turn, check_search
 from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.schemas import CompiledSchema
@@ -496,8 +496,9 @@ def _vote(binder: Binder, stage: ast.Vote, number: int) -> ops.Operator:
     if stage.decided is not None and stage.weight is not None:
         message = "`decided` counts votes, and this vote weighs them"
         binder.scope.error("QP251", message, stage.decided.span, "not of weights", help="leave one of them out")
-        return replace(stage, decided=None, stage=number)
-    return replace(stage, stage=number)
+        stage = replace(stage, decided=None)
+    maker = None if column is None else column.maker
+    return replace(stage, sought=sought_by(maker) if isinstance(maker, ast.Extract) else None, stage=number)
 
 
 _Checked = ops.Operator | tuple[ops.Operator, tuple[LogicalPlan, ...]] | None

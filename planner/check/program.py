@@ -17,6 +17,7 @@ from qpdsl.grammar.words import TYPES
 from qpdsl.planner.check.binder import Binder, InlineBudget, ReturnValue, bind_default_models, return_value
 from qpdsl.planner.check.blocks import add_stage
 from qpdsl.planner.check.generate import check_program_draft
+from qpdsl.planner.check.score import sought_by
 from qpdsl.planner.check.unused import read_by_callers, unused_declarations, unused_in
 from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import Environment, Module, Modules, out_of_its_depth
@@ -216,9 +217,9 @@ class _Lowering:
                 )
                 self._report(Diagnostic("QP217", message, otherwise.span, "the program goes on", help=help))
 
-    def _nones(self, result: ReturnValue, binder: Binder) -> tuple[tuple[str, str], ...]:
+    def _nones(self, result: ReturnValue, binder: Binder) -> tuple[tuple[str, str, ast.Sought], ...]:
         """The columns that it gives back and that may be none, with the reason; warns of fields that must be there."""
-        value, found = result.value, dict[str, str]()
+        value, found = result.value, dict[str, tuple[str, ast.Sought]]()
         fields = value.fields if isinstance(value, ast.RecordLiteral) else ()
         for name, entry in [(value, None), *((entry.value, entry) for entry in fields)]:
             column = binder.scope.columns.get(name.id) if isinstance(name, ast.Name) else None
@@ -230,14 +231,15 @@ class _Lowering:
                 or all(maker is not one for one in stages)
             ):
                 continue
-            if maker.which == "all" or not (isinstance(maker.pattern, ast.Regex) or maker.built_in):
+            sought = sought_by(maker)
+            if sought is None:
                 continue
             line, _ = self.module.file.source.position(maker.span.start)
             what = "regex" if maker.built_in is None else f"`{maker.built_in}`"
-            found[name.id] = f"the {what} of line {line} matched nothing"
+            found[name.id] = f"the {what} of line {line} matched nothing", sought
             if entry is not None and result.otherwise is None and not self.syntax.optional:
                 self._warn_none(name, entry, maker, stages)
-        return tuple(found.items())
+        return tuple((name, *why) for name, why in found.items())
 
     def _warn_none(self, name: ast.Name, entry: ast.RecordEntry, maker: ast.Extract, stages: list[ast.Stage]) -> None:
         """Warns of a field that must be there and may be none, where no stage after the `extract` looks at that."""

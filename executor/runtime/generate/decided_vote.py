@@ -145,7 +145,7 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
     voters = tuple(known[slot] for slot in sorted(known))
     between = zip(nodes, accounts, strict=True)
     instance.emptied += [
-        why_none(node.op, instance) for node, account in between if account.rows_in and not account.rows_out
+        why_none(node.op, ()) for node, account in between if account.rows_in and not account.rows_out
     ][:1]
     winners = await run(vote, voters, own)
     if isinstance(vote.op, ops.Vote) and not whole:

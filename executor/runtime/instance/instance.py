@@ -82,22 +82,6 @@ class NoAnswerError(RowError):
     """Why one program instance came to no answer: what the model wrote has none, or none that is whole."""
 
 
-@dataclass
-class Searched:
-    """What one `extract` came to: it looked for `sought` in `texts`, of which `found` had it; `missed` is one without.
-
-    The texts are those of the rows themselves (`own`), or others.
-    `cut` of those without it were cut off by `max_tokens`, or by the end of the model's context.
-    """
-
-    sought: str
-    own: bool = True
-    texts: int = 0
-    found: int = 0
-    cut: int = 0
-    missed: str | None = None
-
-
 # Called with each piece of text as it is generated: the path and the source stage of the row that it will be in, the
 # piece, and whether it is of a thought.
 OnToken = Callable[[Path, int, str, bool], None]
@@ -253,8 +237,7 @@ class Instance:
     `digests` a context to its digest in noise keys; `steps` maps an operator's id and its input to the scores of the
     steps, of which there are none where the text is too long.
 
-    `written` is what samples wrote past their stop. `searched` says by column what `extract` came to.
-    `emptied` says of each operator that left no row why, in words that
+    `written` is what samples wrote past their stop. `emptied` says of each operator that left no row why, in words that
     follow a colon. `supports` has, by the id of an operator that chooses one row of several, how sure it was (see
     `support.py`). `drawn` are marks of the samples that were counted, and `drawn_before` of those that an earlier way
     of the program drew, which are counted no more; None where it has no ways. `unshown` has, by a row's path, the stage
@@ -277,7 +260,6 @@ class Instance:
     scored: set[bytes] = field(default_factory=set)
     steps: dict[tuple[str, VerifierInput], tuple[float, ...]] = field(default_factory=dict)
     emptied: list[str] = field(default_factory=list)
-    searched: dict[str, Searched] = field(default_factory=dict)
     supports: dict[str, float] = field(default_factory=dict)
     drawn: set[Hashable] = field(default_factory=set)
     drawn_before: frozenset[Hashable] | None = None

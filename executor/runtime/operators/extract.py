@@ -6,13 +6,12 @@ from collections import Counter, deque
 from collections.abc import Iterator
 
 from qpdsl.executor.runtime.instance.candidates import Candidates
-from qpdsl.executor.runtime.instance.instance import Instance, Searched
+from qpdsl.executor.runtime.instance.instance import Instance
 from qpdsl.executor.runtime.operators.answers import boxed, final_answer
 from qpdsl.executor.runtime.operators.json_documents import typed, value_at
 from qpdsl.executor.runtime.operators.numbers import last_number
 from qpdsl.executor.runtime.scoring.score import scored_texts
 from qpdsl.grammar import ast
-from qpdsl.grammar.format.unparse import format_pattern
 from qpdsl.grammar.literals.matcher import matcher
 from qpdsl.planner.cost.run_figures import ANSWERS_FOUND
 from qpdsl.planner.plan import ops
@@ -21,7 +20,7 @@ from qpdsl.planner.values.value import Value
 # So much of the end of a text is shown where nothing was found in it.
 _END = 60
 # How a text finishes that was cut off.
-CUT_OFF = ("length", "context")
+_CUT_OFF = ("length", "context")
 
 
 async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Candidates:
@@ -31,33 +30,28 @@ async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Cand
         texts = [None if row.generated.incomplete else text for row, text in zip(rows, texts, strict=True)]
     rules = instance.usage.counts if op.built_in == "final_answer" else None
     values = [_extracted(op, text, rules) for text in texts]
-    searched = instance.searched.setdefault(op.column.id, Searched("", op.of is None))
-    searched.sought = op.pattern.id if isinstance(op.pattern, ast.Name) else format_pattern(op.pattern)
-    for row, text, value in zip(rows, texts, values, strict=True):
-        searched.texts += 1
-        if value not in (None, ()):
-            searched.found += 1
-        else:
-            searched.cut += op.of is None and row.columns.get("finish") in CUT_OFF
-            searched.missed = text if searched.missed is None else searched.missed
     return tuple(row.with_column(op.column.id, value) for row, value in zip(rows, values, strict=True))
 
 
-def why_not_found(searched: Searched) -> str:
-    """Why a column is none, in words for the user: what was sought, where, and what would be found instead."""
-    many = f"{searched.texts:,} texts" if searched.texts > 1 else "the text"
-    said = f"`{searched.sought}` found nothing in {many}"
-    if searched.cut:
-        every = "which was" if searched.texts == 1 else f"{searched.cut:,} of them"
-        said += f", {every} cut off by `max_tokens` or the end of the context"
-    if searched.missed is None:
+def why_not_found(sought: ast.Sought, rows: Candidates) -> str:
+    """Why rows lack a column, in words for the user: what was sought, in which texts, and what would be found there.
+
+    It depends on the rows alone, so that every plan says the same. The texts are what the rows hold now.
+    """
+    many = f"{len(rows):,} texts" if len(rows) > 1 else "the text"
+    said = f"`{sought.pattern}` found nothing in {many}"
+    if not sought.own:
         return said
-    text = " ".join(searched.missed.split())
+    cut = sum(row.columns.get("finish") in _CUT_OFF for row in rows)
+    if cut:
+        every = "which was" if len(rows) == 1 else f"{cut:,} of them"
+        said += f", {every} cut off by `max_tokens` or the end of the context"
+    text = " ".join(rows[0].generated.text.split())
     end = text if len(text) <= _END else f"…{text[-_END:]}"
-    others = [name for name in ("final_answer", "last_number") if name != searched.sought]
-    found = ((name, _built_in(name, searched.missed, None)) for name in others)
+    others = [name for name in ("final_answer", "last_number") if name != sought.pattern]
+    found = ((name, _built_in(name, rows[0].generated.text, None)) for name in others)
     would = next((f"; `{name}` would find {value} there" for name, value in found if value is not None), "")
-    return f'{said}; {"it" if searched.texts == 1 else "one"} ends "{end}"{would}'
+    return f'{said}; {"it" if len(rows) == 1 else "the first"} ends "{end}"{would}'
 
 
 def _extracted(op: ops.Extract, text: str | None, rules: Counter[str] | None) -> Value:

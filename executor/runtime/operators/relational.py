@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, JsonValue, Row
-from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError, Searched
-from qpdsl.executor.runtime.operators.extract import CUT_OFF, why_not_found
+from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError
+from qpdsl.executor.runtime.operators.extract import why_not_found
 from qpdsl.executor.runtime.operators.json_documents import record
 from qpdsl.executor.runtime.operators.valid_records import fault_of
 from qpdsl.grammar import ast
@@ -109,22 +109,13 @@ def return_value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonVa
             # Something that was read may be none, and the program says why.
             first = rows[0].columns if rows and not rows[0].generated.incomplete else {}
             whys = [
-                f"`{name}` is none: {why}{_in_row(name, rows[0], instance)}"
-                for name, why in op.nones
+                f"`{name}` is none: {why}" + (f": {why_not_found(sought, rows[:1])}" if sought.own else "")
+                for name, why, sought in op.nones
                 if first.get(name, "") is None
             ]
             raise NoAnswerError(*whys[:1] or none.args) from none
         given: JsonValue = thawed(value)
         return given
-
-
-def _in_row(name: str, row: Row, instance: Instance) -> str:
-    """What a column was searched for in a row, in words that follow; nothing where it was in another text."""
-    searched = instance.searched.get(name)
-    if searched is None or not searched.own:
-        return ""
-    cut = row.columns.get("finish") in CUT_OFF
-    return f": {why_not_found(Searched(searched.sought, True, 1, 0, cut, row.generated.text))}"
 
 
 def _value(op: ops.Return, rows: Candidates, instance: Instance) -> JsonValue:
@@ -168,17 +159,17 @@ def _without_none(value: Any) -> Any:
     return [_without_none(part) for part in value] if isinstance(value, list) else value
 
 
-def why_none(op: ops.Operator, instance: Instance) -> str:
-    """Why an operator left none of its rows, in words for the user."""
+def why_none(op: ops.Operator, rows: Candidates) -> str:
+    """Why an operator left none of these rows, in words for the user."""
     match op:
         case ops.Where(condition=condition):
             read = ", ".join(dict.fromkeys(f"`{name.id}`" for name in names(condition)))
             return f"`where` held for none of the rows{f', by {read}' if read else ''}"
-        case ops.Vote(column=column, weight=weight):
+        case ops.Vote(column=column, weight=weight, sought=sought):
             either = f"`{column.id}`" if weight is None else f"`{column.id}` or its weight"
             none = f"`vote {column.id}` found no answer, since {either} is none in each row"
-            searched = instance.searched.get(column.id)
-            return none if searched is None or searched.found else f"{none}: {why_not_found(searched)}"
+            unfound = sought is not None and all(row.columns[column.id] is None for row in rows)
+            return f"{none}: {why_not_found(sought, rows)}" if sought is not None and unfound else none
         case ops.Each(column=column):
             return f"`each {column.id}` found nothing to go through: the list of every row is empty, or there is none"
     return f"`{op.operator.lower()}` left none"

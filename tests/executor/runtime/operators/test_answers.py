@@ -17,6 +17,7 @@ from qpdsl.executor.runtime.instance.candidates import Generated, Row
 from qpdsl.executor.runtime.instance.instance import Instance
 from qpdsl.executor.runtime.operators.answers import final_answer
 from qpdsl.executor.runtime.operators.extract import extract, why_not_found
+from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.graders.known_graders import grader_named
@@ -53,13 +54,13 @@ def test_a_run_counts_the_texts_by_the_rule_that_found_their_answer() -> None:
 
 
 def test_what_found_nothing_is_told_with_the_end_of_a_text_and_what_would_find_something() -> None:
-    where = instance()
-    extracted("final_answer", [f"{'so ' * 40}it is 5 apples"], where)
-    said = why_not_found(where.searched["x"])
+    text = f"{'so ' * 40}it is 5 apples"
+    rows = tuple(Row(None, (), {"finish": finish}, Generated(text=text)) for finish in ("length", "eos"))
+    said = why_not_found(ast.Sought("final_answer", own=True), rows[:1])
     assert said.startswith("`final_answer` found nothing in the text, which was cut off by `max_tokens`")
     assert said.endswith('so so it is 5 apples"; `last_number` would find 5 there') and len(said) < 220
-    extracted("boxed", ["The answer is 5."], where)
-    assert where.searched["x"].texts == 2 and "`boxed` found nothing in 2 texts" in why_not_found(where.searched["x"])
+    said = why_not_found(ast.Sought("boxed", own=True), rows)
+    assert said.startswith("`boxed` found nothing in 2 texts, 1 of them cut off")
 
 
 @pytest.mark.parametrize(
