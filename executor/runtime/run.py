@@ -44,9 +44,8 @@ from qpdsl.executor.runtime.scoring.checks import equal, passes, valid_json
 from qpdsl.executor.runtime.scoring.judge import judge, likelihood, prob, round_robin, tournament
 from qpdsl.executor.runtime.scoring.python_functions import python_extract, python_score
 from qpdsl.executor.runtime.scoring.score import draw_score, log_prob, score
-from qpdsl.executor.runtime.support import support_of
+from qpdsl.executor.runtime.standing import ends_in_steps, support_of
 from qpdsl.executor.runtime.tree_search.search import search
-from qpdsl.executor.runtime.unfinished import ends_in_steps
 from qpdsl.executor.runtime.ways import ProgramEnd, try_ways
 from qpdsl.grammar.ast.walk import made_column
 from qpdsl.planner.cost.run_figures import UNFINISHED
@@ -71,7 +70,7 @@ class InstanceResult:
     a verifier or a judge. `counts`: those of its `Usage`. `cached_tokens` of the prompts' were found in a cache,
     how many may depend on what else runs. `engine_seconds` are the engine's for this instance, those of each
     forward divided by tokens; what was drawn before, and remembered, counts as it did then. `support` is how sure
-    the program is of its value, None where nothing says so (see `support.py`). `candidates`: see `last_choice.py`,
+    the program is of its value, None where nothing says so (see `standing.py`). `candidates`: see `last_choice.py`,
     None where they are not wanted. `tried` are the names of the ways by which a program under a budget tried its
     problem, in their order.
     """

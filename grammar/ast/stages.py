@@ -307,7 +307,7 @@ class Join(Stage):
     per: Name | None = field(default=None, metadata=PER)
 
 
-class Sought(NamedTuple):
+class SoughtText(NamedTuple):
     """What an `extract` looks for, as messages name it, and whether it does in the rows' own texts."""
 
     pattern: str
@@ -341,7 +341,7 @@ class Vote(Stage):
     )
     per: Name | None = field(default=None, metadata=PER)
     otherwise: Expr | None = field(default=None, metadata=ELSE)
-    sought: Sought | None = field(default=None, compare=False, repr=False)
+    sought: SoughtText | None = field(default=None, compare=False, repr=False)
 
     def _check(self) -> None:
         require(self.weight is None or self.decided is None, "weights say nothing of how sure a vote is")
@@ -600,7 +600,7 @@ class Return(Stage):
     parse: bool = False
     schema: str | None = None
     optional: bool = False
-    nones: tuple[tuple[str, str, Sought], ...] = field(default=(), compare=False, repr=False)
+    nones: tuple[tuple[str, str, SoughtText], ...] = field(default=(), compare=False, repr=False)
 
 
 # The stages that say what a result is where there is none.

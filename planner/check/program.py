@@ -217,9 +217,9 @@ class _Lowering:
                 )
                 self._report(Diagnostic("QP217", message, otherwise.span, "the program goes on", help=help))
 
-    def _nones(self, result: ReturnValue, binder: Binder) -> tuple[tuple[str, str, ast.Sought], ...]:
+    def _nones(self, result: ReturnValue, binder: Binder) -> tuple[tuple[str, str, ast.SoughtText], ...]:
         """The columns that it gives back and that may be none, with the reason; warns of fields that must be there."""
-        value, found = result.value, dict[str, tuple[str, ast.Sought]]()
+        value, found = result.value, dict[str, tuple[str, ast.SoughtText]]()
         fields = value.fields if isinstance(value, ast.RecordLiteral) else ()
         for name, entry in [(value, None), *((entry.value, entry) for entry in fields)]:
             column = binder.scope.columns.get(name.id) if isinstance(name, ast.Name) else None

@@ -345,12 +345,12 @@ def _compared_column(binder: Binder, stage: ast.Tournament, part: ast.Name | ast
         scope.column(ast.Name(column, span=Span(start, start + len(column))), stage)
 
 
-def sought_by(stage: ast.Extract) -> ast.Sought | None:
+def sought_by(stage: ast.Extract) -> ast.SoughtText | None:
     """What messages say that an `extract` looks for; None where a Python function finds it, or many."""
     if stage.which == "all" or not (isinstance(stage.pattern, ast.Regex) or stage.built_in):
         return None
     shown = stage.pattern.id if isinstance(stage.pattern, ast.Name) else format_pattern(stage.pattern)
-    return ast.Sought(shown, stage.of is None)
+    return ast.SoughtText(shown, stage.of is None)
 
 
 def extract(binder: Binder, stage: ast.Extract, number: int) -> ops.Operator:

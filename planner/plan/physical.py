@@ -281,7 +281,7 @@ class PhysicalPlan:
     is what the plan keeps to, `within` what the program permits; `prefer` is its λ, and `budget` what a problem may
     take, if it has one. `reads` are the columns of the last rows that whoever runs the plan looks at, besides the value
     that it returns; None means all. `support`: they look at how sure it was of its answer too (see
-    `executor/runtime/support.py`). `in_flight` is how many problems run at once, None where nothing was decided;
+    `executor/runtime/standing.py`). `in_flight` is how many problems run at once, None where nothing was decided;
     `floor` the fewest sequences that the engine should have to work at: below it another problem starts, and samples
     run ahead. `rules` are the names of the rules that made the plan what it is, those that a choice by cost turned back
     left out; `chosen` is true where such a choice changed it, and `ways` says by id of which operators the `via` is

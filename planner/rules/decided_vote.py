@@ -25,7 +25,7 @@ from qpdsl.planner.plan.physical import (
     Strategy,
     VoteStrategy,
 )
-from qpdsl.planner.plan.ranges import ANY, FALLING, IN_UNIT, Range, range_of, range_of_value, ranges_after
+from qpdsl.planner.plan.ranges import ANY, FALLING, IN_UNIT, Interval, range_of, range_of_value, ranges_after
 from qpdsl.planner.plan.reads import column_expressions, reads, reads_all_rows, reported
 from qpdsl.planner.plan.rule import (
     Alternative,
@@ -101,7 +101,7 @@ def _is_bounded(plan: PhysicalPlan, nodes: Chain) -> bool:
     """
     op, between = nodes[-1].op, nodes[1:-1]
     if isinstance(op, ops.Vote):
-        weight = Range(1, 1) if op.weight is None else _key_range(plan, nodes, op.weight)
+        weight = Interval(1, 1) if op.weight is None else _key_range(plan, nodes, op.weight)
         return weight.low >= 0 and weight.high < math.inf
     feeding = nodes[0].op
     assert isinstance(op, ops.Keep) and isinstance(feeding, ops.Generate)
@@ -142,7 +142,7 @@ def _key_range(
     drawn: bool = False,
     unlikely: bool = False,
     low: PhysicalOp | None = None,
-) -> Range:
+) -> Interval:
     """The range of a key over what the first of `nodes` samples.
 
     Once a lot is `drawn`, and that is `unlikely`, or where `low` has scored it 0.
@@ -153,15 +153,15 @@ def _key_range(
     values = plan.values()
     names = {param.name: range_of_value(values.get(param.name, 1)) for param in plan.params}
     names |= {name: range_of_value(0) for name, type_ in nodes[0].columns.items() if type_ in ("int", "float")}
-    tokens = Range(_MANY if drawn else 0, sure=True)
+    tokens = Interval(_MANY if drawn else 0, sure=True)
     thinks = isinstance(feeding, ops.Generate) and feeding.only != "answer"
-    names |= {"tokens": tokens, "thought_tokens": tokens if thinks else Range(0, sure=True)}
-    names |= {"logprob": Range(high=-_MANY if unlikely else 0.0, sure=True)}
+    names |= {"tokens": tokens, "thought_tokens": tokens if thinks else Interval(0, sure=True)}
+    names |= {"logprob": Interval(high=-_MANY if unlikely else 0.0, sure=True)}
 
-    def of_score(op: ops.StepScore) -> Range:
+    def of_score(op: ops.StepScore) -> Interval:
         if low is not None and op is low.op:
-            return Range(0, 0)
-        return Range(0, 1) if op.reduce in IN_UNIT else ANY
+            return Interval(0, 0)
+        return Interval(0, 1) if op.reduce in IN_UNIT else ANY
 
     return range_of(key, ranges_after((node.op for node in nodes[1:-1]), names, of_score))
 

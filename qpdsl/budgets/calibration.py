@@ -22,14 +22,14 @@ from qpdsl.runs.statistics import least_successes
 
 
 @dataclass(frozen=True)
-class Calibration:
+class CertifiedPolicy:
     """The policy to run, and what its test came to: the first policy of all where none passed."""
 
     cascade: Cascade
     promise: Promise
 
 
-def calibrated(seen: Observations, accuracy: float, delta: float) -> Calibration:
+def calibrated(seen: Observations, accuracy: float, delta: float) -> CertifiedPolicy:
     """The cheapest policy that is shown to have a share `accuracy` right, but for a probability of `delta`.
 
     The same for the same observations, which have a problem in each of their halves (see `halves`).
@@ -40,7 +40,7 @@ def calibrated(seen: Observations, accuracy: float, delta: float) -> Calibration
 
 def last_passing(
     policies: Iterable[Cascade], other: Observations, accuracy: float, delta: float, learned: int
-) -> Calibration:
+) -> CertifiedPolicy:
     """The last of the policies that passes, tested one after another on problems that none was learned from.
 
     `learned` is how many problems they were learned from.
@@ -48,13 +48,13 @@ def last_passing(
     trials = once(other)
     count = len(trials.problems)
     needed = least_successes(count, accuracy, delta)
-    last: Calibration | None = None
+    last: CertifiedPolicy | None = None
     for cascade in policies:
         replay = replayed(cascade, trials)
         right, spent = int(replay.correct.sum()), float(replay.spend.mean())
         kept = needed is not None and right >= needed
         if kept or last is None:
-            last = Calibration(cascade, Promise(accuracy, delta, right, count, needed, learned, spent, kept))
+            last = CertifiedPolicy(cascade, Promise(accuracy, delta, right, count, needed, learned, spent, kept))
         if not kept:
             break
     if last is None:

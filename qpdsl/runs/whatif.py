@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Replay:
+class RowReplay:
     """Answers the rows of other jobs from what `run` saved, and counts what that has not.
 
     `contents` has a digest of each model's files by the models' ids. With `draws` samples that are missing are drawn.
@@ -116,7 +116,7 @@ class WhatIf:
 
 
 def what_if(
-    replay: Replay,
+    replay: RowReplay,
     cells: Sequence[Cell],
     input: str,
     *,

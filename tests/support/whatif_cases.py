@@ -16,7 +16,7 @@ from qpdsl.runs.row_outcome import Outcome
 from qpdsl.runs.runner import outcomes_of
 from qpdsl.runs.store.run_file import RunFile
 from qpdsl.runs.store.run_folder import RunFolder
-from qpdsl.runs.whatif import Replay
+from qpdsl.runs.whatif import RowReplay
 from qpdsl.session.session import Session
 
 # What of an outcome says how long it took, and how much was shared.
@@ -203,7 +203,7 @@ def compared(case: Case, folder: Path, *, draws: bool = True) -> Compared:
     return found
 
 
-def _real(asked: WhatifRun, place: int, replay: Replay) -> dict[int, Outcome]:
+def _real(asked: WhatifRun, place: int, replay: RowReplay) -> dict[int, Outcome]:
     """What a session gives that knows nothing of the run, by the numbers of the rows."""
     job = replace(asked.jobs[place], contents=dict(replay.contents))
     session = Session.of(asked.cells[place].prepared.settings)

@@ -22,7 +22,7 @@ from qpdsl.executor.verifiers.verifier import STEP_SEPARATOR
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp
-from qpdsl.planner.plan.ranges import ANY, IN_UNIT, Range, range_of, range_of_value, ranges_after
+from qpdsl.planner.plan.ranges import ANY, IN_UNIT, Interval, range_of, range_of_value, ranges_after
 
 # Scores are rounded, and sums of floats too; what is nearer than this to a bound is left open.
 SAME = 1e-4
@@ -74,18 +74,18 @@ class OpenSample(WatchAround):
             self.steps = STEP_SEPARATOR.join(self._parts)
             self.samples.on_step(self)
 
-    def ranges(self) -> dict[str, Range]:
+    def ranges(self) -> dict[str, Interval]:
         """Those of the columns of the row that it will make, as far as they are known."""
         row, watch, before = self.continuation.row, self.own, self.continuation.turn.state.tokens
-        thoughts = Range(before, sure=True)
+        thoughts = Interval(before, sure=True)
         if isinstance(watch, ThoughtWatch) and self.thought:
             thoughts = range_of_value(before + watch.thought_tokens)
         elif isinstance(watch, ThoughtWatch):
             # Its last tokens may turn out to be a part of the mark that closes it.
-            thoughts = Range(before + max(0, watch.thought_tokens - self.samples.reach + 1), sure=True)
+            thoughts = Interval(before + max(0, watch.thought_tokens - self.samples.reach + 1), sure=True)
         known = {name: range_of_value(value) for name, value in row.columns.items()}
-        tokens = Range(row.generated.sampled + self.pushed, sure=True)
-        logprob = Range(high=row.generated.logprob + self.logprob + SAME, sure=True)
+        tokens = Interval(row.generated.sampled + self.pushed, sure=True)
+        logprob = Interval(high=row.generated.logprob + self.logprob + SAME, sure=True)
         return {**known, "tokens": tokens, "thought_tokens": thoughts, "logprob": logprob}
 
 
@@ -163,18 +163,18 @@ class OpenSamples(TokenCounter):
         # A row that is not in question any more, as no sample makes it, counts as much as any.
         return math.fsum(weight.high for weight in weights) if len(weights) == len(slots) else math.inf
 
-    def key(self, sample: OpenSample) -> Range:
+    def key(self, sample: OpenSample) -> Interval:
         """What the key or the weight of its row can still come to."""
         if self._key is None:
-            return Range(1, 1, sure=True)
+            return Interval(1, 1, sure=True)
         names = {**self._arguments, **sample.ranges()}
 
-        def of_score(op: ops.StepScore) -> Range:
+        def of_score(op: ops.StepScore) -> Interval:
             bounded = op.verifier.name in self._bounded
             if op.reduce not in IN_UNIT or (not bounded and op.reduce != "min"):
                 return ANY
             low, high = (0.0, 1.0) if bounded else (-math.inf, math.inf)
-            return Range(low, min(high, sample.bounds.get(self._ids[id(op)], math.inf)))
+            return Interval(low, min(high, sample.bounds.get(self._ids[id(op)], math.inf)))
 
         return range_of(self._key, ranges_after(self._between, names, of_score))
 

@@ -239,7 +239,7 @@ class Instance:
 
     `written` is what samples wrote past their stop. `emptied` says of each operator that left no row why, in words that
     follow a colon. `supports` has, by the id of an operator that chooses one row of several, how sure it was (see
-    `support.py`). `drawn` are marks of the samples that were counted, and `drawn_before` of those that an earlier way
+    `standing.py`). `drawn` are marks of the samples that were counted, and `drawn_before` of those that an earlier way
     of the program drew, which are counted no more; None where it has no ways. `unshown` has, by a row's path, the stage
     that wrote it last, what stands at its end for a letter that is only begun, and whether that is of a thought:
     `on_token` is given that at the end.

@@ -33,7 +33,7 @@ async def extract(op: ops.Extract, rows: Candidates, instance: Instance) -> Cand
     return tuple(row.with_column(op.column.id, value) for row, value in zip(rows, values, strict=True))
 
 
-def why_not_found(sought: ast.Sought, rows: Candidates) -> str:
+def why_not_found(sought: ast.SoughtText, rows: Candidates) -> str:
     """Why rows lack a column, in words for the user: what was sought, in which texts, and what would be found there.
 
     It depends on the rows alone, so that every plan says the same. The texts are what the rows hold now.

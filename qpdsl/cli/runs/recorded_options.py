@@ -12,14 +12,16 @@ from qpdsl.runs.store.run_record import RunRecord
 
 def recorded_options(record: RunRecord) -> RunOptions | SweepOptions:
     """Raises UsageError where no command made the run, or its command line cannot be read again."""
-    from qpdsl.cli.commands import eval, run
+    from qpdsl.cli.app import cli
 
     name, *given = record.command or ("",)
     if name not in ("run", "eval"):
         raise UsageError("the run was not made by a command, so that it cannot be asked again")
-    of_command, options_of = (run.command, RunOptions) if name == "run" else (eval.command, SweepOptions)
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    options_of = RunOptions if name == "run" else SweepOptions
     try:
-        return options_of(**of_command.make_context(name, given).params)
+        return options_of(**command.make_context(name, given).params)
     except (click.ClickException, click.exceptions.Exit) as error:
         raise UsageError(f"the command line of the run is one of another version: {error}") from error
 

@@ -32,7 +32,7 @@ from qpdsl.runs.runner import LocalRunner
 from qpdsl.runs.store.fingerprint import model_digests
 from qpdsl.runs.store.recording import is_of
 from qpdsl.runs.store.run_file import RunFile
-from qpdsl.runs.whatif import Replay, WhatIf, samples_of, what_if
+from qpdsl.runs.whatif import RowReplay, WhatIf, samples_of, what_if
 from qpdsl.runs.whatif_text import begins_whatif, whatif_json_text, whatif_lines
 from qpdsl.session.settings import Settings
 from qpdsl.session.surroundings import Surroundings
@@ -102,10 +102,10 @@ class WhatifRun:
         seed, grader = self._run.record.seed, grader_for(self._settings, self.data[0], self._surroundings)
         return [Job.of(cell.prepared, seed, grader=grader) for cell in self.cells]
 
-    def replayed(self, *, draws: bool) -> Replay:
+    def replayed(self, *, draws: bool) -> RowReplay:
         """All rows of all cells, answered as far as they can be."""
         contents = self._contents()
-        session, replay = self._opened(contents, draws=draws), Replay(self._run, contents, draws)
+        session, replay = self._opened(contents, draws=draws), RowReplay(self._run, contents, draws)
         bind_grader(self.jobs[0].grader, session)
         rows = [
             NumberedRow(number, own.rows[number], place)
@@ -133,7 +133,7 @@ class WhatifRun:
             if number in saved and is_of(saved[number], row) and run.samples(number) is not None
         ]
 
-    def _made(self, replay: Replay) -> WhatIf:
+    def _made(self, replay: RowReplay) -> WhatIf:
         groups = groups_of(self.data[0].rows, self.options.by)
         own = None if groups is None else {number: groups[number] for number in self.numbers}
         cells = [cell.cell for cell in self.cells]

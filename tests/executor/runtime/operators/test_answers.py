@@ -56,10 +56,10 @@ def test_a_run_counts_the_texts_by_the_rule_that_found_their_answer() -> None:
 def test_what_found_nothing_is_told_with_the_end_of_a_text_and_what_would_find_something() -> None:
     text = f"{'so ' * 40}it is 5 apples"
     rows = tuple(Row(None, (), {"finish": finish}, Generated(text=text)) for finish in ("length", "eos"))
-    said = why_not_found(ast.Sought("final_answer", own=True), rows[:1])
+    said = why_not_found(ast.SoughtText("final_answer", own=True), rows[:1])
     assert said.startswith("`final_answer` found nothing in the text, which was cut off by `max_tokens`")
     assert said.endswith('so so it is 5 apples"; `last_number` would find 5 there') and len(said) < 220
-    said = why_not_found(ast.Sought("boxed", own=True), rows)
+    said = why_not_found(ast.SoughtText("boxed", own=True), rows)
     assert said.startswith("`boxed` found nothing in 2 texts, 1 of them cut off")
 
 
