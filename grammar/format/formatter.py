@@ -250,6 +250,9 @@ def _begins_segment(nodes: list[PieceNode], index: int) -> bool:
         return False
     following = nodes[index + 1] if index + 1 < len(nodes) else None
     word, before = first(nodes[0]).text, first(nodes[index - 1]).text
+    if before == ".":
+        # The field of a record may have any name.
+        return False
     if isinstance(following, Piece) and following.text == "=":
         return (word != "model" or index > 2) and word != "extract" and (before != "prefer" or index == 1)
     if node.text == "draft":
