@@ -188,6 +188,9 @@ def _returned(value: object, body: list[ast.Stage], span: Span, composition: Com
     """The expression that the program returns, None where it would return the same without a `return`."""
     if value is None or isinstance(value, Rows):
         return None
+    if isinstance(value, tuple):
+        help = 'several values are a record: `return {"NAME": value, …}`'
+        raise composition.refuse("QP502", "a program has one result", span, help=help)
     expr = convert(value, span)
     last = body[-1]
     implied = last.column.id if isinstance(last, ast.Vote) else "text"
