@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import exact as exact
     from qpdsl.api.compose.targets import failure as failure
     from qpdsl.api.compose.targets import filter as filter
+    from qpdsl.api.compose.targets import itself as itself
     from qpdsl.api.compose.targets import judge as judge
     from qpdsl.api.compose.targets import lark as lark
     from qpdsl.api.compose.targets import likelihood as likelihood
