@@ -215,7 +215,7 @@ def _several_results(failure: ParseFailure, token: Token) -> Diagnostic | None:
     texts = [earlier.text for earlier in failure.earlier]
     if failure.word == "return" and token.text == "," and not failure.expected.isdisjoint({"_SEP", "RPAR"}):
         form = "return { NAME: EXPR, … }"
-    elif failure.word == "program" and "->" in texts and (token.text == "," or texts[-1] == "->" and token.text == "("):
+    elif failure.word == "program" and "->" in texts and (token.text == "," or texts[-1] + token.text == "->("):
         form = "-> { NAME: TYPE, … }"
     else:
         return None

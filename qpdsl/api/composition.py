@@ -33,10 +33,11 @@ _current: ContextVar[Composition | None] = ContextVar("composition", default=Non
 
 @dataclass(eq=False)
 class Composition:
-    """`program` is what it is called; `blocks` holds the open blocks' stages, the program's own first; `texts` the files that are in no folder.
+    """`program` is what it is called; `blocks` holds the open blocks' stages, the program's own first.
 
-    `faults` are errors after which the rest can still be checked; `unopened` are blocks that no `with` has opened.
-    `represented` holds what `repr` made of values of the program. `model_params` are the parameters that are models.
+    `texts` are the files that are in no folder; `faults` are errors after which the rest can still be checked;
+    `unopened` are blocks that no `with` has opened. `represented` holds what `repr` made of values of the program.
+    `model_params` are the parameters that are models.
     """
 
     file: PythonFile
