@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import failure as failure
     from qpdsl.api.compose.targets import filter as filter
     from qpdsl.api.compose.targets import final_answer as final_answer
+    from qpdsl.api.compose.targets import itself as itself
     from qpdsl.api.compose.targets import judge as judge
     from qpdsl.api.compose.targets import lark as lark
     from qpdsl.api.compose.targets import last_number as last_number

@@ -280,20 +280,24 @@ async def _repeat(node: PhysicalOp, rows: Candidates, instance: Instance) -> Can
     op = node.op
     assert isinstance(op, ops.Repeat)
     limit = instance.whole("repeat", op.limit, rows) if rows else 0
-    if op.gather is not None:
-        return await _gather(node, op, limit, rows, instance)
-    ahead = SpeculativeExpansion(limit) if any(_runs_ahead(inner) for inner in node.body) else None
+    gathers = op.gather is not None
+    ahead = SpeculativeExpansion(limit, gathers=gathers) if any(_runs_ahead(inner) for inner in node.body) else None
     try:
-        for index in range(limit):
-            scopes = [instance.scope(row) for row in rows]
-            if op.until is not None and evaluate_rows(op.until, scopes, instance.arguments):
-                break
-            rows = await _run_chain(node.body, rows, replace(instance, rounds=(*instance.rounds, index), ahead=ahead))
+        return await (_gather if gathers else _rounds)(node, op, limit, rows, replace(instance, ahead=ahead))
     finally:
         if ahead is not None:
             ahead.close()
             instance.usage.counts.update(ahead.counts)
             instance.usage.engine_seconds += ahead.usage.engine_seconds
+
+
+async def _rounds(node: PhysicalOp, op: ops.Repeat, limit: int, rows: Candidates, instance: Instance) -> Candidates:
+    """What the last round left, each of which begins with the rows of the one before."""
+    for index in range(limit):
+        scopes = [instance.scope(row) for row in rows]
+        if op.until is not None and evaluate_rows(op.until, scopes, instance.arguments):
+            break
+        rows = await _run_chain(node.body, rows, replace(instance, rounds=(*instance.rounds, index)))
     return rows
 
 
@@ -304,7 +308,7 @@ async def _gather(node: PhysicalOp, op: ops.Repeat, limit: int, rows: Candidates
         start = tuple(replace(row, path=(*row.path, index)) for row in rows)
         if instance.watched:
             emit_copies(start, instance)
-        gathered += await _run_chain(node.body, start, replace(instance, rounds=(*instance.rounds, index), ahead=None))
+        gathered += await _run_chain(node.body, start, replace(instance, rounds=(*instance.rounds, index)))
         check_rows(len(gathered))
         scopes = [instance.scope(row) for row in gathered]
         if op.until is not None and evaluate_rows(op.until, scopes, instance.arguments):

@@ -210,6 +210,18 @@ def _direction(failure: ParseFailure, token: Token) -> Diagnostic | None:
     return None
 
 
+def _several_results(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`return text, tokens`, `-> text, int` and the same in parentheses."""
+    texts = [earlier.text for earlier in failure.earlier]
+    if failure.word == "return" and token.text == "," and not failure.expected.isdisjoint({"_SEP", "RPAR"}):
+        form = "return { NAME: EXPR, … }"
+    elif failure.word == "program" and "->" in texts and (token.text == "," or texts[-1] + token.text == "->("):
+        form = "-> { NAME: TYPE, … }"
+    else:
+        return None
+    return Diagnostic("QP109", "a program has one result", token.span, help=f"several values are a record: `{form}`")
+
+
 _MISTAKES: tuple[Callable[[ParseFailure, Token], Diagnostic | None], ...] = (
     _options_first,
     _missing_value,
@@ -227,6 +239,7 @@ _MISTAKES: tuple[Callable[[ParseFailure, Token], Diagnostic | None], ...] = (
     _regex_for_expression,
     _ternary,
     _direction,
+    _several_results,
     _score_as_value,
     _list_in_brackets,
 )

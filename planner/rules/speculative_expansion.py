@@ -2,9 +2,11 @@
 
 In `repeat { generate … stop=… ; score … ; keep … }` a sample that stops goes on as the future children of its row: the
 same prompt and the same noise that the next round would give them, so the same tokens. What the rows that are kept can
-use is kept. The
-strategy has the number of steps, the thesis's `n_stop_occurrences`; the plan's `floor` is how many sequences are enough
-work without them.
+use is kept. The strategy has the number of steps, the thesis's `n_stop_occurrences`; the plan's `floor` is how many
+sequences are enough work without them.
+
+The rounds of `repeat … gather { generate … }` begin alike, so that the next one's samples are known from the start, and
+run beside the last ones of this round.
 """
 
 from __future__ import annotations
@@ -41,21 +43,30 @@ _WAITS = (ops.StepScore, ops.Judge, ops.Prob, ops.Passes, ops.PythonScore)
 
 
 def speculative_expansion(plan: PhysicalPlan) -> PhysicalPlan:
-    """Looks at every `repeat` whose body has one `generate` with a stop string, and a scorer to wait for."""
+    """Looks at every `repeat` whose body has one `generate` with a stop string and a scorer to wait for, or gathers."""
     params = {param.name for param in plan.params}
     return map_operators(plan, lambda node: _expanded(plan, node, params))
 
 
 def _expanded(plan: PhysicalPlan, node: PhysicalOp, params: AbstractSet[str]) -> PhysicalOp:
-    if not isinstance(node.op, ops.Repeat) or node.op.gather is not None:
+    if not isinstance(node.op, ops.Repeat):
         return node
+    if node.op.gather is not None:
+        first = node.body[0]
+        if not isinstance(first.op, ops.Generate) or not _can_expand(first, params) or not _stands_idle(plan, first):
+            return node
+        return with_inner(node, (_expanding(first), *node.body[1:]), ())
     generates = [inner for inner in node.body if isinstance(inner.op, ops.Generate)]
     others = [inner for inner in node.body if not isinstance(inner.op, ops.Generate)]
     if len(generates) != 1 or any(inner.inside for inner in others):
         return node
     if any(state_access(inner.op).changes & _PROMPT_AND_NOISE for inner in others):
         return node
-    if not any(isinstance(inner.op, _WAITS) for inner in others) or not _can_expand(generates[0], params):
+    (op,) = (inner.op for inner in generates)
+    assert isinstance(op, ops.Generate)
+    if op.stop is None or not any(isinstance(inner.op, _WAITS) for inner in others):
+        return node
+    if not _can_expand(generates[0], params):
         return node
     if not _stands_idle(plan, generates[0]):
         return node
@@ -74,7 +85,7 @@ def _can_expand(node: PhysicalOp, params: AbstractSet[str]) -> bool:
     free = strategy.decode.whole and strategy.decode.constraint == "none"
     known = all(is_same_for_all(option, params) for _, option in op.options)
     copied = strategy.collapse and isinstance(constant(op.temperature), ast.Literal)
-    return free and known and op.stop is not None and strategy.share and not copied
+    return free and known and strategy.share and not copied
 
 
 def _stands_idle(plan: PhysicalPlan, node: PhysicalOp) -> bool:
@@ -123,7 +134,7 @@ def _drawing(strategy: GenerateStrategy, drawing: Drawing, used: float) -> Drawi
 
 RULE = Rule(
     NAME,
-    "continue samples past their step, as the next round's, while the verifier scores",
+    "draw the next round's samples while the verifier scores, or beside the last of a gathered round",
     "exact",
     "after sharing prefixes: without it steps that ran ahead would be wasted",
     speculative_expansion,

@@ -33,13 +33,15 @@ _current: ContextVar[Composition | None] = ContextVar("composition", default=Non
 
 @dataclass(eq=False)
 class Composition:
-    """`blocks` holds the open blocks' stages, the program's own first; `texts` the files that are in no folder.
+    """`program` is what it is called; `blocks` holds the open blocks' stages, the program's own first.
 
-    `faults` are errors after which the rest can still be checked; `unopened` are blocks that no `with` has opened.
-    `represented` holds what `repr` made of values of the program. `model_params` are the parameters that are models.
+    `texts` are the files that are in no folder; `faults` are errors after which the rest can still be checked;
+    `unopened` are blocks that no `with` has opened. `represented` holds what `repr` made of values of the program.
+    `model_params` are the parameters that are models.
     """
 
     file: PythonFile
+    program: str = ""
     blocks: list[list[ast.Stage]] = field(default_factory=lambda: [[]])
     models: dict[str, ast.Model] = field(default_factory=dict)
     schemas: dict[str, ast.Schema] = field(default_factory=dict)
@@ -61,6 +63,12 @@ class Composition:
         """The error that ends the composition, at `span` or else where the function's code is running."""
         at = self.file.here().whole if span is None else span
         return QpError([*self.faults, Diagnostic(code, message, at, help=help)], self.file.source)
+
+    def calls_itself(self, span: Span) -> QpError:
+        """The error of a program that names itself, which it can only do with a bound."""
+        message = f"a program cannot call itself without end: `{self.program}` → `{self.program}`"
+        help = 'say how deep it goes, as in `rows.call_into("result", qp.itself(depth=2), part)`'
+        return self.refuse("QP224", message, span, help=help)
 
     def name(self, text: object, span: Span, what: str) -> str:
         """A name that the language allows; `what` says in messages what it names. Raises QpError."""

@@ -4,6 +4,9 @@ Source: section 7.1 of the thesis on a scalable runtime for LLM inference, "deco
 child that runs ahead has the prompt and the noise that the next round would give it, so its tokens are the same; what
 the rows that are chosen can use is kept, the rest is given up. Such requests have the lowest priority, and are made
 only while the model has fewer sequences than the plan's `floor`, and than a step of it has room for at little cost.
+
+Rounds that are gathered all begin with the same rows: there the next round's samples of a row run ahead once one of
+this round's has ended, however it did.
 """
 
 from __future__ import annotations
@@ -66,11 +69,14 @@ class _Held:
 
 
 class SpeculativeExpansion:
-    """What runs ahead of one `repeat`, which runs up to `limit` rounds. `usage` is what it has taken."""
+    """What runs ahead of one `repeat`, which runs up to `limit` rounds. `usage` is what it has taken.
 
-    def __init__(self, limit: int) -> None:
+    `gathers`: each round begins with the rows that came into the first, on paths that end in its number.
+    """
+
+    def __init__(self, limit: int, *, gathers: bool = False) -> None:
         self.usage = Usage()
-        self._limit = limit
+        self._limit, self._gathers = limit, gathers
         self._round = 0
         self._wanted: set[Path] = set()
         self._held: dict[tuple[Rounds, Path], _Held] = {}
@@ -105,6 +111,8 @@ class SpeculativeExpansion:
 
     def drop_others(self, instance: Instance) -> None:
         """Gives up the children of rows that did not come into this round, and their children."""
+        if self._gathers:
+            return
         depth = {len(path) for path in self._wanted}
         for rounds, path in list(self._held):
             if not any(path[:length] in self._wanted for length in depth):
@@ -114,7 +122,7 @@ class SpeculativeExpansion:
     def ended(self, sampling: Sampling, continuation: Continuation, index: int, sample: Sample) -> None:
         """Engine side: a sample of a row has ended. Its children are submitted between two steps."""
         copied = sampling.distinct(continuation) < continuation.options.count
-        if sample.finish == "stop" and not copied and not self._closed:
+        if self._goes_on(sample) and not copied and not self._closed:
             asyncio.get_running_loop().call_soon(self._grow, sampling, continuation, index, sample)
 
     def close(self) -> None:
@@ -124,11 +132,16 @@ class SpeculativeExpansion:
             self._drop(held)
         self._held.clear()
 
+    def _goes_on(self, sample: Sample) -> bool:
+        return self._gathers or sample.finish == "stop"
+
     def _grow(self, sampling: Sampling, parent: Continuation, index: int, sample: Sample) -> None:
-        """Submits the children of the row that a sample makes, where that is to be."""
+        """Submits the next round's samples after one of this round's, where that is to be."""
         instance = sampling.instance
         *outer, now = instance.rounds
         rounds, path = (*outer, now + 1), parent.paths[index]
+        if self._gathers:
+            path = (*parent.row.path[:-1], now + 1)
         near = 0 < now + 1 - self._round <= sampling.strategy.run_ahead and now + 1 < self._limit
         if self._closed or not near or (rounds, path) in self._held:
             return
@@ -139,7 +152,8 @@ class SpeculativeExpansion:
         text = _TextBuffer() if instance.services.on_token is not None else None
         onward = replace(sampling, instance=replace(instance, rounds=rounds, usage=self.usage), on_token=text)
         try:
-            (continuation,) = onward.continuations([sampling.child(parent, index, sample)])
+            row = replace(parent.row, path=path) if self._gathers else sampling.child(parent, index, sample)
+            (continuation,) = onward.continuations([row])
             if continuation is None:
                 return
             counter = TokenCounter(sampling.model)
@@ -154,7 +168,7 @@ class SpeculativeExpansion:
         self.usage.counts["run_ahead"] += len(request.keys)
 
     def _child_ended(self, held: _Held, index: int, sample: Sample) -> None:
-        if sample.finish == "stop":
+        if self._goes_on(sample):
             held.ended.append((index, sample))
         self.ended(held.sampling, held.continuation, index, sample)
 

@@ -42,6 +42,7 @@ _SPELLINGS = tuple(
         (r"`reduce=(\w+)`", r'`reduce="\1"`'),
         (r"`(all|any|max|mean|min)\(", r"`qp.\1("),
         (r"`-> text`", "`-> str`"),
+        (r"`call (\w+)\(…\) into NAME depth=…`", r'`rows.call_into("NAME", qp.itself(depth=…), …)`'),
     )
 )
 
@@ -144,10 +145,16 @@ def _syntax(
 ) -> ast.Program:
     """Runs the function over symbols, and gives the program that it composed. Raises QpError."""
     call = StageCall(composition, composition.file.here())
-    name = composition.name(name or function.__name__, signature.name_span, "a program's name")
+    name = composition.program = composition.name(name or function.__name__, signature.name_span, "a program's name")
     drafts = call.draft(draft)
     params = signature.params()
-    returned = function(**{param.name: _argument(param, composition) for param in params})
+    try:
+        returned = function(**{param.name: _argument(param, composition) for param in params})
+    except NameError as error:
+        # While a function runs under its decorator nothing has its name yet.
+        if error.name != function.__name__:
+            raise
+        raise composition.calls_itself(signature.itself_span) from None
     for what, span in composition.unopened:
         help = "its stages stand in a `with` block of its own"
         raise composition.refuse("QP504", f"{what} runs nothing as it stands", span, help=help)
@@ -188,6 +195,9 @@ def _returned(value: object, body: list[ast.Stage], span: Span, composition: Com
     """The expression that the program returns, None where it would return the same without a `return`."""
     if value is None or isinstance(value, Rows):
         return None
+    if isinstance(value, tuple):
+        help = 'several values are a record: `return {"NAME": value, …}`'
+        raise composition.refuse("QP502", "a program has one result", span, help=help)
     expr = convert(value, span)
     last = body[-1]
     implied = last.column.id if isinstance(last, ast.Vote) else "text"

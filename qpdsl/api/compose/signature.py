@@ -48,6 +48,14 @@ class Signature:
         return Span(at, at + len(self._definition.name))
 
     @property
+    def itself_span(self) -> Span:
+        """Where the function first names itself."""
+        nodes = python.walk(self._definition) if self._definition else ()
+        uses = (node for node in nodes if isinstance(node, python.Name) and node.id == self._function.__name__)
+        first = next(uses, None)
+        return self._composition.file.span(first) if first else self.name_span
+
+    @property
     def return_span(self) -> Span:
         """The last `return` of the function."""
         nodes = python.walk(self._definition) if self._definition else ()

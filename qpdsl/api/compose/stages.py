@@ -14,7 +14,7 @@ from qpdsl.api.compose.symbols import Symbol, convert
 from qpdsl.api.composition import Composition, shown
 from qpdsl.errors import naming_keywords
 from qpdsl.grammar import ast
-from qpdsl.grammar.ast.walk import made_column, with_block
+from qpdsl.grammar.ast.walk import MAX_DEPTH, made_column, with_block
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import (
@@ -525,12 +525,17 @@ class Rows:
         self._call("call", None, program, args, kwargs)
         return self
 
-    def call_into(self, column: str, program: Program[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def call_into(self, column: str, program: Program[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def call_into(self, column: str, program: targets.Itself, /, *args: Any, **kwargs: Any) -> Any: ...
+    def call_into(self, column: str, program: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Runs another program for each row, in a conversation of its own. Returns a new column with the result.
 
-        Nothing else of the rows changes: the columns and the conversation of the other program stay inside.
+        Nothing else of the rows changes: the columns and the conversation of the other program stay inside. A program
+        calls itself by `qp.itself(depth=2)`.
         """
-        return cast(R, self._call("call_into", column, program, args, kwargs))
+        return self._call("call_into", column, program, args, kwargs)
 
     def _call(self, word: str, column: str | None, program: Any, args: Any, kwargs: Any) -> Any:
         from qpdsl.api.compose.uses import use
@@ -540,10 +545,18 @@ class Rows:
         into = None if column is None else call.new_column("column", column, 0)
         at = 0 if column is None else 1
         span = call.place("program", at)
-        if not isinstance(program, Program):
+        depth = None
+        if isinstance(program, targets.Itself):
+            if type(program.depth) is not int or not 1 <= program.depth <= MAX_DEPTH:
+                raise self._composition.refuse("QP301", f"`depth` is a whole number from 1 to {MAX_DEPTH}", span)
+            name, depth = self._composition.program, ast.Literal(program.depth, span=span)
+        elif not isinstance(program, Program):
             raise call.refuse(f"`call` takes a program, not {shown(program)}", span)
-        name = use(self._composition, program, span)
-        stage = ast.Call(name, call.arguments(args, kwargs, at + 1), into, span=call.span, name_span=span)
+        elif program.name == self._composition.program:
+            raise self._composition.calls_itself(span)
+        else:
+            name = use(self._composition, program, span)
+        stage = ast.Call(name, call.arguments(args, kwargs, at + 1), into, depth, span=call.span, name_span=span)
         return self._made(stage, call) if into else self._composition.add(stage)
 
     def _rows(self, form: type[ast.Stage], *values: object, **named: object) -> Rows:

@@ -120,6 +120,14 @@ class Compare:
 
 @final
 @dataclass(frozen=True)
+class Itself:
+    """The program that is being composed, for a call of itself; made by `qp.itself`."""
+
+    depth: int
+
+
+@final
+@dataclass(frozen=True)
 class Permission:
     """How far a plan may go: `qp.exact`, `qp.replayable`, `qp.recorded`, or made by `qp.epsilon` and `qp.loss`."""
 
@@ -352,6 +360,15 @@ def compare(model: Model | str, question: Callable[[Any, Any], str], *, both: bo
     in both orders.
     """
     return Compare(model, question, both)
+
+
+@naming_keywords
+def itself(*, depth: int) -> Itself:
+    """The program that is being composed, for `rows.call_into`: it may so often stand within itself.
+
+    Below that the column that the call makes is None.
+    """
+    return Itself(depth)
 
 
 def epsilon(bound: float) -> Permission:

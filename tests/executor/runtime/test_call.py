@@ -24,6 +24,14 @@ _OTHER = """program other(question: text) -> text {
   extract answer = /[0-9]+/
   return "{answer} {piece}"
 }
+program halves(part: text) -> text {
+  chat user="Halve: {part}"
+  generate llm n=2 temperature=1.0 into half
+  extract digit = /[0-9]/
+  call halves(digit) into below depth=2
+  join whole = "{below}" sep="+"
+  return "({whole})"
+}
 """
 
 
@@ -107,3 +115,8 @@ def test_a_program_that_ends_in_a_call_returns_what_that_one_does() -> None:
     program = f"{HEADER}{empty}\n{outer}\nprogram p(problem: text) -> text {{ call outer(problem) }}"
     naive = plan(program_of(program, "p", ENVIRONMENT))
     assert [result_of(one, 0, 0).value for one in (naive, optimize(naive).plan)] == ["What is 0 * 4?"] * 2
+
+
+def test_a_program_that_calls_itself_ends_at_its_depth() -> None:
+    inner = "(none+none)"
+    assert ran("  call halves(problem) into tree\n  return tree").value == f"(({inner}+{inner})+({inner}+{inner}))"

@@ -10,9 +10,9 @@ _PASSAGES = ["Rivers are long.", "Pens are for writing.", "Eggs are eaten."]
 
 
 @qp.extractor
-def retrieve(query: str, k: int) -> str:
+def retrieve(query: str, k: int) -> list[str]:
     words = set(query.lower().split())
-    return "\n".join(sorted(_PASSAGES, key=lambda passage: -len(set(passage.lower().split()) & words))[:k])
+    return sorted(_PASSAGES, key=lambda passage: -len(set(passage.lower().split()) & words))[:k]
 
 
 @qp.extractor

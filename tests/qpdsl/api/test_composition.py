@@ -674,3 +674,34 @@ def test_a_budget_is_an_amount_or_a_share_of_right_answers() -> None:
     for outside in ({"accuracy": 1}, {"accuracy": 0.9, "delta": 0.0}, {"accuracy": 0.9, "tokens": 0}):
         with pytest.raises(qp.QpError, match="QP301"):
             composed_with(outside)
+
+
+def test_a_program_calls_itself_so_deep() -> None:
+    @qp.program
+    def solve(problem: str) -> str:
+        rows = qp.chat(user=problem)
+        part = rows.generate(llm, n=2, into="part", max_tokens=4)
+        result = rows.call_into("result", qp.itself(depth=2), part)
+        return rows.join("tree", f"{part}: [{result}]")
+
+    assert "call solve(part) into result depth=2\n" in body(solve)
+    text = qp.parse(str(solve))
+    runs = [program.run("Mia has 3 boxes.") for program in (solve, text)]
+    assert runs[0].rows == runs[1].rows
+    assert runs[0].rows[0]["tree"].count(": [none]") == 2**3
+
+
+def test_a_program_that_names_itself_says_how_deep() -> None:
+    with pytest.raises(qp.QpError, match=r"`without` → `without`") as caught:
+
+        @qp.program
+        def without(problem: str) -> str:
+            rows = qp.chat(user=problem)
+            rows.call_into("result", without, problem)
+            return rows.generate(llm)
+
+    [error] = caught.value.diagnostics
+    assert caught.value.source.text[error.span.start : error.span.end] == "without"
+    for depth in (0, 65, True, "2"):
+        with pytest.raises(qp.QpError, match="from 1 to 64"):
+            composed(lambda rows, depth=depth: rows.call_into("x", qp.itself(depth=depth), "it"))

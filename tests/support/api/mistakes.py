@@ -216,3 +216,13 @@ def a_problem_that_nobody_sees(problem: str) -> str:
     rows.generate(llm)
     rows.best(by=rows.score(qp.logprob, given=problem))
     return qp.col.text
+
+
+def several_results(problem: str) -> tuple[str, int]:
+    rows = qp.chat(user=problem)
+    return rows.generate(llm), qp.col.tokens
+
+
+def several_values(problem: str) -> Any:
+    rows = qp.chat(user=problem)
+    return rows.generate(llm), qp.col.tokens

@@ -302,13 +302,16 @@ _SPREAD = {'"."': '"🙂"', '" * "': '" 中 "', "[*]": "[中]", "/b|is": "/é|is
 _SPREAD |= {"[0-9]+": "[0-9中]+", '"so {tokens} "': '"é{tokens}🙂"', "max_tokens=12": "max_tokens=5"}
 
 
-# What every other program leaves to chance, or has by numbers of its rows.
+# What every other program leaves to chance, has by numbers of its rows, or asks itself.
 _DRAWN = {r"split 3 by (\S+)": r"split 3 by \1 draw=multinomial", r"\btokens > 2\b": "random() < 0.7"}
 _DRAWN |= {
     r"split 5 by (\S+)": r"split count() + 1 by \1 draw=systematic finished=share",
     "let v = ": "let v = random() + ",
 }
 _DRAWN |= {"keep 4 by": "keep max(1, int(count() / 2)) by", r"split 2(?= \|| \})": "split tokens % 3"}
+_DRAWN |= {r">= mean\(tokens\)": ">= quantile(tokens, 0.4)", r"max\(\[1, tokens\]\)": "sort([3, tokens])[0]"}
+_CALLS_ITSELF = '  call aside(step, n) into below depth=1\n  return "{answer} {below}"'
+_DRAWN |= {r"(?<=keep 1 by score\n)  return answer": _CALLS_ITSELF}
 _DRAWN |= {r"repeat 3 until any\b": "repeat 3 gather until any", r"repeat 2 (?=\{)": "repeat 2 gather "}
 
 
