@@ -110,7 +110,7 @@ class Protocol:
     def _measured(
         self, session: Session, what: str, share: float | None, parts: dict[str, int], first: Run | None = None
     ) -> tuple[Line, Run]:
-        trace = self.traces / f"{self.plan.program.name}-{what}.jsonl"
+        trace = self.traces / f"{self.plan.name}-{what}.jsonl"
         writer = TraceWriter(session.events, trace.open("wb", buffering=0))
         try:
             done = run(self.plan, self.data.rows, session=session, grader=self.grader)
