@@ -100,7 +100,8 @@ def page(record: Record) -> str:
             "",
             "Figures 6.4 and 6.5: tokens that go through a model, prompts included, a second of its own forwards, when "
             f"its sequences and tokens of a step are bounded and the other model's are not. {batches[0]['problems']} "
-            f"problems of `{record['lines'][0]['program']}`.",
+            f"problems of `{record['lines'][0]['program']}` at a share of {batches[0]['share']:.2f}, the best of "
+            f"{batches[0]['repeats']} runs.",
             "",
         ]
     lines.append(f"Measured on: {record['machine']['sentence']}.")
@@ -139,14 +140,9 @@ def _memory(record: Record) -> Iterator[str]:
     """What memory is made of (6.1), and the pages that each model has at each share (6.1.1)."""
     parts = record["memory"]
     if parts:
-        named = {
-            "weights": "weights",
-            "activations": "activations",
-            "other": "all else",
-            "kv_leased": "keys and values, leased",
-        }
+        named = {"weights": "weights of both", "activations": "activations of a step, at most", "other": "all else"}
         rows = [[text, amount_text(int(parts[name]["peak"]))] for name, text in named.items() if name in parts]
-        yield from _table(["memory, one budget", "at most"], rows)
+        yield from _table(["memory", ""], [*rows, ["keys and values of both", amount_text(record["kv_bytes"])]])
         yield ""
     first = record["lines"][0]["program"]
     lines = [line for line in record["lines"] if line["program"] == first]
@@ -213,7 +209,8 @@ def _pages(record: Record, shown: Sequence[Record]) -> Figure:
         axes.axhline(own["pages"], color="#D55E00", linewidth=1)
         number = "6.2" if line["share"] == _PAGES_AT[0] else "6.3"
         title = f"{number}: pages that the verifier holds, share {line['share']:.2f}"
-        axes.set(title=title, xlabel="forward of the verifier", ylim=(0, None))
+        axes.set(title=title, xlabel="forward of the verifier")
+    panels[0][0].set_ylim(bottom=0)
     return picture
 
 
