@@ -23,7 +23,7 @@ import argparse
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ def _write(folder: Path, record: dict[str, Any]) -> None:
     print(f"  {len(record['lines'])} runs, {len(record['batches'])} of other batches", flush=True)
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", default=DATA, help="a file of problems, in any format that qpdsl reads")
     parser.add_argument("--dataset", help="the benchmark that the file is, as of `qpdsl run --dataset`")
@@ -210,7 +210,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--traces", type=Path, help="a folder in which to keep the traces")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the folder for the results")
     parser.add_argument("--page-only", action="store_true", help="page and pictures of the figures that are there")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args()
     if not arguments.page_only:
         with tempfile.TemporaryDirectory() as scratch:
             traces = arguments.traces or Path(scratch)

@@ -44,10 +44,12 @@ def test_a_model_that_read_nothing_has_no_rate() -> None:
 
 
 def test_a_split_is_between_the_models_and_changes_no_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixed = "--problems 5 --programs beam_search --shares 0.02 0.06 0.3 --memory 3MiB --batch-problems 0"
-    thesis.main([*fixed.split(), "--output", str(tmp_path), "--traces", str(tmp_path / "traces")])
+    folders = ["--output", str(tmp_path), "--traces", str(tmp_path / "traces")]
+    monkeypatch.setattr("sys.argv", ["thesis", *fixed.split(), *folders])
+    thesis.main()
     record = json.loads((tmp_path / "thesis.json").read_text())
     assert record["spread"] == {str(level): 1 for level in range(1, 6)}
     assert [entry["share"] for entry in record["unfit"]] == [0.02]
