@@ -75,7 +75,8 @@ def page(record: Record) -> str:
         "",
         "Only answered problems count for tokens and problems a second; failed ones are of those that a share does not "
         "hold. *Same answers* are those of one budget: a share changes when a token is computed, and none of the "
-        "tokens. *Verifier read* counts the tokens that went through it, those evicted and read again included.",
+        "tokens. *Verifier read* counts the tokens that went through it, those evicted and read again included. Seconds "
+        "are wall time; where other work ran on the machine, tokens a processor second (CPU s) are the ones to compare.",
         "",
         *(f"- `{own['program']}` at {own['share']:.2f} does not run: {own['reason']}." for own in record["unfit"]),
         f"![Throughput, cache hits and thrashing by the verifier's share]({SPLIT})",
@@ -96,12 +97,12 @@ def page(record: Record) -> str:
         ]
     if batches := record["batches"]:
         lines += [
-            f"![Tokens a second by sequences and tokens of a step]({BATCH})",
+            f"![Tokens a processor second by sequences and tokens of a step]({BATCH})",
             "",
-            "Figures 6.4 and 6.5: tokens that go through a model, prompts included, a second of its own forwards, when "
-            f"its sequences and tokens of a step are bounded and the other model's are not. {batches[0]['problems']} "
-            f"problems of `{record['lines'][0]['program']}` at a share of {batches[0]['share']:.2f}, the best of "
-            f"{batches[0]['repeats']} runs.",
+            "Figures 6.4 and 6.5: tokens that go through a model, prompts included, a processor second, when its sequences "
+            "and tokens of a step are bounded and the other model's are not. The process's time is divided between the "
+            f"models as the time of their forwards. {batches[0]['problems']} problems of "
+            f"`{record['lines'][0]['program']}` at a share of {batches[0]['share']:.2f}.",
             "",
         ]
     lines.append(f"Measured on: {record['machine']['sentence']}.")
@@ -220,7 +221,7 @@ def _batches(record: Record) -> Figure:
     picture, panels = plt.subplots(1, len(names), figsize=(5 * len(names), 3.4), layout="constrained", squeeze=False)
     for number, (axes, name) in enumerate(zip(panels[0], names, strict=True), 4):
         cells = [cell for cell in record["batches"] if cell["model"] == name]
-        _cells_of(axes, cells, f"6.{number}: tokens a second of `{name}`")
+        _cells_of(axes, cells, f"6.{number}: tokens of `{name}` a processor second")
     return picture
 
 

@@ -40,9 +40,9 @@ class Forwards:
         return self.cached_tokens / max(self.cached_tokens + self.prefill_tokens, 1)
 
     @property
-    def rate(self) -> float:
-        """Tokens that went through the model, a second of its forwards."""
-        return (self.prefill_tokens + self.decode_tokens) / self.seconds if self.seconds else 0.0
+    def tokens(self) -> int:
+        """Tokens that went through the model."""
+        return self.prefill_tokens + self.decode_tokens
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,9 @@ def test_nothing_answered_is_no_throughput_at_all() -> None:
     assert (line.problems_per_second, line.tokens_per_second, line.right) == (0.0, 0.0, 0)
 
 
-def test_a_model_that_read_nothing_has_no_rate() -> None:
-    idle = Forwards(0, 0, 0, 0.0, 9, 0, 0, 0, 0, 0)
-    assert (idle.rate, idle.hit_rate) == (0.0, 0.0)
+def test_the_hit_rate_is_of_all_prompt_tokens() -> None:
+    assert Forwards(0, 0, 0, 0.0, 9, 0, 0, 0, 0, 0).hit_rate == 0.0
     assert Forwards(2, 30, 10, 2.0, 9, 3, 90, 0, 0, 0).hit_rate == 0.75
-    assert Forwards(2, 30, 10, 2.0, 9, 3, 90, 0, 0, 0).rate == 20.0
 
 
 def test_a_split_is_between_the_models_and_changes_no_answer(
