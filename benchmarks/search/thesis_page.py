@@ -75,8 +75,8 @@ def page(record: Record) -> str:
         "",
         "Only answered problems count for tokens and problems a second; failed ones are of those that a share does not "
         "hold. *Same answers* are those of one budget: a share changes when a token is computed, and none of the "
-        "tokens. *Verifier read* counts the tokens that went through it, those evicted and read again included. Seconds "
-        "are wall time; where other work ran on the machine, tokens a processor second (CPU s) are the ones to compare.",
+        "tokens. *Verifier read* counts the tokens that went through it, those evicted and read again included. "
+        "Seconds are wall time; where other work ran on the machine, compare tokens a processor second (CPU s).",
         "",
         *(f"- `{own['program']}` at {own['share']:.2f} does not run: {own['reason']}." for own in record["unfit"]),
         f"![Throughput, cache hits and thrashing by the verifier's share]({SPLIT})",
@@ -99,9 +99,9 @@ def page(record: Record) -> str:
         lines += [
             f"![Tokens a processor second by sequences and tokens of a step]({BATCH})",
             "",
-            "Figures 6.4 and 6.5: tokens that go through a model, prompts included, a processor second, when its sequences "
-            "and tokens of a step are bounded and the other model's are not. The process's time is divided between the "
-            f"models as the time of their forwards. {batches[0]['problems']} problems of "
+            "Figures 6.4 and 6.5: tokens that go through a model, prompts included, a processor second, when its "
+            "sequences and tokens of a step are bounded and the other model's are not. The process's time is divided "
+            f"between the models as the time of their forwards. {batches[0]['problems']} problems of "
             f"`{record['lines'][0]['program']}` at a share of {batches[0]['share']:.2f}.",
             "",
         ]
