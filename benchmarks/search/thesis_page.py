@@ -143,7 +143,7 @@ def _memory(record: Record) -> Iterator[str]:
     if parts:
         named = {"weights": "weights of both", "activations": "activations of a step, at most", "other": "all else"}
         rows = [[text, amount_text(int(parts[name]["peak"]))] for name, text in named.items() if name in parts]
-        yield from _table(["memory", ""], [*rows, ["keys and values of both", amount_text(record["kv_bytes"])]])
+        yield from _table(["memory", "size"], [*rows, ["keys and values of both", amount_text(record["kv_bytes"])]])
         yield ""
     first = record["lines"][0]["program"]
     lines = [line for line in record["lines"] if line["program"] == first]
