@@ -414,6 +414,7 @@ class Session:
             shadowing=Shadowing(self.settings.shadow, frozenset(plan.ways if plan.within.level == "loss" else ())),
             candidates=candidates,
             kept=self._kept,
+            shares_samples=self.sample_memory is not None,
         )
         result = await run(plan, arguments, seed, services, name, baseline=baseline, timeout=timeout)
         if result.fault is not None and meets_every_row(result.fault):

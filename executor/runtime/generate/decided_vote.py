@@ -169,7 +169,7 @@ class _SampleQueue:
         self._sampling = sampling = Sampling.of(node.op, instance, node.strategy)
         self._ready: asyncio.Queue[tuple[int, Row | None] | BaseException | None] = asyncio.Queue()
         self._waiting: dict[asyncio.Task[Completion], Ticket] = {}
-        limits = isinstance(last.op, ops.Keep)
+        limits = isinstance(last.op, ops.Keep) and not instance.services.shares_samples
         self.open = OpenSamples(sampling.model, nodes, instance, limits=limits, scored=ahead.active)
         self.open.on_step = ahead.on_step
         ahead.on_known = self._ready.put_nowait

@@ -109,7 +109,8 @@ class Services:
     other; None where those of an operator do so alone. `exit_routing`: who decides which draws try an early exit, where
     the plan leaves it to a router, and `exit_state` names what that knows of a model; `shadowing`: of which draws it is
     looked at whether the full model agrees. `candidates`: those of the last choice are wanted too. `kept`: what keeps
-    the draws, where somebody looks at them again.
+    the draws, where somebody looks at them again. `shares_samples`: other instances get what this one draws, so that it
+    leaves no sample unfinished.
     """
 
     engine: Engine
@@ -128,6 +129,7 @@ class Services:
     shadowing: Shadowing = field(default_factory=Shadowing)
     candidates: bool = False
     kept: KeptDraws | None = None
+    shares_samples: bool = False
 
 
 @dataclass

@@ -108,7 +108,7 @@ class Recording:
     def add_all(self, rows: Sequence[FinishedRow]) -> None:
         """Saves what came of rows, all or none: when this returns, nothing undoes it. Raises UsageError."""
         self.run.add(*(_row_record(row, self.data.rows[row.number], self.grader) for row in rows))
-        self.outcomes.update((row.number, replace(row.outcome, samples=None)) for row in rows)
+        self.outcomes.update((row.number, _without_samples(row.outcome)) for row in rows)
 
     def end(self, status: Status, summary: Mapping[str, Any] | None = None) -> None:
         """Says how the run ended, and what it came to. Raises UsageError."""
@@ -181,3 +181,7 @@ async def _believed(run: RunFile, data: InputData, grader: Grader) -> tuple[dict
 def is_of(kept: RowRecord, row: InputRow) -> bool:
     """Whether a saved row is this one of the input: the same id, the same arguments."""
     return kept.outcome.id == row.id and kept.key == row_key(row)
+
+
+def _without_samples(outcome: Outcome) -> Outcome:
+    return outcome if outcome.samples is None else replace(outcome, samples=None)

@@ -30,9 +30,9 @@ SMALL = {
     "dvts": {"subtrees": 2, "expand": 2},
     "rebase": {"budget": 3},
     "lookahead": {"width": 2, "expand": 2},
-    "sal_best_of_n": {"n": 2},
-    "sal_beam_search": {"width": 2, "expand": 2, "depth": 8},
-    "sal_dvts": {"subtrees": 2, "expand": 2, "depth": 8},
+    "sal_best_of_n": {"n": 2, "system": ""},
+    "sal_beam_search": {"width": 2, "expand": 2, "depth": 8, "system": ""},
+    "sal_dvts": {"subtrees": 2, "expand": 2, "depth": 8, "system": ""},
 }
 
 

@@ -47,15 +47,17 @@ def test_programs_shipped_and_files(propose, tmp_path: Path, monkeypatch: pytest
     (tmp_path / "beach.txt").touch()
     (tmp_path / "bed").mkdir()
     (tmp_path / "bed" / "one.qp").touch()
-    assert propose("run", "be") == ["beam_search", "best_of_n", "beach.qp", "bed/"]
+    assert propose("run", "be") == ["beam_search", "best_of_n", "best_of_n_logprob", "beach.qp", "bed/"]
     assert propose("run", "bed/") == ["bed/one.qp"]
     assert propose("fmt", "be") == ["beach.qp", "bed/"]
     assert propose("run", "nowhere/x") == []
 
 
 def test_names_of_the_program_on_the_line(propose, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    assert propose("run", "beam_search", "--set", "") == ["problem=", "width=", "expand=", "depth="]
-    assert propose("run", "beam_search", "--set", "width=2", "--set", "") == ["problem=", "expand=", "depth="]
+    names = ["problem=", "width=", "expand=", "depth=", "system=", "temperature=", "max_tokens="]
+    assert propose("run", "beam_search", "--set", "") == names
+    names.remove("width=")
+    assert propose("run", "beam_search", "--set", "width=2", "--set", "") == names
     assert propose("run", "beam_search", "--set", "wi") == ["width="]
     assert propose("run", "beam_search", "--model", "") == ["llm=", "prm="]
     assert propose("run", "beam_search", "--model", "llm=zoo/counting-p") == ["llm=zoo/counting-prm"]

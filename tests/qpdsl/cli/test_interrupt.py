@@ -56,8 +56,8 @@ from qpdsl.cli import main
 
 run_one, outcome, ended = qpdsl.runs.job.run_one, qpdsl.runs.job.outcome, []
 
-async def run(session, job, row):
-    return await (asyncio.sleep(3600) if row.id == "1" else run_one(session, job, row))
+async def run(session, job, row, *through):
+    return await (asyncio.sleep(3600) if row.id == "1" else run_one(session, job, row, *through))
 
 def counted(*args, **named):
     ended.append(1)

@@ -26,7 +26,10 @@ def test_models(server: Running) -> None:
     one = server.client.get(f"{server.url}/models/beam_search").json()
     assert one["object"] == "model" and one["owned_by"] == "qpdsl"
     # A parameter that the server sets is none of the clients'.
-    assert one["parameters"] == {"problem": "text", "width": "int", "expand": "int"}
+    assert one["parameters"] == {
+        "problem": "text", "width": "int", "expand": "int",
+        "system": "text?", "temperature": "float", "max_tokens": "int",
+    }
     assert error(server.client.get(f"{server.url}/models/beam_serch"), 404)["message"].endswith("`beam_search`?")
     assert error(server.client.get(f"{server.root}/v1/embeddings"), 404)["code"] == "not_found"
     assert error(server.client.get(f"{server.url}/chat/completions"), 405)
@@ -157,7 +160,7 @@ def test_a_conversation_goes_to_messages(server: Running) -> None:
     assert content(server.post("chat/completions", model="instructed", messages=system))
     assert (
         "no place for a system turn"
-        in error(server.post("chat/completions", model="greedy", messages=system))["message"]
+        in error(server.post("chat/completions", model="say_it", messages=system))["message"]
     )
 
 

@@ -22,7 +22,7 @@ from tests.support.serving.served_programs import JSON, QUESTION
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"temperature": 0.3}, "temperature", "--ignore temperature"),
+        ({"top_p": 0.3}, "top_p", "--ignore top_p"),
         ({"temprature": 1}, "temprature", "did you mean `temperature`?"),
         ({"tools": [{"type": "function"}]}, "tools", "not supported"),
         ({"frequency_penalty": 0.5}, "frequency_penalty", "not supported"),

@@ -36,7 +36,7 @@ program instructed(problem: text, system: text = "") -> text {
 program slow(problem: text, n: int = 512) -> text {
   chat user=problem
   generate llm n=n temperature=50 max_tokens=256
-  keep 1 by logprob
+  keep 1 by len(text)
   return text
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -146,7 +147,9 @@ def samples(how: EarlyExit | None, temperature: float = 1.0, native: bool = True
 
 
 class Given:
-    """A model whose hidden states are its logits."""
+    """A model of 40 ids whose hidden states are its logits."""
+
+    head = SimpleNamespace(width=40)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
