@@ -27,8 +27,12 @@ def test_models(server: Running) -> None:
     assert one["object"] == "model" and one["owned_by"] == "qpdsl"
     # A parameter that the server sets is none of the clients'.
     assert one["parameters"] == {
-        "problem": "text", "width": "int", "expand": "int",
-        "system": "text?", "temperature": "float", "max_tokens": "int",
+        "problem": "text",
+        "width": "int",
+        "expand": "int",
+        "system": "text?",
+        "temperature": "float",
+        "max_tokens": "int",
     }
     assert error(server.client.get(f"{server.url}/models/beam_serch"), 404)["message"].endswith("`beam_search`?")
     assert error(server.client.get(f"{server.root}/v1/embeddings"), 404)["code"] == "not_found"
