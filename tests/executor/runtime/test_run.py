@@ -120,7 +120,7 @@ def test_the_seed_and_what_the_model_is_shown_change_the_samples() -> None:
     assert base == sampled(_SAMPLES)
     assert set(base).isdisjoint(sampled(_SAMPLES, seed=1))
     assert set(base).isdisjoint(sampled(_SAMPLES.replace("problem", '"{problem} "', 1)))
-    assert set(base).isdisjoint(sampled(_SAMPLES.replace("chat ", 'chat system="" ')))
+    assert set(base).isdisjoint(sampled(_SAMPLES.replace("chat ", 'chat system="Be brief." ')))
 
 
 def test_fewer_samples_are_the_first_of_more() -> None:
@@ -198,7 +198,9 @@ def test_failures_are_told_per_row() -> None:
         " extract answer = /no such thing/\n vote answer\n}"
     )
     good, empty = run_all(plan, [{"problem": texts(1)[0]}, {"problem": "word " * 2000}])
-    assert good.error == "no row is left: `vote answer` found no answer, since `answer` is none in each row"
+    assert good.error is not None
+    assert good.error.startswith("no row is left: `vote answer` found no answer, since `answer` is none in each row: ")
+    assert "`/no such thing/` found nothing in the text, which was cut off" in good.error
     assert good.value is None
     assert empty.error is not None and "tokens, zoo/counting takes" in empty.error
 

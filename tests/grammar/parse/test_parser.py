@@ -115,11 +115,12 @@ def layouts(draw: st.DrawFn) -> str:
     separator = st.sampled_from(["\n", " | ", "\n\n", "\n  # note\n", "\n| ", "|\n", " |\n# note\n", "\r\n"])
     ending = st.sampled_from(["\n", "\n# note\n", " ", ""])
     stages = [
-        "chat user=problem",
-        'repeat depth until all(finished) {{{0}generate llm n=expand stop="\\n\\n"{1}temperature=0.8{2}score prm{3}'
+        "chat system=system user=problem",
+        'repeat depth until all(finished) {{{0}generate llm n=expand stop="\\n\\n"{1}temperature=temperature '
+        "max_tokens=max_tokens{2}score prm{3}"
         "keep width by score{4}}}",
         "best by score",
-        r"extract answer = /The answer is (-?\d+)/",
+        "extract answer = final_answer",
         "return answer",
     ]
     inner = [
@@ -134,14 +135,7 @@ def layouts(draw: st.DrawFn) -> str:
     text = draw(ending) + stages[0]
     for stage in stages[1:]:
         text += draw(separator) + stage
-    return (
-        head
-        + text.replace(" ", draw(gap))
-        .replace("The\tanswer\tis\t", "The answer is ")
-        .replace("The  answer  is  ", "The answer is ")
-        + draw(ending)
-        + "}"
-    )
+    return head + text.replace(" ", draw(gap)) + draw(ending) + "}"
 
 
 @given(layouts())

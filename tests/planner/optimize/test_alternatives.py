@@ -32,7 +32,8 @@ def test_every_candidate_gives_what_the_naive_plan_gives(name: str) -> None:
     tried = {(str(alternative.knob), alternative.value) for alternative in alternatives(ruled)}
     assert {value for _, value in tried} >= {"computed by every sample", "shared"}
     assert ("steps to run ahead", "3") in tried or name != "beam_search"
-    assert any(knob.startswith("vote") for knob, _ in tried) or name == "beam_search"
+    # Of equal numbers that are weighed the heaviest row says how the number is written.
+    assert any(knob.startswith("vote") for knob, _ in tried) or name in ("beam_search", "weighted_best_of_n")
     for alternative in alternatives(ruled):
         if alternative.plan == ruled:
             continue
