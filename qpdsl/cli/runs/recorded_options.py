@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from qpdsl.cli.runs.run_options import RunOptions
 from qpdsl.cli.runs.sweep_options import SweepOptions
 from qpdsl.errors import UsageError
+from qpdsl.grammar.suggest import listed
+from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.runs.store.run_record import RunRecord
 
+# What lets a command run code, read files besides its own or write some: nobody may have that done by a run file.
+_GRANTS = {
+    "python": "--python",
+    "allow_code": "--allow-code",
+    "allow_read": "--allow-read",
+    "completions": "--completions",
+}
 
-def recorded_options(record: RunRecord) -> RunOptions | SweepOptions:
-    """Raises UsageError where no command made the run, or its command line cannot be read again."""
+
+def recorded_options(record: RunRecord, path: Path) -> RunOptions | SweepOptions:
+    """Those of the run in the file `path`.
+
+    Raises UsageError where no command made the run, where its command line cannot be read again, and where that asks
+    for what a file may not that is none of the user's own runs.
+    """
     from qpdsl.cli.app import cli
 
     name, *given = record.command or ("",)
@@ -21,9 +37,24 @@ def recorded_options(record: RunRecord) -> RunOptions | SweepOptions:
     assert command is not None
     options_of = RunOptions if name == "run" else SweepOptions
     try:
-        return options_of(**command.make_context(name, given).params)
+        options = options_of(**command.make_context(name, given).params)
     except (click.ClickException, click.exceptions.Exit) as error:
         raise UsageError(f"the command line of the run is one of another version: {error}") from error
+    _check_grants(options, path)
+    return options
+
+
+def _check_grants(options: RunOptions | SweepOptions, path: Path) -> None:
+    folder = RunFolder().path
+    if path.resolve().parent == folder.resolve():
+        return
+    asked = [option for name, option in _GRANTS.items() if getattr(options, name)]
+    asked += ["--grader python:…"] if (options.grader or "").startswith("python:") else []
+    if asked:
+        raise UsageError(
+            f"`{path}` is none of your own runs, and its command line has {listed(asked, last='and')}",
+            f"to permit that, copy it into `{folder}`",
+        )
 
 
 def name_of(setting: str) -> str:

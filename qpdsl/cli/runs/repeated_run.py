@@ -137,7 +137,7 @@ def _parts(fingerprint: Fingerprint, *, build: bool) -> Fingerprint:
 
 def _options(saved: SavedRun, elsewhere: Elsewhere) -> RunOptions | SweepOptions:
     """The options that a run was started with, as far as this machine has no others."""
-    options = recorded_options(saved.record)
+    options = recorded_options(saved.record, saved.path)
     source = elsewhere.input or options.input
     if source == "-":
         raise UsageError("the rows came from standard input", "`--input FILE` names a file that has them")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 
 from qpdsl.cli.runs.recorded_options import name_of, recorded_options
 from qpdsl.cli.runs.run_options import RunOptions
@@ -69,9 +70,9 @@ class WhatifOptions:
             raise UsageError("`--overwrite` needs `--output`")
 
 
-def options_of(record: RunRecord) -> RunOptions:
-    """What a run was started with. Raises UsageError where that is not known, or cannot be read again."""
-    options = recorded_options(record)
+def options_of(record: RunRecord, path: Path) -> RunOptions:
+    """What the run in a file was started with. Raises UsageError where that is not known, or cannot be read again."""
+    options = recorded_options(record, path)
     if not isinstance(options, RunOptions):
         raise UsageError("only a run of `qpdsl run … --save-samples` can be asked, and this one is of `qpdsl eval`")
     for given, what in ((options.target, "program"), (options.input, "input")):

@@ -67,7 +67,7 @@ class WhatifRun:
 
     @cached_property
     def _started(self) -> RunOptions:
-        return options_of(self._run.record)
+        return options_of(self._run.record, self._run.path)
 
     @cached_property
     def cells(self) -> list[PlannedCell]:

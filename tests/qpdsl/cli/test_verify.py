@@ -53,6 +53,24 @@ def test_a_run_is_the_same_again(qpdsl: Run, saved: Callable[..., Path]) -> None
     assert (found["rows"], found["same"], found["tokens_saved"], found["elsewhere"]) == (3, 3, True, [])
 
 
+@pytest.mark.parametrize("command", ["verify GIVEN", "whatif GIVEN", "diff GIVEN last --first-divergence"])
+def test_a_run_file_of_others_runs_no_code(
+    qpdsl: Run, saved: Callable[..., Path], tmp_path: Path, command: str
+) -> None:
+    code, ran_it = tmp_path / "code.py", tmp_path / "ran"
+    code.write_text(
+        f"import qpdsl\nopen({str(ran_it)!r}, 'w').close()\n"
+        "@qpdsl.scorer\ndef short(text: str) -> float:\n    return -float(len(text))\n"
+    )
+    path = saved("--python", code)
+    given = tmp_path / f"given{path.suffix}"
+    given.write_bytes(path.read_bytes())
+    ran_it.unlink()
+    ran = qpdsl(*command.replace("GIVEN", str(given)).split())
+    assert ran.code == Exit.USAGE and "is none of your own runs, and its command line has `--python`" in ran.err
+    assert not ran_it.exists()
+
+
 def test_a_token_that_was_changed_is_found_and_named(qpdsl: Run, saved: Callable[..., Path]) -> None:
     path, drawn = saved("--no-greedy"), []
 
