@@ -1,0 +1,107 @@
+"""What layers keep of a sequence besides keys and values: one block of numbers, rewritten with every token.
+
+A recurrent layer's state is the sum of all tokens so far, so it cannot be cut where pages can: a block holds the states
+of all layers after exactly so many tokens. A step runs *segments*: a segment goes on from the block `source` and leaves
+the states after its rows in the block `target`. So a copy for the prefix tree is a segment that ends there, and a fork
+is two segments with one source; nothing is copied by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import torch
+
+# A segment with this source begins a text: all its states are zero.
+FRESH = -1
+# Parts begin at multiples of so many bytes.
+_ALIGNMENT = 64
+
+
+class StatePart(NamedTuple):
+    """One tensor that a layer keeps of each sequence, such as the last inputs of a convolution."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class StateLayout:
+    """The parts of each layer, by its number; a layer without states has none."""
+
+    layers: tuple[tuple[StatePart, ...], ...]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the states of one sequence."""
+        return sum(_aligned(part.bytes) for parts in self.layers for part in parts)
+
+    def offsets(self) -> dict[tuple[int, str], int]:
+        """Where each part begins in a block, in bytes."""
+        begins: dict[tuple[int, str], int] = {}
+        at = 0
+        for layer, parts in enumerate(self.layers):
+            for part in parts:
+                begins[layer, part.name] = at
+                at += _aligned(part.bytes)
+        return begins
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+class StateRows:
+    """The blocks in a byte buffer uint8 [bytes]: block b begins at byte b · block_bytes."""
+
+    def __init__(self, buffer: torch.Tensor, layout: StateLayout) -> None:
+        self.layout = layout
+        size = layout.block_bytes
+        count = buffer.numel() // size
+        blocks = buffer[: count * size].view(count, size)
+        begins = layout.offsets()
+        self._parts = {
+            (layer, part.name): blocks[:, at : at + part.bytes].view(part.dtype).unflatten(1, part.shape)
+            for layer, parts in enumerate(layout.layers)
+            for part in parts
+            if (at := begins[layer, part.name]) >= 0
+        }
+
+    def part(self, layer: int, name: str) -> torch.Tensor:
+        """[blocks, *shape], a view of the buffer: the blocks lie `block_bytes` apart."""
+        return self._parts[layer, name]
+
+
+class StateSegment(NamedTuple):
+    """`count` rows of a step from `row` on, the next tokens of one sequence, and the blocks before and after them."""
+
+    source: int
+    target: int
+    row: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateStep:
+    """The segments of a step. One whose source is another's target comes after it."""
+
+    rows: StateRows
+    segments: tuple[StateSegment, ...]
+
+    @classmethod
+    def whole(cls, rows: StateRows, counts: Iterable[int]) -> StateStep:
+        """Texts of so many tokens each from their beginning, in the blocks 0, 1, ..."""
+        segments: list[StateSegment] = []
+        row = 0
+        for block, count in enumerate(counts):
+            segments.append(StateSegment(FRESH, block, row, count))
+            row += count
+        return cls(rows, tuple(segments))
