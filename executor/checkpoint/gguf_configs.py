@@ -23,10 +23,12 @@ def decoder(settings: Settings, config: Config, *, part: bool = False, factors: 
     heads = settings.whole("attention.head_count")
     head_dim = settings.whole("attention.key_length", max(1, config["hidden_size"] // heads))
     settings.expect("attention.value_length", head_dim)
+    found = (f"blk.{layer}.attn_k.weight" for layer in range(config["num_hidden_layers"]))
+    keys = next((settings.shape(name)[0] // head_dim for name in found if settings.has(name)), heads)
     config |= {
         "intermediate_size": settings.alike("feed_forward_length", 1),
         "num_attention_heads": heads,
-        "num_key_value_heads": settings.alike("attention.head_count_kv", heads),
+        "num_key_value_heads": settings.alike("attention.head_count_kv", keys),
         "head_dim": head_dim,
         "max_position_embeddings": settings.whole("context_length"),
         "rope_parameters": rope(settings, head_dim, part=part, factors=factors),
@@ -169,6 +171,8 @@ def nemotron_h(settings: Settings, config: Config) -> None:
     if "none" in kinds:
         raise settings.error(f"has a layer of no known kind, {kinds.index('none')}")
     config["layers_block_type"] = kinds
+    if "mlp" in kinds:
+        config["intermediate_size"] = settings.shape(f"blk.{kinds.index('mlp')}.ffn_up.weight")[0]
     if "moe" in kinds:
         layer = f"blk.{kinds.index('moe')}"
         config["moe_intermediate_size"] = settings.shape(f"{layer}.ffn_up_exps.weight")[1]
@@ -280,7 +284,7 @@ def deepseek(settings: Settings, config: Config) -> None:
         "qk_nope_head_dim": width - ropes,
         "v_head_dim": values,
         "attention_bias": False,
-        "first_k_dense_replace": settings.take("leading_dense_block_count", 0),
+        "first_k_dense_replace": _dense_layers(settings, config),
         "moe_intermediate_size": settings.whole("expert_feed_forward_length"),
         "n_shared_experts": settings.take("expert_shared_count", 0),
     }
@@ -297,6 +301,13 @@ def deepseek(settings: Settings, config: Config) -> None:
     if found["rope_type"] == "yarn":
         found |= {"mscale": round(scale, 6), "mscale_all_dim": round(scale, 6)} if scale else {}
     config["rope_parameters"] = found
+
+
+def _dense_layers(settings: Settings, config: Mapping[str, Any]) -> int:
+    """How many layers come before those with experts. GLM-4.7-Flash's files do not say it right."""
+    settings.take("leading_dense_block_count")
+    layers = range(config["num_hidden_layers"])
+    return next((layer for layer in layers if settings.has(f"blk.{layer}.ffn_gate_inp.weight")), len(layers))
 
 
 def minicpm3(settings: Settings, config: Config) -> None:
@@ -487,7 +498,7 @@ def glm4_moe(settings: Settings, config: Config) -> None:
     settings.take("rope.dimension_sections")
     config["moe_intermediate_size"] = settings.whole("expert_feed_forward_length")
     config["n_shared_experts"] = settings.take("expert_shared_count", 0)
-    config["first_k_dense_replace"] = settings.take("leading_dense_block_count", 0)
+    config["first_k_dense_replace"] = _dense_layers(settings, config)
     config["attention_bias"] = settings.has("blk.0.attn_q.bias")
     config["use_qk_norm"] = settings.has("blk.0.attn_q_norm.weight")
     settings.expect("expert_gating_func", _SIGMOID)

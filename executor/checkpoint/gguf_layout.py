@@ -214,7 +214,6 @@ QWEN_MOE: Names = {
 }
 MOE_SHARED: Names = {**LAYER, **experts("mlp.experts", "gate", "shared_experts")}
 GLM4_MOE: Names = {**MOE_SHARED, "post_attention_norm": "post_attention_layernorm"}
-ERNIE_MOE: Names = {**MOE_SHARED, "exp_probs_b.bias": "mlp.gate.moe_statics.e_score_correction_bias"}
 MINIMAX_M2: Names = {**MIXTRAL, "exp_probs_b.bias": "mlp.e_score_correction_bias"}
 GPT_OSS: Names = {
     **AFTER_ATTENTION,

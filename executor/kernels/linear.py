@@ -110,6 +110,8 @@ class StoredLinear(torch.nn.Module):
         super().__init__()
         self.stored = stored
         self.out_features, self.in_features = stored.shape
+        # Some models ask for the type or the device of weights.
+        self.weight = torch.empty(0)
         self.register_buffer("bias", bias, persistent=False)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -133,6 +135,7 @@ class StoredEmbedding(torch.nn.Module):
         super().__init__()
         self.stored = stored
         self.scale = scale
+        self.weight = torch.empty(0)
         self.num_embeddings, self.embedding_dim = stored.shape
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 _HEAD = "lm_head"
+# Mamba's code multiplies by these weights itself.
+_TAKEN_APART = ".dt_proj"
 # Parts of a module of experts that stay as they are stored.
 _OF_EXPERTS = ("gate_up_proj", "up_proj", "down_proj")
 
@@ -190,7 +192,7 @@ def _keep_stored(model: PreTrainedModel, tensors: StoredTensors) -> None:
             # Gemma's embeddings are multiplied in their own module.
             scale = torch.tensor(getattr(module, "scalar_embed_scale", 1.0)).item()
             model.set_submodule(name, StoredEmbedding(kept[id(module)], scale))
-        elif type(module) is torch.nn.Linear:
+        elif type(module) is torch.nn.Linear and not name.endswith(_TAKEN_APART):
             tied = name == _HEAD and model.config.tie_word_embeddings
             stored = kept[id(embedding)] if tied else tensors.weight(f"{name}.weight", module.weight.shape)
             bias = None if module.bias is None else tensors.floats(f"{name}.bias", module.bias.shape)
@@ -211,18 +213,34 @@ def _keep_experts(name: str, module: Any, model: PreTrainedModel, tensors: Store
 
 
 def _make_buffers(model: PreTrainedModel) -> None:
-    """Computes the buffers that no file has, such as rotary frequencies, as transformers does when it loads a model."""
-    for module in model.modules():
+    """Computes the buffers that no file has, such as rotary frequencies, as transformers does when it loads a model.
+
+    Raises CheckpointError where it has no code for one.
+    """
+    from transformers import PreTrainedModel
+
+    made: list[tuple[torch.nn.Module, torch.nn.Module]] = []
+    owners = {"": model}
+    for name, module in model.named_modules():
+        owners[name] = module if isinstance(module, PreTrainedModel) else owners[name.rpartition(".")[0]]
         empty = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
-        for name, buffer in empty.items():
-            module._buffers[name] = torch.empty_like(buffer, device="cpu")
-        if empty:
-            # Parameters of the same module are there already.
-            held = dict(module.named_parameters(recurse=False))
-            before = {name: parameter.detach().clone() for name, parameter in held.items()}
-            model._init_weights(module)
-            for name, parameter in held.items():
-                parameter.copy_(before[name])
+        for own, buffer in empty.items():
+            module._buffers[own] = torch.empty_like(buffer, device="cpu")
+            if buffer.is_floating_point():
+                module._buffers[own].fill_(torch.nan)
+        # A whole model may set buffers of its layers.
+        if empty or isinstance(module, PreTrainedModel):
+            made.append((owners[name], module))
+    for owner, module in made:
+        # Parameters of the same module are there already.
+        held = dict(module.named_parameters(recurse=False))
+        before = {name: parameter.detach().clone() for name, parameter in held.items()}
+        owner._init_weights(module)
+        for name, parameter in held.items():
+            parameter.copy_(before[name])
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point() and buffer.isnan().any():
+            raise CheckpointError(f"transformers does not say how `{name}` is made")
 
 
 def _set(model: PreTrainedModel, name: str, parameter: torch.nn.Parameter) -> None:
