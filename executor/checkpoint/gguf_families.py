@@ -115,9 +115,7 @@ FAMILIES: Mapping[str, _Family] = {
         "qwen3_5_moe_text", layout.QWEN3_5_MOE, configs.delta, layout.qwen3_5, common=configs.part_rotary
     ),
     "qwen3moe": _Family("qwen3_moe", layout.QWEN_MOE, configs.qwen_moe),
-    "qwen3next": _Family(
-        "qwen3_next", layout.QWEN3_NEXT, configs.delta, layout.qwen3_next, common=configs.part_rotary
-    ),
+    "qwen3next": _Family("qwen3_next", layout.QWEN3_NEXT, configs.delta, layout.qwen3_next, common=configs.part_rotary),
     "qwen3vl": _Family("qwen3", own=configs.qwen_vl),
     "qwen3vlmoe": _Family("qwen3_moe", layout.QWEN_MOE, configs.qwen_vl),
     "seed_oss": _Family("seed_oss", layout.AFTER_ATTENTION, configs.seed_oss),
@@ -248,7 +246,11 @@ def _tensors(header: GGUFHeader, family: _Family, config: Mapping[str, Any]) -> 
         if name in _NO_WEIGHTS:
             continue
         block, part = _block(name)
-        if block is not None and block >= config["num_hidden_layers"] and block < header.metadata[f"{header.architecture}.block_count"]:
+        if (
+            block is not None
+            and block >= config["num_hidden_layers"]
+            and block < header.metadata[f"{header.architecture}.block_count"]
+        ):
             continue
         # Files of a time had latent attention in both forms.
         if part in _SPLIT_LATENT and f"blk.{block}.attn_kv_b.weight" in header.tensors:

@@ -126,13 +126,15 @@ class GGUFHeader:
         paths = [path.with_name(name) for name in part_names(path.name)]
         for part in paths:
             if part != path and not part.exists():
-                raise CheckpointError(f"`{path.name}` is one of {len(paths)} parts of a model; `{part.name}` is missing")
+                raise CheckpointError(
+                    f"`{path.name}` is one of {len(paths)} parts of a model; `{part.name}` is missing"
+                )
         headers = [_one(part) for part in paths]
         first = headers[0]
-        if not isinstance(first.metadata.get(ARCHITECTURE), str):
-            raise CheckpointError(f"`{first.path.name}` does not say what model it holds (`{ARCHITECTURE}`)")
         for number, header in enumerate(headers):
             _check_part(header, number, len(paths))
+        if not isinstance(first.metadata.get(ARCHITECTURE), str):
+            raise CheckpointError(f"`{first.path.name}` does not say what model it holds (`{ARCHITECTURE}`)")
         if len(headers) == 1:
             return first
         tensors: dict[str, GGUFTensor] = {}
@@ -284,4 +286,3 @@ class _Reader:
 
 
 _LENGTH = struct.Struct("<Q").unpack_from
-

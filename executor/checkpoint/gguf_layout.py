@@ -26,11 +26,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qpdsl.executor.checkpoint.gguf_header import GGUFTensor
 
 # Names in a file, without "blk.N.", to names in a layer. Where a name has its kind (".weight"), the other one is whole.
 Names = Mapping[str, str]
+Order = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ class Undo:
     latent:     whether the file has keys [H, r, k] and values [H, v, r] of latent attention apart
     """
 
-    outputs: np.ndarray | None = None
-    inputs: np.ndarray | None = None
+    outputs: Order | None = None
+    inputs: Order | None = None
     values: Literal["minus one", "log"] | None = None
     transposed: bool = False
     part: int | None = None
@@ -141,7 +143,7 @@ def qwen3_5(part: str, outputs: int, config: Mapping[str, Any]) -> Undo:
     return Undo() if part == "ssm_norm" else plus_one(part, outputs, config)
 
 
-def _grouped(keys: int, values: int, dim: int) -> np.ndarray:
+def _grouped(keys: int, values: int, dim: int) -> Order:
     return np.arange(values * dim).reshape(values // keys, keys, dim).swapaxes(0, 1).ravel()
 
 

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 # Enough rows for BLAS to sum a row alike for any larger number of them, on every BLAS tried.
 PADDED_ROWS = 16
 # What transformers' experts say of themselves.
-EXPERTS_SAY = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "num_experts", "down_proj", "_apply_gate")
+EXPERTS_SAY = (
+    "has_gate",
+    "has_bias",
+    "has_post_expert_norm",
+    "is_transposed",
+    "num_experts",
+    "down_proj",
+    "_apply_gate",
+)
 # So many weights are turned into floats at a time, to stay in the caches.
 _AT_ONCE = 1 << 18
 
@@ -168,7 +176,9 @@ class StoredExperts(torch.nn.Module):
     @staticmethod
     def fits(module: torch.nn.Module) -> bool:
         """Whether a module is built so, with all its parameters in three dimensions."""
-        if not all(hasattr(module, fact) for fact in EXPERTS_SAY) or not isinstance(module.down_proj, torch.nn.Parameter):
+        if not all(hasattr(module, fact) for fact in EXPERTS_SAY) or not isinstance(
+            module.down_proj, torch.nn.Parameter
+        ):
             return False
         return module.down_proj.dim() == 3
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,9 +116,7 @@ class StoredTensors:
 
     def _latent(self, tensor: StoredTensor) -> Weight:
         """Keys [H, r, k] and values [H, v, r] as one matrix [H · (k + v), r]; turned round, blocks are taken apart."""
-        keys, values = (
-            torch.stack([part.dequantized() for part in self._parts(source)]) for source in tensor.sources
-        )
+        keys, values = (torch.stack([part.dequantized() for part in self._parts(source)]) for source in tensor.sources)
         return FloatWeight(torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1))
 
     def _read(self, stored: GGUFTensor) -> Weight:

@@ -92,7 +92,9 @@ class Outline:
             prefix = model.base_model_prefix
             places = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
             source = next((place for place in places if place in tensors), None)
-            if source is None or (folder.gguf is not None and folder.gguf.tensors[source].shape != tuple(parameter.shape)):
+            if source is None or (
+                folder.gguf is not None and folder.gguf.tensors[source].shape != tuple(parameter.shape)
+            ):
                 return None
             sources[id(parameter)] = source
         stored: dict[int, str] = {}
