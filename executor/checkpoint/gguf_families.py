@@ -124,8 +124,10 @@ FAMILIES: Mapping[str, _Family] = {
 }
 # Encoders of models that see or hear.
 _ENCODERS = ("clip", "mmproj")
-_NO_HEAD_DIM = ("arcee", "granite", "granitehybrid", "granitemoe", "lfm2", "lfm2moe", "olmo2", "olmoe", "phi3", "qwen2")
-_NO_HEAD_DIM += ("qwen2moe", "qwen2vl", "smollm3", "starcoder2")
+_NO_HEAD_DIM = frozenset(
+    {"arcee", "granite", "granitehybrid", "granitemoe", "lfm2", "lfm2moe", "olmo2", "olmoe", "phi3", "qwen2"}
+    | {"qwen2moe", "qwen2vl", "smollm3", "starcoder2"}
+)
 
 
 @dataclass(frozen=True)

@@ -101,9 +101,9 @@ class GGUFTensor:
 class GGUFHeader:
     """The head of a GGUF file, checked against the file's size.
 
-    `metadata` has numbers, texts, and lists of them (as tuples), by name. `tensors` are by name. `path` is the first file
-    of several, and `parts` has the name of each, and where its tensors begin, in bytes. `digest` is that of everything
-    before the tensors.
+    `metadata` has numbers, texts, and lists of them (as tuples), by name. `tensors` are by name. `path` is the first
+    file of several, and `parts` has the name of each, and where its tensors begin, in bytes. `digest` is that of
+    everything before the tensors.
     """
 
     path: Path

@@ -54,7 +54,7 @@ def cached_snapshot(name: str) -> Path | None:
 
 
 def _gguf(name: str, folder: Path) -> list[str] | None:
-    """The GGUF file of a repository, or its parts; None where it has none. Raises CheckpointError where it has several."""
+    """The GGUF file of a repository, or its parts; None where it has none. Raises CheckpointError for several."""
     from huggingface_hub import constants, list_repo_files
 
     if constants.HF_HUB_OFFLINE:

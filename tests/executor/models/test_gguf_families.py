@@ -22,7 +22,11 @@ from qpdsl.executor.checkpoint.gguf_header import GGUFHeader
 from qpdsl.executor.kernels.data.weights import GroupedWeight
 from qpdsl.executor.kernels.linear import StoredExperts
 from qpdsl.executor.models.gguf_model import StoredTensors, built
+from qpdsl.executor.models.load import load
+from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from tests.support.executor.gguf_files import gguf_bytes
+from tests.support.executor.models import engine_of, served
+from tests.support.user_cache import own_cache
 
 ARCHIVE = Path(__file__).parent / "recorded" / "gguf_families.tar.xz"
 
@@ -106,3 +110,22 @@ def test_groups_that_a_reordering_takes_apart_become_floats(folder: Path) -> Non
     stored = np.frombuffer(source.path.read_bytes()[source.start :][: source.size], np.float32).reshape(source.shape)
     assert not np.array_equal(weight.dequantized().numpy(), stored)
     assert np.array_equal(np.sort(weight.dequantized().numpy(), axis=1), np.sort(stored, axis=1))
+
+
+@pytest.mark.parametrize("name", ["qwen3moe", "gpt-oss"])
+def test_the_engine_writes_the_tokens_of_generate(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_cache(tmp_path / "cache", monkeypatch)
+    gguf = GGUFModel.of(folder / f"{name}.gguf")
+    floats = built(gguf, configuration(gguf), torch.float32, "cpu")
+    mine = load("m", folder / f"{name}.gguf", "cpu", None)
+    assert any(isinstance(module, StoredExperts) for module in mine.paged.stack.inner.modules())
+    prompts = [[id * 7 % 256 + 3 for id in range(start, start + 20)] for start in (0, 5, 9)]
+    requests = tuple(GenerateRequest(tuple(prompt), (0,), SamplingParams(0.0), 12, frozenset()) for prompt in prompts)
+    found = [samples[0].tokens for samples in served(engine_of(mine.paged), requests)]
+    floats.generation_config.eos_token_id = None
+    for prompt, tokens in zip(prompts, found, strict=True):
+        with torch.no_grad():
+            whole = floats.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)
+        assert list(tokens) == whole[0, len(prompt) :].tolist()
