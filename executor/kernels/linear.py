@@ -193,7 +193,7 @@ class StoredExperts(torch.nn.Module):
         own: Any = self.own
         first = "gate_up_proj" if own.has_gate else "up_proj"
         total = torch.zeros_like(hidden_states, dtype=torch.float32)
-        for expert in top_k_index.unique().tolist():
+        for expert in sorted(set(top_k_index.flatten().tolist())):
             # Some routers send a row that needs one expert less to a number that none has.
             if expert >= own.num_experts:
                 continue

@@ -166,7 +166,7 @@ def _with_inputs(matrix: Weight, inputs: torch.Tensor) -> Weight:
 
 def _saved_buffers(model: PreTrainedModel) -> set[str]:
     """Buffers that a checkpoint has, such as what is added to the scores of experts."""
-    return model.state_dict().keys() - {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
 
 
 def _check_places(tensors: StoredTensors, model: PreTrainedModel) -> None:
@@ -232,7 +232,8 @@ def _make_buffers(model: PreTrainedModel) -> None:
         # Parameters of the same module are there already.
         held = dict(module.named_parameters(recurse=False))
         before = {name: parameter.detach().clone() for name, parameter in held.items()}
-        owner._init_weights(module)
+        initialize: Any = owner._init_weights
+        initialize(module)
         for name, parameter in held.items():
             parameter.copy_(before[name])
     for name, buffer in model.named_buffers():
