@@ -34,7 +34,7 @@ from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model.probe import KeptKV, TrialFindings
 from qpdsl.executor.kernels.data.weights import Weight
-from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
+from qpdsl.executor.kernels.linear import StoredEmbedding, StoredExperts, StoredLinear
 from qpdsl.executor.kernels.llvm.compile import digest_of_sources, surroundings
 from qpdsl.executor.models.gguf_model import StoredTensors
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
@@ -92,12 +92,16 @@ class Outline:
             prefix = model.base_model_prefix
             places = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
             source = next((place for place in places if place in tensors), None)
-            if source is None:
+            if source is None or (
+                folder.gguf is not None and folder.gguf.tensors[source].shape != tuple(parameter.shape)
+            ):
                 return None
             sources[id(parameter)] = source
         stored: dict[int, str] = {}
         modules = []
         for path, module in model.named_modules():
+            if isinstance(module, StoredExperts):
+                return None
             settings = {name: value for name, value in vars(module).items() if _is_plain(name, value)}
             held = None
             if isinstance(module, StoredLinear | StoredEmbedding):
@@ -239,13 +243,13 @@ class _Weights:
     def stored(self, name: str) -> Weight:
         assert self._gguf is not None
         if name not in self._stored:
-            self._stored[name] = self._gguf.weight(name, torch.Size(self._gguf.named[name].stored.shape))
+            self._stored[name] = self._gguf.weight(name, torch.Size(self._gguf.named[name].shape))
         return self._stored[name]
 
     def floats(self, name: str) -> torch.Tensor:
         if name not in self._tensors:
             if self._gguf is not None:
-                found = self._gguf.floats(name, torch.Size(self._gguf.named[name].stored.shape))
+                found = self._gguf.floats(name, torch.Size(self._gguf.named[name].shape))
             else:
                 with safe_open(str(self._folder.file(name)), framework="pt") as file:
                     found = file.get_tensor(name)
