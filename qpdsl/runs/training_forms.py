@@ -48,6 +48,16 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class DrawnTokens:
+    """A sequence of tokens of a model: a prompt, and a response with a `mask` of 1 where its tokens were drawn."""
+
+    model: str
+    prompt: tuple[int, ...]
+    response: tuple[int, ...]
+    mask: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SavedRow:
     """A row of a run with its trajectory. `most`: how many records a form makes of it at most, None for its usual."""
 
@@ -85,16 +95,31 @@ class SavedRow:
         return list({(own.end.thought, own.end.text): own for own in reversed(ranked)}.values())[::-1]
 
 
+    @property
+    def learned(self) -> list[Candidate]:
+        """Right answers, the one of highest value first; of a row that is not graded, the answer that was given."""
+        if any(own.correct is not None for own in self.candidates):
+            return [own for own in self.distinct if own.correct][: self.most or 1]
+        return [own for own in self.candidates if own.number == self.trajectory.chosen]
+
+    def drawn(self, candidate: Candidate) -> DrawnTokens | None:
+        """The tokens of a candidate, None where its last ones were not drawn."""
+        draws, tree = self.trajectory.draws, DrawTree(self.trajectory.draws)
+        if (last := tree.last_of(candidate.end)) is None:
+            return None
+        chain = [draws[place] for place in tree.chain(last)]
+        said = _response(chain)
+        response, mask = tuple(said["response_ids"]), tuple(said["response_mask"])
+        return DrawnTokens(chain[0].model, chain[0].prompt, response, mask)
+
+
 def _value(candidate: Candidate) -> float:
     return float("-inf") if candidate.value is None else candidate.value
 
 
 def sft(row: SavedRow) -> Iterator[Record]:
     """Right answers, the one of the highest value first; of a row that is not graded, the answer that was given."""
-    graded = any(own.correct is not None for own in row.candidates)
-    chosen = [own for own in row.candidates if own.number == row.trajectory.chosen]
-    found = [own for own in row.distinct if own.correct] if graded else chosen
-    for own in found[: row.most or 1]:
+    for own in row.learned:
         yield {**row.begins, "prompt": prompt_of(own.end), "completion": own.completion, "value": own.value}
 
 
@@ -254,23 +279,28 @@ FORMS: Mapping[str, Callable[[SavedRow], Iterator[Record]]] = {
 def training_records(run: RunFile, form: str, most: int | None = None) -> list[Record]:
     """The records of a run in one of `FORMS`, at most so many of a row.
 
-    Rows that failed have none. Raises UsageError where the run does not hold what the form takes, or nothing comes of
-    it.
+    Raises UsageError where the run does not hold what the form takes, or nothing comes of it.
     """
-    rows = list(run.rows())
-    found: list[Record] = []
-    for row in rows:
+    rows = saved_rows(run, most)
+    found = [record for row in rows for record in FORMS[form](row)]
+    if not found:
+        raise UsageError(f"nothing comes of the {len(rows):,} rows of run `{run.id}` as `{form}`", _WANTED.get(form))
+    return found
+
+
+def saved_rows(run: RunFile, most: int | None = None) -> list[SavedRow]:
+    """The rows of a run that did not fail, with their trajectories. Raises UsageError where these were not saved."""
+    found = []
+    for row in run.rows():
         data = run.samples(row.number)
         trajectory = None if data is None else RowSamples.decoded(data).trajectory
         if trajectory is None and row.outcome.failure is None:
             raise UsageError(
-                f"run `{run.id}` has no trajectories, which `--as {form}` is made of",
+                f"run `{run.id}` has no trajectories, which this is made of",
                 "`qpdsl run … --save-trajectories` saves them with the run",
             )
         if trajectory is not None and row.outcome.failure is None:
-            found += FORMS[form](SavedRow(run.id, run.record, row, trajectory, most))
-    if not found:
-        raise UsageError(f"nothing comes of the {len(rows):,} rows of run `{run.id}` as `{form}`", _WANTED.get(form))
+            found.append(SavedRow(run.id, run.record, row, trajectory, most))
     return found
 
 

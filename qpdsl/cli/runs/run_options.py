@@ -108,6 +108,11 @@ class RunOptions(Settings):
         metavar="FILE",
         help="Write events to FILE as they happen; `qpdsl replay` and `qpdsl report` show it.",
     )
+    otel: str | None = _output(
+        metavar="ENDPOINT",
+        help="Send OpenTelemetry spans and metrics to this OTLP endpoint, such as http://localhost:4318 (extra `otel`); "
+        "by default where OTEL_EXPORTER_OTLP_ENDPOINT says, if it is set.",
+    )
     tui: bool = _output(
         False,
         help="Watch the run on a dashboard; `qpdsl top` does so from another terminal.",
