@@ -53,9 +53,7 @@ def learned_sequences(rows: Sequence[SavedRow], model: str) -> list[Learned]:
             if drawn is None or drawn.model != model:
                 continue
             labels = [id if is_drawn else _IGNORED for id, is_drawn in zip(drawn.response, drawn.mask, strict=True)]
-            found.append(
-                Learned((*drawn.prompt, *drawn.response), (*(_IGNORED for _ in drawn.prompt), *labels))
-            )
+            found.append(Learned((*drawn.prompt, *drawn.response), (*(_IGNORED for _ in drawn.prompt), *labels)))
     return found
 
 
@@ -79,9 +77,7 @@ def fine_tuned(
         base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError) as error:
         raise UsageError(f"`{name}` cannot be trained: {error}") from error
-    config = LoraConfig(
-        r=tuning.rank, lora_alpha=2 * tuning.rank, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
+    config = LoraConfig(r=tuning.rank, lora_alpha=2 * tuning.rank, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(base, config).to("cuda" if torch.cuda.is_available() else "cpu")
     model.train()
     steps = tuning.epochs * math.ceil(len(sequences) / tuning.batch)

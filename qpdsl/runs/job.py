@@ -17,9 +17,9 @@ from qpdsl.runs.row_outcome import Outcome, outcome
 from qpdsl.runs.trajectories import trajectory_of
 
 if TYPE_CHECKING:
-    from qpdsl.executor.runtime.instance.kept_draws import KeptDraws
     from qpdsl.executor.requests.engine import Engine
     from qpdsl.executor.runtime.instance.functions import PythonFunction
+    from qpdsl.executor.runtime.instance.kept_draws import KeptDraws
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.session.prepare import Prepared
     from qpdsl.session.session import Session

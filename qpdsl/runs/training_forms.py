@@ -94,7 +94,6 @@ class SavedRow:
         ranked = sorted(self.candidates, key=lambda own: -_value(own))
         return list({(own.end.thought, own.end.text): own for own in reversed(ranked)}.values())[::-1]
 
-
     @property
     def learned(self) -> list[Candidate]:
         """Right answers, the one of highest value first; of a row that is not graded, the answer that was given."""
@@ -260,7 +259,10 @@ def verl(row: SavedRow) -> Iterator[Record]:
         "data_source": row.record.input,
         "prompt": [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt,
         "ability": row.record.program,
-        "reward_model": {"style": "rule", "ground_truth": reference if isinstance(reference, str) else dumps(reference)},
+        "reward_model": {
+            "style": "rule",
+            "ground_truth": reference if isinstance(reference, str) else dumps(reference),
+        },
         "extra_info": {"index": row.row.number, "answer": dumps(outcome.answer), "correct": outcome.correct},
     }
 

@@ -64,9 +64,9 @@ class TokenLogprobs:
     drawn: tuple[float, ...]
 
 
-def logprobs_of(rows: Sequence[Logits], request: GenerateRequest, before: Sequence[int], drawn: Sequence[int]) -> (
-    TokenLogprobs
-):
+def logprobs_of(
+    rows: Sequence[Logits], request: GenerateRequest, before: Sequence[int], drawn: Sequence[int]
+) -> TokenLogprobs:
     """Of the tokens that a plain request drew behind `before`; `rows` are the model's logits [V] at each of them."""
     mask = None if request.mask is None else request.mask()
     for token in before if mask is not None else ():
@@ -100,9 +100,7 @@ def _logprobs(logits: torch.Tensor, ids: torch.Tensor) -> tuple[float, ...]:
     return tuple((wide.gather(1, ids)[:, 0] - totals).tolist())
 
 
-def _open_logits(
-    raw: torch.Tensor, request: GenerateRequest, before: Sequence[int], mask: Mask | None
-) -> torch.Tensor:
+def _open_logits(raw: torch.Tensor, request: GenerateRequest, before: Sequence[int], mask: Mask | None) -> torch.Tensor:
     """Logits [1, V] with a request's biases and penalties, -inf where its mask, which saw `before`, forbids an id."""
     if (adjustment := adjustment_of(request, before)) is not None:
         raw = adjusted(raw, [torch.from_numpy(column) for column in columns_of([adjustment])])

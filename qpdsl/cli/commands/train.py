@@ -93,7 +93,9 @@ def _model(models: dict[str, str], name: str | None, wrote: list[str]) -> str:
     known = list(dict.fromkeys(wrote))
     if len(known) != 1:
         names = ", ".join(own for own, id in models.items() if id in known)
-        raise UsageError("several models wrote" if known else "no model wrote", f"`--model` takes {names}" if names else None)
+        raise UsageError(
+            "several models wrote" if known else "no model wrote", f"`--model` takes {names}" if names else None
+        )
     return known[0]
 
 
