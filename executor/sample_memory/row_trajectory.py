@@ -63,8 +63,17 @@ class RowTrajectory:
             "models": list(models),
             "prompts": list(map(list, prompts)),
             "draws": [
-                [models[own.model], own.operator, own.rounds, own.path, prompts[own.prompt], own.tokens, own.text]
-                + [own.finish, *_told(own)]
+                [
+                    models[own.model],
+                    own.operator,
+                    own.rounds,
+                    own.path,
+                    prompts[own.prompt],
+                    own.tokens,
+                    own.text,
+                    own.finish,
+                    *_told(own),
+                ]
                 for own in self.draws
             ],
             "asked": [{"text": own} if isinstance(own, str) else [dict(turn) for turn in own] for own in asked],

@@ -26,7 +26,7 @@ class Tuning:
     section 4.1).
     """
 
-    epochs: int = 3
+    epochs: int = 1
     rate: float = 1e-3
     batch: int = 16
     rank: int = 16

@@ -146,9 +146,9 @@ def optimized(
         logger=_Logger(tell),
     )
     after = dict(found.best_candidate)
-    scores = [adapter.scores(texts, held_out) for texts in (program.texts, after)]
-    gain = paired_values(*scores)
-    means = (sum(scores[0]) / len(held_out), sum(scores[1]) / len(held_out))
+    first, second = (adapter.scores(texts, held_out) for texts in (program.texts, after))
+    gain = paired_values(first, second)
+    means = (sum(first) / len(held_out), sum(second) / len(held_out))
     calls = int(found.total_metric_calls or 0)
     return Optimized(dict(program.texts), after, program.with_texts(after), calls, means, gain)
 

@@ -41,8 +41,8 @@ def margin_of(logits: Sequence[float], request: GenerateRequest, key: int, befor
     `logits` are the model's, of all ids, behind the prompt and these tokens.
     """
     mask = None if request.mask is None else request.mask()
-    for token in before if mask is not None else ():
-        mask.push(token)
+    if mask is not None:
+        _show(mask, before)
     raw = _open_logits(torch.tensor([logits], dtype=torch.float32), request, before, mask)
     scores, near_cut = drawn_scores(raw, [request.sampling], [key], [request.drawn + len(before)])
     best, ids = scores[0].topk(min(2, len(logits)))
@@ -69,8 +69,8 @@ def logprobs_of(
 ) -> TokenLogprobs:
     """Of the tokens that a plain request drew behind `before`; `rows` are the model's logits [V] at each of them."""
     mask = None if request.mask is None else request.mask()
-    for token in before if mask is not None else ():
-        mask.push(token)
+    if mask is not None:
+        _show(mask, before)
     logits = torch.from_numpy(np.stack(rows))
     ids = torch.tensor(drawn)[:, None]
     model = _logprobs(logits, ids)
@@ -110,3 +110,8 @@ def _open_logits(raw: torch.Tensor, request: GenerateRequest, before: Sequence[i
     mask.fill([mask], bits)
     lines = torch.zeros(1, dtype=torch.int64)
     return raw.masked_fill(~allowed(torch.from_numpy(bits), lines, 0, raw.shape[-1]), -math.inf)
+
+
+def _show(mask: Mask, tokens: Sequence[int]) -> None:
+    for token in tokens:
+        mask.push(token)

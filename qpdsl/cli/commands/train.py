@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -23,7 +24,7 @@ from qpdsl.errors import UsageError
 @click.option(
     "--per-row", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Right answers of a row."
 )
-@click.option("--epochs", type=click.IntRange(min=1), default=3, show_default=True, help="Passes over the answers.")
+@click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Passes over the answers.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True, help="Of AdamW.")
 @click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Answers in a step.")
 @click.option("--rank", type=click.IntRange(min=1), default=16, show_default=True, help="The adapter's rank.")
@@ -84,7 +85,7 @@ def command(
     return Exit.OK
 
 
-def _model(models: dict[str, str], name: str | None, wrote: list[str]) -> str:
+def _model(models: Mapping[str, str], name: str | None, wrote: list[str]) -> str:
     """The id of the model to train. Raises UsageError where it is not known which."""
     if name is not None:
         if name not in models:
@@ -111,5 +112,5 @@ def _place(model: str) -> Path:
     return place
 
 
-def _name(models: dict[str, str], model: str) -> str:
+def _name(models: Mapping[str, str], model: str) -> str:
     return next(name for name, id in models.items() if id == model)

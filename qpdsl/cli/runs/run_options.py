@@ -110,8 +110,8 @@ class RunOptions(Settings):
     )
     otel: str | None = _output(
         metavar="ENDPOINT",
-        help="Send OpenTelemetry spans and metrics to this OTLP endpoint, such as http://localhost:4318 (extra `otel`); "
-        "by default where OTEL_EXPORTER_OTLP_ENDPOINT says, if it is set.",
+        shown="that of OTEL_EXPORTER_OTLP_ENDPOINT, if it is set",
+        help="Send OpenTelemetry's spans and metrics to this OTLP endpoint, such as http://localhost:4318.",
     )
     tui: bool = _output(
         False,

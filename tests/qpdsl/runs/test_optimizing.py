@@ -34,12 +34,9 @@ def test_texts_are_found_and_replaced() -> None:
     assert found.with_texts(found.texts) == SOURCE
     made = texts_of(found.with_texts({"user_1": 'Q:\n"{problem}" \\', "hint": "x"}))
     assert made.texts == {"hint": "x", "user_1": 'Q:\n"{problem}" \\', "say_1": "\nSo "}
+    bare = "program solve(problem: text) -> text {\n  chat user=problem\n  generate llm\n  return text\n}\n"
     with pytest.raises(UsageError, match="has no text to optimize"):
-        texts_of(
-            SOURCE.replace('hint: text = "Say \\\\"hm\\\\"."', "hint: text")
-            .replace('"Please: {problem}"', "problem")
-            .replace('  say "\\nSo "\n', "")
-        )
+        texts_of('model llm = "zoo/counting"\n' + bare)
 
 
 def test_a_better_text_is_kept_and_a_broken_one_scores_nothing(tmp_path: Path) -> None:
@@ -53,19 +50,8 @@ def test_a_better_text_is_kept_and_a_broken_one_scores_nothing(tmp_path: Path) -
         own = texts_of(source).texts["user_1"]
         program_of(source)
         right = "step by step" in own
-        return [
-            Outcome(
-                id=row.id,
-                answer=row.id if right else "?",
-                score=None,
-                tokens_in=1,
-                tokens_out=1,
-                near_ties=0,
-                seconds=0.0,
-                correct=right,
-            )
-            for row in given
-        ]
+        told = {"score": None, "tokens_in": 1, "tokens_out": 1, "near_ties": 0, "seconds": 0.0, "correct": right}
+        return [Outcome(id=row.id, answer=row.id if right else "?", **told) for row in given]
 
     def reflect(prompt: str) -> str:
         asked.append(prompt)

@@ -25,11 +25,8 @@ def test_a_row_is_a_workflow_with_the_requests_in_it() -> None:
     stream.emit(InstanceStarted(at=10.0, instance="a"))
     counts = {"rows_in": 1, "rows_out": 2, "prompt_tokens": 5, "sampled_tokens": 9}
     stream.emit(OperatorDone(at=12.0, instance="a", operator="1", seconds=1.5, **counts))
-    stream.emit(
-        OperatorDone(
-            at=12.0, instance="a", operator="2", seconds=0.0, rows_in=2, rows_out=1, prompt_tokens=0, sampled_tokens=0
-        )
-    )
+    none = {"rows_in": 2, "rows_out": 1, "prompt_tokens": 0, "sampled_tokens": 0}
+    stream.emit(OperatorDone(at=12.0, instance="a", operator="2", seconds=0.0, **none))
     stream.emit(InstanceStarted(at=12.0, instance="b"))
     stream.emit(InstanceDone(at=13.0, instance="a", prompt_tokens=5, sampled_tokens=9, seconds=3.0, error="cut off"))
     data = metrics.get_metrics_data()
@@ -45,9 +42,9 @@ def test_a_row_is_a_workflow_with_the_requests_in_it() -> None:
     assert row.status.description == "cut off"
     (scope,) = data.resource_metrics[0].scope_metrics
     sums = {
-        (m.name, str(dict(p.attributes).get("gen_ai.token.type"))): p.sum
-        for m in scope.metrics
-        for p in m.data.data_points
+        (metric.name, str(dict(point.attributes).get("gen_ai.token.type"))): point.sum
+        for metric in scope.metrics
+        for point in metric.data.data_points
     }
     assert sums["gen_ai.client.token.usage", "output"] == 9
     assert sums["gen_ai.client.operation.duration", "None"] == 1.5
