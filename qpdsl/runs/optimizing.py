@@ -97,15 +97,15 @@ def _string(text: str) -> str:
 class Optimized:
     """The texts before and after, the program's source with them, and what both come to on rows that nobody chose by.
 
-    `calls`: how many rows were run to find them. `gain` is None where no held-out row could be graded.
+    `calls`: how many rows were run to find them. `held_out` are the mean scores of both.
     """
 
     before: Texts
     after: Texts
     source: str
     calls: int
-    held_out: tuple[float, float] | None
-    gain: PairedResult | None
+    held_out: tuple[float, float]
+    gain: PairedResult
 
 
 def optimized(

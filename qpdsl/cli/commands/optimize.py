@@ -123,13 +123,12 @@ def _optimize(options: OptimizeOptions) -> Exit:
 def _report(found: Optimized) -> list[str]:
     changed = [name for name, text in found.after.items() if text != found.before[name]]
     lines = [f"{name}: {found.after[name]}" for name in changed] or ["no other text was better"]
-    if found.gain is not None and found.held_out is not None:
-        gain, (before, after) = found.gain, found.held_out
-        low, high = 100 * gain.interval.low, 100 * gain.interval.high
-        lines.append(
-            f"held out     {before:.1%} → {after:.1%}: {100 * gain.difference:+.1f} points "
-            f"({low:+.1f} to {high:+.1f}), p = {gain.p_value:.2g}, {gain.pairs} rows"
-        )
+    gain, (before, after) = found.gain, found.held_out
+    low, high = 100 * gain.interval.low, 100 * gain.interval.high
+    lines.append(
+        f"held out     {before:.1%} → {after:.1%}: {100 * gain.difference:+.1f} points "
+        f"({low:+.1f} to {high:+.1f}), p = {gain.p_value:.2g}, {gain.pairs} rows"
+    )
     return [*lines, f"rows run     {found.calls:,} to find them"]
 
 

@@ -60,7 +60,7 @@ def test_a_better_text_is_kept_and_a_broken_one_scores_nothing(tmp_path: Path) -
     found = optimized(program, rows, run, reflect, 60, folder=tmp_path)
     assert found.after["user_1"] == "{problem}, step by step"
     assert found.held_out == (0.0, 1.0)
-    assert found.gain is not None and found.gain.pairs == 8 and found.gain.interval.low > 0
+    assert found.gain.pairs == 8 and found.gain.interval.low > 0
     assert "It is wrong. Right is: " in asked[0]
     texts_of(found.source)
     before = len(asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,15 @@ import pytest
 
 from qpdsl.cli.commands.runs import FORMS as NAMES
 from qpdsl.cli.exits import Exit
+from qpdsl.executor.sample_memory.row_trajectory import RowTrajectory, TrajectoryEnd
 from qpdsl.executor.sample_memory.saved_samples import RowSamples
 from qpdsl.runs.store.run_file import RunFile
 from qpdsl.runs.store.run_folder import RunFolder
-from qpdsl.runs.training_forms import FORMS
+from qpdsl.runs.store.run_record import RowRecord
+from qpdsl.runs.training_forms import FORMS, SavedRow
 from tests.support.cli import Run
+from tests.support.saved_runs import outcome
+from tests.support.saved_runs import record as run_record
 
 TREE = """\
 model llm = "zoo/counting"
@@ -36,12 +41,11 @@ Export = Callable[..., list[dict[str, Any]]]
 def export(qpdsl: Run, problems: Path, tmp_path: Path) -> Export:
     """Runs a program once and exports its run."""
 
-    def exported(form: str, program: str = TREE, *more: object) -> list[dict[str, Any]]:
-        (tmp_path / "p.qp").write_text(program, "utf-8")
+    def exported(form: str, *more: object) -> list[dict[str, Any]]:
+        (tmp_path / "p.qp").write_text(TREE, "utf-8")
         if not RunFolder().ids():
-            ran = qpdsl(
-                "run", tmp_path / "p.qp", "--input", problems, "--limit", "4", "--no-greedy", "--save-trajectories"
-            )
+            how = ("--input", problems, "--limit", "4", "--no-greedy", "--save-trajectories")
+            ran = qpdsl("run", tmp_path / "p.qp", *how)
             assert ran.code == Exit.OK, ran.err
         made = qpdsl("runs", "export", "last", "--as", form, *more)
         assert made.code == Exit.OK, made.err
@@ -111,3 +115,53 @@ def test_a_run_with_trajectories_is_the_same_again(export: Export, qpdsl: Run) -
     export("trajectories")
     ran = qpdsl("verify", "last", "--all")
     assert ran.code == Exit.OK and "the same to the byte: 4 rows" in ran.out
+
+
+ASKED = ({"role": "user", "content": "1 + 1?"},)
+
+
+def made_row(*candidates: tuple[str, float | None, bool | None, int | None], prompt: Any = ASKED) -> SavedRow:
+    """A row of candidates: text, score, right or not, and ballot. The first one's answer was given."""
+    known = [
+        {"answer": text, "score": score, "tokens": 1, "text": text, "ballot": ballot, "correct": correct}
+        for text, score, correct, ballot in candidates
+    ]
+    ends = tuple(TrajectoryEnd(path=(at,), prompt=prompt, text=own[0]) for at, own in enumerate(candidates))
+    result = outcome(0, answer=candidates[0][0], candidates=known)
+    row = RowRecord(number=0, key="k", outcome=result, reference="2")
+    return SavedRow("run", run_record(), row, RowTrajectory(ends=ends, chosen=0), None)
+
+
+def test_pairs_are_those_furthest_apart() -> None:
+    row = made_row(("a", 0.9, True, None), ("b", 0.2, False, None), ("c", 0.7, True, None), ("d", 0.8, False, None))
+    (pair,) = FORMS["trl-dpo"](row)
+    assert (pair["chosen"][0]["content"], pair["rejected"][0]["content"]) == ("a", "b")
+    assert pair["margin"] == pytest.approx(0.7) and pair["prompt"] == [*ASKED]
+    every = list(FORMS["trl-dpo"](replace(row, most=9)))
+    margins = [own["margin"] for own in every]
+    assert len(every) == 4 and margins == sorted(margins, reverse=True)
+    assert [own["completion"][0]["content"] for own in FORMS["sft"](replace(row, most=2))] == ["a", "c"]
+    assert [own["label"] for own in FORMS["trl-kto"](row)] == [True, False, True, False]
+
+
+def test_votes_have_margins_too() -> None:
+    row = made_row(("x", None, None, 0), ("x", None, None, 0), ("y", None, None, 1), ("z", None, None, None))
+    (pair,) = FORMS["trl-dpo"](row)
+    assert (pair["chosen"][0]["content"], pair["rejected"][0]["content"]) == ("x", "y")
+    assert pair["margin"] == pytest.approx(1 / 3)
+    assert [own["completion"][0]["content"] for own in FORMS["sft"](row)] == ["x"]
+    assert not list(FORMS["trl-kto"](row))
+
+
+def test_arguments_of_tool_calls_are_json_text() -> None:
+    calls = {"tool_calls": [{"id": "c", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}]}
+    turns = (*ASKED, {"role": "assistant", "content": "", "calls": json.dumps(calls)})
+    (learned,) = FORMS["sft"](made_row(("2", None, True, None), prompt=turns))
+    assert learned["prompt"][1]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 1}'}
+    assert "calls" not in learned["prompt"][1]
+
+
+def test_problems_for_verl() -> None:
+    (problem,) = FORMS["verl"](made_row(("2", None, True, None), prompt="1 + 1 ="))
+    assert problem["prompt"] == [{"role": "user", "content": "1 + 1 ="}]
+    assert problem["reward_model"] == {"style": "rule", "ground_truth": "2"}
