@@ -38,10 +38,9 @@ def _wandb(evaluation: Mapping[str, Any], project: str) -> None:
     with wandb.init(project=project, job_type="eval", name=evaluation["name"], config=config) as run:
         columns = list(dict.fromkeys(name for cell in evaluation["cells"] for name in cell))
         rows = [[_plain(cell.get(name)) for name in columns] for cell in evaluation["cells"]]
-        run.log({"cells": wandb.Table(columns=columns, data=rows)})
-        run.summary.update(
-            {f"{_name(cell)}/{name}": value for cell in evaluation["cells"] for name, value in _numbers(cell).items()}
-        )
+        cells = wandb.Table(columns=columns, data=rows)
+        figures = {f"{_name(own)}/{name}": one for own in evaluation["cells"] for name, one in _numbers(own).items()}
+        run.log({"cells": cells, **figures})
 
 
 def _mlflow(evaluation: Mapping[str, Any], uri: str) -> None:

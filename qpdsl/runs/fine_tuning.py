@@ -8,18 +8,19 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from qpdsl.errors import UsageError
 from qpdsl.runs.training_forms import SavedRow
+
+if TYPE_CHECKING:
+    import torch
 
 _IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class AdapterSettings:
     """How an adapter is trained: AdamW on batches of so many sequences, at a `rate` that falls to 0 along a cosine.
 
     `rank`: that of the adapter in every linear layer but the head; its scale is twice that (Hu et al., 2022,
@@ -34,14 +35,14 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnedSequence:
     """Token ids, of which those are learned that are no label of -100."""
 
     ids: tuple[int, ...]
     labels: tuple[int, ...]
 
 
-def learned_sequences(rows: Sequence[SavedRow], model: str) -> list[Learned]:
+def learned_sequences(rows: Sequence[SavedRow], model: str) -> list[LearnedSequence]:
     """The answers that `--as sft` would write, as far as `model` drew them, in its tokens.
 
     Tokens that a program or a constraint wrote are no part of what is learned.
@@ -53,12 +54,18 @@ def learned_sequences(rows: Sequence[SavedRow], model: str) -> list[Learned]:
             if drawn is None or drawn.model != model:
                 continue
             labels = [id if is_drawn else _IGNORED for id, is_drawn in zip(drawn.response, drawn.mask, strict=True)]
-            found.append(Learned((*drawn.prompt, *drawn.response), (*(_IGNORED for _ in drawn.prompt), *labels)))
+            found.append(
+                LearnedSequence((*drawn.prompt, *drawn.response), (*(_IGNORED for _ in drawn.prompt), *labels))
+            )
     return found
 
 
 def fine_tuned(
-    folder: Path, name: str, sequences: Sequence[Learned], tuning: Tuning, tell: Callable[[int, int, float], None]
+    folder: Path,
+    name: str,
+    sequences: Sequence[LearnedSequence],
+    tuning: AdapterSettings,
+    tell: Callable[[int, int, float], None],
 ) -> Any:
     """The model in `folder` with a trained adapter, for `save_adapter`; `name` is the model's id.
 
@@ -70,7 +77,11 @@ def fine_tuned(
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise UsageError("fine-tuning needs peft", "`pip install 'qpdsl[train]'`") from error
+    import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
     torch.manual_seed(tuning.seed)
     try:
@@ -117,9 +128,11 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def _batches(
-    sequences: Sequence[Learned], size: int, chance: random.Random
+    sequences: Sequence[LearnedSequence], size: int, chance: random.Random
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Ids, labels and which ids are there int64 [B, T], in an order by chance; shorter ones are padded at their end."""
+    import torch
+
     order = chance.sample(range(len(sequences)), len(sequences))
     for first in range(0, len(order), size):
         own = [sequences[place] for place in order[first : first + size]]

@@ -94,7 +94,7 @@ def _string(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Optimized:
+class OptimizedTexts:
     """The texts before and after, the program's source with them, and what both come to on rows that nobody chose by.
 
     `calls`: how many rows were run to find them. `held_out` are the mean scores of both.
@@ -118,7 +118,7 @@ def optimized(
     seed: int = 0,
     folder: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
-) -> Optimized:
+) -> OptimizedTexts:
     """Optimizes the texts of a program: a quarter of the rows to reflect on, a quarter to choose by, half held out.
 
     It ends after `budget` rows, or a few more. With a `folder` it goes on with what is there. `reflect` is what a model
@@ -150,7 +150,7 @@ def optimized(
     gain = paired_values(first, second)
     means = (sum(first) / len(held_out), sum(second) / len(held_out))
     calls = int(found.total_metric_calls or 0)
-    return Optimized(dict(program.texts), after, program.with_texts(after), calls, means, gain)
+    return OptimizedTexts(dict(program.texts), after, program.with_texts(after), calls, means, gain)
 
 
 class _Logger:

@@ -27,7 +27,7 @@ Said = list[Record] | str
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class LastCandidate:
     """A row that came to the last choice, with its place among them. `value` is what it is chosen by: its score, else
     its answer's share of the votes, None without either.
     """
@@ -73,35 +73,35 @@ class SavedRow:
         return {"run": self.run, "number": self.row.number, "id": self.row.outcome.id}
 
     @property
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[LastCandidate]:
         """Those of the last choice, in their order; of a program without one the row whose answer was given."""
         outcome, ends = self.row.outcome, self.trajectory.ends
         if not outcome.candidates:
             chosen = self.trajectory.chosen
             known = [] if chosen is None else [(chosen, ends[chosen])]
-            return [Candidate(place, end, outcome.answer, outcome.correct, outcome.score) for place, end in known]
+            return [LastCandidate(place, end, outcome.answer, outcome.correct, outcome.score) for place, end in known]
         ballots = [own["ballot"] for own in outcome.candidates if own["ballot"] is not None]
         made = []
         for number, (own, end) in enumerate(zip(outcome.candidates, ends, strict=True)):
             share = ballots.count(own["ballot"]) / len(ballots) if own["ballot"] is not None else None
             value = own["score"] if own["score"] is not None else share
-            made.append(Candidate(number, end, own["answer"], own["correct"], value))
+            made.append(LastCandidate(number, end, own["answer"], own["correct"], value))
         return made
 
     @property
-    def distinct(self) -> list[Candidate]:
+    def distinct(self) -> list[LastCandidate]:
         """The candidates of different texts, those of the highest value first."""
         ranked = sorted(self.candidates, key=lambda own: -_value(own))
         return list({(own.end.thought, own.end.text): own for own in reversed(ranked)}.values())[::-1]
 
     @property
-    def learned(self) -> list[Candidate]:
+    def learned(self) -> list[LastCandidate]:
         """Right answers, the one of highest value first; of a row that is not graded, the answer that was given."""
         if any(own.correct is not None for own in self.candidates):
             return [own for own in self.distinct if own.correct][: self.most or 1]
         return [own for own in self.candidates if own.number == self.trajectory.chosen]
 
-    def drawn(self, candidate: Candidate) -> DrawnTokens | None:
+    def drawn(self, candidate: LastCandidate) -> DrawnTokens | None:
         """The tokens of a candidate, None where its last ones were not drawn."""
         draws, tree = self.trajectory.draws, DrawTree(self.trajectory.draws)
         if (last := tree.last_of(candidate.end)) is None:
@@ -112,7 +112,7 @@ class SavedRow:
         return DrawnTokens(chain[0].model, chain[0].prompt, response, mask)
 
 
-def _value(candidate: Candidate) -> float:
+def _value(candidate: LastCandidate) -> float:
     return float("-inf") if candidate.value is None else candidate.value
 
 
@@ -147,7 +147,7 @@ def trl_dpo(row: SavedRow) -> Iterator[Record]:
         }
 
 
-def _margin(chosen: Candidate, rejected: Candidate) -> float | None:
+def _margin(chosen: LastCandidate, rejected: LastCandidate) -> float | None:
     return None if chosen.value is None or rejected.value is None else chosen.value - rejected.value
 
 
@@ -189,7 +189,7 @@ def _with_steps(row: SavedRow) -> Iterator[Record]:
             yield _steps(own, texts, [sum(right) / len(right) for right in reached])
 
 
-def _steps(own: Candidate, steps: list[str], rates: list[float]) -> Record:
+def _steps(own: LastCandidate, steps: list[str], rates: list[float]) -> Record:
     asked = own.end.prompt
     prompt = asked if isinstance(asked, str) else "\n\n".join(turn["content"] for turn in asked)
     return {"prompt": prompt, "completions": steps, "labels": [rate > 0 for rate in rates], "rates": rates}
@@ -204,7 +204,7 @@ def trajectories(row: SavedRow) -> Iterator[Record]:
     paths make the tree: a row's is its parent's and one index more. `chosen`: it is that of the answer.
     """
     draws, tree = row.trajectory.draws, DrawTree(row.trajectory.draws)
-    ends: dict[int, Candidate] = {}
+    ends: dict[int, LastCandidate] = {}
     for own in row.candidates:
         if (last := tree.last_of(own.end)) is not None:
             ends.setdefault(last, own)

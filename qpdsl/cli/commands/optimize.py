@@ -22,7 +22,7 @@ from qpdsl.session.settings import OUTPUT, Settings
 if TYPE_CHECKING:
     from qpdsl.runs.data.input_row import InputRow
     from qpdsl.runs.graders.grader import Grader
-    from qpdsl.runs.optimizing import Optimized
+    from qpdsl.runs.optimizing import OptimizedTexts
     from qpdsl.runs.row_outcome import Outcome
     from qpdsl.session.prepare import Prepared
     from qpdsl.session.session import Session
@@ -120,7 +120,7 @@ def _optimize(options: OptimizeOptions) -> Exit:
     return Exit.OK
 
 
-def _report(found: Optimized) -> list[str]:
+def _report(found: OptimizedTexts) -> list[str]:
     changed = [name for name, text in found.after.items() if text != found.before[name]]
     lines = [f"{name}: {found.after[name]}" for name in changed] or ["no other text was better"]
     gain, (before, after) = found.gain, found.held_out

@@ -54,7 +54,7 @@ def command(
     qpdsl run greedy --adapter llm=adapter --input test.jsonl
     """
     from qpdsl.output import folder_written
-    from qpdsl.runs.fine_tuning import ADAPTER_FILES, Tuning, fine_tuned, learned_sequences, save_adapter
+    from qpdsl.runs.fine_tuning import ADAPTER_FILES, AdapterSettings, fine_tuned, learned_sequences, save_adapter
     from qpdsl.runs.record_file import first_fields
     from qpdsl.runs.store.run_file import RunFile
     from qpdsl.runs.store.run_folder import RunFolder
@@ -78,7 +78,7 @@ def command(
     def tell(epoch: int, steps: int, loss: float) -> None:
         say(f"epoch {epoch} of {epochs}: {steps:,} steps, loss {loss:.4f}")
 
-    tuned = fine_tuned(_place(model), model, sequences, Tuning(epochs, rate, batch, rank, seed), tell)
+    tuned = fine_tuned(_place(model), model, sequences, AdapterSettings(epochs, rate, batch, rank, seed), tell)
     with folder_written(target) as part:
         save_adapter(tuned, part)
     say(f"`--adapter {_name(models, model)}={output}` runs with it")
