@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from qpdsl.errors import UsageError
 from qpdsl.runs.training_forms import SavedRow
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 _IGNORED = -100
+# Nothing is fetched, and no checkpoint runs code.
+_SAFELY = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +85,9 @@ def fine_tuned(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-
     torch.manual_seed(tuning.seed)
     try:
-        base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **_SAFELY)
     except (OSError, ValueError) as error:
         raise UsageError(f"`{name}` cannot be trained: {error}") from error
     config = LoraConfig(r=tuning.rank, lora_alpha=2 * tuning.rank, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -114,6 +116,14 @@ def fine_tuned(
     for own in model.peft_config.values():
         own.base_model_name_or_path = name
     return model
+
+
+def begins_adapter(file: BinaryIO) -> bool:
+    """Whether the first of `ADAPTER_FILES` is that of an adapter."""
+    try:
+        return "peft_type" in json.load(file)
+    except (ValueError, TypeError):
+        return False
 
 
 def save_adapter(model: Any, folder: Path) -> None:

@@ -54,8 +54,14 @@ def command(
     qpdsl run greedy --adapter llm=adapter --input test.jsonl
     """
     from qpdsl.output import folder_written
-    from qpdsl.runs.fine_tuning import ADAPTER_FILES, AdapterSettings, fine_tuned, learned_sequences, save_adapter
-    from qpdsl.runs.record_file import first_fields
+    from qpdsl.runs.fine_tuning import (
+        ADAPTER_FILES,
+        AdapterSettings,
+        begins_adapter,
+        fine_tuned,
+        learned_sequences,
+        save_adapter,
+    )
     from qpdsl.runs.store.run_file import RunFile
     from qpdsl.runs.store.run_folder import RunFolder
     from qpdsl.runs.training_forms import saved_rows
@@ -64,7 +70,7 @@ def command(
     path = folder.find(run)
     guard = FileGuard()
     guard.keeps(folder.path, "the folder of the saved runs")
-    contents = Contents("an adapter", lambda file: bool(file.read(1)) or bool(first_fields(file)))
+    contents = Contents("an adapter", begins_adapter)
     target = guard.writes_folder(Path(output), "`--output`", ADAPTER_FILES, contents, overwrite=overwrite)
     with RunFile.reading(path) as kept:
         rows = saved_rows(kept, per_row)
