@@ -128,7 +128,8 @@ def begins_adapter(file: BinaryIO) -> bool:
 
 def save_adapter(model: Any, folder: Path) -> None:
     """Writes `ADAPTER_FILES`, which `--adapter` loads."""
-    model.save_pretrained(folder)
+    # Else it would ask the hub whether the vocabulary was changed.
+    model.save_pretrained(folder, save_embedding_layers=False)
     for file in folder.iterdir():
         if file.name not in ADAPTER_FILES:
             os.unlink(file)
