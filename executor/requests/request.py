@@ -421,14 +421,19 @@ class ReadRequest(_ReadOnly):
 
 @dataclass(frozen=True, slots=True)
 class LogitsRequest(_ReadOnly):
-    """Reads the logits of all ids after `tokens`."""
+    """Reads the logits of all ids after each of the last `count` of `tokens`."""
 
     tokens: tuple[int, ...]
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= len(self.tokens):
+            raise ValueError(f"logits are read after 1 to {len(self.tokens)} of the tokens, not {self.count}")
 
     @property
     def positions(self) -> range:
-        """The last token."""
-        return range(len(self.tokens) - 1, len(self.tokens))
+        """The last tokens."""
+        return range(len(self.tokens) - self.count, len(self.tokens))
 
     @property
     def features(self) -> frozenset[Feature]:
@@ -443,10 +448,9 @@ class LogitsRequest(_ReadOnly):
         raise TypeError("the logits of all ids are read as a whole")
 
     def completion(self, values: Sequence[Values], cached: int) -> Completion:
-        """The answer, from the logits."""
-        (row,) = values
-        assert not isinstance(row, tuple)
-        return Completion(whole=row, cached=cached)
+        """The answer, from the logits at each position."""
+        rows = [row for row in values if not isinstance(row, tuple)]
+        return Completion(whole=tuple(rows), cached=cached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -660,10 +664,10 @@ class Completion:
     """The answer to one request.
 
     A `GenerateRequest` fills `samples`, in the order of its keys; a `ReadRequest` fills `logits`, one tuple of len(ids)
-    floats a position; a `LogitsRequest` fills `whole`; a `LogProbRequest` fills `logprobs`, one a position; a
-    `TreeRequest` fills them for its branches one after the other, each as a `LogProbRequest` of it would. `cached`
-    counts prompt tokens whose KV was found in the prefix cache. `calls`: what it took, where a server elsewhere gave
-    it.
+    floats a position; a `LogitsRequest` fills `whole`, an array of all logits a position; a `LogProbRequest` fills
+    `logprobs`, one a position; a `TreeRequest` fills them for its branches one after the other, each as a
+    `LogProbRequest` of it would. `cached` counts prompt tokens whose KV was found in the prefix cache. `calls`: what it
+    took, where a server elsewhere gave it.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -671,4 +675,4 @@ class Completion:
     logprobs: tuple[float, ...] = ()
     cached: int = 0
     calls: Calls | None = None
-    whole: Logits | None = field(default=None, compare=False)
+    whole: tuple[Logits, ...] = field(default=(), compare=False)

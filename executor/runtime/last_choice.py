@@ -7,7 +7,7 @@ first k (see `qpdsl/runs/answer_metrics.py`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.runtime.instance.candidates import Candidates, JsonValue, Row
@@ -31,6 +31,7 @@ class FinalCandidate:
     `answer` is what the program would have given back had there been no other, None where that is nothing; `score` its
     value in the program's score column; `tokens` how many it has; `text` what was generated since the last context.
     Where the choice is a `vote`, candidates with equal `ballot`s vote for the same answer, and one without has no vote.
+    `row` is the row as it came there.
     """
 
     answer: JsonValue
@@ -38,6 +39,7 @@ class FinalCandidate:
     tokens: int | None
     text: str
     ballot: int | None = None
+    row: Row = field(default=Row(None, (), {}), compare=False, repr=False)
 
 
 def last_choice(chain: Sequence[PhysicalOp]) -> int | None:
@@ -89,4 +91,5 @@ async def _candidate(
         score if isinstance(score, float) else None,
         tokens if isinstance(tokens, int) else None,
         row.generated.text,
+        row=row,
     )

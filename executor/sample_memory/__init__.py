@@ -5,7 +5,8 @@ A caller's ticket gathers samples that were drawn, that are being drawn for othe
 `sample_memory.py` is what the engine looks in, with the requests to the engine behind that others may join;
 `kept_sample.py` is a sample in little memory, what it depends on and when that is known.
 
-`saved_samples.py` records all that is asked for one row, samples and scores, for the file of its run, and
+`saved_samples.py` records all that is asked for one row, samples and scores, for the file of its run;
+`row_trajectory.py` is the same by its place in the program, as training takes it; and
 `replay_engine.py` answers from it: what was drawn for one program answers another, and what was not drawn is missing.
 
 What must hold: a shared sample is the one that the engine would draw, to the last bit, with the same accounts of how it

@@ -29,6 +29,8 @@ from qpdsl.executor.requests.request import (
 )
 from qpdsl.executor.requests.ticket import EngineSeconds, Ticket
 from qpdsl.executor.sample_memory.kept_sample import DrawCost, KeptSample, SampleSource
+from qpdsl.executor.sample_memory.packed_numbers import packed, unpacked
+from qpdsl.executor.sample_memory.row_trajectory import RowTrajectory
 
 # The logits of all ids are too many to be saved.
 SavedRead = ReadRequest | LogProbRequest | TreeRequest
@@ -63,12 +65,14 @@ class SavedSample:
 class RowSamples:
     """All that was drawn for a row, in the order of its requests, and what was read, by its digest, with the seconds.
 
-    `models` has what is known of each model without its weights, by the digest of its files.
+    `models` has what is known of each model without its weights, by the digest of its files. `trajectory`: how the row
+    came to its answer, where that was to be saved too.
     """
 
     drawn: tuple[SavedSample, ...] = ()
     reads: Mapping[bytes, tuple[float, float]] = field(default_factory=dict)
     models: Mapping[str, Any] = field(default_factory=dict)
+    trajectory: RowTrajectory | None = None
 
     def encoded(self) -> bytes:
         """All of it in few bytes."""
@@ -83,9 +87,10 @@ class RowSamples:
                 "drawn": [_group_json(own) for own in groups.values()],
                 "read": {
                     "at": base64.b85encode(b"".join(digest for digest, _ in reads)).decode(),
-                    "values": _packed([value for _, (value, _) in reads]),
-                    "seconds": _packed([seconds for _, (_, seconds) in reads], "f"),
+                    "values": packed([value for _, (value, _) in reads]),
+                    "seconds": packed([seconds for _, (_, seconds) in reads], "f"),
                 },
+                **({} if self.trajectory is None else {"trajectory": self.trajectory.to_json()}),
             },
             separators=(",", ":"),
         )
@@ -98,10 +103,12 @@ class RowSamples:
             said = json.loads(_inflated(data))
             at = base64.b85decode(said["read"]["at"])
             digests = [at[start : start + _DIGEST] for start in range(0, len(at), _DIGEST)]
-            values, seconds = _unpacked(said["read"]["values"]), _unpacked(said["read"]["seconds"])
+            values, seconds = unpacked(said["read"]["values"]), unpacked(said["read"]["seconds"])
             reads = dict(zip(digests, zip(values, seconds, strict=True), strict=True))
-            return cls(tuple(one for group in said["drawn"] for one in _of_group(group)), reads, said["models"])
-        except (KeyError, TypeError, AttributeError, zlib.error) as error:
+            drawn = tuple(one for group in said["drawn"] for one in _of_group(group))
+            trajectory = RowTrajectory.from_json(said["trajectory"]) if "trajectory" in said else None
+            return cls(drawn, reads, said["models"], trajectory)
+        except (KeyError, TypeError, AttributeError, IndexError, zlib.error) as error:
             raise ValueError(f"they are no samples: {error}") from error
 
 
@@ -286,7 +293,7 @@ def _sample_json(sample: Sample, *, told: bool) -> dict[str, Any]:
     """What differs from a sample whose tokens each had a forward of their own. `told`: its log-probabilities are."""
     said: dict[str, Any] = {"tokens": list(sample.tokens), "finish": sample.finish}
     if told:
-        said |= {"logprob": sample.logprob, "logprobs": _packed(sample.logprobs)}
+        said |= {"logprob": sample.logprob, "logprobs": packed(sample.logprobs)}
     if sample.near_ties:
         said["near_ties"] = sample.near_ties
     if sample.steps != _usual_steps(sample.tokens):
@@ -296,14 +303,14 @@ def _sample_json(sample: Sample, *, told: bool) -> dict[str, Any]:
     if sample.confidence is not None:
         said["confidence"] = [sample.confidence.by, sample.confidence.threshold, sample.confidence.share]
     if sample.figures:
-        said["figures"] = _packed([number for figures in sample.figures for number in figures])
+        said["figures"] = packed([number for figures in sample.figures for number in figures])
     said |= {name: getattr(sample, name) for name in ("billed", "thought") if getattr(sample, name) is not None}
     return said
 
 
 def _sample(said: Mapping[str, Any], *, told: bool) -> Sample:
     tokens = tuple(said["tokens"])
-    numbers = _unpacked(said["figures"]) if "figures" in said else []
+    numbers = unpacked(said["figures"]) if "figures" in said else []
     steps = _usual_steps(tokens)
     if "steps" in said:
         lists = {name: _frozen(count) for name, count in said["steps"].items()}
@@ -313,7 +320,7 @@ def _sample(said: Mapping[str, Any], *, told: bool) -> Sample:
         said["finish"],
         said["logprob"] if told else 0.0,
         said.get("near_ties", 0),
-        logprobs=tuple(_unpacked(said["logprobs"])) if told else (0.0,) * len(tokens),
+        logprobs=tuple(unpacked(said["logprobs"])) if told else (0.0,) * len(tokens),
         steps=steps,
         confidence=Confidence(*said["confidence"]) if "confidence" in said else None,
         figures=tuple(DrawFigures(*numbers[start : start + 3]) for start in range(0, len(numbers), 3)),
@@ -328,19 +335,3 @@ def _usual_steps(tokens: Sequence[int]) -> StepCounts:
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-def _packed(values: Sequence[float], kind: str | None = None) -> str:
-    """Numbers to the last bit: in 32 bits where these hold all of them (`kind`: in any case), else in 64."""
-    if kind is None:
-        short = array("f", values)
-        kind = "f" if list(short) == list(values) else "d"
-    return kind + base64.b85encode(array(kind, values).tobytes()).decode()
-
-
-def _unpacked(text: str) -> list[float]:
-    if text[0] not in "fd":
-        raise TypeError("numbers of no kind")
-    values = array("f" if text[0] == "f" else "d")
-    values.frombytes(base64.b85decode(text[1:]))
-    return list(values)

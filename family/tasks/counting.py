@@ -159,11 +159,20 @@ def evaluation_problems(count: int = 500, seed: int = 500) -> list[Problem]:
 
 def write_evaluation_set(path: Path, count: int = 500) -> None:
     """Write the evaluation set as JSON lines with the keys id, problem, answer and level."""
+    _write(path, evaluation_problems(count), "count")
+
+
+def write_training_set(path: Path, count: int, seed: int = 0) -> None:
+    """Write so many distinct problems that are not held out, in the same form."""
+    _write(path, distinct(problems(seed), count), "train")
+
+
+def _write(path: Path, chosen: list[Problem], name: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for number, problem in enumerate(evaluation_problems(count), start=1):
+        for number, problem in enumerate(chosen, start=1):
             row = {
-                "id": f"count-{number:03d}",
+                "id": f"{name}-{number:03d}",
                 "problem": problem.text,
                 "answer": problem.answer,
                 "level": problem.level,
@@ -173,12 +182,16 @@ def write_evaluation_set(path: Path, count: int = 500) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m family.tasks.counting", description="write the counting evaluation set"
+        prog="python -m family.tasks.counting", description="write counting problems: the evaluation set, or others"
     )
     parser.add_argument("--write", type=Path, required=True, metavar="FILE", help="the JSON-lines file to write")
     parser.add_argument("--count", type=int, default=500, help="number of problems (default 500)")
+    parser.add_argument("--training", action="store_true", help="problems that are not held out")
     arguments = parser.parse_args()
-    write_evaluation_set(arguments.write, arguments.count)
+    if arguments.training:
+        write_training_set(arguments.write, arguments.count)
+    else:
+        write_evaluation_set(arguments.write, arguments.count)
 
 
 if __name__ == "__main__":

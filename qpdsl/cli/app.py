@@ -30,6 +30,8 @@ _COMMANDS = {
     "replay": "Watch a recorded run: at any speed, paused, step by step.",
     "report": "Turn a recorded run, or saved runs, into one HTML page.",
     "runs": "List, show, export and remove saved runs.",
+    "optimize": "Improve the texts of a program by reflection on what went wrong.",
+    "train": "Fine-tune an adapter on the right answers of a saved run.",
     "check": "Check programs and report every error, without loading a model.",
     "fmt": "Lay programs out in the one style.",
     "explain": "Show the plan of a program, without loading a model.",

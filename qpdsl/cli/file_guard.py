@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TextIO
 
 from qpdsl.errors import UsageError, reason
 from qpdsl.output import check_writable, holds_something, write_whole, write_whole_bytes
-from qpdsl.runs.record_file import PARQUET, parquet_bytes, text_lines
+from qpdsl.runs.record_file import PARQUET, nested_parquet_bytes, parquet_bytes, text_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class OutputFile:
         self.check()
         write_whole(self.path, lines, replace=self.overwrite)
 
-    def write_records(self, records: Sequence[Mapping[str, Any]], form: str) -> None:
-        """`write` for records in one of the formats of `record_file.py`."""
+    def write_records(self, records: Sequence[Mapping[str, Any]], form: str, *, nested: bool = False) -> None:
+        """`write` for records in one of the formats of `record_file.py`, in Parquet `nested` or flat."""
         if form != PARQUET:
             self.write(text_lines(records, form))
             return
-        data = parquet_bytes(records)
+        data = nested_parquet_bytes(records) if nested else parquet_bytes(records)
         self.check()
         write_whole_bytes(self.path, data, replace=self.overwrite)
 

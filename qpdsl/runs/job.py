@@ -14,10 +14,12 @@ from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.graders.grader import EqualAnswer, Grader
 from qpdsl.runs.row_outcome import Outcome, outcome
+from qpdsl.runs.trajectories import trajectory_of
 
 if TYPE_CHECKING:
     from qpdsl.executor.requests.engine import Engine
     from qpdsl.executor.runtime.instance.functions import PythonFunction
+    from qpdsl.executor.runtime.instance.kept_draws import KeptDraws
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.session.prepare import Prepared
     from qpdsl.session.session import Session
@@ -31,7 +33,8 @@ class Job:
     that is resumed. A row fails after `row_timeout` seconds. `grader` says whether answers are right. `source` is the
     program's text, for the record of the run. `with_candidates`: what came to the last choice is recorded too.
     With `contents`, digests of the models' files by the models' ids, all samples are recorded too, under these.
-    `functions` are the program's own, by the names that it has for them; they go before the session's.
+    With `trajectories`, too, how each row came to its answer is recorded with its samples. `functions` are the
+    program's own, by the names that it has for them; they go before the session's.
     """
 
     plan: PhysicalPlan
@@ -45,6 +48,7 @@ class Job:
     source: str = ""
     with_candidates: bool = False
     contents: Mapping[str, str] | None = None
+    trajectories: bool = False
     functions: Mapping[str, PythonFunction] = field(default_factory=dict)
 
     @classmethod
@@ -73,9 +77,12 @@ Through = Callable[["Engine"], "Engine"]
 
 
 async def run_one(
-    session: Session, job: Job, row: InputRow, through: Through | None = None
+    session: Session, job: Job, row: InputRow, through: Through | None = None, kept: KeptDraws | None = None
 ) -> tuple[InstanceResult, InstanceResult | None]:
-    """What the program and greedy decoding give for one row, run side by side inside `session.running()`."""
+    """What the program and greedy decoding give for one row, run side by side inside `session.running()`.
+
+    The program draws through `kept`, where it is given.
+    """
     timeout = job.row_timeout
     program = session.run(
         job.plan,
@@ -85,7 +92,8 @@ async def run_one(
         functions=job.functions,
         timeout=timeout,
         candidates=job.with_candidates,
-        through=through,
+        through=through if kept is None else lambda _: kept,
+        kept=kept,
     )
     if job.greedy is None:
         return await program, None
@@ -103,12 +111,19 @@ async def run_row(session: Session, job: Job, row: InputRow, through: Through | 
     """
     compared = job if job.grader.applies(row) else replace(job, greedy=None)
     recorder = None if job.contents is None or through is not None else session.recorder(job.contents)
+    kept = None
     if recorder is not None:
         through = recorder.engine
+        kept = session.keeper(through) if job.trajectories else None
     try:
-        result, greedy = await run_one(session, compared, row, through)
+        result, greedy = await run_one(session, compared, row, through, kept)
         made = await outcome(row, result, greedy, job.grader, with_rows=job.with_rows)
-        return made if recorder is None else replace(made, samples=recorder.recorded().encoded())
+        if recorder is None:
+            return made
+        samples = recorder.recorded()
+        if kept is not None:
+            samples = replace(samples, trajectory=await trajectory_of(session, row.id, result, kept))
+        return replace(made, samples=samples.encoded())
     except asyncio.CancelledError as error:
         # A task group takes no notice of tasks that are cancelled, so the row would be missing.
         if _is_cancelled():

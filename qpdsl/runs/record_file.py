@@ -1,4 +1,5 @@
-"""Records as a file for other programs: JSON lines, a JSON array, CSV or Parquet, as the ending of its name says.
+"""Records as a file for other programs: JSON lines, a JSON array, CSV or Parquet, as the ending of its name says; or as
+a folder that the library `datasets` loads.
 
 In CSV a text that a spreadsheet would take for a formula gets an apostrophe before it, as OWASP ("CSV Injection")
 recommends: what models write is foreign text. Numbers stay as they are, and the other formats keep every text.
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO
 from qpdsl.errors import UsageError
 from qpdsl.planner.values.value import NUMBER, dumps
 
-LINES, ARRAY, CSV, PARQUET = FORMATS = ("jsonl", "json", "csv", "parquet")
+LINES, ARRAY, CSV, PARQUET, FOLDER = FORMATS = ("jsonl", "json", "csv", "parquet", "hf")
 ENDINGS = {".jsonl": LINES, ".ndjson": LINES, ".json": ARRAY, ".csv": CSV, ".parquet": PARQUET}
 # Endings of formats that are not written. Under any other name a file has JSON lines.
 UNWRITTEN = (
@@ -54,6 +55,8 @@ def record_format(name: str, asked: str | None = None) -> str:
         )
     if form == PARQUET:
         _pyarrow()
+    if form == FOLDER:
+        _datasets()
     return form
 
 
@@ -81,6 +84,39 @@ def parquet_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.table({name: pa.array(_of_one_kind(values)) for name, values in columns.items()}), file)
     return file.getvalue()
+
+
+def nested_parquet_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:
+    """The same with lists and records as such, as the library `datasets` and trainers read them.
+
+    Raises UsageError without pyarrow, and where the fields of records are of several kinds.
+    """
+    pa, pq = _pyarrow()
+    file = io.BytesIO()
+    try:
+        pq.write_table(pa.Table.from_pylist(list(records)), file)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UsageError(f"these records are no table: {error}", "`.jsonl` takes any") from error
+    return file.getvalue()
+
+
+def write_folder(records: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Writes `FOLDER_FILES` into a folder, for `datasets.load_from_disk`. Raises UsageError without `datasets`."""
+    datasets = _datasets()
+    made = datasets.Dataset.from_list(list(records), info=datasets.DatasetInfo(description=_DESCRIPTION))
+    made.save_to_disk(str(folder), num_shards=1)
+
+
+def is_exported_folder(file: BinaryIO) -> bool:
+    """Whether the first of `FOLDER_FILES` is one that `write_folder` wrote."""
+    try:
+        return bool(json.load(file).get("description") == _DESCRIPTION)
+    except (ValueError, AttributeError):
+        return False
+
+
+FOLDER_FILES = ("dataset_info.json", "data-00000-of-00001.arrow", "state.json")
+_DESCRIPTION = "exported by qpdsl"
 
 
 def first_fields(file: BinaryIO) -> Sequence[str]:
@@ -145,3 +181,12 @@ def _pyarrow() -> tuple[Any, Any]:
     except ImportError as error:
         raise UsageError("Parquet files need pyarrow", "`pip install 'qpdsl[data]'`, or another ending") from error
     return pyarrow, pyarrow.parquet
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UsageError("`--format hf` needs the library `datasets`", "`pip install 'qpdsl[data]'`") from error
+    datasets.disable_progress_bars()
+    return datasets

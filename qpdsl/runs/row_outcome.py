@@ -243,7 +243,16 @@ def _words(grader: Grader, error: Exception) -> str:
 
 
 def _plain_candidates(candidates: Iterable[FinalCandidate]) -> list[dict[str, Any]]:
-    return [{**asdict(candidate), "answer": plain(candidate.answer)} for candidate in candidates]
+    return [
+        {
+            "answer": plain(candidate.answer),
+            "score": candidate.score,
+            "tokens": candidate.tokens,
+            "text": candidate.text,
+            "ballot": candidate.ballot,
+        }
+        for candidate in candidates
+    ]
 
 
 async def graded_anew(outcome: Outcome, row: InputRow, grader: Grader) -> Outcome:

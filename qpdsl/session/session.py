@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.exit.exit_router import ExitRouter
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
-from qpdsl.executor.engine.step.margin import Margin, is_plain, margin_of
+from qpdsl.executor.engine.step.margin import Margin, TokenLogprobs, is_plain, logprobs_of, margin_of
 from qpdsl.executor.engine.step.routed_head import HeadRouter
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.events.events import EngineStepped
@@ -32,12 +33,12 @@ from qpdsl.executor.remote.servers import Servers
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.engine import Engine, EngineGroup
 from qpdsl.executor.requests.errors import BudgetReached, EngineError
-from qpdsl.executor.requests.request import Calls, Client, ReadRequest
+from qpdsl.executor.requests.request import Calls, Client, LogitsRequest, ReadRequest
 from qpdsl.executor.requests.routing import Routing
 from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.executor.runtime.instance.instance import OnToken, Services
-from qpdsl.executor.runtime.instance.kept_draws import KeptDraws, PlacedDraw
+from qpdsl.executor.runtime.instance.kept_draws import KeptDraws, PlacedDraw, PlacedSample
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.request_cache import ClientEngine, RequestCache
 from qpdsl.executor.runtime.run import InstanceResult, run
@@ -69,6 +70,8 @@ from qpdsl.threads import usual_threads
 # So many turns of the event loop a task takes to its first request: one to start it, and one each for the tasks that it
 # starts itself, such as the arms of a branch or the samples of a filter.
 _TURNS = 4
+# So many logits are read again in one request.
+_LOGITS_AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,6 +391,7 @@ class Session:
         client: Client | None = None,
         candidates: bool = False,
         through: Callable[[Engine], Engine] | None = None,
+        kept: KeptDraws | None = None,
     ) -> InstanceResult:
         """Runs one instance of a plan whose models are loaded, inside `running()`. `name` labels it in the events.
 
@@ -396,8 +400,8 @@ class Session:
         greedy decoding that is run to compare with. After `timeout` seconds the instance fails. `client` says who asks,
         by default the instance by its name, for which nothing is urgent. With `candidates`, those of its last choice
         are told (see `last_choice.py`). `through` puts an engine before the one that the instance asks; it then asks
-        for every score itself, whatever others asked for. Raises what other instances would meet too: see
-        `meets_every_row`.
+        for every score itself, whatever others asked for. `kept`, where it is that engine, keeps its draws. Raises what
+        other instances would meet too: see `meets_every_row`.
         """
         client = client or Client(name)
         engine = ClientEngine(self._shared if through is None else through(self._shared), client)
@@ -419,7 +423,7 @@ class Session:
             exit_state=self.exits.state,
             shadowing=Shadowing(self.settings.shadow, frozenset(plan.ways if plan.within.level == "loss" else ())),
             candidates=candidates,
-            kept=self._kept,
+            kept=kept or self._kept,
             shares_samples=self.sample_memory is not None,
         )
         result = await run(plan, arguments, seed, services, name, baseline=baseline, timeout=timeout)
@@ -461,6 +465,27 @@ class Session:
             yield self._kept
         finally:
             self._shared, self._kept = before, None
+
+    def keeper(self, through: Callable[[Engine], Engine]) -> KeptDraws:
+        """What keeps the draws of one instance, before the engine that `through` puts before the session's."""
+        return KeptDraws(through(self._shared))
+
+    async def logprobs(self, sample: PlacedSample) -> TokenLogprobs | None:
+        """Those of a sample's tokens, from logits that are read again in one pass inside `running()`.
+
+        None for a model on a server, and where a token may be drawn otherwise than from the whole model's logits.
+        """
+        model, request, drawn = self._here.get(sample.model), sample.request, sample.sample.tokens
+        if model is None or not is_plain(request) or not drawn:
+            return None
+        found: list[TokenLogprobs] = []
+        at_once = max(1, _LOGITS_AT_ONCE // model.width)
+        for first in range(0, len(drawn), at_once):
+            own = drawn[first : first + at_once]
+            tokens = (*request.prompt, *drawn[:first], *own[:-1])
+            read = await self._engine.submit(sample.model, LogitsRequest(tokens, len(own)))
+            found.append(logprobs_of(read.whole, request, drawn[:first], own))
+        return TokenLogprobs(*(tuple(chain.from_iterable(part)) for part in zip(*map(astuple, found), strict=True)))
 
     async def margin(self, draw: PlacedDraw) -> Margin | None:
         """How near a tie a draw was, from logits that are read again inside `running()`.

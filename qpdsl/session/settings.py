@@ -67,12 +67,12 @@ HEADINGS = (
     MEASURING,
     CLUSTER,
 )
-_ALL = "run eval explain serve profile"
+_ALL = "run eval explain serve profile optimize"
 _program = partial(setting, heading=PROGRAM, on=_ALL)
 _planner = partial(setting, heading=PLANNER, on=_ALL)
-_remote = partial(setting, heading=REMOTE, on="run eval serve")
-_data = partial(setting, heading=DATA, on="run eval explain", needs="input")
-_graded = partial(setting, heading=GRADING, on="run eval", needs="input")
+_remote = partial(setting, heading=REMOTE, on="run eval serve optimize")
+_data = partial(setting, heading=DATA, on="run eval explain optimize", needs="input")
+_graded = partial(setting, heading=GRADING, on="run eval optimize", needs="input")
 _LEARNS = "each replica would learn by itself"
 _SPENDS = "each replica would spend as much"
 
@@ -88,7 +88,7 @@ class SessionSettings:
         "cpu",
         heading=MODEL,
         kind=DeviceName(),
-        on="run eval explain serve profile calibrate",
+        on="run eval explain serve profile calibrate optimize",
         about="here",
         fingerprint="device",
         help="Run models on cpu, cuda or cuda:N.",
@@ -96,7 +96,7 @@ class SessionSettings:
     dtype: str | None = setting(
         heading=MODEL,
         kind=OneOf(*DTYPES),
-        on="run eval explain serve profile calibrate",
+        on="run eval explain serve profile calibrate optimize",
         shown="float32 on a CPU, else the model's own",
         about="here",
         fingerprint="dtype",
@@ -121,7 +121,7 @@ class SessionSettings:
     threads: int | None = setting(
         heading=MODEL,
         kind=Whole(1),
-        on="run eval explain serve profile calibrate",
+        on="run eval explain serve profile calibrate optimize",
         shown="one per core, one for small models",
         about="here",
         help="CPU threads.",
@@ -274,14 +274,14 @@ class RowSettings:
     seed: int | None = setting(
         heading=RANDOMNESS,
         kind=Whole(),
-        on="run explain serve",
+        on="run explain serve optimize",
         shown="0",
         help="Same seed, same tokens.",
     )
     row_timeout: float | None = setting(
         heading=ROWS,
         kind=Seconds(),
-        on="run eval",
+        on="run eval optimize",
         metavar="SECONDS",
         shown="none",
         help="Fail a row after SECONDS, and go on with the others.",
@@ -302,7 +302,7 @@ class DataSettings:
     input: str | None = setting(
         heading=DATA,
         kind=FilePath(),
-        on="run eval explain",
+        on="run eval explain optimize",
         metavar="DATA",
         complete="data",
         help="Run every row of a file (JSON lines, a JSON array, CSV, TSV or Parquet), of a folder of the library "
@@ -378,7 +378,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     )
     program: str | None = setting(
         heading=PROGRAM,
-        on="run eval explain profile",
+        on="run eval explain profile optimize",
         metavar="NAME",
         complete="names",
         help="Choose a program of a file that has several.",
@@ -422,7 +422,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         (),
         heading=PROGRAM,
         kind=FilePath(),
-        on="run eval explain serve profile check lsp",
+        on="run eval explain serve profile check lsp optimize",
         metavar="FOLDER",
         help="Let programs read files in this folder, besides their own.",
     )
@@ -430,7 +430,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         (),
         heading=PROGRAM,
         kind=FilePath(),
-        on="run eval explain serve profile check lsp",
+        on="run eval explain serve profile check lsp optimize",
         metavar="FILE",
         help="Run a Python file, and let programs use the scorers and extractors that it registers.",
     )

@@ -50,8 +50,7 @@ class _Contrasting:
                 counts["forced"] += completion.samples[0].steps.forced
             else:
                 read = await self._asked(self.smaller.name, LogitsRequest(sample.text, cached=cached))
-                assert read.whole is not None
-                contrast = LogitContrast(read.whole, options.alpha, options.beta)
+                contrast = LogitContrast(read.whole[0], options.alpha, options.beta)
                 completion = await self._asked(larger, self._request(sample, 1, contrast))
                 counts["contrast_draws"] += 1
                 # Of one id alone the logarithm of its probability is exactly 0.

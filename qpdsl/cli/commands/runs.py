@@ -17,13 +17,27 @@ from qpdsl.cli.file_guard import Contents, FileGuard
 from qpdsl.cli.proposals import complete_runs
 from qpdsl.cli.shared_options import FileName, format_option
 from qpdsl.errors import UsageError, unknown
-from qpdsl.runs.record_file import ARRAY, FORMATS, LINES, PARQUET, record_format, text_lines
+from qpdsl.runs.record_file import (
+    ARRAY,
+    FOLDER,
+    FOLDER_FILES,
+    FORMATS,
+    LINES,
+    PARQUET,
+    is_exported_folder,
+    record_format,
+    text_lines,
+    write_folder,
+)
 
 if TYPE_CHECKING:
     from qpdsl.runs.store.run_file import RunFile, RunFileError
     from qpdsl.runs.store.run_folder import RunFolder
     from qpdsl.runs.store.run_record import RunInfo
 
+INSPECT = "inspect"
+# Forms of `training_forms.py`, which loads more than a command line is to.
+FORMS = ("sft", "trl-dpo", "trl-kto", "trl-prm", "trajectories", "verl")
 _AGE = re.compile(r"(\d+)([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 
@@ -105,13 +119,22 @@ def show(run: str, rows: bool, source: bool, form: str) -> Exit:
     return Exit.OK
 
 
-@command.command("export", short_help="Write a run as JSON lines, JSON, CSV or Parquet.")
+@command.command("export", short_help="Write a run as a file for other programs, or as data to train on.")
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
+@click.option(
+    "--as",
+    "shape",
+    type=click.Choice([INSPECT, *FORMS]),
+    help="Write a log that inspect_ai's viewer opens (JSON), or data to train on. The latter take a run with "
+    "--save-trajectories.",
+)
+@click.option("--per-row", type=click.IntRange(min=1), metavar="N", help="At most N records of a row to train on.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(FORMATS),
-    help="Format of the export.  [default: that of the ending of --output, else jsonl]",
+    help="Format of the export; `hf` is a folder that the library `datasets` loads.  [default: that of the ending of "
+    "--output, else jsonl]",
 )
 @click.option(
     "--output",
@@ -119,36 +142,55 @@ def show(run: str, rows: bool, source: bool, form: str) -> Exit:
     type=FileName(dash="without `--output` it goes to stdout"),
     help="Where it goes, whole or not at all.  [default: stdout]",
 )
-@click.option("--as", "log", type=click.Choice(["inspect"]), help="Write a log that inspect_ai's viewer opens (JSON).")
 @click.option("--overwrite", is_flag=True, help="Replace an export in --output.")
-def export(run: str, form: str | None, output: str | None, log: str | None, overwrite: bool) -> Exit:
-    """Write a run for other programs: a line a row, or with `json` one object with all that is known."""
+def export(
+    run: str, shape: str | None, per_row: int | None, form: str | None, output: str | None, overwrite: bool
+) -> Exit:
+    """Write a run for other programs: a line a row, or with `json` one object with all that is known.
+
+    With --as it is written in a form of theirs: `sft`, `trl-dpo`, `trl-kto` and `trl-prm` have the columns of TRL's
+    trainers, `verl` those of verl, and `trajectories` every token with its log-probability.
+    """
     from qpdsl.cli.runs.run_tables import begins_export, exported
+    from qpdsl.output import folder_written
     from qpdsl.runs.inspect_log import inspect_log
     from qpdsl.runs.store.run_file import RunFile
     from qpdsl.runs.store.run_folder import RunFolder
+    from qpdsl.runs.training_forms import training_records
 
     if overwrite and output is None:
         raise UsageError("`--overwrite` needs `--output`")
-    made = record_format(output or "", form or (ARRAY if log else None))
-    if log is not None and made != ARRAY:
-        raise UsageError(f"`--as {log}` writes JSON, not {made}", "name a `.json` file, and leave out `--format`")
-    if made == PARQUET and output is None:
+    if per_row is not None and shape not in FORMS:
+        raise UsageError("`--per-row` is for data to train on", f"`--as` takes {', '.join(FORMS)}")
+    made = record_format(output or "", form or (ARRAY if shape == INSPECT else None))
+    if shape == INSPECT and made != ARRAY:
+        raise UsageError(f"`--as {shape}` writes JSON, not {made}", "name a `.json` file, and leave out `--format`")
+    if made in (PARQUET, FOLDER) and output is None:
         raise UsageError(f"`--format {made}` needs `--output`: such a file is no text")
-    folder = RunFolder()
-    path = folder.find(run)
+    runs = RunFolder()
+    path = runs.find(run)
     guard = FileGuard()
     guard.reads(path, "the run")
-    guard.keeps(folder.path, "the folder of the saved runs")
-    contents = Contents("an exported run", begins_export)
-    target = None if output is None else guard.writes(Path(output), "`--output`", contents, overwrite=overwrite)
+    guard.keeps(runs.path, "the folder of the saved runs")
+    contents = Contents("an exported run", is_exported_folder if made == FOLDER else begins_export)
+    target, folder = None, None
+    if output is not None and made == FOLDER:
+        folder = guard.writes_folder(Path(output), "`--output`", FOLDER_FILES, contents, overwrite=overwrite)
+    elif output is not None:
+        target = guard.writes(Path(output), "`--output`", contents, overwrite=overwrite)
     with RunFile.reading(path) as kept:
         _tell_of_damaged(kept)
-        # What `json` has is one object, which is a line.
-        records = exported(kept, made) if log is None else [inspect_log(kept)]
-        made = LINES if made == ARRAY else made
-        if target is not None:
-            target.write_records(records, made)
+        if shape in FORMS:
+            records = training_records(kept, shape, per_row)
+        else:
+            # What `json` has is one object, which is a line.
+            records = exported(kept, made) if shape is None else [inspect_log(kept)]
+            made = LINES if made == ARRAY else made
+        if folder is not None:
+            with folder_written(folder) as part:
+                write_folder(records, part)
+        elif target is not None:
+            target.write_records(records, made, nested=shape in FORMS)
         else:
             for line in text_lines(records, made):
                 put(line)

@@ -14,7 +14,7 @@ from qpdsl.cli.runs.analysis_run import Measurement
 from qpdsl.cli.runs.rows_run import RowsRun
 from qpdsl.cli.runs.run_events import RunEvents, emit_row, run_events
 from qpdsl.cli.runs.run_files import RunFiles
-from qpdsl.cli.runs.run_options import RunOptions, open_session
+from qpdsl.cli.runs.run_options import RunOptions, open_session, recording_samples
 from qpdsl.cli.runs.run_tables import samples_words
 from qpdsl.cli.shared_options import graded_input, grader_for
 from qpdsl.cli.signals import run_until_interrupted
@@ -180,9 +180,9 @@ class _DataSetRun(RowsRun[RunOptions]):
 
     def _run(self) -> CellRun:
         models = model_digests(self._job.models, self.open_session)
-        if self.options.save_samples:
+        if self.options.saves_samples:
             contents = {id: models[name] for name, id in self._job.models.items()}
-            self._job = replace(self._job, contents=contents)
+            self._job = recording_samples(self._job, self.options, contents)
         return CellRun.of(
             Cell(self._job.plan.name),
             self._job,

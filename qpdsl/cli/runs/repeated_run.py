@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qpdsl.cli.runs.recorded_options import name_of, recorded_options
-from qpdsl.cli.runs.run_options import RunOptions, loaded_session, plan_use
+from qpdsl.cli.runs.run_options import RunOptions, loaded_session, plan_use, recording_samples
 from qpdsl.cli.runs.sweep_options import SweepOptions
 from qpdsl.cli.shared_options import asking, graded_input, grader_for
 from qpdsl.errors import DataError, UsageError
@@ -120,6 +120,8 @@ def repeated(saved: SavedRun, elsewhere: Elsewhere, *, whole: bool = False) -> I
         grader = grader_for(options, data, prepared.bound.surroundings)
         rows = isinstance(options, RunOptions) and options.rows
         job = Job.of(prepared, saved.record.seed, with_rows=rows, grader=grader)
+        if isinstance(options, RunOptions):
+            job = recording_samples(job, options, None)
         made = RepeatedRun(saved, options, prepared, job, dict(enumerate(data.rows)))
         if saved.rows and not any(map(made.is_here, saved.rows)):
             raise DataError(

@@ -22,6 +22,7 @@ from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.job import Job
 from qpdsl.runs.row_outcome import Outcome
 from qpdsl.runs.store.run_record import asked
+from qpdsl.session.telemetry import exported, is_wanted
 
 # Set for a run that a dashboard started: it emits detailed events from its first row on.
 WATCHED = "_QPDSL_WATCHED"
@@ -60,6 +61,7 @@ def run_events(
     stream.emit(_listed(rows))
     if os.environ.get(WATCHED):
         stream.subscribe(lambda event: None, details=True)
+    end_telemetry = exported(stream, options.otel) if is_wanted(options.otel) else None
     server: Server | None = None
     with contextlib.suppress(OSError, UserError):
         # A run that cannot be attached to is still a run.
@@ -80,6 +82,8 @@ def run_events(
             stream.emit(RunEnded(status=status, error=error))
         if server is not None:
             server.close()
+        if end_telemetry is not None:
+            end_telemetry()
         events.close()
 
 

@@ -95,12 +95,23 @@ class RunOptions(Settings):
         help="Save every sample, token by token, and every score with the run, for `qpdsl whatif`: some 6 bytes a "
         "token. No vote ends early then, and no text is cut short.",
     )
+    save_trajectories: bool = _output(
+        False,
+        needs="input",
+        help="Save for training what --save-samples saves, with every sample's place in the program and the "
+        "log-probability of each of its tokens, read again in one pass: `qpdsl runs export --as trl-dpo`, and others.",
+    )
     timing: bool = _output(False, help="Show seconds, and tokens per second.")
     greedy: bool = _output(True, help="Compare with greedy decoding.")
     trace: str | None = _output(
         kind=FilePath("a trace has a file of its own"),
         metavar="FILE",
         help="Write events to FILE as they happen; `qpdsl replay` and `qpdsl report` show it.",
+    )
+    otel: str | None = _output(
+        metavar="ENDPOINT",
+        shown="that of OTEL_EXPORTER_OTLP_ENDPOINT, if it is set",
+        help="Send OpenTelemetry's spans and metrics to this OTLP endpoint, such as http://localhost:4318.",
     )
     tui: bool = _output(
         False,
@@ -119,6 +130,11 @@ class RunOptions(Settings):
         alone="it measures this process",
         help="Print actual against estimated cost per operator, and remember it for later plans. No greedy decoding.",
     )
+
+    @property
+    def saves_samples(self) -> bool:
+        """Whether samples are saved, with whatever else."""
+        return self.save_samples or self.save_trajectories
 
     def check(self) -> None:
         """Raises UsageError where options do not go together."""
@@ -142,14 +158,22 @@ def plan_use(options: RunOptions) -> PlanUse:
     from qpdsl.session.prepare import PlanUse
 
     return PlanUse(
-        rows=options.rows or options.candidates or options.save_samples,
+        rows=options.rows or options.candidates or options.saves_samples,
         text=options.input is None,
         # What is asked of saved samples is planned as `qpdsl eval` plans.
-        alone=not options.save_samples,
-        fixed=options.save_samples,
-        confidence=options.candidates or options.save_samples,
+        alone=not options.saves_samples,
+        fixed=options.saves_samples,
+        confidence=options.candidates or options.saves_samples,
         greedy=options.greedy and not options.analyze,
         load=_load(options),
+    )
+
+
+def recording_samples(job: Job, options: RunOptions, contents: Mapping[str, str] | None) -> Job:
+    """The job with what `options` say is saved of its samples, under digests of the models' files by their ids."""
+    trajectories = options.save_trajectories
+    return replace(
+        job, contents=contents, trajectories=trajectories, with_candidates=job.with_candidates or trajectories
     )
 
 

@@ -46,6 +46,11 @@ class SweepOptions(Settings):
         metavar="FILE",
         help="Plot accuracy against sampled tokens, with intervals and the Pareto front, as SVG.",
     )
+    log: tuple[str, ...] = _output(
+        (),
+        metavar="wandb:PROJECT|mlflow:URI",
+        help="Log the cells to an experiment tracker too.",
+    )
     baseline: str | None = _own(
         heading=GRADING,
         metavar="CELL",

@@ -30,7 +30,8 @@ from qpdsl.runs.cells import (
 )
 from qpdsl.runs.data.input_row import InputData, groups_of
 from qpdsl.runs.evaluation import SweepEvaluation, named_cell
-from qpdsl.runs.evaluation_text import begins_evaluation, csv_text, json_text, markdown_lines, text_lines
+from qpdsl.runs.evaluation_text import begins_evaluation, csv_text, json_text, markdown_lines, text_lines, to_json
+from qpdsl.runs.experiment_log import tracker
 from qpdsl.runs.grid import read_axes, split_values
 from qpdsl.runs.job import Job
 from qpdsl.runs.plots import begins_plot, svg
@@ -111,6 +112,7 @@ class SweepRun(RowsRun[SweepOptions]):
     ) -> None:
         super().__init__(options, surroundings, EventStream())
         self._cells, self._files, self._command = cells, files, command
+        self._logs = [tracker(target) for target in options.log]
 
     def run(self) -> None:
         options = self.options
@@ -198,6 +200,8 @@ class SweepRun(RowsRun[SweepOptions]):
         # The table is there, whatever becomes of the picture.
         if self._files.plot is not None:
             self._files.plot.write([svg(made.scatter())])
+        for log in self._logs:
+            log(to_json(made))
 
     def _say_failures(self, sweep: Sweep) -> None:
         """Says how many rows failed, and how to have them again."""

@@ -70,7 +70,7 @@ def run_fingerprint(
 
     plan = job.plan
     recorded = {"rows": job.with_rows, "candidates": job.with_candidates, "greedy": job.greedy is not None}
-    recorded["samples"] = job.contents is not None
+    recorded |= {"samples": job.contents is not None, "trajectories": job.trajectories}
     return {
         "version": build(),
         "program": digest([plan.name, str(plan.within), operators((job.written or plan).ops)]),

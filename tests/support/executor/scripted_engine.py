@@ -94,7 +94,8 @@ class ScriptedEngine:
     async def _serve(self, ticket: Ticket) -> None:
         request = ticket.request
         if isinstance(request, LogitsRequest):
-            ticket.finish_read([np.array([_logit(request.tokens, id) for id in range(3)], np.float32)], 0)
+            befores = [request.tokens[: place + 1] for place in request.positions]
+            ticket.finish_read([np.array([_logit(own, id) for id in range(3)], np.float32) for own in befores], 0)
             return
         if not isinstance(request, GenerateRequest):
             values = [

@@ -46,7 +46,7 @@ def drawn(
         texts = [prompt + tokens for prompt, (tokens, _) in zip(_PROMPTS, rows, strict=True)]
         reads = [engine.submit("small", LogitsRequest(text)) for text in texts]
         served(engine)
-        contrasts = [read.result().whole for read in reads]
+        contrasts = [read.result().whole[0] for read in reads]
         draws = []
         for index, (text, logits) in enumerate(zip(texts, contrasts, strict=True)):
             assert logits is not None
@@ -139,7 +139,7 @@ def test_an_id_at_the_edge_of_what_is_plausible_is_a_near_tie() -> None:
     engine.add("small", small)
     reads = [engine.submit(name, LogitsRequest(_PROMPTS[1])) for name in ("large", "small")]
     served(engine)
-    own, smaller = (read.result().whole for read in reads)
+    own, smaller = (read.result().whole[0] for read in reads)
     assert own is not None and smaller is not None
     best, *_, third = sorted(own.tolist(), reverse=True)[:3]
 

@@ -171,7 +171,7 @@ def readings_of(generator: torch.Generator, width: int) -> list[PendingRead]:
         request(20, 70, (2,)),
         ReadRequest((1,), (0,), (4, 9)),
         LogitsRequest((1, 2)),
-        LogitsRequest((4, 2, 1)),
+        LogitsRequest((4, 2, 1), 2),
     ]
     counts = [(len(item.positions), 0) for item in asked]
     counts[0] = (2, 3)
