@@ -289,8 +289,13 @@ def forward_code(shape: ForwardShape) -> Library:
 
     Compiled once for each shape. Raises LookupError where the machine has no vectors for it.
     """
+    return Library(forward_emitters(shape))
+
+
+def forward_emitters(shape: ForwardShape) -> dict[str, Emitter]:
+    """What `forward_code` compiles. Raises LookupError as it does."""
     widths = Widths.of(shape.hidden, shape.heads)
-    emitters: dict[str, Emitter] = {
+    return {
         "norm": partial(emit_norm, size=shape.hidden, width=widths.hidden, epsilon=shape.epsilon),
         "add norm": partial(emit_norm, size=shape.hidden, width=widths.hidden, epsilon=shape.epsilon, add=True),
         "gate": partial(
@@ -301,7 +306,6 @@ def forward_code(shape: ForwardShape) -> Library:
         "wait": partial(emit_wait),
         "forward": partial(emit_forward, shape=shape, width=widths.machine),
     }
-    return Library(emitters)
 
 
 def emit_wait(module: ir.Module, name: str) -> None:
@@ -339,10 +343,10 @@ def _pause(code: KernelCode) -> None:
 
 def emit_forward(module: ir.Module, name: str, shape: ForwardShape, width: int) -> None:
     """Arguments: the frame, the number of this thread, and how many there are."""
-    _Forward(KernelCode(module, name, ("frame", "@thread", "@threads"), width), shape).emit()
+    ForwardCode(KernelCode(module, name, ("frame", "@thread", "@threads"), width), shape).emit()
 
 
-class _Forward:
+class ForwardCode:
     """The code of a forward. `_layer` is the address of the row of the layer whose code is being written."""
 
     def __init__(self, code: KernelCode, shape: ForwardShape) -> None:
