@@ -170,8 +170,7 @@ class Parts:
     def _servings(self, record: Any) -> Iterator[Measure]:
         for goal in record.get("goals", []):
             yield Measure(goal["what"], 0.97, goal["reached"])
-        rows = {(row["server"], row["clients"]): row for row in record.get("rows", [])}
-        ours, theirs = rows.get(("qpdsl serve, bare model", 64)), rows.get(("vllm serve", 64))
+        ours, theirs = (record["runs"].get(side, {}).get("64") for side in ("qpdsl serve, bare model", "vllm serve"))
         if ours is not None and theirs is not None:
             ratio = ours["first_p99"] / theirs["first_p99"]
             yield Measure("p99 of the first token of 64 clients, over vLLM's", 1.0, ratio, most=True)

@@ -300,7 +300,7 @@ def parts_of(model: PagedModel, work: Work, spent: Spent) -> list[Part]:
     """The parts of what one thread `spent`, with the pieces that threads share as `ForwardCode` shares them."""
     stack, head = model._stack, model.panel_head
     assert isinstance(stack, NativeStack) and head is not None
-    laid, heads, depth = stack._layers, stack.shape.heads, stack.depth
+    laid, heads = stack._layers, stack.shape.heads
     tokens = work.rows * work.context // spent.steps if work.prompts else work.rows
     tile = panels_at_once(laid[0].products["join"].weights.width)
     found = [_shared("norm", spent, tokens, alone=tokens <= OWN_NORM_ROWS)]
@@ -324,7 +324,6 @@ def parts_of(model: PagedModel, work: Work, spent: Spent) -> list[Part]:
     blocks = math.ceil(model.vocabulary / BLOCK)
     read = head.weight_bytes // (4 if head._screens and not work.prompts and work.rows <= 12 else 1)
     found.append(Part("head", spent.head, read, partial(_share, blocks), blocks))
-    assert depth
     return found
 
 
