@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -41,6 +42,7 @@ from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.models.quick_load import load
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.runs.data.input_row import InputRow, NumberedRow
+from qpdsl.runs.data.rows import read_rows
 from qpdsl.runs.job import Job
 from qpdsl.runs.row_outcome import FinishedRow
 from qpdsl.runs.runner import LocalRunner
@@ -162,16 +164,23 @@ def _problems(count: int) -> list[str]:
     return [problem.text for problem in islice(counting_problems(seed=7, split="held-out"), count)]
 
 
+def _rows(plan: PhysicalPlan, texts: Sequence[str], arguments: Mapping[str, Any]) -> Sequence[InputRow]:
+    """Problems as rows of data, with what the plan's parameters are otherwise."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "problems.jsonl"
+        file.write_text("".join(json.dumps({"problem": text}) + "\n" for text in texts), encoding="utf-8")
+        return read_rows(file, plan, arguments).rows
+
+
 def _run(plans: Sequence[tuple[PhysicalPlan, int]], texts: Sequence[str], arguments: Mapping[str, Any]) -> Point:
     """Runs each plan, with its seed, over the problems, all in one session: seconds after loading, and tokens."""
     session = Session()
     for plan, _ in plans:
         session.load(plan)
     jobs = [Job(plan, None, seed) for plan, seed in plans]
-    rows = [
-        NumberedRow(number, InputRow(str(number), {"problem": text, **arguments}), run)
-        for number, (run, text) in enumerate((run, text) for run in range(len(jobs)) for text in texts)
-    ]
+    rows = []
+    for run, (plan, _) in enumerate(plans):
+        rows += [NumberedRow(len(rows) + number, row, run) for number, row in enumerate(_rows(plan, texts, arguments))]
     ended: list[FinishedRow] = []
     begin = time.perf_counter()
     asyncio.run(LocalRunner(session, jobs, None).run(rows, ended.extend))

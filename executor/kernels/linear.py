@@ -141,6 +141,14 @@ class StoredEmbedding(torch.nn.Module):
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.stored.kind}"
 
 
+def empty(module: torch.nn.Module) -> None:
+    """Drops the weights of a layer or an embedding, which are laid out elsewhere."""
+    if isinstance(module, StoredLinear | StoredEmbedding):
+        module.stored = FloatWeight(torch.empty(0, 0))
+    else:
+        module.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+
+
 def stored_parameters(model: torch.nn.Module) -> int:
     """How many weights the layers of a model hold in this way; those of a tied head and embedding count once."""
     layers = (module for module in model.modules() if isinstance(module, StoredLinear | StoredEmbedding))
