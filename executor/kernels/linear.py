@@ -7,6 +7,8 @@ layers are made from them and compared with them. Whoever lays `stored` out anew
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -98,16 +100,37 @@ def _compiled(weight: Weight, bias: torch.Tensor | None) -> Product | None:
         return None
 
 
+@dataclass(frozen=True, eq=False)
+class LateWeight:
+    """Weights [out, in] that are read whenever they are asked for, so that memory need not hold all layers' at once."""
+
+    shape: tuple[int, int]
+    read: Callable[[], Weight]
+
+
 class StoredLinear(torch.nn.Module):
     """y = x·Wᵀ + b with W = `stored` [out, in] and `bias` float32 [out] or None, computed in float32."""
 
     bias: torch.Tensor | None
 
-    def __init__(self, stored: Weight, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, stored: Weight | LateWeight, bias: torch.Tensor | None = None) -> None:
         super().__init__()
-        self.stored = stored
+        self._stored = stored
         self.out_features, self.in_features = stored.shape
         self.register_buffer("bias", bias, persistent=False)
+
+    @property
+    def stored(self) -> Weight:
+        return self._stored.read() if isinstance(self._stored, LateWeight) else self._stored
+
+    @stored.setter
+    def stored(self, weight: Weight) -> None:
+        self._stored = weight
+
+    @property
+    def place(self) -> Weight | LateWeight:
+        """What holds the weights, or reads them."""
+        return self._stored
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [..., in] to [..., out], in their own type."""
@@ -151,5 +174,6 @@ def empty(module: torch.nn.Module) -> None:
 
 def stored_parameters(model: torch.nn.Module) -> int:
     """How many weights the layers of a model hold in this way; those of a tied head and embedding count once."""
-    layers = (module for module in model.modules() if isinstance(module, StoredLinear | StoredEmbedding))
-    return sum(rows * columns for rows, columns in {id(layer.stored): layer.stored.shape for layer in layers}.values())
+    layers = [module for module in model.modules() if isinstance(module, StoredLinear | StoredEmbedding)]
+    places = [layer.place if isinstance(layer, StoredLinear) else layer.stored for layer in layers]
+    return sum(rows * columns for rows, columns in {id(place): place.shape for place in places}.values())

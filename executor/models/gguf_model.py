@@ -7,6 +7,7 @@ whose numbers are points of a grid (IQ1 to IQ3) have no such form and are not re
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ import torch
 from qpdsl.executor.checkpoint.errors import CheckpointError
 from qpdsl.executor.checkpoint.gguf_families import GGUFModel, StoredTensor
 from qpdsl.executor.checkpoint.gguf_header import GGUFTensor
-from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight, joined, no_number
+from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight, no_number, stacked
 from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ class StoredTensors:
         self.gguf = gguf
         self.named = gguf.tensors
         # A private map can be written to, which torch asks for, and is not.
-        self._data = torch.from_numpy(np.memmap(gguf.header.path, dtype=np.uint8, mode="c"))
+        with gguf.header.path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._data = torch.from_numpy(np.frombuffer(self._map, dtype=np.uint8))
 
     def weight(self, name: str, shape: torch.Size) -> Weight:
         """The weights [out, in] of a linear layer or an embedding. Raises CheckpointError."""
@@ -84,7 +87,12 @@ class StoredTensors:
         return values - 1 if tensor.change == "plus one" else values
 
     def _read(self, stored: GGUFTensor, outputs: int, inputs: int) -> Weight:
-        found = weight(stored.type, self._data[stored.start : stored.start + stored.size], outputs, inputs)
+        end = stored.start + stored.size
+        found = weight(stored.type, self._data[stored.start : end], outputs, inputs)
+        # It is read once, and need not stay in this process.
+        first, size = -(-stored.start // mmap.PAGESIZE), end // mmap.PAGESIZE
+        if size > first and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (size - first) * mmap.PAGESIZE)
         if (kind := no_number(found)) is not None:
             raise self._error(f"`{stored.name}` holds {kind}; its weights are damaged")
         return found
@@ -165,7 +173,10 @@ def weight(kind: str, data: torch.Tensor, outputs: int, inputs: int) -> Weight:
     size, unpack = _BLOCKS[kind]
     count = max(1, _AT_ONCE // inputs)
     starts = range(0, outputs, count)
-    return joined([unpack(rows[start : start + count].view(-1, rows.shape[1] // size, size)) for start in starts])
+    shape = (-1, rows.shape[1] // size, size)
+    if len(starts) == 1:
+        return unpack(rows.view(shape))
+    return stacked((unpack(rows[start : start + count].view(shape)) for start in starts), outputs)
 
 
 # Each takes the bytes of blocks, uint8 [out, blocks, bytes].

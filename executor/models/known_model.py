@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,11 +30,12 @@ from transformers import PreTrainedTokenizerFast
 from qpdsl.executor.checkpoint.cache_folder import cache_folder, keep_file, opened
 from qpdsl.executor.checkpoint.model_digest import model_digest
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
+from qpdsl.executor.engine.memory.budget import trim_heap
 from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model.probe import KeptKV, TrialFindings
 from qpdsl.executor.kernels.data.weights import Weight
-from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
+from qpdsl.executor.kernels.linear import LateWeight, StoredEmbedding, StoredLinear
 from qpdsl.executor.kernels.llvm.compile import digest_of_sources, surroundings
 from qpdsl.executor.models.gguf_model import StoredTensors
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
@@ -223,7 +224,12 @@ class _Weights:
             if module.kind == "StoredEmbedding":
                 return StoredEmbedding(self.stored(module.stored), module.settings["scale"])
             has_bias = self._gguf is not None and bias in self._gguf.named
-            return StoredLinear(self.stored(module.stored), self.floats(bias).float() if has_bias else None)
+            own = self.floats(bias).float() if has_bias else None
+            # An embedding's comes first, and is shared.
+            if module.stored in self._stored or self._gguf is None:
+                return StoredLinear(self.stored(module.stored), own)
+            shape = torch.Size(self._gguf.named[module.stored].stored.shape)
+            return StoredLinear(LateWeight((shape[0], shape[1]), partial(self._gguf.weight, module.stored, shape)), own)
         if module.kind == "Linear":
             return torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
         if module.kind == "ModuleList":
@@ -287,6 +293,8 @@ class KnownModel:
     ) -> PagedTextModel:
         """The model again. `files`: the folder in isolation. Raises whatever a record that is not its provokes."""
         tokenizer = known_tokenizer(self.tokenizer, folder, files)
+        # Or it would add to the most that a load takes.
+        trim_heap()
         modules: Any = KnownModules(self.outline, folder, dtype)
         verifier, head = None, None
         if self.kind is not None:
