@@ -73,7 +73,7 @@ class Curve:
     what: str
     rate: str
     flat: bool
-    parts: tuple[str, str, str]
+    parts: tuple[str, ...]
     points: list[Point]
 
     def ideal(self, point: Point) -> float:
@@ -117,7 +117,7 @@ def rows(given: Given) -> Curve:
         return Point(count, sorted(steps)[len(steps) // 2], count)
 
     xs = (1, 8, 32) if given.quick else (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-    parts = ("reading the weights, whatever the rows", "each row's arithmetic", "–")
+    parts = ("reading the weights, whatever the rows", "each row's arithmetic")
     return Curve("rows", "rows", f"a decode step of {given.name}", "tokens/s", True, parts, given.points(xs, point))
 
 
@@ -200,7 +200,7 @@ def beams(given: Given) -> Curve:
         return Point(width, run.seconds, run.done)
 
     xs = (1, 4) if given.quick else (1, 2, 4, 8, 16, 32)
-    parts = ("what each problem has once", "each beam's tokens and scores", "–")
+    parts = ("what each problem has once", "each beam's tokens and scores")
     what = f"{len(texts)} problems by `beam_search`"
     return Curve("beams", "beams, of four children each", what, "tokens/s", False, parts, given.points(xs, point))
 
@@ -213,7 +213,7 @@ def problems(given: Given) -> Curve:
         return Point(count, _run([(plan, 0)], _problems(count), {}).seconds, count)
 
     xs = (1, 10, 50) if given.quick else (1, 10, 100, 1000, 10_000)
-    parts = ("the first problem, alone in its steps", "each problem, in full batches", "–")
+    parts = ("the first problem, alone in its steps", "each problem, in full batches")
     return Curve("problems", "problems", "`greedy` over problems", "problems/s", False, parts, given.points(xs, point))
 
 
@@ -226,7 +226,7 @@ def programs(given: Given) -> Curve:
         return Point(count, run.seconds, run.done)
 
     xs = (1, 2) if given.quick else (1, 2, 4, 8, 16, 32)
-    parts = ("what all share: steps that are not full", "each program's samples", "–")
+    parts = ("what all share: steps that are not full", "each program's samples")
     what = f"`self_consistency` over {len(texts)} problems, each program with a seed of its own"
     return Curve("programs", "programs in one session", what, "tokens/s", False, parts, given.points(xs, point))
 
@@ -241,7 +241,7 @@ def replicas(given: Given) -> Curve:
         return Point(count, Simulation(rows, count, slots, times["seconds"], costs, math.inf).run().seconds, rows)
 
     xs = (1, 10) if given.quick else (1, 3, 10, 30, 100, 300, 1000)
-    parts = ("the rows of a slot", "the driver, for each replica's rows", "–")
+    parts = ("the rows of a slot", "the driver, for each replica's rows")
     what = f"{_ROWS_A_SLOT} rows a slot, {slots} slots a replica"
     return Curve("replicas", "replicas", what, "rows/s", True, parts, given.points(xs, point))
 
@@ -256,13 +256,16 @@ CURVES = {
 }
 
 
-def fitted(points: Sequence[Point]) -> tuple[float, float, float]:
-    """The a, b and c of a + b·x + c·x² that lie nearest to the seconds, relative to them; none is negative."""
+def fitted(points: Sequence[Point], most: int) -> tuple[float, float, float]:
+    """The a, b and c of a + b·x + c·x² that lie nearest to the seconds, relative to them; none is negative.
+
+    Those after the first `most` are 0.
+    """
     x, y = (np.array([getattr(point, name) for point in points], dtype=float) for name in ("x", "seconds"))
     powers = np.stack([np.ones_like(x), x, x * x], axis=1) / y[:, None]
     best, least = (float(y[0]), 0.0, 0.0), math.inf
-    for size in range(1, min(3, len(points)) + 1):
-        for chosen in combinations(range(3), size):
+    for size in range(1, min(most, len(points)) + 1):
+        for chosen in combinations(range(most), size):
             found, *_ = np.linalg.lstsq(powers[:, chosen], np.ones_like(y), rcond=None)
             error = float(((powers[:, chosen] @ found - 1) ** 2).sum())
             if (found >= 0).all() and error < least - 1e-9:
@@ -275,7 +278,7 @@ def fitted(points: Sequence[Point]) -> tuple[float, float, float]:
 
 def bends(curve: Curve) -> str:
     """What bends a curve, in words."""
-    a, b, c = fitted(curve.points)
+    a, b, c = fitted(curve.points, len(curve.parts))
     last = curve.points[-1]
     shares = [part / (a + b * last.x + c * last.x**2) for part in (a, b * last.x, c * last.x**2)]
     said = [
@@ -352,7 +355,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     given = given_of(arguments)
     curves = list(_measured(given, arguments.only))
-    record = {"curves": [{**asdict(curve), "fit": fitted(curve.points)} for curve in curves]}
+    record = {"curves": [{**asdict(curve), "fit": fitted(curve.points, len(curve.parts))} for curve in curves]}
     write(arguments.output, "growth", page(curves), record)
     draw(curves, arguments.output / "growth.svg")
 

@@ -15,6 +15,7 @@ import torch
 from torch.nn.functional import linear, pad
 
 from qpdsl.executor.kernels.data.weights import FloatWeight, Weight
+from qpdsl.executor.kernels.llvm.large_pages import give_back
 
 if TYPE_CHECKING:
     from qpdsl.executor.kernels.llvm.product import Product
@@ -169,6 +170,8 @@ def empty(module: torch.nn.Module) -> None:
     if isinstance(module, StoredLinear | StoredEmbedding):
         module.stored = FloatWeight(torch.empty(0, 0))
     else:
+        if getattr(module, "read_once", False):
+            give_back(module.weight)
         module.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
 

@@ -24,7 +24,6 @@ from typing import Any
 import tokenizers
 import torch
 import transformers
-from safetensors import safe_open
 from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.checkpoint.cache_folder import cache_folder, keep_file, opened
@@ -45,6 +44,8 @@ from qpdsl.executor.verifiers.verifier import CheckpointTensors
 from qpdsl.grammar.words import KVType
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# By the names that safetensors has for them.
+_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _MAX_BYTES = 4 << 20
 # Models whose records are kept; of more, those that were read the longest ago go.
 _MAX_MODELS = 64
@@ -209,12 +210,31 @@ class KnownModules(torch.nn.Module):
         return self._ends[1]
 
 
+class _MappedTensors:
+    """The tensors of a safetensors file where they lie in it: after a length, and JSON with the place of each name.
+
+    Raises whatever a file that is none provokes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        size = path.stat().st_size
+        self._bytes = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+        self._begin = 8 + int(self._bytes[:8].view(torch.int64))
+        self._places = json.loads(bytes(self._bytes[8 : self._begin].numpy()))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        place = self._places[name]
+        first, last = (self._begin + offset for offset in place["data_offsets"])
+        return self._bytes[first:last].view(_TYPES[place["dtype"]]).view(place["shape"])
+
+
 class _Weights:
     """The weights of a model folder by their names there; what has one name is one tensor."""
 
     def __init__(self, folder: ModelFolder, dtype: torch.dtype | None) -> None:
         self._folder, self._dtype = folder, dtype
         self._gguf = None if folder.gguf is None else StoredTensors(folder.gguf)
+        self._maps: dict[Path, _MappedTensors] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._stored: dict[str, Weight] = {}
 
@@ -231,7 +251,9 @@ class _Weights:
             shape = torch.Size(self._gguf.named[module.stored].stored.shape)
             return StoredLinear(LateWeight((shape[0], shape[1]), partial(self._gguf.weight, module.stored, shape)), own)
         if module.kind == "Linear":
-            return torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
+            linear = torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
+            linear.read_once = True
+            return linear
         if module.kind == "ModuleList":
             return torch.nn.ModuleList()
         if module.kind.endswith("RotaryEmbedding"):
@@ -253,8 +275,10 @@ class _Weights:
             if self._gguf is not None:
                 found = self._gguf.floats(name, torch.Size(self._gguf.named[name].stored.shape))
             else:
-                with safe_open(str(self._folder.file(name)), framework="pt") as file:
-                    found = file.get_tensor(name)
+                file = self._folder.file(name)
+                if file not in self._maps:
+                    self._maps[file] = _MappedTensors(file)
+                found = self._maps[file].tensor(name)
             self._tensors[name] = found.to(self._dtype or torch.float32)
         return self._tensors[name]
 
