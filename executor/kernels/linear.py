@@ -170,7 +170,7 @@ def empty(module: torch.nn.Module) -> None:
     if isinstance(module, StoredLinear | StoredEmbedding):
         module.stored = FloatWeight(torch.empty(0, 0))
     else:
-        if getattr(module, "read_once", False):
+        if getattr(module, "is_mapped", False):
             give_back(module.weight)
         module.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 

@@ -252,7 +252,7 @@ class _Weights:
             return StoredLinear(LateWeight((shape[0], shape[1]), partial(self._gguf.weight, module.stored, shape)), own)
         if module.kind == "Linear":
             linear = torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
-            linear.read_once = True
+            linear.is_mapped = self._is_mapped(module.tensors["weight"])
             return linear
         if module.kind == "ModuleList":
             return torch.nn.ModuleList()
@@ -270,15 +270,22 @@ class _Weights:
             self._stored[name] = self._gguf.weight(name, torch.Size(self._gguf.named[name].stored.shape))
         return self._stored[name]
 
+    def _is_mapped(self, name: str) -> bool:
+        """Whether floats of that name lie in their file's pages, not having been of another type there."""
+        return self._gguf is None and self._mapped(name).dtype == self._dtype
+
+    def _mapped(self, name: str) -> torch.Tensor:
+        file = self._folder.file(name)
+        if file not in self._maps:
+            self._maps[file] = _MappedTensors(file)
+        return self._maps[file].tensor(name)
+
     def floats(self, name: str) -> torch.Tensor:
         if name not in self._tensors:
             if self._gguf is not None:
                 found = self._gguf.floats(name, torch.Size(self._gguf.named[name].stored.shape))
             else:
-                file = self._folder.file(name)
-                if file not in self._maps:
-                    self._maps[file] = _MappedTensors(file)
-                found = self._maps[file].tensor(name)
+                found = self._mapped(name)
             self._tensors[name] = found.to(self._dtype or torch.float32)
         return self._tensors[name]
 

@@ -36,7 +36,7 @@ def stored_weight(module: torch.nn.Module) -> Weight | None:
         return None
     values = module.weight.detach()
     known = type(values) is torch.Tensor and values.dtype in FLOATS
-    return FloatWeight(values, getattr(module, "read_once", False)) if known else None
+    return FloatWeight(values, getattr(module, "is_mapped", False)) if known else None
 
 
 def _sums_stay_wide(hidden: torch.Tensor, layer: torch.nn.Linear) -> bool:

@@ -17,10 +17,10 @@ _MIN_GROUP = 8
 
 @dataclass(frozen=True, slots=True)
 class FloatWeight:
-    """`values` [out, in], float32, bfloat16 or float16. `once`: whoever lays them out anew is the last to read them."""
+    """`values` [out, in], float32, bfloat16 or float16. `mapped`: they lie in a file's own pages, as they are there."""
 
     values: torch.Tensor
-    once: bool = False
+    mapped: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -33,7 +33,7 @@ class FloatWeight:
 
     def select(self, outputs: torch.Tensor | slice) -> FloatWeight:
         """The weights of the given `outputs` int64 [n] alone, in that order; those of a slice are not copied."""
-        return FloatWeight(self.values[outputs], self.once and isinstance(outputs, slice))
+        return FloatWeight(self.values[outputs], self.mapped and isinstance(outputs, slice))
 
     def select_inputs(self, inputs: torch.Tensor) -> FloatWeight:
         """The weights of the given `inputs` int64 [n] alone, in that order."""

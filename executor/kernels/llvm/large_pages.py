@@ -62,11 +62,11 @@ def aligned_bytes(size: int) -> torch.Tensor:
 
 
 def give_back(values: torch.Tensor) -> None:
-    """Gives back the memory of a tensor that lies in a file's own pages and was not changed: it would be read again.
+    """Gives back the memory of a tensor that lies in a file's own pages, unchanged: if need be, it is read again.
 
-    Of any other tensor it does nothing.
+    Any other memory would be filled with zeros.
     """
-    if sys.platform != "linux" or values.untyped_storage().filename is None or not values.is_contiguous():
+    if sys.platform != "linux" or not values.is_contiguous():
         return
     begin = -(-values.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     size = (values.data_ptr() + values.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin

@@ -95,7 +95,7 @@ class PanelWeights:
             target = self.data[first // width : -(-last // width), :size]
             piece = weight.select(slice(first, last))
             fill(piece, self.panels, target, width)  # type: ignore[arg-type]
-            if isinstance(piece, FloatWeight) and piece.once:
+            if isinstance(piece, FloatWeight) and piece.mapped:
                 give_back(piece.values)
 
     @property
