@@ -173,7 +173,7 @@ def no_number(weight: Weight) -> str | None:
 
 def stacked(pieces: Iterable[GroupedWeight], outputs: int) -> GroupedWeight:
     """Pieces of one weight, one after the other, with `outputs` in all; each is dropped before the next is made."""
-    parts: dict[str, torch.Tensor] = {}
+    parts: dict[str, Any] = {}
     place = 0
     for piece in pieces:
         if not parts:
