@@ -121,7 +121,7 @@ MAX_DRAFTED = 63
 VIAS = {
     "filter": ViaForm(
         "filter(MODEL, THRESHOLD, by= share= rows= wait=)",
-        "filter(MODEL, THRESHOLD, by=probability|margin|entropy, rows=N, wait=SECONDS) or filter(MODEL, share=S, …)",
+        "filter(MODEL, THRESHOLD, by=probability|top|margin|entropy, rows=N, wait=SECONDS) or filter(MODEL, share=, …)",
     ),
     "contrast": ViaForm("contrast(MODEL, ALPHA, beta=)", "contrast(MODEL, ALPHA, beta=B)"),
     "amortized": ViaForm(
@@ -174,8 +174,8 @@ ArmChoice = Literal["thompson", "ucb"]
 ARM_CHOICES: tuple[ArmChoice, ...] = get_args(ArmChoice)
 # What a search says of its rows, with types.
 SEARCHED_COLUMNS = {"visits": "int", "value": "float"}
-# What a filter goes by: the probability of the drawn token, the lead of the likeliest one, how little is open.
-Confidence = Literal["probability", "margin", "entropy"]
+# What a filter goes by: the probability of the drawn token, that of the likeliest one, its lead, how little is open.
+Confidence = Literal["probability", "top", "margin", "entropy"]
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
 # How far a plan may go, and what may be another in another run: see `Within`.
 WithinLevel = Literal["exact", "epsilon", "loss", "replayable", "recorded"]

@@ -1,50 +1,25 @@
-"""The families whose GGUF files are read: settings and tensors by transformers' names, and how these were changed.
+"""The families whose GGUF files are read, and a file of these as a Hugging Face model.
 
-A GGUF file describes its model in llama.cpp's terms. llama.cpp's converter (`conversion/` in its repository, one class
-a family) made them from a Hugging Face model; here is the way back. Some settings are in llama.cpp's code and not in
-the file (`src/models/`). A setting or a tensor that is not known here is refused: it would change the model.
+A GGUF file describes its model in llama.cpp's terms. llama.cpp's converter made them from a Hugging Face model; here is
+the way back: `gguf_configs.py` for settings, `gguf_layout.py` for tensors. A setting or a tensor that is not known is
+refused: it would change the model.
 """
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from qpdsl.executor.checkpoint import gguf_configs as configs
+from qpdsl.executor.checkpoint import gguf_layout as layout
 from qpdsl.executor.checkpoint.errors import CheckpointError
-from qpdsl.executor.checkpoint.gguf_header import GGUFHeader, GGUFTensor
+from qpdsl.executor.checkpoint.gguf_header import GGUFHeader, GGUFTensor, part_names
+from qpdsl.executor.checkpoint.gguf_layout import LAYER, Names, StoredTensor, Undo, Undone, is_vector
+from qpdsl.executor.checkpoint.gguf_settings import LONG_ROPE, ROPE_FACTORS, Settings
 
-# What the converter did to a tensor. "pairs": it put the two rows beside each other that are rotated together, head by
-# head; they stand half a head apart in transformers. "plus one": norms multiply by 1 + w in transformers.
-Change = Literal["pairs", "plus one"]
-
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_MODEL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_FOUR_NORMS = {
-    **_LAYER,
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
-# The factors of Llama 3's rotary frequencies, as a tensor; transformers computes them from four numbers.
-_ROPE_FACTORS = "rope_freqs.weight"
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 # Tokens that end an answer, by their texts: llama.cpp's list, as files name only one or two of theirs.
 _ENDS = frozenset(
     {
@@ -65,161 +40,94 @@ _ENDS = frozenset(
     }
 )
 _TOKENIZER = "tokenizer.ggml."
-# Types of tensors that `executor/models/gguf_model.py` unpacks.
-READ = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "IQ4_XS"}) | {
-    f"Q{bits}_K" for bits in range(2, 7)
+# Types of tensors that `executor/models/gguf_blocks.py` unpacks.
+READ = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "TQ1_0", "TQ2_0"}) | {
+    *(f"Q{bits}_K" for bits in range(2, 7)),
+    *(f"IQ{kind}" for kind in ("1_S", "1_M", "2_XXS", "2_XS", "2_S", "3_XXS", "3_S", "4_NL", "4_XS")),
 }
-
-
-class _Settings:
-    """The settings of a file's own family, by name; every one must be asked for."""
-
-    def __init__(self, header: GGUFHeader) -> None:
-        prefix = f"{header.architecture}."
-        self.header = header
-        self._left = {
-            name.removeprefix(prefix): value for name, value in header.metadata.items() if name.startswith(prefix)
-        }
-
-    def take(self, name: str, default: Any = None) -> Any:
-        return self._left.pop(name, default)
-
-    def whole(self, name: str, default: int | None = None) -> int:
-        """A whole number above 0. Raises CheckpointError."""
-        value = self.take(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
-            raise self.error(f"has `{value}` for the setting `{name}`, which must be a whole number above 0")
-        return value
-
-    def real(self, name: str, default: float | None = None) -> float:
-        """A finite number above 0. Raises CheckpointError."""
-        value = self.take(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise self.error(f"has `{value}` for the setting `{name}`, which must be a number above 0")
-        return float(value)
-
-    def expect(self, name: str, *values: object) -> None:
-        """Raises CheckpointError where the setting is there and has none of these values."""
-        value = self.take(name, values[0])
-        if value not in values:
-            raise self.error(f"has `{value}` for the setting `{name}`, which qpdsl does not know for this family")
-
-    def done(self) -> None:
-        """Raises CheckpointError where a setting is left that nothing here knows."""
-        if self._left:
-            name = min(self._left)
-            raise self.error(f"has the setting `{name}`, which qpdsl does not know for this family")
-
-    def error(self, what: str) -> CheckpointError:
-        return CheckpointError(f"`{self.header.path.name}` (`{self.header.architecture}`) {what}")
-
-
-def _plain(settings: _Settings, config: dict[str, Any]) -> None:
-    """For families whose configuration has nothing of its own."""
-
-
-def _partial_rotary(settings: _Settings, config: dict[str, Any]) -> None:
-    config["attention_bias"] = "blk.0.attn_q.bias" in settings.header.tensors
-
-
-def _phi3(settings: _Settings, config: dict[str, Any]) -> None:
-    if any(name.startswith("rope_factors_") for name in settings.header.tensors):
-        raise settings.error("has the longrope position encoding, whose results depend on the longest text of a batch")
-    window = settings.take("attention.sliding_window", 0)
-    config["sliding_window"] = window or None
-    config["original_max_position_embeddings"] = config["max_position_embeddings"]
-
-
-def _granite(settings: _Settings, config: dict[str, Any]) -> None:
-    config["logits_scaling"] = settings.real("logit_scale")
-    config["embedding_multiplier"] = settings.real("embedding_scale", 1.0)
-    config["residual_multiplier"] = settings.real("residual_scale", 1.0)
-    config["attention_multiplier"] = settings.real("attention.scale", config["head_dim"] ** -0.5)
-    # Without rotary positions it is another model (`granite` in llama.cpp reads this as a switch).
-    settings.expect("rope.scaling.finetuned", True)
-
-
-def _gemma2(settings: _Settings, config: dict[str, Any]) -> None:
-    config["sliding_window"] = settings.whole("attention.sliding_window", 4096)
-    config["attn_logit_softcapping"] = settings.real("attn_logit_softcapping", 50.0)
-    config["final_logit_softcapping"] = settings.real("final_logit_softcapping", 30.0)
-    config["query_pre_attn_scalar"] = _gemma_scale(config, 46)
-
-
-def _gemma3(settings: _Settings, config: dict[str, Any]) -> None:
-    layers = config["num_hidden_layers"]
-    window = settings.take("attention.sliding_window", 0)
-    pattern = settings.take("attention.sliding_window_pattern", 6)
-    local = [(index + 1) % pattern != 0 for index in range(layers)] if isinstance(pattern, int) and pattern else pattern
-    if not isinstance(local, list | tuple) or len(local) != layers:
-        raise settings.error("says of other layers than its own which of them are local")
-    config["layer_types"] = ["sliding_attention" if window and near else "full_attention" for near in local]
-    config["sliding_window"] = window or config["max_position_embeddings"]
-    theta = settings.real("rope.freq_base_swa", 10000.0)
-    config["rope_parameters"] = {
-        "full_attention": config["rope_parameters"],
-        "sliding_attention": {"rope_type": "default", "rope_theta": theta},
-    }
-    config["final_logit_softcapping"] = settings.take("final_logit_softcapping")
-    config["query_pre_attn_scalar"] = _gemma_scale(config, 62)
-    settings.expect("rope.dimension_count_swa", config["head_dim"])
-
-
-def _gemma_scale(config: Mapping[str, Any], layers_of_27b: int) -> int:
-    """Attention is scaled by the root of this; the 27B models have a number of their own."""
-    if config["num_hidden_layers"] == layers_of_27b:
-        return int(config["hidden_size"]) // int(config["num_attention_heads"])
-    return int(config["head_dim"])
+# Factors of rotary frequencies, which go into the configuration.
+_NO_WEIGHTS = (ROPE_FACTORS, *LONG_ROPE.values())
+_SPLIT_LATENT = ("attn_k_b.weight", "attn_v_b.weight")
 
 
 @dataclass(frozen=True, slots=True)
 class _Family:
     """How to read the files of one architecture.
 
-    `model_type` is transformers' name, `layer` the names of a layer's tensors, and `own` adds what the configuration
-    has besides. `rotated_pairs`: whether the rows of queries and keys were put in pairs. `adds_one`: whether norms had
-    1 added. `rotates_part`: whether the model may rotate a part of each head only.
+    model_type: transformers' name
+    layer:      the names of a layer's tensors
+    own:        adds what the configuration has besides
+    undone:     what llama.cpp's converter did to its tensors
+    model:      the names of the other tensors
+    common:     adds what many configurations have
     """
 
     model_type: str
-    layer: Mapping[str, str] = field(default_factory=lambda: _LAYER)
-    own: Callable[[_Settings, dict[str, Any]], None] = _plain
-    rotated_pairs: bool = False
-    adds_one: bool = False
-    rotates_part: bool = False
+    layer: Names = field(default_factory=lambda: LAYER)
+    own: Callable[[Settings, dict[str, Any]], None] = configs.plain
+    undone: Undone = layout.nothing
+    model: Names = field(default_factory=lambda: layout.MODEL)
+    common: Callable[[Settings, dict[str, Any]], None] = configs.decoder
 
 
-_FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
-_GLM4 = {
-    **_LAYER,
-    "post_attention_norm": "post_self_attn_layernorm",
-    "post_ffw_norm": "post_mlp_layernorm",
-    "ffn_up": "mlp.gate_up_proj",
-}
+_GEMMA = layout.PER_LAYER_MODEL
 FAMILIES: Mapping[str, _Family] = {
-    "gemma": _Family("gemma", adds_one=True),
-    "gemma2": _Family("gemma2", _FOUR_NORMS, _gemma2, adds_one=True),
-    "gemma3": _Family("gemma3_text", _FOUR_NORMS, _gemma3, adds_one=True),
-    "glm4": _Family("glm4", _GLM4, _partial_rotary, rotates_part=True),
-    "granite": _Family("granite", own=_granite, rotated_pairs=True),
-    "llama": _Family("llama", rotated_pairs=True),
-    "olmo2": _Family("olmo2", {**_FOUR_NORMS, "ffn_norm": ""}),
-    "phi3": _Family("phi3", {**_LAYER, **_FUSED}, _phi3, rotates_part=True),
+    "arcee": _Family("arcee", own=configs.with_biases, undone=layout.pairs),
+    "deepseek2": _Family("deepseek_v3", layout.DEEPSEEK, configs.deepseek, layout.latent, common=configs.plain),
+    "dots1": _Family("dots1", layout.MOE_SHARED, configs.glm4_moe),
+    "ernie4_5": _Family("ernie4_5"),
+    "exaone4": _Family("exaone4", layout.TWO_AFTER, configs.exaone4),
+    "falcon-h1": _Family("falcon_h1", layout.FALCON_H1, configs.falcon_h1, layout.ssm, layout.FALCON_H1_MODEL),
+    "gemma": _Family("gemma", undone=layout.plus_one),
+    "gemma2": _Family("gemma2", layout.FOUR_NORMS, configs.gemma2, layout.plus_one),
+    "gemma3": _Family("gemma3_text", layout.FOUR_NORMS, configs.gemma3, layout.plus_one),
+    "gemma3n": _Family("gemma3n_text", layout.GEMMA3N, configs.gemma3n, model=_GEMMA),
+    "gemma4": _Family("gemma4_text", layout.GEMMA4, configs.gemma4, model=_GEMMA, common=configs.plain),
+    "glm4": _Family("glm4", layout.GLM4, configs.query_biases, common=configs.part_rotary),
+    "glm4moe": _Family("glm4_moe", layout.GLM4_MOE, configs.glm4_moe, common=configs.part_rotary),
+    "gpt-oss": _Family("gpt_oss", layout.GPT_OSS, configs.gpt_oss, layout.alternating),
+    "granite": _Family("granite", own=configs.granite, undone=layout.pairs),
+    "granitehybrid": _Family("granitemoehybrid", layout.GRANITE_HYBRID, configs.granite_hybrid, layout.pairs),
+    "granitemoe": _Family("granitemoe", layout.GRANITE_MOE, configs.granite_moe, layout.pairs),
+    "hunyuan-dense": _Family("hunyuan_v1_dense", layout.HUNYUAN),
+    "jamba": _Family("jamba", layout.JAMBA, configs.jamba, layout.ssm, layout.FALCON_H1_MODEL),
+    "lfm2": _Family("lfm2", layout.LFM2, configs.lfm2, model=layout.LFM2_MODEL),
+    "lfm2moe": _Family("lfm2_moe", layout.LFM2_MOE, configs.lfm2, model=layout.LFM2_MODEL),
+    "llama": _Family("llama", layout.MIXTRAL, configs.llama, layout.pairs),
+    "llama4": _Family("llama4_text", layout.LLAMA4, configs.llama4, layout.transposed_experts),
+    "mamba": _Family("mamba", layout.MAMBA, configs.mamba, layout.ssm, layout.MAMBA_MODEL, configs.bare),
+    "mamba2": _Family("mamba2", layout.MAMBA2, configs.mamba2, layout.ssm, layout.MAMBA_MODEL, configs.bare),
+    "minicpm3": _Family("minicpm3", layout.MLA, configs.minicpm3, common=configs.plain),
+    "minimax-m2": _Family("minimax_m2", layout.MINIMAX_M2, configs.minimax_m2, common=configs.part_rotary),
+    "nemotron_h": _Family("nemotron_h", layout.NEMOTRON_H, configs.nemotron_h, layout.pairs, layout.NEMOTRON_H_MODEL),
+    "nemotron_h_moe": _Family(
+        "nemotron_h", layout.NEMOTRON_H, configs.nemotron_h, layout.pairs, layout.NEMOTRON_H_MODEL
+    ),
+    "olmo2": _Family("olmo2", layout.TWO_AFTER, configs.olmo2),
+    "olmoe": _Family("olmoe", layout.MIXTRAL, configs.olmoe),
+    "phi3": _Family("phi3", layout.FUSED, configs.phi3, common=configs.part_rotary),
     "qwen2": _Family("qwen2"),
+    "qwen2moe": _Family("qwen2_moe", layout.QWEN_MOE, configs.qwen_moe),
+    "qwen2vl": _Family("qwen2", own=configs.qwen_vl),
     "qwen3": _Family("qwen3"),
-    "smollm3": _Family("smollm3", rotated_pairs=True),
+    "qwen35": _Family("qwen3_5_text", layout.QWEN3_5, configs.delta, layout.qwen3_5, common=configs.part_rotary),
+    "qwen35moe": _Family(
+        "qwen3_5_moe_text", layout.QWEN3_5_MOE, configs.delta, layout.qwen3_5, common=configs.part_rotary
+    ),
+    "qwen3moe": _Family("qwen3_moe", layout.QWEN_MOE, configs.qwen_moe),
+    "qwen3next": _Family("qwen3_next", layout.QWEN3_NEXT, configs.delta, layout.qwen3_next, common=configs.part_rotary),
+    "qwen3vl": _Family("qwen3", own=configs.qwen_vl),
+    "qwen3vlmoe": _Family("qwen3_moe", layout.QWEN_MOE, configs.qwen_vl),
+    "seed_oss": _Family("seed_oss", layout.AFTER_ATTENTION, configs.seed_oss),
+    "smollm3": _Family("smollm3", own=configs.with_biases, undone=layout.pairs),
+    "starcoder2": _Family("starcoder2", layout.STARCODER2, configs.starcoder2),
 }
-# Of these, what has biases says so in its configuration.
-_MAY_HAVE_BIASES = ("llama", "granite", "smollm3")
-_NO_HEAD_DIM = ("granite", "olmo2", "phi3", "qwen2", "smollm3")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """Where a tensor of the model lies in the file, and what is to be undone."""
-
-    stored: GGUFTensor
-    change: Change | None = None
+# Encoders of models that see or hear.
+_ENCODERS = ("clip", "mmproj")
+_NO_HEAD_DIM = frozenset(
+    {"arcee", "granite", "granitehybrid", "granitemoe", "lfm2", "lfm2moe", "olmo2", "olmoe", "phi3", "qwen2"}
+    | {"qwen2moe", "qwen2vl", "smollm3", "starcoder2"}
+)
 
 
 @dataclass(frozen=True)
@@ -237,13 +145,15 @@ class GGUFModel:
     @classmethod
     def of(cls, path: Path) -> GGUFModel:
         """Raises CheckpointError where the file is no whole GGUF file of a known family, and OSError."""
-        stat = path.stat()
-        return _read(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        parts = [path.with_name(name) for name in part_names(path.name)]
+        stats = [part.stat() for part in parts if part == path or part.exists()]
+        return _read(path, *((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats))
 
     @property
     def kinds(self) -> str:
         """How the weights are stored, the most common way first, in words."""
-        matrices = [tensor.stored for tensor in self.tensors.values() if len(tensor.stored.shape) > 1]
+        stored = {source.name: source for tensor in self.tensors.values() for source in tensor.sources}
+        matrices = [tensor for tensor in stored.values() if len(tensor.shape) > 1 and "conv" not in tensor.name]
         layers = [tensor.type for tensor in matrices if tensor.name.startswith("blk.")]
         others = {"token_embd.weight": "embedding", "output.weight": "head"}
         ends = [f"{others[tensor.name]} {tensor.type}" for tensor in matrices if tensor.name in others]
@@ -251,10 +161,14 @@ class GGUFModel:
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, *state: int) -> GGUFModel:
-    """Reads a file. Commands look at a model several times; `state` is what would change with the file."""
+def _read(path: Path, *state: tuple[int, int, int]) -> GGUFModel:
+    """Reads a file. Commands look at a model several times; `state` is what would change with its files."""
     header = GGUFHeader.of(path)
     name, kind = path.name, header.metadata.get("general.type", "model")
+    if kind in _ENCODERS or header.architecture in _ENCODERS:
+        raise CheckpointError(
+            f"`{name}` is the part of a model that sees or hears; name the file of its language model, which runs alone"
+        )
     if kind != "model":
         raise CheckpointError(f"`{name}` holds no language model, but what llama.cpp calls `{kind}`")
     family = FAMILIES.get(header.architecture)
@@ -267,43 +181,39 @@ def _read(path: Path, *state: int) -> GGUFModel:
     tokens = header.metadata.get(f"{_TOKENIZER}tokens")
     if header.metadata.get(f"{_TOKENIZER}model") is None or not isinstance(tokens, tuple):
         raise CheckpointError(f"`{name}` has no tokenizer")
-    return GGUFModel(header, _config(header, family), _generation_config(header), _tensors(header, family))
+    config = _config(header, family)
+    return GGUFModel(header, config, _generation_config(header), _tensors(header, family, config))
 
 
 def _config(header: GGUFHeader, family: _Family) -> dict[str, Any]:
-    settings = _Settings(header)
+    settings = Settings(header)
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise settings.error("has no embeddings (`token_embd.weight`)")
-    hidden, heads = settings.whole("embedding_length"), settings.whole("attention.head_count")
-    layers = settings.whole("block_count")
+    hidden, layers = settings.whole("embedding_length"), settings.whole("block_count")
     if layers > len(header.tensors):
         raise settings.error(f"has {len(header.tensors)} tensors, too few for {layers:,} layers")
-    head_dim = settings.whole("attention.key_length", max(1, hidden // heads))
-    settings.expect("attention.value_length", head_dim)
+    # Layers that draft tokens, behind the others, are no part of transformers' models.
+    drafts = settings.take("nextn_predict_layers", 0)
+    if not isinstance(drafts, int) or not 0 <= drafts < layers:
+        raise settings.error(f"has `{drafts}` for the setting `nextn_predict_layers`")
+    epsilon = settings.take("attention.layer_norm_epsilon")
     config: dict[str, Any] = {
         "model_type": family.model_type,
         "dtype": "float32",
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,
-        "intermediate_size": settings.whole("feed_forward_length"),
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": settings.whole("attention.head_count_kv", heads),
-        "head_dim": head_dim,
-        "max_position_embeddings": settings.whole("context_length"),
-        "rms_norm_eps": settings.real("attention.layer_norm_rms_epsilon"),
+        "num_hidden_layers": layers - drafts,
+        "rms_norm_eps": settings.real("attention.layer_norm_rms_epsilon", epsilon),
         "tie_word_embeddings": "output.weight" not in header.tensors,
-        "rope_parameters": _rope(settings, family, head_dim),
         **{f"{name}_token_id": _token(header, key) for name, key in _SPECIAL.items()},
     }
-    if header.architecture in _MAY_HAVE_BIASES:
-        config["attention_bias"] = "blk.0.attn_output.bias" in header.tensors
-        config["mlp_bias"] = "blk.0.ffn_down.bias" in header.tensors
+    family.common(settings, config)
     family.own(settings, config)
-    if header.architecture in _NO_HEAD_DIM and head_dim * heads != hidden:
-        raise settings.error(f"has heads of {head_dim} numbers, which transformers' models of this family cannot have")
-    for name in ("expert_count", "expert_used_count", "nextn_predict_layers", "attention.sliding_window"):
+    if header.architecture in _NO_HEAD_DIM and config["head_dim"] * config["num_attention_heads"] != hidden:
+        dim = config["head_dim"]
+        raise settings.error(f"has heads of {dim} numbers, which transformers' models of this family cannot have")
+    for name in ("expert_count", "expert_used_count", "attention.sliding_window"):
         settings.expect(name, 0)
     settings.expect("attention.causal", True)
     settings.take("vocab_size")
@@ -313,56 +223,6 @@ def _config(header: GGUFHeader, family: _Family) -> dict[str, Any]:
 
 
 _SPECIAL = {"bos": "bos_token_id", "eos": "eos_token_id", "pad": "padding_token_id"}
-
-
-def _rope(settings: _Settings, family: _Family, head_dim: int) -> dict[str, Any]:
-    """The position encoding, as `rope_parameters` of a configuration."""
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": settings.real("rope.freq_base", 10000.0)}
-    rotated = settings.whole("rope.dimension_count", head_dim)
-    if family.rotates_part:
-        rope["partial_rotary_factor"] = rotated / head_dim
-    elif rotated != head_dim:
-        raise settings.error(f"rotates {rotated} of the {head_dim} numbers of a head, which is not known of its family")
-    kind = settings.take("rope.scaling.type", "none")
-    scale = settings.take("rope.scale_linear", 1.0)
-    factor = settings.take("rope.scaling.factor", scale)
-    original = settings.take("rope.scaling.original_context_length")
-    for name in ("attn_factor", "yarn_attn_factor", "yarn_ext_factor"):
-        settings.expect(f"rope.scaling.{name}", 1.0)
-    fast, slow = settings.take("rope.scaling.yarn_beta_fast"), settings.take("rope.scaling.yarn_beta_slow")
-    if kind == "linear" or (kind == "none" and scale != 1.0):
-        rope |= {"rope_type": "linear", "factor": factor}
-    elif kind == "yarn":
-        rope |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
-        rope |= {name: beta for name, beta in (("beta_fast", fast), ("beta_slow", slow)) if beta is not None}
-    elif kind != "none":
-        raise settings.error(f"has the position encoding `{kind}`, which qpdsl does not read")
-    if (factors := settings.header.tensors.get(_ROPE_FACTORS)) is not None:
-        if kind != "none" or family.model_type != "llama":
-            raise settings.error(f"has the tensor `{_ROPE_FACTORS}` beside another position encoding")
-        rope |= _llama3(settings, factors, rope["rope_theta"], head_dim)
-    return rope
-
-
-def _llama3(settings: _Settings, stored: GGUFTensor, theta: float, head_dim: int) -> dict[str, Any]:
-    """The numbers from which transformers computes these factors. Raises CheckpointError where it computes others."""
-    half = head_dim // 2
-    if stored.type != "F32" or stored.shape != (half,):
-        raise settings.error(f"has a tensor `{stored.name}` of another shape than its heads need")
-    with settings.header.path.open("rb") as file:
-        file.seek(stored.start)
-        factors = struct.unpack(f"<{half}f", file.read(stored.size))
-    if all(factor == 1.0 for factor in factors):
-        return {}
-    factor = round(max(factors), 4)
-    low, high, original = _LLAMA3.values()
-    for index, given in enumerate(factors):
-        turns = original * theta ** (-2 * index / head_dim) / (2 * math.pi)
-        smooth = (turns - low) / (high - low)
-        expected = 1.0 if turns > high else factor if turns < low else 1 / ((1 - smooth) / factor + smooth)
-        if not abs(given - expected) <= 1e-4 * expected:
-            raise settings.error(f"has factors of rotary frequencies (`{stored.name}`) that are not Llama 3's")
-    return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
 
 
 def _token(header: GGUFHeader, key: str) -> int | None:
@@ -379,20 +239,26 @@ def _generation_config(header: GGUFHeader) -> dict[str, Any]:
     return {**config, "eos_token_id": sorted(ends)}
 
 
-def _tensors(header: GGUFHeader, family: _Family) -> dict[str, StoredTensor]:
+def _tensors(header: GGUFHeader, family: _Family, config: Mapping[str, Any]) -> dict[str, StoredTensor]:
     """The tensors by transformers' names. Raises CheckpointError for one that has none."""
-    found: dict[str, StoredTensor] = {}
+    sources: dict[str, list[tuple[str, GGUFTensor]]] = {}
+    layers = family.model["token_embd"].rpartition(".")[0] + ".layers"
+    order = {name: index for index, name in enumerate(family.layer)}
     for name, tensor in header.tensors.items():
-        stem, _, kind = name.rpartition(".")
-        block, _, part = stem.removeprefix("blk.").partition(".")
-        if stem.startswith("blk."):
-            place = family.layer.get(part)
-            new = f"model.layers.{block}.{place}.{kind}" if place and block.isdecimal() else ""
-        else:
-            part, new = stem, f"{_MODEL[stem]}.{kind}" if stem in _MODEL else ""
-        if name == _ROPE_FACTORS:
+        if name in _NO_WEIGHTS:
             continue
-        if not new or kind not in ("weight", "bias"):
+        block, part = _block(name)
+        if (
+            block is not None
+            and block >= config["num_hidden_layers"]
+            and block < header.metadata[f"{header.architecture}.block_count"]
+        ):
+            continue
+        # Files of a time had latent attention in both forms.
+        if part in _SPLIT_LATENT and f"blk.{block}.attn_kv_b.weight" in header.tensors:
+            continue
+        found = _place(part, family.model if block is None else family.layer)
+        if found is None:
             raise CheckpointError(
                 f"`{header.path.name}` has the tensor `{name}`, which qpdsl does not know for `{header.architecture}`"
             )
@@ -401,11 +267,33 @@ def _tensors(header: GGUFHeader, family: _Family) -> dict[str, StoredTensor]:
                 f"`{header.path.name}` holds `{name}` in the type {tensor.type}, which is not read; a file of the same "
                 "model as Q4_K_M or Q8_0 is"
             )
-        found[new] = StoredTensor(tensor, _change(family, part))
-    return found
+        place = found if block is None else f"{layers}.{block}.{found}"
+        sources.setdefault(place, []).append((part, tensor))
+    tensors: dict[str, StoredTensor] = {}
+    for place, parts in sources.items():
+        parts.sort(key=lambda each: order.get(each[0], order.get(each[0].rpartition(".")[0], 0)))
+        part, first = parts[0]
+        outputs = first.shape[-1] if is_vector(first) else first.shape[-2]
+        undo = family.undone(part.removesuffix(".weight").removesuffix(".bias"), outputs, config)
+        stored = tuple(tensor for _, tensor in parts)
+        if "#" in place:
+            stacked = range(first.shape[0])
+            tensors |= {place.replace("#", str(one)): StoredTensor(stored, Undo(part=one)) for one in stacked}
+        else:
+            tensors[place] = StoredTensor(stored, undo)
+    return tensors
 
 
-def _change(family: _Family, part: str) -> Change | None:
-    if family.rotated_pairs and part in ("attn_q", "attn_k"):
-        return "pairs"
-    return "plus one" if family.adds_one and part.endswith("norm") else None
+def _block(name: str) -> tuple[int | None, str]:
+    """The layer that a tensor is in, None for none, and its name there."""
+    start, _, rest = name.partition(".")
+    number, _, part = rest.partition(".")
+    return (int(number), part) if start == "blk" and number.isdecimal() and part else (None, name)
+
+
+def _place(part: str, names: Names) -> str | None:
+    """Where a tensor of this name belongs in a layer, or in the model; None where it is not known."""
+    if part in names:
+        return names[part]
+    stem, _, kind = part.rpartition(".")
+    return f"{names[stem]}.{kind}" if stem in names and kind in ("weight", "bias") else None

@@ -3,6 +3,9 @@
 Source: ggml's `docs/gguf.md`. All numbers are little-endian. The file starts with "GGUF", its version, and the numbers
 of tensors and of metadata; the metadata and the list of tensors follow, then, at a multiple of the alignment, the
 tensors. Nothing of the tensors is read here.
+
+A model may be split into files `NAME-00001-of-0000N.gguf` (llama.cpp's `llama-gguf-split`). The first one has all
+metadata, and each has some of the tensors; they are read as one.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import mmap
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import prod
 from pathlib import Path
@@ -25,9 +28,9 @@ ARCHITECTURE = "general.architecture"
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
-_PARTS = "split.count"
+_PARTS, _PART_NUMBER, _TENSORS_OF_ALL = "split.count", "split.no", "split.tensors.count"
 # Names of the parts of a model that was split.
-_PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
+_PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$", re.IGNORECASE)
 _MAX_DIMENSIONS = 4
 # Longer than any entry that is no damage: a chat template has some ten thousand bytes.
 _LONGEST_TEXT = 1 << 24
@@ -81,27 +84,32 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """A tensor of a file: `type` as in "Q4_K", `shape` with the inputs last as in torch, and its place in bytes."""
+    """A tensor of a file: `type` as in "Q4_K", `shape` with the inputs last as in torch, and its place in bytes.
+
+    `path` is the file that it is in: one of several where the model was split.
+    """
 
     name: str
     type: str
     shape: tuple[int, ...]
     start: int
     size: int
+    path: Path
 
 
 @dataclass(frozen=True)
 class GGUFHeader:
     """The head of a GGUF file, checked against the file's size.
 
-    `metadata` has numbers, texts, and lists of them (as tuples), by name. `tensors` are by name. `size` is where the
-    tensors begin, in bytes, and `digest` that of everything before them.
+    `metadata` has numbers, texts, and lists of them (as tuples), by name. `tensors` are by name. `path` is the first
+    file of several, and `parts` has the name of each, and where its tensors begin, in bytes. `digest` is that of
+    everything before the tensors.
     """
 
     path: Path
     metadata: Mapping[str, Any]
     tensors: Mapping[str, GGUFTensor]
-    size: int
+    parts: Mapping[str, int]
     digest: str
 
     @property
@@ -111,20 +119,69 @@ class GGUFHeader:
 
     @classmethod
     def of(cls, path: Path) -> GGUFHeader:
-        """Raises CheckpointError where the file is no whole GGUF file, and OSError where it cannot be read."""
-        name = path.name
-        check_whole(name)
-        with path.open("rb") as file:
-            start = file.read(32)
-            if is_pointer(start):
-                raise CheckpointError(f"`{name}` is a Git LFS pointer; fetch the file itself with `git lfs pull`")
-            if start[:4] != _MAGIC:
-                raise CheckpointError(f"`{name}` is no GGUF file")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                try:
-                    return _Reader(path, data).header()
-                except (struct.error, UnicodeDecodeError) as error:
-                    raise CheckpointError(f"`{name}` is cut off or damaged: its head cannot be read") from error
+        """That of a file and, where it is a part of a model that was split, of the others in its folder.
+
+        Raises CheckpointError where a file is no whole GGUF file or one is missing, and OSError.
+        """
+        paths = [path.with_name(name) for name in part_names(path.name)]
+        for part in paths:
+            if part != path and not part.exists():
+                raise CheckpointError(
+                    f"`{path.name}` is one of {len(paths)} parts of a model; `{part.name}` is missing"
+                )
+        headers = [_one(part) for part in paths]
+        first = headers[0]
+        for number, header in enumerate(headers):
+            _check_part(header, number, len(paths))
+        if not isinstance(first.metadata.get(ARCHITECTURE), str):
+            raise CheckpointError(f"`{first.path.name}` does not say what model it holds (`{ARCHITECTURE}`)")
+        if len(headers) == 1:
+            return first
+        tensors: dict[str, GGUFTensor] = {}
+        for header in headers:
+            if twice := tensors.keys() & header.tensors.keys():
+                raise CheckpointError(f"`{header.path.name}` has the tensor `{min(twice)}`, as another part has")
+            tensors |= header.tensors
+        if first.metadata.get(_TENSORS_OF_ALL, len(tensors)) != len(tensors):
+            wanted = first.metadata[_TENSORS_OF_ALL]
+            raise CheckpointError(f"the parts of `{first.path.name}` have {len(tensors)} tensors; it tells of {wanted}")
+        digest = blake2b("".join(header.digest for header in headers).encode(), digest_size=16).hexdigest()
+        sizes = {name: size for header in headers for name, size in header.parts.items()}
+        return cls(first.path, first.metadata, tensors, sizes, digest)
+
+
+def part_names(name: str) -> list[str]:
+    """The names of all parts of a model, by that of one; the name itself where it is no part."""
+    if (part := _PART.search(name)) is None or not 1 <= int(part[1]) <= int(part[2]):
+        return [name]
+    stem, parts, suffix = name[: part.start()], part[2], part[3]
+    return [f"{stem}-{number:05}-of-{parts}{suffix}" for number in range(1, int(parts) + 1)]
+
+
+def _one(path: Path) -> GGUFHeader:
+    """That of one file, which need not be a whole model."""
+    name = path.name
+    with path.open("rb") as file:
+        start = file.read(32)
+        if is_pointer(start):
+            raise CheckpointError(f"`{name}` is a Git LFS pointer; fetch the file itself with `git lfs pull`")
+        if start[:4] != _MAGIC:
+            raise CheckpointError(f"`{name}` is no GGUF file")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                return _Reader(path, data).header()
+            except (struct.error, UnicodeDecodeError) as error:
+                raise CheckpointError(f"`{name}` is cut off or damaged: its head cannot be read") from error
+
+
+def _check_part(header: GGUFHeader, number: int, parts: int) -> None:
+    """Raises CheckpointError where a file is another part of a model than its name says."""
+    own, given = header.metadata.get(_PARTS) or 1, header.metadata.get(_PART_NUMBER) or 0
+    if own != parts:
+        named = f"its name makes it one of {parts}" if parts > 1 else "its name does not say which (`-00001-of-…`)"
+        raise CheckpointError(f"`{header.path.name}` is one of {own} parts of a model, and {named}")
+    if given != number:
+        raise CheckpointError(f"`{header.path.name}` is part {given + 1} of its model, whatever its name says")
 
 
 class _Reader:
@@ -151,17 +208,14 @@ class _Reader:
             if name in metadata:
                 raise self._error(f"has `{name}` twice")
             metadata[name] = self._value(self._number("I"))
-        if not isinstance(metadata.get(ARCHITECTURE), str):
-            raise self._error(f"does not say what model it holds (`{ARCHITECTURE}`)")
-        if isinstance(parts := metadata.get(_PARTS), int) and parts > 1:
-            raise _one_part(self.path.name, parts)
         stored = [self._tensor() for _ in range(tensors)]
         alignment = metadata.get(_ALIGNMENT, 32)
         if not isinstance(alignment, int) or not 8 <= alignment <= self.end or alignment % 8:
             raise self._error(f"has the `{_ALIGNMENT}` {alignment!r}")
         size = -(-self.place // alignment) * alignment
         digest = blake2b(self.data[: self.place], digest_size=16).hexdigest()
-        return GGUFHeader(self.path, metadata, self._placed(stored, size, alignment), size, digest)
+        tensors = self._placed(stored, size, alignment)
+        return GGUFHeader(self.path, metadata, tensors, {self.path.name: size}, digest)
 
     def _placed(self, stored: list[GGUFTensor], begin: int, alignment: int) -> Mapping[str, GGUFTensor]:
         """The tensors by name, with places counted from the start of the file."""
@@ -175,7 +229,7 @@ class _Reader:
             if start + tensor.size > self.end:
                 needed = max(begin + other.start + other.size for other in stored)
                 raise self._error(f"is cut off: it has {self.end:,} bytes, and its head tells of {needed:,}")
-            placed[tensor.name] = GGUFTensor(tensor.name, tensor.type, tensor.shape, start, tensor.size)
+            placed[tensor.name] = replace(tensor, start=start)
         return placed
 
     def _tensor(self) -> GGUFTensor:
@@ -191,7 +245,7 @@ class _Reader:
         if shape[-1] % kind.weights or not all(shape):
             columns = f"`{name}` has {shape[-1]} columns, and {kind.name} has blocks of {kind.weights}"
             raise self._error(f"is damaged: {columns}")
-        return GGUFTensor(name, kind.name, shape, start, prod(shape) // kind.weights * kind.size)
+        return GGUFTensor(name, kind.name, shape, start, prod(shape) // kind.weights * kind.size, self.path)
 
     def _value(self, kind: int) -> Any:
         if kind == _TEXT:
@@ -232,14 +286,3 @@ class _Reader:
 
 
 _LENGTH = struct.Struct("<Q").unpack_from
-
-
-def check_whole(name: str) -> None:
-    """Raises CheckpointError where a file is a part of a model that was split, by its name."""
-    if (part := _PART.search(name)) is not None and int(part[1]) > 1:
-        raise _one_part(name, int(part[1]))
-
-
-def _one_part(name: str, parts: int) -> CheckpointError:
-    remedy = "join them with llama.cpp's `llama-gguf-split --merge` and use the result"
-    return CheckpointError(f"`{name}` is one of {parts} parts of a model; {remedy}")

@@ -24,7 +24,7 @@ def snapshot(model: str, name: str) -> Path:
         folder = Path(snapshot_download(name, allow_patterns=[*TEXTS, ADAPTER_CONFIG, INDEX]))
         folder = Path(snapshot_download(name, revision=folder.name, allow_patterns=[WEIGHTS, *_shards(folder)]))
         if not any(folder.glob("*.safetensors")) and (gguf := _gguf(name, folder)) is not None:
-            return Path(snapshot_download(name, revision=folder.name, allow_patterns=[gguf]))
+            return Path(snapshot_download(name, revision=folder.name, allow_patterns=gguf))
         return folder
     except CheckpointError as error:
         raise ModelError(model, str(error)) from error
@@ -53,8 +53,8 @@ def cached_snapshot(name: str) -> Path | None:
         return None
 
 
-def _gguf(name: str, folder: Path) -> str | None:
-    """The GGUF file of a repository; None where it has none. Raises CheckpointError where it has several."""
+def _gguf(name: str, folder: Path) -> list[str] | None:
+    """The GGUF file of a repository, or its parts; None where it has none. Raises CheckpointError for several."""
     from huggingface_hub import constants, list_repo_files
 
     if constants.HF_HUB_OFFLINE:

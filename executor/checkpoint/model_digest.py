@@ -30,7 +30,7 @@ def model_digest(folder: ModelFolder | AdapterFolder) -> str:
         state.update(f"{name}\0{size}\0".encode())
         with path.open("rb") as file:
             if gguf is not None:
-                header = gguf.header.size
+                header = gguf.header.parts[name]
             else:
                 header = _header_length(file.read(8)) if path.suffix == ".safetensors" else size
             for start, length in _pieces(size, header):

@@ -18,7 +18,7 @@ from typing import Any
 
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
 from qpdsl.executor.checkpoint.gguf_families import GGUFModel
-from qpdsl.executor.checkpoint.gguf_header import SUFFIX, check_whole
+from qpdsl.executor.checkpoint.gguf_header import SUFFIX, part_names
 from qpdsl.executor.checkpoint.quantization_config import QuantizedLayers, quantized_layers
 from qpdsl.executor.checkpoint.safe_files import check_configuration, is_pointer, parsed, tensor_shapes, without_code
 from qpdsl.executor.foreign.bounded_file import MAX_CONFIGURATION, MAX_VOCABULARY, check_size, read_bounded
@@ -48,6 +48,8 @@ TEXTS = (
 )
 # Of these one at least is needed to have a tokenizer.
 _VOCABULARIES = (TOKENIZER, "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+# What llama.cpp calls the files of encoders for images and sound.
+_ENCODERS = "mmproj"
 # So many of many GGUF files are named.
 _SHOWN = 6
 _MAPPINGS = tuple(name for name in TEXTS if name.endswith(".json") and name not in (TOKENIZER, "vocab.json"))
@@ -127,7 +129,7 @@ class ModelFolder:
     @classmethod
     def _of_gguf(cls, file: Path) -> ModelFolder:
         gguf = GGUFModel.of(file)
-        return cls(file.parent, gguf.config, {}, {}, {}, (file.name,), gguf)
+        return cls(file.parent, gguf.config, {}, {}, {}, tuple(gguf.header.parts), gguf)
 
     @property
     def quantized(self) -> QuantizedLayers | None:
@@ -145,23 +147,32 @@ class ModelFolder:
 
 
 def gguf_file(folder: Path) -> Path | None:
-    """The GGUF file of a folder without other weights; None where there is none. Raises CheckpointError for several."""
+    """The GGUF file of a folder without other weights, the first of several parts; None where there is none.
+
+    Raises CheckpointError for several.
+    """
     found = sorted(file.name for file in folder.iterdir() if file.suffix.lower() == SUFFIX)
     if not found or any(folder.glob("*.safetensors")) or is_there(folder, INDEX):
         return None
-    name = only_gguf(found, f"`{folder}`", "give the path of the one that is meant")
-    return folder / name if is_there(folder, name) else None
+    names = only_gguf(found, f"`{folder}`", "give the path of the one that is meant")
+    # A part that is missing is told when the others are read.
+    there = [name for name in names if is_there(folder, name)]
+    return folder / there[0] if there else None
 
 
-def only_gguf(names: Sequence[str], place: str, remedy: str) -> str:
-    """The one of the GGUF files of a place. Raises CheckpointError with the `remedy` where there are several."""
-    for name in names:
-        check_whole(name)
-    if len(names) > 1:
-        shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        raise CheckpointError(f"{place} has {len(names)} GGUF files ({shown}{more}); {remedy}")
-    return names[0]
+def only_gguf(names: Sequence[str], place: str, remedy: str) -> list[str]:
+    """The one of the GGUF files of a place, or all parts of one that was split.
+
+    The parts of a model that see or hear (`mmproj…`) do not count beside others. Raises CheckpointError with the
+    `remedy` where there are several.
+    """
+    texts = [name for name in names if not name.lower().startswith(_ENCODERS)] or names
+    models = {tuple(part_names(name)) for name in texts}
+    if len(models) > 1:
+        shown = ", ".join(f"`{name}`" for name in texts[:_SHOWN])
+        more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+        raise CheckpointError(f"{place} has {len(texts)} GGUF files ({shown}{more}); {remedy}")
+    return list(models.pop())
 
 
 def _check_kinds(config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> None:

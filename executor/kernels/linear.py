@@ -7,9 +7,9 @@ layers are made from them and compared with them. Whoever lays `stored` out anew
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import linear, pad
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 # Enough rows for BLAS to sum a row alike for any larger number of them, on every BLAS tried.
 PADDED_ROWS = 16
+# What transformers' experts say of themselves.
+EXPERTS_SAY = (
+    "has_gate",
+    "has_bias",
+    "has_post_expert_norm",
+    "is_transposed",
+    "num_experts",
+    "down_proj",
+    "_apply_gate",
+)
 # So many weights are turned into floats at a time, to stay in the caches.
 _AT_ONCE = 1 << 18
 
@@ -118,6 +128,8 @@ class StoredLinear(torch.nn.Module):
         super().__init__()
         self._stored = stored
         self.out_features, self.in_features = stored.shape
+        # Some models ask for the type or the device of weights.
+        self.weight = torch.empty(0)
         self.register_buffer("bias", bias, persistent=False)
 
     @property
@@ -154,6 +166,7 @@ class StoredEmbedding(torch.nn.Module):
         super().__init__()
         self.stored = stored
         self.scale = scale
+        self.weight = torch.empty(0)
         self.num_embeddings, self.embedding_dim = stored.shape
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -163,6 +176,61 @@ class StoredEmbedding(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.stored.kind}"
+
+
+class StoredExperts(torch.nn.Module):
+    """Experts over weights as a checkpoint holds them, of a module `own` that is built as transformers' experts are.
+
+    stored: by the names of `own`'s parameters, the weights [out, in] of each expert
+    biases: float32 [E, out], by their names; none where it has none
+    """
+
+    def __init__(
+        self, own: torch.nn.Module, stored: Mapping[str, list[Weight]], biases: Mapping[str, torch.Tensor]
+    ) -> None:
+        """The parameters of `own` are taken out of it; it still says what is computed with them."""
+        super().__init__()
+        for name in (*stored, *biases):
+            delattr(own, name)
+        self.own = own
+        self.stored: dict[str, list[Weight]] = dict(stored)
+        self.biases: dict[str, torch.Tensor] = dict(biases)
+
+    @staticmethod
+    def fits(module: torch.nn.Module) -> bool:
+        """Whether a module is built so, with all its parameters in three dimensions."""
+        if not all(hasattr(module, fact) for fact in EXPERTS_SAY) or not isinstance(
+            module.down_proj, torch.nn.Parameter
+        ):
+            return False
+        return module.down_proj.dim() == 3
+
+    @property
+    def kind(self) -> str:
+        return self.stored["down_proj"][0].kind
+
+    def forward(
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """The sums [T, d] of what the experts `top_k_index` int64 [T, k] make of `hidden_states` [T, d], by weight."""
+        own: Any = self.own
+        first = "gate_up_proj" if own.has_gate else "up_proj"
+        total = torch.zeros_like(hidden_states, dtype=torch.float32)
+        for expert in sorted(set(top_k_index.flatten().tolist())):
+            # Some routers send a row that needs one expert less to a number that none has.
+            if expert >= own.num_experts:
+                continue
+            rows, places = (top_k_index == expert).nonzero(as_tuple=True)
+            widened = self._product(first, expert, hidden_states[rows].float())
+            out = self._product("down_proj", expert, (own._apply_gate if own.has_gate else own.act_fn)(widened))
+            if own.has_post_expert_norm:
+                out = own.post_expert_norm(out)
+            total.index_add_(0, rows, out * top_k_weights[rows, places, None].float())
+        return total.to(hidden_states.dtype)
+
+    def _product(self, name: str, expert: int, rows: torch.Tensor) -> torch.Tensor:
+        biases = self.biases.get(f"{name}_bias")
+        return linear(rows, self.stored[name][expert].dequantized(), None if biases is None else biases[expert])
 
 
 def empty(module: torch.nn.Module) -> None:
@@ -177,6 +245,12 @@ def empty(module: torch.nn.Module) -> None:
 
 def stored_parameters(model: torch.nn.Module) -> int:
     """How many weights the layers of a model hold in this way; those of a tied head and embedding count once."""
-    layers = [module for module in model.modules() if isinstance(module, StoredLinear | StoredEmbedding)]
-    places = [layer.place if isinstance(layer, StoredLinear) else layer.stored for layer in layers]
-    return sum(rows * columns for rows, columns in {id(place): place.shape for place in places}.values())
+    weights: list[Weight | LateWeight] = []
+    for module in model.modules():
+        if isinstance(module, StoredLinear):
+            weights.append(module.place)
+        elif isinstance(module, StoredEmbedding):
+            weights.append(module.stored)
+        elif isinstance(module, StoredExperts):
+            weights += [weight for layer in module.stored.values() for weight in layer]
+    return sum(rows * columns for rows, columns in {id(weight): weight.shape for weight in weights}.values())

@@ -19,6 +19,7 @@ from qpdsl.executor.events.events import (
 )
 from qpdsl.executor.requests.latencies import Waits, percentiles
 from qpdsl.planner.cost.run_figures import MemoryPart, ModelFigures, OperatorFigures, RunFigures
+from qpdsl.planner.cost.step_times import StepTimes
 
 _PARTS = ("mask_seconds", "head_seconds", "draft_seconds")
 
@@ -48,6 +49,7 @@ class _Model:
     # Seconds of the parts of forwards, by the names of the report's fields.
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_PARTS, 0.0))
     waits: Waits = field(default_factory=Waits)
+    times: StepTimes = field(default_factory=StepTimes)
 
 
 class RunMeter:
@@ -95,6 +97,11 @@ class RunMeter:
                 self._done += 1
                 self._failed += event.error is not None
                 self._last = event.at
+
+    @property
+    def times(self) -> dict[str, StepTimes]:
+        """What steps of each model took, by its id."""
+        return {name: model.times for name, model in self._models.items()}
 
     def figures(self) -> RunFigures:
         # The sums of an operator that contains others repeat theirs.
@@ -150,6 +157,7 @@ class RunMeter:
         for part in _PARTS:
             model.parts[part] += getattr(report, part, 0.0)
         model.waits.add(report.first_waits, report.waits)
+        model.times.add(report.decode_tokens, report.prefill_tokens, seconds)
         model.peak = max(model.peak, report.pages_held)
         model.held += report.pages_held
         self._memory.step(report)

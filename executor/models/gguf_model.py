@@ -1,34 +1,31 @@
-"""A transformers model from the tensors of a GGUF file, whose blocks stay as they are.
-
-Blocks become whole numbers with scales: nothing is turned into floats, and no value changes. The layouts are those of
-ggml (`ggml-common.h`; `ggml-quants.c` has the arithmetic). Types of five and six bits become eight-bit numbers. Types
-whose numbers are points of a grid (IQ1 to IQ3) have no such form and are not read.
-"""
+"""A transformers model from the tensors of a GGUF file, whose blocks stay as they are (`gguf_blocks.py`)."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from qpdsl.executor.checkpoint.errors import CheckpointError
-from qpdsl.executor.checkpoint.gguf_families import GGUFModel, StoredTensor
+from qpdsl.executor.checkpoint.gguf_families import GGUFModel
 from qpdsl.executor.checkpoint.gguf_header import GGUFTensor
-from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight, no_number, stacked
-from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
+from qpdsl.executor.checkpoint.gguf_layout import StoredTensor, is_vector
+from qpdsl.executor.kernels.data.weights import FloatWeight, Weight, joined, no_number
+from qpdsl.executor.kernels.linear import StoredEmbedding, StoredExperts, StoredLinear
+from qpdsl.executor.models.gguf_blocks import weight
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-_EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
-# So many weights are unpacked at a time, to stay in the caches.
-_AT_ONCE = 1 << 20
-_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-# What the four bits of IQ4_NL and IQ4_XS stand for.
-_LEVELS = torch.tensor([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.int8)
+_HEAD = "lm_head"
+# Mamba's code multiplies by these weights itself.
+_TAKEN_APART = ".dt_proj"
+# Parts of a module of experts that stay as they are stored.
+_OF_EXPERTS = ("gate_up_proj", "up_proj", "down_proj")
 
 
 @torch.inference_mode(False)
@@ -50,11 +47,15 @@ def built(gguf: GGUFModel, config: PretrainedConfig, dtype: torch.dtype | None, 
         _keep_stored(model, tensors)
     for name, parameter in [*model.named_parameters()]:
         if name != f"{_HEAD}.weight" or not config.tie_word_embeddings:
-            values = tensors.floats(name, parameter.shape).to(dtype or torch.float32)
-            _set(model, name, torch.nn.Parameter(values, requires_grad=False))
+            # What is float32 in a model of another type stays so: states need it.
+            own = parameter.dtype if parameter.dtype == torch.float32 else dtype or torch.float32
+            _set(model, name, torch.nn.Parameter(tensors.floats(name, parameter.shape).to(own), requires_grad=False))
     if dtype is not None and config.tie_word_embeddings:
         model.get_output_embeddings().weight = model.get_input_embeddings().weight
     _make_buffers(model)
+    for name in _saved_buffers(model) & tensors.named.keys():
+        buffer = model.get_buffer(name)
+        buffer.copy_(tensors.floats(name, buffer.shape))
     model.generation_config = GenerationConfig(**gguf.generation_config)
     return model.eval().to(device)
 
@@ -65,34 +66,73 @@ class StoredTensors:
     def __init__(self, gguf: GGUFModel) -> None:
         self.gguf = gguf
         self.named = gguf.tensors
-        # A private map can be written to, which torch asks for, and is not.
-        with gguf.header.path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        self._data = torch.from_numpy(np.frombuffer(self._map, dtype=np.uint8))
+        self._maps: dict[Path, mmap.mmap] = {}
 
     def weight(self, name: str, shape: torch.Size) -> Weight:
         """The weights [out, in] of a linear layer or an embedding. Raises CheckpointError."""
         tensor = self._tensor(name, shape)
-        found = self._read(tensor.stored, *tensor.stored.shape)
-        return found.select(self._halves(name, shape[0])) if tensor.change == "pairs" else found
+        (found,) = self._matrices(tensor)
+        return found
+
+    def experts(self, name: str, shape: torch.Size) -> list[Weight]:
+        """The weights [out, in] of each of some experts; `shape` is that of all. Raises CheckpointError."""
+        return self._matrices(self._tensor(name, shape))
 
     def floats(self, name: str, shape: torch.Size) -> torch.Tensor:
         """Any tensor as float32. Raises CheckpointError."""
-        if len(shape) == 2:
-            return self.weight(name, shape).dequantized()
         tensor = self._tensor(name, shape)
-        values = self._read(tensor.stored, 1, shape[0]).dequantized()[0]
-        if tensor.change == "pairs":
-            return values[self._halves(name, len(values))]
-        return values - 1 if tensor.change == "plus one" else values
+        values = torch.stack([matrix.dequantized() for matrix in self._matrices(tensor)])
+        if tensor.undo.values is not None:
+            values = values - 1 if tensor.undo.values == "minus one" else (-values).log()
+        if tensor.undo.transposed and not is_vector(tensor.sources[0]):
+            values = values.transpose(1, 2)
+        return values.reshape(shape)
 
-    def _read(self, stored: GGUFTensor, outputs: int, inputs: int) -> Weight:
-        end = stored.start + stored.size
-        found = weight(stored.type, self._data[stored.start : end], outputs, inputs)
-        # It is read once, and need not stay in this process.
-        first, size = -(-stored.start // mmap.PAGESIZE), end // mmap.PAGESIZE
-        if size > first and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (size - first) * mmap.PAGESIZE)
+    def _matrices(self, tensor: StoredTensor) -> list[Weight]:
+        """The matrices [out, in] of a tensor in the model's order, one but where there are several experts.
+
+        A vector is a matrix with one input, and one of several dimensions is one with all but the last as outputs.
+        """
+        undo = tensor.undo
+        if undo.latent:
+            return [self._latent(tensor)]
+        parts = [self._parts(source) for source in tensor.sources]
+        if undo.part is not None:
+            return [parts[0][undo.part]]
+        found = [_together([part[expert] for part in parts]) for expert in range(len(parts[0]))]
+        if undo.outputs is not None:
+            order = torch.from_numpy(undo.outputs)
+            found = [matrix.select(order) for matrix in found]
+        if undo.inputs is not None:
+            found = [_with_inputs(matrix, torch.from_numpy(undo.inputs)) for matrix in found]
+        return found
+
+    def _parts(self, source: GGUFTensor) -> list[Weight]:
+        """The matrices of a tensor of the file."""
+        if is_vector(source):
+            rows = self._read(source).dequantized()
+            return [FloatWeight(row[:, None]) for row in rows]
+        whole, outputs = self._read(source), source.shape[-2]
+        return [whole.select(slice(start, start + outputs)) for start in range(0, whole.shape[0], outputs)]
+
+    def _latent(self, tensor: StoredTensor) -> Weight:
+        """Keys [H, r, k] and values [H, v, r] as one matrix [H · (k + v), r]; turned round, blocks are taken apart."""
+        keys, values = (torch.stack([part.dequantized() for part in self._parts(source)]) for source in tensor.sources)
+        return FloatWeight(torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1))
+
+    def _read(self, stored: GGUFTensor) -> Weight:
+        """A tensor of the file as a matrix [out, in]."""
+        if stored.path not in self._maps:
+            with stored.path.open("rb") as file:
+                # A private map can be written to, which torch asks for, and is not.
+                self._maps[stored.path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        own, end = self._maps[stored.path], stored.start + stored.size
+        data = torch.from_numpy(np.frombuffer(own, dtype=np.uint8))[stored.start : end]
+        found = weight(stored.type, data, prod(stored.shape[:-1]), stored.shape[-1])
+        # It is read once as a rule, and its pages need not stay in this process.
+        first, last = -(-stored.start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first and hasattr(mmap, "MADV_DONTNEED"):
+            own.madvise(mmap.MADV_DONTNEED, first, last - first)
         if (kind := no_number(found)) is not None:
             raise self._error(f"`{stored.name}` holds {kind}; its weights are damaged")
         return found
@@ -101,202 +141,113 @@ class StoredTensors:
         tensor = self.named.get(name)
         if tensor is None:
             raise self._error(f"has no tensor for `{name}` of its architecture")
-        if tensor.stored.shape != tuple(shape):
-            given, wanted = ("×".join(map(str, size)) for size in (tensor.stored.shape, shape))
-            raise self._error(f"`{tensor.stored.name}` has the shape {given}, and its settings make it {wanted}")
+        same = prod(tensor.shape) == prod(shape) if len(shape) == 1 else _squeezed(tensor.shape) == _squeezed(shape)
+        if not same:
+            given, wanted = ("×".join(map(str, size)) for size in (tensor.shape, shape))
+            raise self._error(f"`{tensor.sources[0].name}` has the shape {given}, and its settings make it {wanted}")
         return tensor
-
-    def _halves(self, name: str, rows: int) -> torch.Tensor:
-        """Where the rows of queries or keys lie in the file, in transformers' order."""
-        config = self.gguf.config
-        heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
-        return torch.arange(rows).view(heads, -1, 2).transpose(1, 2).flatten()
 
     def _error(self, what: str) -> CheckpointError:
         return CheckpointError(f"`{self.gguf.header.path.name}`: {what}" if what[0] == "`" else what)
 
 
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
+
+def _together(parts: list[Weight]) -> Weight:
+    """Weights as one, whose outputs follow each other; as floats where some are."""
+    try:
+        return joined(parts)
+    except ValueError:
+        return FloatWeight(torch.cat([part.dequantized() for part in parts]))
+
+
+def _with_inputs(matrix: Weight, inputs: torch.Tensor) -> Weight:
+    """The inputs in another order; as floats where it takes groups apart."""
+    try:
+        return matrix.select_inputs(inputs)
+    except ValueError:
+        return FloatWeight(matrix.dequantized()[:, inputs])
+
+
+def _saved_buffers(model: PreTrainedModel) -> set[str]:
+    """Buffers that a checkpoint has, such as what is added to the scores of experts."""
+    return set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
+
+
 def _check_places(tensors: StoredTensors, model: PreTrainedModel) -> None:
-    """Raises CheckpointError for a tensor that the model has no place for."""
-    places = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    """Raises CheckpointError for a tensor that the model has no place for, and for a buffer that has none."""
+    saved = _saved_buffers(model)
+    places = {name for name, _ in model.named_parameters(remove_duplicate=False)} | saved
     for name, tensor in tensors.named.items():
         if name not in places:
-            raise CheckpointError(
-                f"its file has the tensor `{tensor.stored.name}`, for which {type(model).__name__} has no place"
-            )
+            what = f"its file has the tensor `{tensor.sources[0].name}`, for which {type(model).__name__} has no place"
+            raise CheckpointError(what)
 
 
 def _keep_stored(model: PreTrainedModel, tensors: StoredTensors) -> None:
-    """Puts layers that hold the stored weights in the place of the linear ones and of the embedding."""
-    kept: dict[str, Weight] = {}
+    """Puts layers that hold the stored weights in the place of linear ones, embeddings and experts."""
+    embedding = model.get_input_embeddings()
+    kept: dict[int, Weight] = {}
     for name, module in [*model.named_modules()]:
-        if name == _EMBEDDING:
-            kept[name] = tensors.weight(f"{name}.weight", module.weight.shape)
+        if isinstance(module, torch.nn.Embedding):
+            kept[id(module)] = tensors.weight(f"{name}.weight", module.weight.shape)
             # Gemma's embeddings are multiplied in their own module.
             scale = torch.tensor(getattr(module, "scalar_embed_scale", 1.0)).item()
-            model.set_submodule(name, StoredEmbedding(kept[name], scale))
-        elif type(module) is torch.nn.Linear:
+            model.set_submodule(name, StoredEmbedding(kept[id(module)], scale))
+        elif type(module) is torch.nn.Linear and not name.endswith(_TAKEN_APART):
             tied = name == _HEAD and model.config.tie_word_embeddings
-            stored = kept[_EMBEDDING] if tied else tensors.weight(f"{name}.weight", module.weight.shape)
+            stored = kept[id(embedding)] if tied else tensors.weight(f"{name}.weight", module.weight.shape)
             bias = None if module.bias is None else tensors.floats(f"{name}.bias", module.bias.shape)
             model.set_submodule(name, StoredLinear(stored, bias))
+        elif StoredExperts.fits(module):
+            _keep_experts(name, module, model, tensors)
+
+
+def _keep_experts(name: str, module: Any, model: PreTrainedModel, tensors: StoredTensors) -> None:
+    own = {part: parameter for part in _OF_EXPERTS if (parameter := getattr(module, part, None)) is not None}
+    stored = {part: tensors.experts(f"{name}.{part}", parameter.shape) for part, parameter in own.items()}
+    biases = {
+        f"{part}_bias": tensors.floats(f"{name}.{part}_bias", getattr(module, f"{part}_bias").shape)
+        for part in own
+        if module.has_bias
+    }
+    model.set_submodule(name, StoredExperts(module, stored, biases))
 
 
 def _make_buffers(model: PreTrainedModel) -> None:
-    """Computes the buffers that no file has, such as rotary frequencies, as transformers does when it loads a model."""
-    for module in model.modules():
+    """Computes the buffers that no file has, such as rotary frequencies, as transformers does when it loads a model.
+
+    Raises CheckpointError where it has no code for one.
+    """
+    from transformers import PreTrainedModel
+
+    made: list[tuple[torch.nn.Module, torch.nn.Module]] = []
+    owners = {"": model}
+    for name, module in model.named_modules():
+        owners[name] = module if isinstance(module, PreTrainedModel) else owners[name.rpartition(".")[0]]
         empty = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
-        for name, buffer in empty.items():
-            module._buffers[name] = torch.empty_like(buffer, device="cpu")
-        if empty:
-            # Parameters of the same module are there already.
-            held = dict(module.named_parameters(recurse=False))
-            before = {name: parameter.detach().clone() for name, parameter in held.items()}
-            model._init_weights(module)
-            for name, parameter in held.items():
-                parameter.copy_(before[name])
+        for own, buffer in empty.items():
+            module._buffers[own] = torch.empty_like(buffer, device="cpu")
+            if buffer.is_floating_point():
+                module._buffers[own].fill_(torch.nan)
+        # A whole model may set buffers of its layers.
+        if empty or isinstance(module, PreTrainedModel):
+            made.append((owners[name], module))
+    for owner, module in made:
+        # Parameters of the same module are there already.
+        held = dict(module.named_parameters(recurse=False))
+        before = {name: parameter.detach().clone() for name, parameter in held.items()}
+        initialize: Any = owner._init_weights
+        initialize(module)
+        for name, parameter in held.items():
+            parameter.copy_(before[name])
+    for name, buffer in model.named_buffers():
+        if buffer.is_floating_point() and buffer.isnan().any():
+            raise CheckpointError(f"transformers does not say how `{name}` is made")
 
 
 def _set(model: PreTrainedModel, name: str, parameter: torch.nn.Parameter) -> None:
     owner, _, own = name.rpartition(".")
     setattr(model.get_submodule(owner), own, parameter)
-
-
-def weight(kind: str, data: torch.Tensor, outputs: int, inputs: int) -> Weight:
-    """The weights [out, in] of a tensor of the type `kind`, whose bytes are `data` uint8. They share no memory with it.
-
-    Raises KeyError for a type that is not read.
-    """
-    rows = data.view(outputs, -1)
-    if kind in _FLOATS:
-        return FloatWeight(rows.clone().view(_FLOATS[kind]))
-    size, unpack = _BLOCKS[kind]
-    count = max(1, _AT_ONCE // inputs)
-    starts = range(0, outputs, count)
-    shape = (-1, rows.shape[1] // size, size)
-    if len(starts) == 1:
-        return unpack(rows.view(shape))
-    return stacked((unpack(rows[start : start + count].view(shape)) for start in starts), outputs)
-
-
-# Each takes the bytes of blocks, uint8 [out, blocks, bytes].
-def _q4_0(data: torch.Tensor) -> GroupedWeight:
-    scales = _half(data, 0)
-    return GroupedWeight(_flat(_nibbles(data[..., 2:], 16)), 4, scales, -8 * scales, 32)
-
-
-def _q4_1(data: torch.Tensor) -> GroupedWeight:
-    return GroupedWeight(_flat(_nibbles(data[..., 4:], 16)), 4, _half(data, 0), _half(data, 2), 32)
-
-
-def _q5_0(data: torch.Tensor) -> GroupedWeight:
-    codes = _nibbles(data[..., 6:], 16) | _bits_in_order(data[..., 2:6]) << 4
-    return GroupedWeight(_flat(codes) - 16, 8, _half(data, 0), None, 32)
-
-
-def _q5_1(data: torch.Tensor) -> GroupedWeight:
-    codes = _nibbles(data[..., 8:], 16) | _bits_in_order(data[..., 4:8]) << 4
-    return GroupedWeight(_flat(codes), 8, _half(data, 0), _half(data, 2), 32)
-
-
-def _q8_0(data: torch.Tensor) -> GroupedWeight:
-    return GroupedWeight(_flat(data[..., 2:]), 8, _half(data, 0), None, 32)
-
-
-def _q2_k(data: torch.Tensor) -> GroupedWeight:
-    coded, codes = data[..., :16], _fields(data[..., 16:80], 32, 2, 4)
-    scales, offsets = _half(data, 80), -_half(data, 82)
-    return GroupedWeight(_flat(codes), 4, scales, offsets, 16, _flat(coded & 15), _flat(coded >> 4))
-
-
-def _q3_k(data: torch.Tensor) -> GroupedWeight:
-    # The third bit says that 4 is not to be taken off.
-    codes = _fields(data[..., 32:96], 32, 2, 4) | _fields(data[..., :32], 32, 1, 8) << 2
-    low, high = _nibbles(data[..., 96:104], 8), _fields(data[..., 104:108], 4, 2, 4)
-    return GroupedWeight(_flat(codes) - 4, 8, _half(data, 108), None, 16, _flat(low | high << 4) - 32)
-
-
-def _q4_k(data: torch.Tensor) -> GroupedWeight:
-    scale_codes, offset_codes = _six_bits(data[..., 4:16])
-    codes = _flat(_nibbles(data[..., 16:], 32))
-    return GroupedWeight(codes, 4, _half(data, 0), -_half(data, 2), 32, scale_codes, offset_codes)
-
-
-def _q5_k(data: torch.Tensor) -> GroupedWeight:
-    scale_codes, offset_codes = _six_bits(data[..., 4:16])
-    codes = _flat(_nibbles(data[..., 48:], 32) | _fields(data[..., 16:48], 32, 1, 8) << 4)
-    return GroupedWeight(codes, 8, _half(data, 0), -_half(data, 2), 32, scale_codes, offset_codes)
-
-
-def _q6_k(data: torch.Tensor) -> GroupedWeight:
-    codes = _nibbles(data[..., :128], 64) | _fields(data[..., 128:192], 32, 2, 4) << 4
-    return GroupedWeight(_flat(codes) - 32, 8, _half(data, 208), None, 16, _flat(data[..., 192:208]))
-
-
-def _iq4_nl(data: torch.Tensor) -> GroupedWeight:
-    return GroupedWeight(_levels(_nibbles(data[..., 2:], 16)), 8, _half(data, 0), None, 32)
-
-
-def _iq4_xs(data: torch.Tensor) -> GroupedWeight:
-    low = torch.stack((data[..., 4:8] & 15, data[..., 4:8] >> 4), dim=-1).flatten(-2)
-    high = torch.stack([data[..., 2:4] >> 2 * place & 3 for place in range(4)], dim=-1).flatten(-2)
-    codes = _levels(_nibbles(data[..., 8:], 16))
-    return GroupedWeight(codes, 8, _half(data, 0), None, 32, _flat(low | high << 4) - 32)
-
-
-# By type: the bytes of a block, and what unpacks blocks.
-_BLOCKS: Mapping[str, tuple[int, Callable[[torch.Tensor], GroupedWeight]]] = {
-    "Q4_0": (18, _q4_0),
-    "Q4_1": (20, _q4_1),
-    "Q5_0": (22, _q5_0),
-    "Q5_1": (24, _q5_1),
-    "Q8_0": (34, _q8_0),
-    "Q2_K": (84, _q2_k),
-    "Q3_K": (110, _q3_k),
-    "Q4_K": (144, _q4_k),
-    "Q5_K": (176, _q5_k),
-    "Q6_K": (210, _q6_k),
-    "IQ4_NL": (18, _iq4_nl),
-    "IQ4_XS": (136, _iq4_xs),
-}
-
-
-TYPES = frozenset({*_FLOATS, *_BLOCKS})
-
-
-def _half(data: torch.Tensor, place: int) -> torch.Tensor:
-    """The float16 at a place of each block, as float32 [out, blocks]."""
-    return data[..., place : place + 2].contiguous().view(torch.float16).squeeze(-1).float()
-
-
-def _fields(data: torch.Tensor, run: int, bits: int, count: int) -> torch.Tensor:
-    """Runs of `run` bytes have `count` numbers of `bits` in each byte: all the first ones, then all the second ones…"""
-    runs = data.reshape(*data.shape[:-1], -1, run)
-    mask = (1 << bits) - 1
-    return torch.stack([runs >> bits * place & mask for place in range(count)], dim=-2).flatten(-3)
-
-
-def _nibbles(data: torch.Tensor, run: int) -> torch.Tensor:
-    return _fields(data, run, 4, 2)
-
-
-def _bits_in_order(data: torch.Tensor) -> torch.Tensor:
-    """The bits of bytes, the lowest first."""
-    return torch.stack([data >> place & 1 for place in range(8)], dim=-1).flatten(-2)
-
-
-def _six_bits(data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eight scales and eight offsets of six bits, in twelve bytes: int8 [out, groups] both."""
-    scales, offsets, rest = data[..., :4], data[..., 4:8], data[..., 8:]
-    last_scales = rest & 15 | scales >> 2 & 48
-    last_offsets = rest >> 4 | offsets >> 2 & 48
-    return _flat(torch.cat((scales & 63, last_scales), -1)), _flat(torch.cat((offsets & 63, last_offsets), -1))
-
-
-def _levels(codes: torch.Tensor) -> torch.Tensor:
-    return _LEVELS[_flat(codes).int()]
-
-
-def _flat(codes: torch.Tensor) -> torch.Tensor:
-    """int8 [out, numbers] of uint8 [out, blocks, numbers]."""
-    return codes.flatten(1).view(torch.int8)

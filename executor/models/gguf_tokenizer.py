@@ -33,11 +33,18 @@ _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
 # How text is split before its bytes are merged, by llama.cpp's names (`llama-vocab.cpp`). Transformers knows some, and
 # takes the others for GPT-2's.
 _AS_GPT2 = ("gpt-2", "mpt", "olmo")
 _DIGITS_APART = ("codeshell", "command-r", "minerva-7b", "refact", "smollm", "starcoder")
 _AS_LLAMA3 = ("chatglm-bpe", "glm4")
+_AS_DEEPSEEK3 = ("deepseek-v3", "hunyuan-dense")
 # Of `_BEGIN` texts begin with the token for that, if the file does not say whether. Of `_WHOLE_WORDS` a word that is a
 # token is that token, whatever the merges make of it.
 _BEGIN = ("falcon-h1", "falcon3", "lfm2", "llama-bpe", "llama-v3", "llama3", "midm-2.0", "pixtral", "tekken")
@@ -136,6 +143,8 @@ def _split(header: GGUFHeader) -> pre_tokenizers.PreTokenizer | None:
         if header.architecture == "llama" and header.metadata.get("tokenizer.ggml.add_space_prefix") is False:
             raise CheckpointError(f"the tokenizer of `{header.path.name}` puts no space first, which is not read")
         return None
+    if kind == "gemma4":
+        return None
     if kind != "gpt2":
         raise CheckpointError(f"the tokenizer of `{header.path.name}` is of a kind that is not read, `{kind}`")
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -144,6 +153,9 @@ def _split(header: GGUFHeader) -> pre_tokenizers.PreTokenizer | None:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), as_gpt2])
     if name in _AS_LLAMA3:
         return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_LLAMA3), behavior="isolated"), bytes_only])
+    if name in _AS_DEEPSEEK3:
+        splits = [pre_tokenizers.Split(Regex(part), behavior="isolated") for part in _DEEPSEEK3]
+        return pre_tokenizers.Sequence([*splits, bytes_only])
     if name not in _AS_GPT2 and name not in _known_splits():
         raise CheckpointError(
             f"the tokenizer of `{header.path.name}` splits text in a way that is not known here "

@@ -34,7 +34,7 @@ from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model.probe import KeptKV, TrialFindings
 from qpdsl.executor.kernels.data.weights import Weight
-from qpdsl.executor.kernels.linear import LateWeight, StoredEmbedding, StoredLinear
+from qpdsl.executor.kernels.linear import LateWeight, StoredEmbedding, StoredExperts, StoredLinear
 from qpdsl.executor.kernels.llvm.compile import digest_of_sources, surroundings
 from qpdsl.executor.models.gguf_model import StoredTensors
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
@@ -94,12 +94,16 @@ class Outline:
             prefix = model.base_model_prefix
             places = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
             source = next((place for place in places if place in tensors), None)
-            if source is None:
+            if source is None or (
+                folder.gguf is not None and folder.gguf.tensors[source].shape != tuple(parameter.shape)
+            ):
                 return None
             sources[id(parameter)] = source
         stored: dict[int, str] = {}
         modules = []
         for path, module in model.named_modules():
+            if isinstance(module, StoredExperts):
+                return None
             settings = {name: value for name, value in vars(module).items() if _is_plain(name, value)}
             held = None
             if isinstance(module, StoredLinear | StoredEmbedding):
@@ -248,7 +252,7 @@ class _Weights:
             # An embedding's comes first, and is shared.
             if module.stored in self._stored or self._gguf is None:
                 return StoredLinear(self.stored(module.stored), own)
-            shape = torch.Size(self._gguf.named[module.stored].stored.shape)
+            shape = torch.Size(self._gguf.named[module.stored].shape)
             return StoredLinear(LateWeight((shape[0], shape[1]), partial(self._gguf.weight, module.stored, shape)), own)
         if module.kind == "Linear":
             linear = torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
@@ -267,7 +271,7 @@ class _Weights:
     def stored(self, name: str) -> Weight:
         assert self._gguf is not None
         if name not in self._stored:
-            self._stored[name] = self._gguf.weight(name, torch.Size(self._gguf.named[name].stored.shape))
+            self._stored[name] = self._gguf.weight(name, torch.Size(self._gguf.named[name].shape))
         return self._stored[name]
 
     def _is_mapped(self, name: str) -> bool:
@@ -283,7 +287,7 @@ class _Weights:
     def floats(self, name: str) -> torch.Tensor:
         if name not in self._tensors:
             if self._gguf is not None:
-                found = self._gguf.floats(name, torch.Size(self._gguf.named[name].stored.shape))
+                found = self._gguf.floats(name, torch.Size(self._gguf.named[name].shape))
             else:
                 found = self._mapped(name)
             self._tensors[name] = found.to(self._dtype or torch.float32)

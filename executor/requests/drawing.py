@@ -19,7 +19,7 @@ Logits: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
 
 # Of the distribution at temperature 1 over the ids that may come: the probability of the token that was drawn, by how
 # much the largest probability is ahead of the second, or 1 - H / ln(ids), which is 0 where all are alike.
-ConfidenceMeasure = Literal["probability", "margin", "entropy"]
+ConfidenceMeasure = Literal["probability", "top", "margin", "entropy"]
 # A confidence nearer to its threshold than this could be on either side by rounding.
 _NEAR = 1e-6
 # How far the threshold moves at a draw, and where it begins, when a share is held.
@@ -93,7 +93,7 @@ class LogitContrast:
 class Confidence:
     """A token stands where the model's confidence in it, by this measure, is over the `threshold` (0 to 1).
 
-    Source: CALID, filter decoding, section 2.
+    Source: CALID, filter decoding, section 2. Its equation 1 is `top`, which the drawn token has no part in.
 
     All measures are of the distribution at temperature 1, before filters such as top-p, over the ids that a mask
     allows: a threshold means the same at every temperature, and what could not have been drawn counts for nothing. Of a

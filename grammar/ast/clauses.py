@@ -102,10 +102,10 @@ class Constraint:
 class Filter(Node):
     """`via filter(MODEL, THRESHOLD, by= share= rows= wait=)`: the small model's token stands where it is over it.
 
-    `by` is what the confidence is: exp(−NLL) of the drawn token, the lead p1 − p2 of the likeliest one, or 1 − H/ln V
-    of the distribution. `share`, in the place of a threshold, holds the threshold where the larger model draws that
-    share of a sample's tokens. What the larger model has to draw waits until `rows` rows want it, `wait` seconds at
-    most; what is absent is the strategy's to say.
+    `by` is what the confidence is: exp(−NLL) of the drawn token, p1 of the likeliest one (`top`), its lead p1 − p2, or
+    1 − H/ln V of the distribution. `share`, in the place of a threshold, holds the threshold where the larger model
+    draws that share of a sample's tokens. What the larger model has to draw waits until `rows` rows want it, `wait`
+    seconds at most; what is absent is the strategy's to say.
     """
 
     word: typing.ClassVar[str] = "filter"

@@ -1,23 +1,32 @@
 """The profile of a device: what it copies and multiplies in a second, and the seconds of a step of each model.
 
-`qpdsl profile` measures one (`executor/measure/device.py`) and keeps it as JSON. Where nothing was measured the figures
-are nominal, and every estimate that is shown says so. Rates are those of one process with the threads it was measured
+A first run times the steps of its models (`step_times.py`), and `qpdsl profile` measures more
+(`executor/measure/device.py`); both are kept as JSON. Where nothing was measured the figures are nominal, and every
+estimate that is shown says so. Rates are those of one process with the threads it was measured
 with. JSON data is checked when it is read, since it may be damaged or of another version.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from qpdsl.grammar.model_id import base_of
 from qpdsl.planner.cost.validation import by_name, count, mapping, number, positive, record, rising
 
 # The version of the JSON data.
 VERSION = 3
+# Where the figures of some models come from: `qpdsl profile`, the steps of a run, for some from nowhere, or for all.
+DeviceSource = Literal["profiled", "timed", "partial", "nominal"]
+SOURCE_WORDS: Mapping[DeviceSource, str] = {
+    "profiled": "the device as `qpdsl profile` measured it",
+    "timed": "the device as an earlier run timed it",
+    "partial": "the device as measured, without one of the models",
+    "nominal": "a device that was not measured",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,8 @@ class ModelProfile:
     tokens computed in it. `read_seconds` is what a token of context costs a sequence that decodes, None where that was
     not measured. `generate` and `score` are throughput tables of drawing and of scoring. `kv_types` holds the profiles
     with keys and values in other types, by the types' names. `sparse_share`: up to which share of the head a list of
-    ids takes no longer than all of it, None where that was not measured.
+    ids takes no longer than all of it, None where that was not measured. `steps`: of the run that it was timed in, 0
+    where `qpdsl profile` measured it.
     """
 
     shape: ModelShape
@@ -142,6 +152,7 @@ class ModelProfile:
     kv_types: Mapping[str, KVProfile] = field(default_factory=dict)
     read_seconds: float | None = None
     sparse_share: float | None = None
+    steps: int = 0
 
     def decode_seconds(self, batch: float, rows: float, context: float, bandwidth: float) -> float:
         """Of a step in which so many sequences draw, `rows` of each, in a context of so many tokens."""
@@ -184,7 +195,20 @@ class Device:
         profile = self.models.get(model) or self.models.get(base_of(model))
         if profile is not None:
             return profile
-        return _roofline(shape or _DEFAULT_SHAPE, self.bandwidth, self.peak, self.step_overhead)
+        return self.by_roofline(shape or _DEFAULT_SHAPE)
+
+    def by_roofline(self, shape: ModelShape) -> ModelProfile:
+        """A model of this shape, which was not measured."""
+        return _roofline(shape, self.bandwidth, self.peak, self.step_overhead)
+
+    def source(self, models: Iterable[str]) -> DeviceSource:
+        """Where the figures of these models come from."""
+        known = [self.models.get(model) or self.models.get(base_of(model)) for model in models]
+        if not self.measured:
+            return "nominal"
+        if None in known:
+            return "partial"
+        return "timed" if any(profile.steps for profile in known if profile is not None) else "profiled"
 
     def with_model(self, model: str, profile: ModelProfile) -> Device:
         return replace(self, models={**self.models, model: profile})
@@ -240,7 +264,7 @@ def device_from_json(data: Any) -> Device:
 def _profile(data: Any) -> ModelProfile:
     names = {"decode": _curve, "prefill": _curve, "generate": _table, "score": _table}
     read: dict[str, Any] = {**names, "shape": _shape, "kv_types": by_name(_kv), "sparse_share": positive}
-    return record(ModelProfile, data, **read)
+    return record(ModelProfile, data, ("steps",), **read)
 
 
 def _shape(data: Any) -> ModelShape:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.planner.cost.cardinality import Cardinalities, cardinalities
 from qpdsl.planner.cost.demand import Demand, demands_of, executed
-from qpdsl.planner.cost.device import Device
+from qpdsl.planner.cost.device import Device, DeviceSource
 from qpdsl.planner.cost.statistics import Statistics, clock_key
 from qpdsl.planner.cost.timing import ModelTiming, RunLoad, Timing, idleness, timing_of
 from qpdsl.planner.plan import ops
@@ -30,8 +30,8 @@ class Estimate:
     `costs` and `rows` are by operator, over all problems. `rounds` are those of each `repeat`, for one problem.
     `seconds` is None where a plan asks a server that nobody measured. `models` holds the forwards of each model of this
     machine. `source` says what the cardinalities are based on. `clock` is the factor
-    that earlier runs put on the seconds, None where there were none. `measured` is false where the device's figures
-    are nominal.
+    that earlier runs put on the seconds, None where there were none. `device` says where the device's figures come
+    from.
     """
 
     seconds: float | None
@@ -41,7 +41,7 @@ class Estimate:
     models: Mapping[str, ModelTiming]
     source: str
     clock: float | None
-    measured: bool
+    device: DeviceSource
     load: RunLoad = field(default_factory=RunLoad)
     in_flight: float = 1.0
 
@@ -75,7 +75,7 @@ def estimate_known(plan: PhysicalPlan, device: Device, cards: Cardinalities, loa
         timing.models,
         cards.source,
         model.clock,
-        device.measured,
+        device.source(timing.models),
         load,
         plan_timing.flight,
     )

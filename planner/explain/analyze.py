@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from qpdsl.grammar.printable import printable
+from qpdsl.planner.cost.device import SOURCE_WORDS
 from qpdsl.planner.cost.estimate import Estimate
 from qpdsl.planner.cost.run_figures import (
     ACCOUNTING_RULE,
@@ -122,7 +123,7 @@ class Analysis:
                 "kv_bytes": estimate.kv_bytes,
                 "source": estimate.source,
                 "clock": estimate.clock,
-                "device_measured": estimate.measured,
+                "device": estimate.device,
             },
             "accounting": ACCOUNTING_RULE,
         }
@@ -284,7 +285,7 @@ class Analysis:
                     f"{plural(model.thrashed, 'page')} evicted and missed"
                 )
         yield from _memory(figures)
-        device = "the device as measured" if estimate.measured else "a device that `qpdsl profile` has not measured"
+        device = SOURCE_WORDS[estimate.device]
         if self.plan.has_remote():
             device = "servers as earlier runs saw them" if estimate.seconds is not None else "a server was not measured"
         clock = "" if estimate.clock is None else f", seconds times {estimate.clock:.2g} by earlier runs"

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from qpdsl.grammar.printable import printable
-from qpdsl.planner.cost.device import Device
+from qpdsl.planner.cost.device import SOURCE_WORDS, Device
 from qpdsl.planner.explain.quantities import byte_count, per_cent
 from qpdsl.planner.optimize.batch_surface import BatchSurface
 
@@ -30,8 +30,7 @@ def surface_text(name: str, surface: BatchSurface, device: Device) -> str:
         f"with {best.rate:.3g} problems a second ({best.in_turns:.3g} where the models take turns)",
     ]
     lines += [f"  {line}" for line in _bounds(surface, device)]
-    known = "the device as measured" if surface.measured else "a device that `qpdsl profile` has not measured"
-    lines.append(f"estimates: {surface.source}; {known}")
+    lines.append(f"estimates: {surface.source}; {SOURCE_WORDS[surface.device]}")
     return "\n".join(printable(line) for line in lines)
 
 

@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from qpdsl.grammar.printable import printable
+from qpdsl.planner.cost.device import SOURCE_WORDS
 from qpdsl.planner.explain.plan import Cells, explain, explain_json, notes, summary, table
 from qpdsl.planner.explain.quantities import per_cent, plural, seconds
 from qpdsl.planner.explain.tree_table import aligned, folded, laid_out
@@ -77,7 +78,7 @@ def _notes(before: str, after: str, width: int | None) -> Iterator[str]:
 
 
 _DESCRIPTIONS = {**{rule.name: rule.description for rule in RULES}, by_cost.NAME: by_cost.DESCRIPTION}
-_NOT_CHOSEN = "nothing was chosen by cost, as no device was measured: `qpdsl profile` does that"
+_NOT_CHOSEN = "nothing was chosen by cost: no run has timed its models on this device yet, nor has `qpdsl profile`"
 _NOT_CHOSEN_OF_SERVERS = "nothing was chosen by cost, as the device of a server cannot be measured"
 
 
@@ -138,7 +139,7 @@ def choice_text(choice: PlanChoice) -> str:
     gain = f", {per_cent(faster)} less than as the rules left it" if faster >= 0.005 else ""
     lines = [
         f"{plural(choice.tried, 'estimate')} in {seconds(choice.planning_seconds)}; "
-        f"{plural(choice.problems, 'problem')} in {seconds(choice.seconds)}{gain}"
+        f"{plural(choice.problems, 'problem')} in {seconds(choice.seconds)}{gain}; {SOURCE_WORDS[choice.device]}"
     ]
     table = [["", "candidate", "time", "C", ""], *_rows(choice.considered)]
     lines += [*aligned(table, right=(2, 3)), *_memory(choice)]
@@ -158,6 +159,7 @@ def choice_json(choice: PlanChoice) -> dict[str, Any]:
         "latency_weight": choice.weight,
         "estimates": choice.tried,
         "planning_seconds": choice.planning_seconds,
+        "device": choice.device,
         "candidates": [{**asdict(line), "knob": str(line.knob)} for line in choice.considered],
         "memory": [{**asdict(level), "shares": dict(level.shares)} for level in choice.levels],
     }

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qpdsl.planner.cost.demand import Demand
-from qpdsl.planner.cost.device import Device, ModelProfile
+from qpdsl.planner.cost.device import Device, DeviceSource, ModelProfile
 from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.optimize.kv_shares import memory_levels
 
@@ -57,7 +57,7 @@ class BatchSurface:
     """`rates` of each model in problems a second at the best split: a row for each of `sequences`, a column for each
     of `budgets`. `held` is what a sequence of a model keeps in memory, in bytes; `optimum` is where the slowest model
     is fastest, and `steps` what a step of each model has in it there. `source` says what the work of a problem is
-    based on, and `measured` is false where the device's figures are nominal.
+    based on, and `device` where the device's figures come from.
     """
 
     sequences: tuple[int, ...]
@@ -68,7 +68,7 @@ class BatchSurface:
     optimum: Optimum
     steps: Mapping[str, UsualStep]
     source: str
-    measured: bool
+    device: DeviceSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def batch_surface(
         for model in works
     }
     steps = {model: step(model, best.sequences, best.token_budget) for model in works}
-    known = device.measured and all(model in device.models for model in works)
+    known = device.source(works)
     return BatchSurface(tuple(sequences), tuple(budgets), table, held, load.kv_bytes, best, steps, source, known)
 
 

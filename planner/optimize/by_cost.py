@@ -76,6 +76,7 @@ def choice_of(
         time.perf_counter() - start,
         considered,
         search.levels,
+        device.source(dict.fromkeys(plan.models.values())),
     )
 
 

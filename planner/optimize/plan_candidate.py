@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qpdsl.planner.cost.device import DeviceSource
 from qpdsl.planner.optimize.kv_shares import MemorySplit
 from qpdsl.planner.plan.decode_plan import Equivalence
 from qpdsl.planner.plan.physical import PhysicalPlan, Tolerance
@@ -57,7 +58,7 @@ class PlanChoice:
 
     `ruled_seconds` is the estimate of the plan as the rules left it, `seconds` that of the chosen one, both for
     `problems`; `weight` is λ; `tried` counts the estimates, which took `planning_seconds`. `levels` are the ways
-    to split the KV memory in the order of their worth.
+    to split the KV memory in the order of their worth. `device` says where the device's figures come from.
     """
 
     plan: PhysicalPlan
@@ -69,6 +70,7 @@ class PlanChoice:
     planning_seconds: float
     considered: tuple[Considered, ...]
     levels: tuple[MemorySplit, ...]
+    device: DeviceSource
 
 
 def objective(candidate: PlanCandidate, exact_seconds: float, prefer: float | None) -> float:

@@ -19,6 +19,7 @@ from qpdsl.planner.explain.plan import in_words
 from qpdsl.planner.plan.physical import PhysicalPlan, everything
 from qpdsl.session.planning import is_routed, routes_exits
 from qpdsl.session.session import Session
+from qpdsl.session.timed_models import keep_times
 from qpdsl.session.user_cache import changing_routers, changing_statistics, read_device, read_routers, read_statistics
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ class RunAnalysis:
         """
         figures = self._measuring.figures()
         if figures.problems > figures.failed:
+            session = self._session
+            keep_times(self._measuring.times, session.models_here, session.device, session.computes_in)
+            # Later runs are estimated by what is known of the device from now on, so the clock is for these figures.
+            self._device = device_of(session)
             with changing_statistics() as statistics:
                 self._learn(statistics, alone=alone, wanted=wanted)
             self._routers.keep()

@@ -98,7 +98,7 @@ def _cached(model: str) -> Path:
 
 def _of_gguf(model: str, file: Path) -> Architecture:
     gguf = GGUFModel.of(file)
-    size = sum(tensor.stored.size for tensor in gguf.tensors.values())
+    size = sum(tensor.size for tensor in gguf.header.tensors.values())
     # Blocks are widened where they are multiplied.
     return replace(_outlined(model, gguf.config, size), number_type="fp16")
 

@@ -107,14 +107,14 @@ def without_budget(program: LogicalProgram) -> UsageError:
 def with_choice(
     optimized: Optimized, settings: SessionSettings, load: RunLoad | None = None, *, kv_types: bool = True
 ) -> Optimized:
-    """The plan with what the rules left open chosen by cost. Unchanged where the device was not measured.
+    """The plan with what the rules left open chosen by cost. Unchanged where a model was not measured on the device.
 
     A server is no part of the device, so nothing is chosen for a plan that asks one.
     """
     if optimized.plan.has_remote():
         return optimized
     device = measured(settings, optimized.plan.models.values())
-    if device is None:
+    if device is None or device.source(optimized.plan.models.values()) == "partial":
         return optimized
     disabled = optimized.disabled
     ways = exit_ways(settings.exit_heads, optimized.plan.within)

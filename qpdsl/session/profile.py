@@ -11,9 +11,9 @@ from qpdsl.executor.measure.device import measure_device, measure_model
 from qpdsl.executor.models.load import load
 from qpdsl.model_location import locate, locate_adapter
 from qpdsl.planner.cost.device import Device
-from qpdsl.planner.cost.statistics import clock_key
 from qpdsl.session.settings import SessionSettings
-from qpdsl.session.user_cache import changing_statistics, check_devices_kept, read_device, write_device
+from qpdsl.session.timed_models import keep_device
+from qpdsl.session.user_cache import check_devices_kept, read_device
 from qpdsl.threads import usual_threads
 
 
@@ -43,14 +43,12 @@ def measure_models(
         known = read_device(device, type_name, torch.get_num_threads())
         if not known.measured or (force and profile is None):
             known = measure_device(device, loaded.paged.dtype)
-        if force or model not in known.models:
+        timed = known.models.get(model)
+        if force or timed is None or timed.steps:
             check_devices_kept()
             tell(model)
             known = known.with_model(model, measure_model(loaded, tables=tables, reload=reload if tables else None))
-            write_device(known)
-            # The clocks of the old figures do not hold for the new ones.
-            with changing_statistics() as statistics:
-                statistics.forget_clock(clock_key(known))
+            keep_device(known)
         profile = known
     assert profile is not None
     return profile

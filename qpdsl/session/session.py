@@ -17,6 +17,7 @@ from qpdsl.errors import meets_every_row
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.exit.exit_router import ExitRouter
+from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step.margin import Margin, is_plain, margin_of
 from qpdsl.executor.engine.step.routed_head import HeadRouter
@@ -281,6 +282,11 @@ class Session:
     def kv_page_bytes(self) -> dict[str, int]:
         """Bytes of a KV page of each model that is loaded here."""
         return {name: model.paged.layout.page_bytes for name, model in self._here.items()}
+
+    @property
+    def models_here(self) -> dict[str, PagedModel]:
+        """The models that are loaded on this machine, by id."""
+        return {name: model.paged for name, model in self._here.items()}
 
     @property
     def implementations(self) -> dict[str, str]:

@@ -31,12 +31,10 @@ from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.module_stack import ModuleStack
 from qpdsl.executor.engine.model.probe import Probe
 from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, Weight
-from qpdsl.executor.kernels.linear import PackedLinear, StoredLinear
+from qpdsl.executor.kernels.linear import EXPERTS_SAY, PackedLinear, StoredExperts, StoredLinear
 
 # The rows of the forward that is looked at.
 _ROWS = 5
-# What such a module says of itself.
-_FACTS = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "num_experts", "down_proj", "_apply_gate")
 # Numbers that torch's loops take at once at most: two vectors of AVX-512 in bfloat16.
 _LANES = 64
 # Torch gives no part of so few numbers to another thread.
@@ -113,8 +111,7 @@ class RowwiseModules:
     def keep(self) -> None:
         """Forgets what `undo` would need."""
         for change in self._changed.values():
-            if isinstance(change, PackedLayer):
-                change.keep()
+            change.keep()
 
     def undo(self) -> None:
         """Puts everything back; not after `keep`."""
@@ -253,16 +250,23 @@ class GroupedExperts:
     """
 
     def __init__(self, module: Any, uniform: Uniform) -> None:
-        if not all(hasattr(module, fact) for fact in _FACTS):
+        self._stored: dict[str, list[Weight]] | None = None
+        # The module that says what is computed, and has a parameter for each layer where no checkpoint's blocks are.
+        own = module
+        if isinstance(module, StoredExperts):
+            self._stored, own = module.stored, module.own
+        elif not all(hasattr(module, fact) for fact in EXPERTS_SAY):
             raise LookupError(type(module).__name__)
-        first = "gate_up_proj" if module.has_gate else "up_proj"
-        if any(part.dim() != 3 or part.dtype not in FLOATS for part in (getattr(module, first), module.down_proj)):
-            raise LookupError(first)
-        self._module = module
-        self._experts: int = module.num_experts
-        self._activate = self._activation(uniform)
+        first = "gate_up_proj" if own.has_gate else "up_proj"
+        if self._stored is None:
+            parts = (getattr(own, first), own.down_proj)
+            if any(part.dim() != 3 or part.dtype not in FLOATS for part in parts):
+                raise LookupError(first)
+        self._module, self._own = module, own
+        self._experts: int = own.num_experts
         self._layers = {name: self._packed(name) for name in (first, "down_proj")}
         self._widen, self._narrow = self._layers.values()
+        self._activate = self._activation(uniform)
         module.forward = self.forward
 
     def forward(
@@ -294,6 +298,9 @@ class GroupedExperts:
         """The module has its weights again, and computes with them."""
         module = self._module
         del module.forward
+        if self._stored is not None:
+            module.stored = self._stored
+            return
         for name, layers in self._layers.items():
             weights = torch.stack([layer.rows(torch.arange(layer.out_features)) for layer in layers])
             if module.is_transposed:
@@ -301,19 +308,23 @@ class GroupedExperts:
             dtype = getattr(module, name).dtype
             setattr(module, name, torch.nn.Parameter(weights.to(dtype), requires_grad=False))
 
+    def keep(self) -> None:
+        """Forgets what `undo` would need."""
+        self._stored = None
+
     def _expert(self, expert: int, rows: torch.Tensor) -> torch.Tensor:
         """What one expert makes of `rows` float32 [n, d]."""
         out: torch.Tensor = self._narrow[expert](self._activate(self._widen[expert](rows)))
-        return self._module.post_expert_norm(out) if self._module.has_post_expert_norm else out
+        return self._own.post_expert_norm(out) if self._own.has_post_expert_norm else out
 
     def _activation(self, uniform: Uniform) -> Callable[[torch.Tensor], torch.Tensor]:
         """What comes between the two layers of an expert."""
-        module = self._module
+        module = self._own
         if not module.has_gate:
             return lambda widened: in_whole_vectors(module.act_fn, widened)
         if type(module)._apply_gate is not getattr(moe, "_default_apply_gate", None):
             return uniform.around(module._apply_gate)
-        half = module.down_proj.shape[2 - module.is_transposed]
+        half = self._narrow[0].in_features
 
         def gated(widened: torch.Tensor) -> torch.Tensor:
             return in_whole_vectors(module.act_fn, widened[:, :half]) * widened[:, half:]
@@ -321,8 +332,14 @@ class GroupedExperts:
         return gated
 
     def _packed(self, name: str) -> list[PackedLinear]:
-        """The layer `name` of each expert; the module's parameter is empty afterwards."""
+        """The layer `name` of each expert; the module's parameter is empty afterwards, or says only how it is held."""
         module = self._module
+        if self._stored is not None:
+            biases = module.biases.get(f"{name}_bias", [None] * self._experts)
+            layers = [PackedLinear(weight, bias) for weight, bias in zip(self._stored[name], biases, strict=True)]
+            nothing = torch.empty(0, dtype=torch.int64)
+            module.stored = {**module.stored, name: [weight.select(nothing) for weight in self._stored[name]]}
+            return layers
         weights = getattr(module, name).detach()
         biases = getattr(module, f"{name}_bias").detach() if module.has_bias else [None] * len(weights)
         layers = [

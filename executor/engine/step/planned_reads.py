@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from qpdsl.executor.engine.batch.staging import Numbers, Parcel
-from qpdsl.executor.requests.drawing import LIKELIEST
+from qpdsl.executor.requests.drawing import LIKELIEST, ConfidenceMeasure
 from qpdsl.executor.requests.request import ReadingRequest
 
 # Dense logits of a long prompt would take gigabytes at once.
@@ -167,8 +167,15 @@ def joined_rows(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
-def confidences_of(logits: torch.Tensor, by_margin: torch.Tensor) -> torch.Tensor:
-    """The margin, or 1 - H / ln(ids), float64 [B] of masked `logits` [B, V], where ids that may not come are -inf."""
+# The measures that `confidences_of` computes, in the order of its table.
+MEASURED: tuple[ConfidenceMeasure, ...] = ("top", "margin", "entropy")
+
+
+def confidences_of(logits: torch.Tensor, measures: torch.Tensor) -> torch.Tensor:
+    """Float64 [B] of masked `logits` [B, V], in which ids that may not come are -inf.
+
+    By `measures` int64 [B], places in `MEASURED`: p1, p1 - p2 or 1 - H / ln(ids).
+    """
     # A sum alone is split among threads, where one of several has its own thread: it would have other bits.
     wide = logits.double().expand(max(2, len(logits)), -1)
     probabilities = wide.softmax(dim=-1)
@@ -177,7 +184,8 @@ def confidences_of(logits: torch.Tensor, by_margin: torch.Tensor) -> torch.Tenso
     entropies = torch.special.entr(probabilities).sum(dim=-1)
     most = wide.isfinite().sum(dim=-1).clamp(min=2).double().log()
     count = len(logits)
-    return torch.where(by_margin, margins[:count], 1 - entropies[:count] / most[:count])
+    table = torch.stack((top[:, 0], margins, 1 - entropies / most), dim=1)[:count]
+    return table.gather(1, measures[:, None])[:, 0]
 
 
 def figures_of(logits: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,14 @@ from qpdsl.executor.engine.step.adjustments import adjusted, columns_of
 from qpdsl.executor.engine.step.contrast import contrast_arrays, contrasted
 from qpdsl.executor.engine.step.device_head import DeviceHead, lines_of
 from qpdsl.executor.engine.step.draws import Draw, Masks, drawn_by
-from qpdsl.executor.engine.step.planned_reads import PendingRead, confidences_of, figures_of, joined_rows, plan_reads
+from qpdsl.executor.engine.step.planned_reads import (
+    MEASURED,
+    PendingRead,
+    confidences_of,
+    figures_of,
+    joined_rows,
+    plan_reads,
+)
 from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, DeviceSampler, SampledTokens, Sampler
 from qpdsl.executor.engine.step.token_head import HeadDraws, TokenHead
@@ -226,7 +233,7 @@ class Readout:
         figures = any(draw.figures for draw in draws)
         confidences = not all(map(_by_probability, draws))
         ranked = [(index, draw.rank) for index, draw in enumerate(draws) if draw.rank is not None]
-        margins = parcel.add([np.array([draw.confidence == "margin" for draw in draws])] if confidences else [])
+        measures = parcel.add([np.array([_measure(draw) for draw in draws])] if confidences else [])
         contrasts = parcel.add(contrast_arrays(draws, self._model.head.width))
 
         def drawn() -> SampledTokens:
@@ -246,7 +253,7 @@ class Readout:
             if figures:
                 sampled = sampled._replace(figures=figures_of(logits))
             if confidences:
-                sampled = sampled._replace(confidences=confidences_of(logits, *margins()))
+                sampled = sampled._replace(confidences=confidences_of(logits, *measures()))
             return sampled
 
         return drawn
@@ -352,13 +359,13 @@ def _on_host(draws: list[Draw], sampled: SampledTokens | None) -> HostTokens:
 
 
 def _needs_logits(draw: Draw) -> bool:
-    """Whether a draw looks at the logits of all ids: a filter compares them, an entropy is of all of them.
+    """Whether a draw looks at the logits of all ids: a filter compares them, p1 and an entropy are of all of them.
 
     So does one whose logits are changed: what screens ids, or reads those of a mask alone, goes by the model's own.
     """
     filtered = draw.params.filtered and not draw.params.greedy
     changed = draw.adjustment is not None or draw.contrast is not None or draw.rank is not None
-    return draw.figures or draw.confidence == "entropy" or filtered or changed
+    return draw.figures or draw.confidence in ("top", "entropy") or filtered or changed
 
 
 def _with_rank(sampled: SampledTokens, logits: torch.Tensor, index: int, rank: int) -> SampledTokens:
@@ -370,6 +377,11 @@ def _with_rank(sampled: SampledTokens, logits: torch.Tensor, index: int, rank: i
     sampled.logprobs[index] = (values[rank] - values.logsumexp(dim=-1)).float()
     sampled.near_ties[index] = (apart < NEAR_TIE_GAP).any()
     return sampled
+
+
+def _measure(draw: Draw) -> int:
+    """The place in `MEASURED` of what is asked of a draw; any where nothing there is."""
+    return MEASURED.index(draw.confidence) if draw.confidence in MEASURED else 0
 
 
 def _by_probability(draw: Draw) -> bool:

@@ -235,10 +235,10 @@ def filter(
 ) -> Via:
     """`via=`: the small model's token stands where its confidence is over the threshold.
 
-    `by` says what the confidence is: the `probability` of the drawn token, the `margin` between the two likeliest ones,
-    or by how little is open (`entropy`). With `share` in the place of a threshold, the threshold is held where the
-    large model draws that share of the tokens. What the large model has to draw waits until `rows` rows want it, or the
-    first of them has waited for `wait` seconds; by default 16 and 0.1.
+    `by` says what the confidence is: the `probability` of the drawn token, that of the likeliest one (`top`), the
+    `margin` between the two likeliest ones, or how little is open (`entropy`). With `share` in the place of a
+    threshold, the threshold is held where the large model draws that share of the tokens. What the large model has to
+    draw waits until `rows` rows want it, or the first of them has waited for `wait` seconds; by default 16 and 0.1.
     """
     values = {"model": model, "threshold": threshold, "by": by, "share": share, "rows": rows, "wait": wait}
     return Via(ast.Filter, values)

@@ -63,7 +63,10 @@ FAULTS: dict[str, tuple[bytes, str]] = {
     "a big-endian file": (b"GGUF" + (3).to_bytes(4, "big") + WHOLE[8:], "is written for big-endian machines"),
     "an old version": (b"GGUF" + (1).to_bytes(4, "little") + WHOLE[8:], "has the GGUF version 1"),
     "no family": (gguf_bytes({"general.name": "x"}, TENSORS), "does not say what model it holds"),
-    "a part": (gguf_bytes({**METADATA, "split.count": 3}, TENSORS), "is one of 3 parts of a model"),
+    "a part": (
+        gguf_bytes({**METADATA, "split.count": 3}, TENSORS),
+        "is one of 3 parts of a model, and its name",
+    ),
     "an odd alignment": (gguf_bytes({**METADATA, "general.alignment": 5}, TENSORS), "`general.alignment` 5"),
     "a type of tomorrow": (gguf_bytes(METADATA, {"a": (99, (32,), bytes(32))}), "in the type 99"),
     "half a block": (gguf_bytes(METADATA, {"a": (8, (48,), bytes(68))}), "has 48 columns, and Q8_0 has blocks of 32"),
@@ -108,12 +111,52 @@ def test_a_folder_with_several_files_names_them(tmp_path: Path) -> None:
         ModelFolder.of("m", tmp_path)
 
 
+def split(folder: Path, names: list[list[str]]) -> list[Path]:
+    """A model in parts with these tensors each, as llama.cpp's `llama-gguf-split` writes them."""
+    paths = []
+    for number, own in enumerate(names):
+        metadata = {"split.no": number, "split.count": len(names), "split.tensors.count": len(TENSORS)}
+        paths.append(folder / f"m-0000{number + 1}-of-0000{len(names)}.gguf")
+        whole = {**METADATA, **metadata} if number == 0 else metadata
+        paths[-1].write_bytes(gguf_bytes(whole, {name: TENSORS[name] for name in own}))
+    return paths
+
+
+@pytest.mark.parametrize("named", [0, 1, 2])
+def test_any_part_of_a_split_model_finds_the_rest(named: int, tmp_path: Path) -> None:
+    paths = split(tmp_path, [[], ["c"], ["a", "b"]])
+    found = GGUFHeader.of(paths[named])
+    assert found.path == paths[0] and found.metadata["general.name"] == "é"
+    assert list(found.parts) == [path.name for path in paths]
+    places = {tensor.name: (tensor.path, tensor.size) for tensor in found.tensors.values()}
+    assert places == {"a": (paths[2], 12), "b": (paths[2], 68), "c": (paths[1], 36)}
+    tensor = found.tensors["b"]
+    assert tensor.path.read_bytes()[tensor.start : tensor.start + tensor.size] == TENSORS["b"][2]
+
+
 @pytest.mark.parametrize("as_folder", [False, True])
-def test_a_part_of_a_split_model_is_refused_by_its_name(as_folder: bool, tmp_path: Path) -> None:
-    for number in (1, 2):
-        (tmp_path / f"m-0000{number}-of-00002.gguf").write_bytes(WHOLE)
-    with pytest.raises(ModelError, match=r"`m-00001-of-00002\.gguf` is one of 2 parts"):
-        ModelFolder.of("m", tmp_path if as_folder else tmp_path / "m-00001-of-00002.gguf")
+def test_a_missing_part_is_named(as_folder: bool, tmp_path: Path) -> None:
+    paths = split(tmp_path, [["a"], ["b", "c"]])
+    paths[0].unlink()
+    words = r"`m-00002-of-00002\.gguf` is one of 2 parts of a model; `m-00001-of-00002\.gguf` is missing"
+    with pytest.raises(ModelError, match=words):
+        ModelFolder.of("m", tmp_path if as_folder else paths[1])
+
+
+def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    paths = split(tmp_path, [["a"], ["b", "c"]])
+    paths[1].write_bytes(paths[0].read_bytes())
+    with pytest.raises(CheckpointError, match=r"`m-00002-of-00002\.gguf` is part 1 of its model"):
+        GGUFHeader.of(paths[0])
+    split(tmp_path, [["a"], ["b"]])
+    with pytest.raises(CheckpointError, match="have 2 tensors; it tells of 3"):
+        GGUFHeader.of(paths[0])
+    split(tmp_path, [["a"], ["a", "c"]])
+    with pytest.raises(CheckpointError, match=r"`m-00002-of-00002\.gguf` has the tensor `a`, as another part has"):
+        GGUFHeader.of(paths[0])
+    paths[1].rename(tmp_path / "m-00001-of-00001.gguf")
+    with pytest.raises(CheckpointError, match="is one of 2 parts of a model, and its name"):
+        GGUFHeader.of(tmp_path / "m-00001-of-00001.gguf")
 
 
 def test_a_link_out_of_a_folder_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.support.executor.rule_mask import RuleMask, allowed
 
 PROMPT = (5, 6, 7)
 LENGTH = 40
-MEASURES: tuple[ConfidenceMeasure, ...] = ("probability", "margin", "entropy")
+MEASURES: tuple[ConfidenceMeasure, ...] = ("probability", "top", "margin", "entropy")
 PARAMS = [SamplingParams(0.0), SamplingParams(1.3), SamplingParams(0.8, top_k=7, top_p=0.9)]
 
 
@@ -64,6 +64,7 @@ def measured(tokens: tuple[int, ...], by: ConfidenceMeasure, masked: bool) -> li
         entropy = -(probabilities * probabilities.log()).sum().item()
         value = {
             "probability": probabilities[ids.index(token)].item(),
+            "top": top[0].item(),
             "margin": (top[0] - top[1]).item() if len(ids) > 1 else 2.0,
             "entropy": 1 - entropy / math.log(max(len(ids), 2)),
         }

@@ -76,7 +76,7 @@ def test_the_surface_as_text_and_data() -> None:
     text = surface_text("search", found, DEVICE)
     best = found.optimum
     assert f"min-max: {best.sequences} sequences and {best.token_budget:,} tokens a step" in text
-    assert text.count("*") == 2 and "the device as measured" in text and "bound by" in text
+    assert text.count("*") == 2 and "the device as `qpdsl profile` measured it" in text and "bound by" in text
     data = surface_json("search", found)
     assert data["program"] == "search" and data["optimum"]["sequences"] == best.sequences
     assert len(data["rates"]["prm"]) == len(data["sequences"])

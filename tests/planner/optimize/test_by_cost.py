@@ -349,4 +349,4 @@ def test_curves_are_straight_between_and_beyond_their_points() -> None:
 
 def test_an_estimate_says_what_it_goes_by() -> None:
     found: Estimate = estimate_cost(plan_of("greedy"), nominal(), NONE)
-    assert (found.source, found.clock, found.measured) == ("rules of thumb", None, False)
+    assert (found.source, found.clock, found.device) == ("rules of thumb", None, "nominal")

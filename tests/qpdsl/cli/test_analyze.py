@@ -195,7 +195,10 @@ def test_an_interrupted_analysis_adds_what_had_ended(
 
 def test_a_measured_device_lets_the_cost_choose(qpdsl: Run) -> None:
     before = json.loads(qpdsl("explain", "beam_search", "--format", "json").out)
-    write_device(replace(nominal(), measured=True))
+    device = replace(nominal(), measured=True)
+    for model in ("zoo/counting", "zoo/counting-prm"):
+        device = device.with_model(model, device.profile(model))
+    write_device(device)
     assert measured_device("cpu", "float32") is not None
     after = json.loads(qpdsl("explain", "beam_search", "--format", "json").out)
     verbose = qpdsl("explain", "beam_search", "--verbose")
@@ -204,6 +207,22 @@ def test_a_measured_device_lets_the_cost_choose(qpdsl: Run) -> None:
     assert after["chosen_by_cost"] and not before["chosen_by_cost"]
     assert set(after["rules"]) == set(before["rules"]) - {"speculative_expansion"}
     assert "chosen by cost" in qpdsl("explain", "beam_search").out.splitlines()[0]
+
+
+def test_a_first_run_lets_the_cost_choose_for_the_second(qpdsl: Run) -> None:
+    for program, data in (("constrained_json", "person-100"), ("beam_search", "counting-500")):
+        explained = qpdsl("explain", program, "--verbose").out
+        assert "nothing was chosen by cost: no run has timed" in explained
+        ran = qpdsl("run", program, "--input", data, "--limit", 2, "--no-greedy")
+        assert ran.code == Exit.OK
+        explained = qpdsl("explain", program, "--verbose").out
+        assert "choice_by_cost" in explained and "the device as an earlier run timed it" in explained
+    # What `profile` measures takes its place, and stays.
+    assert qpdsl("profile", "zoo/counting", "--no-tables").err == "measuring zoo/counting\n"
+    measured = (folder() / "device-cpu-float32-1.json").read_text()
+    assert qpdsl("run", "constrained_json", "--input", "person-100", "--limit", 2).code == Exit.OK
+    assert (folder() / "device-cpu-float32-1.json").read_text() == measured
+    assert "the device as `qpdsl profile` measured it" in qpdsl("explain", "constrained_json", "--verbose").out
 
 
 def test_profile_measures_a_model_once(qpdsl: Run) -> None:

@@ -128,7 +128,7 @@ def test_the_surface_of_a_search(qpdsl: Run) -> None:
     ran = qpdsl("profile", "--surface", "beam_search", "--kv-memory", "8MiB")
     assert (ran.code, ran.err) == (Exit.OK, "")
     assert "KV memory 8.0 MiB" in ran.out and "min-max:" in ran.out
-    assert "has not measured" in ran.out
+    assert "a device that was not measured" in ran.out
     shown = data(qpdsl, "--surface", "beam_search", "--kv-memory", "8MiB")
     assert set(shown["rates"]) == {"zoo/counting", "zoo/counting-prm"}
     assert shown["optimum"]["rate"] > 0 and sum(shown["optimum"]["shares"].values()) == pytest.approx(1)
