@@ -345,8 +345,8 @@ def _panel_share(panels: int, tile: int, threads: int) -> float:
 def barriers(model: PagedModel, work: Work, parts: Sequence[Part]) -> int:
     """How many barriers a forward has."""
     few = not work.prompts and work.rows <= OWN_NORM_ROWS
-    extra = 4 if any(part.name == "add norm" for part in parts) else 0
-    return model.depth * (6 + (0 if few else 2) + extra // 2) + 1
+    norms_after = 2 if any(part.name == "add norm" for part in parts) else 0
+    return model.depth * (6 + (0 if few else 2) + norms_after) + 1
 
 
 def predicted(parts: Sequence[Part], spent: Spent, waits: int, here: Machine, threads: int, *, own: bool) -> float:
