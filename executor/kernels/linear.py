@@ -239,7 +239,7 @@ def empty(module: torch.nn.Module) -> None:
         module.stored = FloatWeight(torch.empty(0, 0))
     else:
         if getattr(module, "is_mapped", False):
-            give_back(module.weight)
+            give_back(module.weight)  # type: ignore[arg-type]
         module.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
 

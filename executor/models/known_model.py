@@ -256,7 +256,7 @@ class _Weights:
             return StoredLinear(LateWeight((shape[0], shape[1]), partial(self._gguf.weight, module.stored, shape)), own)
         if module.kind == "Linear":
             linear = torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
-            linear.is_mapped = self._is_mapped(module.tensors["weight"])
+            linear.is_mapped = self._is_mapped(module.tensors["weight"])  # type: ignore[assignment]
             return linear
         if module.kind == "ModuleList":
             return torch.nn.ModuleList()
