@@ -7,13 +7,15 @@ layers are made from them and compared with them. Whoever lays `stored` out anew
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import linear, pad
 
 from qpdsl.executor.kernels.data.weights import FloatWeight, Weight
+from qpdsl.executor.kernels.llvm.large_pages import give_back
 
 if TYPE_CHECKING:
     from qpdsl.executor.kernels.llvm.product import Product
@@ -109,18 +111,39 @@ def _compiled(weight: Weight, bias: torch.Tensor | None) -> Product | None:
         return None
 
 
+@dataclass(frozen=True, eq=False)
+class LateWeight:
+    """Weights [out, in] that are read whenever they are asked for, so that memory need not hold all layers' at once."""
+
+    shape: tuple[int, int]
+    read: Callable[[], Weight]
+
+
 class StoredLinear(torch.nn.Module):
     """y = x·Wᵀ + b with W = `stored` [out, in] and `bias` float32 [out] or None, computed in float32."""
 
     bias: torch.Tensor | None
 
-    def __init__(self, stored: Weight, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, stored: Weight | LateWeight, bias: torch.Tensor | None = None) -> None:
         super().__init__()
-        self.stored = stored
+        self._stored = stored
         self.out_features, self.in_features = stored.shape
         # Some models ask for the type or the device of weights.
         self.weight = torch.empty(0)
         self.register_buffer("bias", bias, persistent=False)
+
+    @property
+    def stored(self) -> Weight:
+        return self._stored.read() if isinstance(self._stored, LateWeight) else self._stored
+
+    @stored.setter
+    def stored(self, weight: Weight) -> None:
+        self._stored = weight
+
+    @property
+    def place(self) -> Weight | LateWeight:
+        """What holds the weights, or reads them."""
+        return self._stored
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [..., in] to [..., out], in their own type."""
@@ -210,11 +233,23 @@ class StoredExperts(torch.nn.Module):
         return linear(rows, self.stored[name][expert].dequantized(), None if biases is None else biases[expert])
 
 
+def empty(module: torch.nn.Module) -> None:
+    """Drops the weights of a layer or an embedding, which are laid out elsewhere."""
+    if isinstance(module, StoredLinear | StoredEmbedding):
+        module.stored = FloatWeight(torch.empty(0, 0))
+    else:
+        if getattr(module, "is_mapped", False):
+            give_back(module.weight)  # type: ignore[arg-type]
+        module.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+
+
 def stored_parameters(model: torch.nn.Module) -> int:
     """How many weights the layers of a model hold in this way; those of a tied head and embedding count once."""
-    weights: list[Weight] = []
+    weights: list[Weight | LateWeight] = []
     for module in model.modules():
-        if isinstance(module, StoredLinear | StoredEmbedding):
+        if isinstance(module, StoredLinear):
+            weights.append(module.place)
+        elif isinstance(module, StoredEmbedding):
             weights.append(module.stored)
         elif isinstance(module, StoredExperts):
             weights += [weight for layer in module.stored.values() for weight in layer]

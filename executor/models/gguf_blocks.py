@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from qpdsl.executor.checkpoint.errors import CheckpointError
-from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight, joined
+from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight, stacked
 
 # So many weights are unpacked at a time, to stay in the caches.
 _AT_ONCE = 1 << 20
@@ -34,7 +34,10 @@ def weight(kind: str, data: torch.Tensor, outputs: int, inputs: int) -> Weight:
     size, unpack = _BLOCKS[kind]
     count = max(1, _AT_ONCE // inputs)
     starts = range(0, outputs, count)
-    return joined([unpack(rows[start : start + count].view(-1, rows.shape[1] // size, size)) for start in starts])
+    shape = (-1, rows.shape[1] // size, size)
+    if len(starts) == 1:
+        return unpack(rows.view(shape))
+    return stacked((unpack(rows[start : start + count].view(shape)) for start in starts), outputs)
 
 
 # Each takes the bytes of blocks, uint8 [out, blocks, bytes].

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ class StoredTensors:
     def __init__(self, gguf: GGUFModel) -> None:
         self.gguf = gguf
         self.named = gguf.tensors
-        self._data: dict[Path, torch.Tensor] = {}
+        self._maps: dict[Path, mmap.mmap] = {}
 
     def weight(self, name: str, shape: torch.Size) -> Weight:
         """The weights [out, in] of a linear layer or an embedding. Raises CheckpointError."""
@@ -121,11 +122,17 @@ class StoredTensors:
 
     def _read(self, stored: GGUFTensor) -> Weight:
         """A tensor of the file as a matrix [out, in]."""
-        if stored.path not in self._data:
-            # A private map can be written to, which torch asks for, and is not.
-            self._data[stored.path] = torch.from_numpy(np.memmap(stored.path, dtype=np.uint8, mode="c"))
-        data = self._data[stored.path][stored.start : stored.start + stored.size]
+        if stored.path not in self._maps:
+            with stored.path.open("rb") as file:
+                # A private map can be written to, which torch asks for, and is not.
+                self._maps[stored.path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        own, end = self._maps[stored.path], stored.start + stored.size
+        data = torch.from_numpy(np.frombuffer(own, dtype=np.uint8))[stored.start : end]
         found = weight(stored.type, data, prod(stored.shape[:-1]), stored.shape[-1])
+        # It is read once as a rule, and its pages need not stay in this process.
+        first, last = -(-stored.start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first and hasattr(mmap, "MADV_DONTNEED"):
+            own.madvise(mmap.MADV_DONTNEED, first, last - first)
         if (kind := no_number(found)) is not None:
             raise self._error(f"`{stored.name}` holds {kind}; its weights are damaged")
         return found

@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,17 +24,17 @@ from typing import Any
 import tokenizers
 import torch
 import transformers
-from safetensors import safe_open
 from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.checkpoint.cache_folder import cache_folder, keep_file, opened
 from qpdsl.executor.checkpoint.model_digest import model_digest
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
+from qpdsl.executor.engine.memory.budget import trim_heap
 from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model.probe import KeptKV, TrialFindings
 from qpdsl.executor.kernels.data.weights import Weight
-from qpdsl.executor.kernels.linear import StoredEmbedding, StoredExperts, StoredLinear
+from qpdsl.executor.kernels.linear import LateWeight, StoredEmbedding, StoredExperts, StoredLinear
 from qpdsl.executor.kernels.llvm.compile import digest_of_sources, surroundings
 from qpdsl.executor.models.gguf_model import StoredTensors
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
@@ -44,6 +44,8 @@ from qpdsl.executor.verifiers.verifier import CheckpointTensors
 from qpdsl.grammar.words import KVType
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# By the names that safetensors has for them.
+_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _MAX_BYTES = 4 << 20
 # Models whose records are kept; of more, those that were read the longest ago go.
 _MAX_MODELS = 64
@@ -212,12 +214,31 @@ class KnownModules(torch.nn.Module):
         return self._ends[1]
 
 
+class _MappedTensors:
+    """The tensors of a safetensors file where they lie in it: after a length, and JSON with the place of each name.
+
+    Raises whatever a file that is none provokes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        size = path.stat().st_size
+        self._bytes = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+        self._begin = 8 + int(self._bytes[:8].view(torch.int64))
+        self._places = json.loads(bytes(self._bytes[8 : self._begin].numpy()))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        place = self._places[name]
+        first, last = (self._begin + offset for offset in place["data_offsets"])
+        return self._bytes[first:last].view(_TYPES[place["dtype"]]).view(place["shape"])
+
+
 class _Weights:
     """The weights of a model folder by their names there; what has one name is one tensor."""
 
     def __init__(self, folder: ModelFolder, dtype: torch.dtype | None) -> None:
         self._folder, self._dtype = folder, dtype
         self._gguf = None if folder.gguf is None else StoredTensors(folder.gguf)
+        self._maps: dict[Path, _MappedTensors] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._stored: dict[str, Weight] = {}
 
@@ -227,9 +248,16 @@ class _Weights:
             if module.kind == "StoredEmbedding":
                 return StoredEmbedding(self.stored(module.stored), module.settings["scale"])
             has_bias = self._gguf is not None and bias in self._gguf.named
-            return StoredLinear(self.stored(module.stored), self.floats(bias).float() if has_bias else None)
+            own = self.floats(bias).float() if has_bias else None
+            # An embedding's comes first, and is shared.
+            if module.stored in self._stored or self._gguf is None:
+                return StoredLinear(self.stored(module.stored), own)
+            shape = torch.Size(self._gguf.named[module.stored].shape)
+            return StoredLinear(LateWeight((shape[0], shape[1]), partial(self._gguf.weight, module.stored, shape)), own)
         if module.kind == "Linear":
-            return torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
+            linear = torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
+            linear.is_mapped = self._is_mapped(module.tensors["weight"])  # type: ignore[assignment]
+            return linear
         if module.kind == "ModuleList":
             return torch.nn.ModuleList()
         if module.kind.endswith("RotaryEmbedding"):
@@ -246,13 +274,22 @@ class _Weights:
             self._stored[name] = self._gguf.weight(name, torch.Size(self._gguf.named[name].shape))
         return self._stored[name]
 
+    def _is_mapped(self, name: str) -> bool:
+        """Whether floats of that name lie in their file's pages, not having been of another type there."""
+        return self._gguf is None and self._mapped(name).dtype == self._dtype
+
+    def _mapped(self, name: str) -> torch.Tensor:
+        file = self._folder.file(name)
+        if file not in self._maps:
+            self._maps[file] = _MappedTensors(file)
+        return self._maps[file].tensor(name)
+
     def floats(self, name: str) -> torch.Tensor:
         if name not in self._tensors:
             if self._gguf is not None:
                 found = self._gguf.floats(name, torch.Size(self._gguf.named[name].shape))
             else:
-                with safe_open(str(self._folder.file(name)), framework="pt") as file:
-                    found = file.get_tensor(name)
+                found = self._mapped(name)
             self._tensors[name] = found.to(self._dtype or torch.float32)
         return self._tensors[name]
 
@@ -291,6 +328,8 @@ class KnownModel:
     ) -> PagedTextModel:
         """The model again. `files`: the folder in isolation. Raises whatever a record that is not its provokes."""
         tokenizer = known_tokenizer(self.tokenizer, folder, files)
+        # Or it would add to the most that a load takes.
+        trim_heap()
         modules: Any = KnownModules(self.outline, folder, dtype)
         verifier, head = None, None
         if self.kind is not None:

@@ -13,6 +13,7 @@ import torch
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.hub_snapshot import cached_snapshot
 from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated, no_hub
+from qpdsl.executor.engine.memory.budget import trim_heap
 from qpdsl.executor.models.known_model import DTYPES, known
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.verifiers.registry import BY_CONFIGURATION
@@ -30,13 +31,15 @@ def load(
     slow: Callable[[str], None] | None = None,
 ) -> PagedTextModel:
     """A model, the same as `load.load` gives. Raises ModelError."""
+    loaded = None
     if device == "cpu" and adapter is None:
         loaded = _again(name, location, dtype, kv_type, kind)
-        if loaded is not None:
-            return loaded
-    from qpdsl.executor.models import load as modules
+    if loaded is None:
+        from qpdsl.executor.models import load as modules
 
-    return modules.load(name, location, device, dtype, kv_type, kind, adapter, slow, remember=True)
+        loaded = modules.load(name, location, device, dtype, kv_type, kind, adapter, slow, remember=True)
+    trim_heap()
+    return loaded
 
 
 def score_with(

@@ -28,8 +28,8 @@ from qpdsl.executor.engine.model.decoder import (
 from qpdsl.executor.engine.model.heads import stored_weight
 from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.kernels.data.layer_constants import Activation
-from qpdsl.executor.kernels.data.weights import FloatWeight, joined
-from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
+from qpdsl.executor.kernels.data.weights import joined
+from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear, empty
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -214,10 +214,8 @@ class _ModuleDecoder:
 
     def release(self, index: int) -> None:
         for part in self._modules[index].modules():
-            if isinstance(part, torch.nn.Linear):
-                part.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
-            elif isinstance(part, StoredLinear):
-                part.stored = FloatWeight(torch.empty(0, 0))
+            if isinstance(part, torch.nn.Linear | StoredLinear):
+                empty(part)
 
     def _parts(self, index: int) -> _Parts:
         """Raises LookupError where the layer has other parts than these."""

@@ -35,7 +35,8 @@ def stored_weight(module: torch.nn.Module) -> Weight | None:
     if not isinstance(module, torch.nn.Linear):
         return None
     values = module.weight.detach()
-    return FloatWeight(values) if type(values) is torch.Tensor and values.dtype in FLOATS else None
+    known = type(values) is torch.Tensor and values.dtype in FLOATS
+    return FloatWeight(values, getattr(module, "is_mapped", False)) if known else None
 
 
 def _sums_stay_wide(hidden: torch.Tensor, layer: torch.nn.Linear) -> bool:

@@ -24,6 +24,7 @@ from qpdsl.executor.kernels.llvm.forward import (
     BARRIER_NUMBERS,
     FRAME,
     LAYER,
+    OWN_NORM_ROWS,
     PRODUCTS,
     ForwardShape,
     HeadNorm,
@@ -293,7 +294,8 @@ class _Workspace:
             return torch.zeros(sizes, dtype=torch.float32)
 
         self._shared = {
-            "normed": room(self._rows, stack.shape.hidden),
+            # Of few rows, each thread has its own.
+            "normed": room(max(self._rows, threads * OWN_NORM_ROWS), stack.shape.hidden),
             "projected": room(self._rows, stack.shape.hidden),
             "joined": room(self._rows, joined),
             # Attention does not write rows without a context.

@@ -31,7 +31,7 @@ from qpdsl.executor.engine.model.probe import (
     failing,
     setting,
 )
-from qpdsl.executor.kernels.linear import PADDED_ROWS, stored_parameters
+from qpdsl.executor.kernels.linear import PADDED_ROWS, empty, stored_parameters
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import ConstraintKind, Feature
@@ -412,6 +412,9 @@ def _laid_out(
         head.pack()
     packed = head.packed if tied and isinstance(head, LogitHead) else None
     embed = TokenEmbedding(embeddings, decoder.embedding_scale, packed)
+    if release and packed is not None:
+        empty(embeddings)
+        empty(model.get_output_embeddings())
     vocabulary = head.width if isinstance(head, LogitHead) else None
     return NativeStack(decoder, embed, page_size, vocabulary, release=release)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,9 +17,10 @@ _MIN_GROUP = 8
 
 @dataclass(frozen=True, slots=True)
 class FloatWeight:
-    """`values` [out, in], float32, bfloat16 or float16."""
+    """`values` [out, in], float32, bfloat16 or float16. `mapped`: they lie in a file's own pages, as they are there."""
 
     values: torch.Tensor
+    mapped: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -32,7 +33,7 @@ class FloatWeight:
 
     def select(self, outputs: torch.Tensor | slice) -> FloatWeight:
         """The weights of the given `outputs` int64 [n] alone, in that order; those of a slice are not copied."""
-        return FloatWeight(self.values[outputs])
+        return FloatWeight(self.values[outputs], self.mapped and isinstance(outputs, slice))
 
     def select_inputs(self, inputs: torch.Tensor) -> FloatWeight:
         """The weights of the given `inputs` int64 [n] alone, in that order."""
@@ -78,7 +79,7 @@ class GroupedWeight:
             raise ValueError("a block of several groups needs a number for the scale of each")
 
     @property
-    def _parts(self) -> dict[str, Any]:
+    def parts(self) -> dict[str, Any]:
         """The tensors that there are, by name; each has a row for each output."""
         names = ("codes", "scales", "offsets", "scale_codes", "offset_codes")
         return {name: part for name in names if (part := getattr(self, name)) is not None}
@@ -99,7 +100,7 @@ class GroupedWeight:
 
     def select(self, outputs: torch.Tensor | slice) -> GroupedWeight:
         """The weights of the given `outputs` int64 [n] alone, in that order; those of a slice are not copied."""
-        return replace(self, **{name: part[outputs] for name, part in self._parts.items()})
+        return replace(self, **{name: part[outputs] for name, part in self.parts.items()})
 
     def select_inputs(self, inputs: torch.Tensor) -> GroupedWeight:
         """The same for `inputs` int64 [n]. What comes apart is split: blocks into groups, groups into smaller ones.
@@ -115,7 +116,7 @@ class GroupedWeight:
             weight = weight.folded()
         blocks, groups = _sources(inputs, weight.block), _sources(inputs, group)
         columns = {"codes": inputs, "scales": blocks, "offsets": blocks, "scale_codes": groups, "offset_codes": groups}
-        return replace(weight, group=group, **{name: part[:, columns[name]] for name, part in weight._parts.items()})
+        return replace(weight, group=group, **{name: part[:, columns[name]] for name, part in weight.parts.items()})
 
     def split(self, group: int) -> GroupedWeight:
         """The same values in groups of `group` inputs. A block that is one group is split with it.
@@ -127,7 +128,7 @@ class GroupedWeight:
             raise ValueError(f"groups of {self.group} cannot be split into groups of {group}")
 
         whole = {"codes"} if self.scale_codes is None else {"codes", "scales", "offsets"}
-        apart = {name: part.repeat_interleave(times, 1) for name, part in self._parts.items() if name not in whole}
+        apart = {name: part.repeat_interleave(times, 1) for name, part in self.parts.items() if name not in whole}
         return replace(self, group=group, **apart)
 
     def folded(self) -> GroupedWeight:
@@ -168,6 +169,21 @@ def no_number(weight: Weight) -> str | None:
         if part is not None and not (ends := torch.stack(part.aminmax()).float()).isfinite().all():
             return "NaN" if ends.isnan().any() else "infinity"
     return None
+
+
+def stacked(pieces: Iterable[GroupedWeight], outputs: int) -> GroupedWeight:
+    """Pieces of one weight, one after the other, with `outputs` in all; each is dropped before the next is made."""
+    parts: dict[str, Any] = {}
+    place = 0
+    for piece in pieces:
+        if not parts:
+            like = piece
+            parts = {name: part.new_empty(outputs, part.shape[1]) for name, part in piece.parts.items()}
+        after = place + piece.shape[0]
+        for name, part in piece.parts.items():
+            parts[name][place:after] = part
+        place = after
+    return replace(like, **parts)
 
 
 def joined(weights: Sequence[Weight]) -> Weight:

@@ -225,6 +225,10 @@ LAYER = (
 BARRIER_NUMBERS = 32
 # Turns of waiting for the other threads before a thread offers its core to others, some 50 µs.
 _PATIENCE = 1000
+# Up to so many rows each thread normalizes all of them for itself: that takes less than waiting for another thread.
+OWN_NORM_ROWS = 8
+# With so many tiles for each thread, a tile more or less is no matter.
+_EVEN_TILES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +289,13 @@ def forward_code(shape: ForwardShape) -> Library:
 
     Compiled once for each shape. Raises LookupError where the machine has no vectors for it.
     """
+    return Library(forward_emitters(shape))
+
+
+def forward_emitters(shape: ForwardShape) -> dict[str, Emitter]:
+    """What `forward_code` compiles. Raises LookupError as it does."""
     widths = Widths.of(shape.hidden, shape.heads)
-    emitters: dict[str, Emitter] = {
+    return {
         "norm": partial(emit_norm, size=shape.hidden, width=widths.hidden, epsilon=shape.epsilon),
         "add norm": partial(emit_norm, size=shape.hidden, width=widths.hidden, epsilon=shape.epsilon, add=True),
         "gate": partial(
@@ -297,7 +306,6 @@ def forward_code(shape: ForwardShape) -> Library:
         "wait": partial(emit_wait),
         "forward": partial(emit_forward, shape=shape, width=widths.machine),
     }
-    return Library(emitters)
 
 
 def emit_wait(module: ir.Module, name: str) -> None:
@@ -335,10 +343,10 @@ def _pause(code: KernelCode) -> None:
 
 def emit_forward(module: ir.Module, name: str, shape: ForwardShape, width: int) -> None:
     """Arguments: the frame, the number of this thread, and how many there are."""
-    _Forward(KernelCode(module, name, ("frame", "@thread", "@threads"), width), shape).emit()
+    ForwardCode(KernelCode(module, name, ("frame", "@thread", "@threads"), width), shape).emit()
 
 
-class _Forward:
+class ForwardCode:
     """The code of a forward. `_layer` is the address of the row of the layer whose code is being written."""
 
     def __init__(self, code: KernelCode, shape: ForwardShape) -> None:
@@ -439,13 +447,19 @@ class _Forward:
 
     def _before(self, norm: str, present: bool) -> Value:
         """What a product reads: the residual stream, normalized where there is a norm."""
-        residual = self._pointer("residual")
+        code, residual, count = self._code, self._pointer("residual"), self._number("count")
         if not present:
             return residual
-        normed = self._pointer("normed")
-        self._norm("norm", residual, self._of_layer(norm, POINTER), normed)
-        self._wait()
-        return normed
+        normed, weight = self._pointer("normed"), self._of_layer(norm, POINTER)
+        own = code.at(normed, code.times(self._thread, OWN_NORM_ROWS * self._shape.hidden))
+        few = code.builder.icmp_signed("<=", count, code.number(OWN_NORM_ROWS))
+        with code.builder.if_else(few) as (alone, together):
+            with alone:
+                self._call("norm", residual, weight, own, count, self._pointer("factor"))
+            with together:
+                self._norm("norm", residual, weight, normed)
+                self._wait()
+        return code.builder.select(few, own, normed)
 
     def _to_residual(self, product: str, norm: str, present: bool, source: str, row: Value) -> None:
         """Adds a product to the residual stream, normalized where there is a norm."""
@@ -475,7 +489,10 @@ class _Forward:
         outputs = self._of_layer(f"{product} outputs", I64)
         panels = code.builder.sdiv(code.add(outputs, code.width - 1), code.number(code.width))
         step = panels_at_once(code.width)
-        first, last = self._share(panels, step)
+        # Single panels where there are too few tiles for even shares.
+        fine = code.builder.icmp_signed("<", panels, code.times(self._threads, step * _EVEN_TILES))
+        by_tile, by_panel = self._share(panels, step), self._share(panels)
+        first, last = (code.builder.select(fine, *both) for both in zip(by_panel, by_tile, strict=True))
         self._sums(product, source, row)
         self._part(product, source, row, out, out_row, factor, add, first, last)
 

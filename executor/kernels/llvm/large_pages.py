@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 import threading
 
@@ -14,7 +15,7 @@ _LARGE_PAGE = 2 << 20
 _CHUNK = 64 << 20
 # Less than this is not worth a place among weights that may live longer.
 _LEAST = 1 << 20
-_MADV_HUGEPAGE = 14
+_MADV_DONTNEED, _MADV_HUGEPAGE = 4, 14
 
 
 class _Chunk:
@@ -58,3 +59,16 @@ def aligned_bytes(size: int) -> torch.Tensor:
             assert taken is not None
             _newest = chunk
         return taken
+
+
+def give_back(values: torch.Tensor) -> None:
+    """Gives back the memory of a tensor that lies in a file's own pages, unchanged: if need be, it is read again.
+
+    Any other memory would be filled with zeros.
+    """
+    if sys.platform != "linux" or not values.is_contiguous():
+        return
+    begin = -(-values.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = (values.data_ptr() + values.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+    if size > 0:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), _MADV_DONTNEED)

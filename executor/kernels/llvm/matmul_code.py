@@ -23,8 +23,8 @@ from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, KernelCode, Va
 from qpdsl.executor.kernels.llvm.panel_code import LINE_BYTES, GroupCode, emit_pair
 from qpdsl.executor.kernels.llvm.panels import STEP, FloatPanels, GroupedPanels, Panels
 
-# Rows of a tile of a single panel: only the last few panels of a layer are computed so.
-_FEW_ROWS = 2
+# Rows of a tile of a single panel: the last few panels of a thread's share are computed so.
+_FLOAT_ROWS, _GROUPED_ROWS = 8, 4
 # Inputs of a turn of a tile's loop: a cache line of each panel, or more.
 _UNROLLED = 4
 # The weights that stay in a core's nearest cache for all rows of a block, and the rows, whose sums do.
@@ -127,7 +127,8 @@ def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     last = code.most(last, begin)
     _all_rows(code, panels, begin, last, partial(_Neighbours, code))
     with code.loop(last, given["to"]) as panel:
-        _few_rows(code, panels, _Neighbours(code, panel, 1, masked=True))
+        rows = _FLOAT_ROWS if isinstance(panels, FloatPanels) else _GROUPED_ROWS
+        _few_rows(code, panels, _Neighbours(code, panel, 1, masked=True), rows)
     code.end()
 
 
@@ -204,7 +205,7 @@ def _block_inputs(width: int) -> int:
     return _BLOCK_BYTES // (4 * panels_at_once(width) * width)
 
 
-def _few_rows(code: KernelCode, form: Panels, group: _Group, most: int = _FEW_ROWS) -> None:
+def _few_rows(code: KernelCode, form: Panels, group: _Group, most: int) -> None:
     """All rows of a group in tiles of up to `most` rows, each over all inputs."""
     _tiles(code, code.arguments["count"], most, lambda _, first, rows: _whole_tile(code, form, group, rows, first))
 

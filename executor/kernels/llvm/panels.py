@@ -13,8 +13,8 @@ from typing import Literal
 import torch
 from torch.nn.functional import pad
 
-from qpdsl.executor.kernels.data.weights import GroupedWeight, Weight
-from qpdsl.executor.kernels.llvm.large_pages import aligned_bytes
+from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight
+from qpdsl.executor.kernels.llvm.large_pages import aligned_bytes, give_back
 
 # Inputs come in steps of so many: the nibbles of a lane.
 STEP = 8
@@ -93,7 +93,10 @@ class PanelWeights:
         for first in range(0, self.outputs, 256 * width):
             last = min(first + 256 * width, self.outputs)
             target = self.data[first // width : -(-last // width), :size]
-            fill(weight.select(slice(first, last)), self.panels, target, width)  # type: ignore[arg-type]
+            piece = weight.select(slice(first, last))
+            fill(piece, self.panels, target, width)  # type: ignore[arg-type]
+            if isinstance(piece, FloatWeight) and piece.mapped:
+                give_back(piece.values)
 
     @property
     def count(self) -> int:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, GroupedWeight, Weight, joined
+from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, GroupedWeight, Weight, joined, stacked
 
 INPUTS = 128
 
@@ -142,3 +142,13 @@ def test_parts_that_do_not_fit_are_no_weights() -> None:
             replace(weight, **changes)
     with pytest.raises(ValueError, match="groups of 24"):
         weight.split(24)
+
+
+@given(grouped(), st.integers(1, 4))
+@settings(max_examples=20, deadline=None)
+def test_a_weight_is_the_same_piece_by_piece(weight: GroupedWeight, size: int) -> None:
+    outputs = weight.shape[0]
+    pieces = (weight.select(slice(start, start + size)) for start in range(0, outputs, size))
+    whole = stacked(pieces, outputs)
+    assert whole.parts.keys() == weight.parts.keys()
+    assert all(torch.equal(part, weight.parts[name]) for name, part in whole.parts.items())

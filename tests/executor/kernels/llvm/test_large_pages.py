@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from qpdsl.executor.kernels.llvm.large_pages import aligned_bytes
+from qpdsl.executor.kernels.llvm.large_pages import aligned_bytes, give_back
 
 
 @pytest.mark.parametrize("sizes", [(1, 100), (3 << 20, (1 << 20) + 1, 2 << 20), (65 << 20, 1 << 20)])
@@ -17,3 +19,17 @@ def test_each_part_begins_with_a_line_and_is_its_own(sizes: tuple[int, ...]) -> 
         assert part.data_ptr() % 64 == 0
         assert part.shape == (size,)
         assert part.min() == part.max() == number
+
+
+def test_what_is_given_back_is_read_from_its_file_again(tmp_path: Path) -> None:
+    own = torch.arange(1 << 16, dtype=torch.int32)
+    file = tmp_path / "numbers"
+    file.write_bytes(own.numpy().tobytes())
+    mapped = torch.from_file(str(file), shared=False, size=own.numel(), dtype=torch.int32)
+    give_back(mapped[100:50_000])
+    assert torch.equal(mapped, own)
+    # Whatever lies beside it on a page stays, in memory of any kind.
+    whole = own.clone()
+    give_back(whole[1000:3000])
+    assert torch.equal(whole[:1000], own[:1000])
+    assert torch.equal(whole[3000:], own[3000:])

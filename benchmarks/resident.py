@@ -1,0 +1,137 @@
+"""What a model takes in memory beside its file: after its first token, and at the most while it is loaded.
+
+    python -m benchmarks.resident MODEL … [--llama-cpp PYTHON] [--output FOLDER]
+
+MODEL is a folder or a GGUF file. Each start is a process of its own: the first one with an empty cache folder, the
+second with what that left behind. `--llama-cpp` names the Python of an environment with llama-cpp-python, which then
+loads the GGUF files too. Resident pages are counted by the system: `own` without pages of files, so the weights and all
+that is made of them, where they are not mapped; the peak with everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.common.folders import RESULTS
+
+NAME = "resident"
+_GOAL = 1.3
+_MIB = 2**20
+# Printed by the process that is measured, from what the system says of it: bytes.
+_SAY = """
+import json, re
+def said(file, name):
+    found = re.search(rf"^{name}:\\s+(\\d+) kB", open(f"/proc/self/{file}").read(), re.MULTILINE)
+    return int(found[1]) * 1024
+print(json.dumps({
+    "resident": said("smaps_rollup", "Rss"), "own": said("smaps_rollup", "Anonymous"),
+    "proportional": said("smaps_rollup", "Pss"), "peak": said("status", "VmHWM"),
+}))
+"""
+_OURS = """
+import sys
+from pathlib import Path
+import torch
+from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.models.quick_load import load
+from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
+
+torch.set_num_threads(1)
+if sys.argv[1] != "nothing":
+    model = load("model", Path(sys.argv[1]), "cpu", None)
+    engine = PagedEngine(EngineConfig(), kv_bytes=1 << 24)
+    engine.add("model", model.paged)
+    tokens = tuple(model.encode("Mia has 3 boxes with 4 cards in each box."))
+    engine.submit("model", GenerateRequest(tokens, (0,), SamplingParams(0.0), 2, logprobs=False))
+    while engine.has_work:
+        engine.step()
+"""
+_LLAMA = """
+import sys
+from llama_cpp import Llama
+
+model = Llama(sys.argv[1], n_ctx=512, n_threads=1, verbose=False)
+model("Mia has 3 boxes with 4 cards in each box.", max_tokens=2, temperature=0)
+"""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a process that has drawn two tokens; see the head of this file. `file`: those of the weights."""
+
+    model: str
+    start: str
+    file: int
+    resident: int
+    own: int
+    proportional: int
+    peak: int
+
+
+def weights(model: Path) -> int:
+    """The bytes of a model's weights."""
+    files = [model] if model.is_file() else [*model.glob("*.safetensors")]
+    return sum(file.stat().st_size for file in files)
+
+
+def measured(python: str, code: str, model: Path | None, start: str, cache: str) -> Memory:
+    """Raises RuntimeError where the process fails."""
+    place = "nothing" if model is None else str(model)
+    environment = {**os.environ, "XDG_CACHE_HOME": cache, "OMP_NUM_THREADS": "1"}
+    command = [python, "-c", code + _SAY, place]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    said = json.loads(done.stdout.splitlines()[-1])
+    return Memory("no model" if model is None else model.name, start, 0 if model is None else weights(model), **said)
+
+
+def page(found: Sequence[Memory], machine: str) -> str:
+    head = "| model | start | file, MiB | resident | times | own | times | proportional | peak | times |"
+    lines = ["# Memory beside the file", "", head, f"|---|---|{'---:|' * 8}"]
+    for memory in found:
+        times = [f"{part / memory.file:.2f}" if memory.file else "" for part in (memory.resident, memory.own)]
+        peak = f"{memory.peak / memory.file:.2f}" if memory.file else ""
+        size, resident, own, share, most = (
+            f"{part / _MIB:,.0f}"
+            for part in (memory.file, memory.resident, memory.own, memory.proportional, memory.peak)
+        )
+        cells = (memory.model, memory.start, size, resident, times[0], own, times[1], share, most, peak)
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", f"The goal is {_GOAL} times the file.", "", "Written by `python -m benchmarks.resident`.", ""]
+    return "\n".join([*lines, f"Measured on: {machine}.", ""])
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("models", type=Path, nargs="+", metavar="MODEL")
+    options.add_argument("--llama-cpp", metavar="PYTHON", help="the Python of an environment with llama-cpp-python")
+    options.add_argument("--output", type=Path, default=RESULTS)
+    given = options.parse_args()
+    found: list[Memory] = []
+    with tempfile.TemporaryDirectory() as cache:
+        found.append(measured(sys.executable, _OURS, None, "", cache))
+        for model in given.models:
+            for start in ("first", "second"):
+                found.append(measured(sys.executable, _OURS, model.resolve(), start, cache))
+                print(found[-1], flush=True)
+            if given.llama_cpp is not None and model.is_file():
+                found.append(measured(given.llama_cpp, _LLAMA, model.resolve(), "llama.cpp", cache))
+    from benchmarks.common.machine import sentence
+
+    record = {"machine": sentence(), "found": [asdict(memory) for memory in found]}
+    (given.output / f"{NAME}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (given.output / f"{NAME}.md").write_text(page(found, sentence()), encoding="utf-8")
+    print(page(found, sentence()))
+
+
+if __name__ == "__main__":
+    main()
