@@ -122,6 +122,7 @@ if TYPE_CHECKING:
     from qpdsl.session.functions import extractor as extractor
     from qpdsl.session.functions import load_functions as load_functions
     from qpdsl.session.functions import scorer as scorer
+    from qpdsl.session.functions import tool as tool
     from qpdsl.session.session import Session as Session
 
 __version__ = "0.1.0"
