@@ -18,6 +18,7 @@ from qpdsl.runs.row_outcome import Outcome, outcome
 if TYPE_CHECKING:
     from qpdsl.executor.requests.engine import Engine
     from qpdsl.executor.runtime.instance.functions import PythonFunction
+    from qpdsl.executor.runtime.instance.tools import CallStore
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.session.prepare import Prepared
     from qpdsl.session.session import Session
@@ -73,7 +74,7 @@ Through = Callable[["Engine"], "Engine"]
 
 
 async def run_one(
-    session: Session, job: Job, row: InputRow, through: Through | None = None
+    session: Session, job: Job, row: InputRow, through: Through | None = None, calls: CallStore | None = None
 ) -> tuple[InstanceResult, InstanceResult | None]:
     """What the program and greedy decoding give for one row, run side by side inside `session.running()`."""
     timeout = job.row_timeout
@@ -86,6 +87,7 @@ async def run_one(
         timeout=timeout,
         candidates=job.with_candidates,
         through=through,
+        calls=calls,
     )
     if job.greedy is None:
         return await program, None
@@ -95,10 +97,13 @@ async def run_one(
     return await asyncio.gather(program, greedy)
 
 
-async def run_row(session: Session, job: Job, row: InputRow, through: Through | None = None) -> Outcome:
+async def run_row(
+    session: Session, job: Job, row: InputRow, through: Through | None = None, calls: CallStore | None = None
+) -> Outcome:
     """The outcome of one row, run inside `session.running()`. Greedy decoding is left out where it cannot be graded.
 
     The row asks the engine that `through` puts before the session's; where there is none, a job records its samples.
+    `calls` keeps the calls of tools.
     A row's own failure is part of its outcome, whatever was raised in it. Raises what other rows would meet too.
     """
     compared = job if job.grader.applies(row) else replace(job, greedy=None)
@@ -106,7 +111,7 @@ async def run_row(session: Session, job: Job, row: InputRow, through: Through | 
     if recorder is not None:
         through = recorder.engine
     try:
-        result, greedy = await run_one(session, compared, row, through)
+        result, greedy = await run_one(session, compared, row, through, calls)
         made = await outcome(row, result, greedy, job.grader, with_rows=job.with_rows)
         return made if recorder is None else replace(made, samples=recorder.recorded().encoded())
     except asyncio.CancelledError as error:

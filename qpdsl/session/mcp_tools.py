@@ -26,6 +26,7 @@ from qpdsl.executor.runtime.instance.user_code import named
 _STDIO = "stdio "
 # Seconds that a server has to start and to list its tools; and to end.
 _OPENING, _CLOSING = 30.0, 3.0
+_WATCH = 1.0
 _PLAIN = {"string": "text", "integer": "int", "number": "float", "boolean": "bool"}
 _servers: dict[str, _Server] = {}
 
@@ -106,11 +107,12 @@ class _Server:
             except Exception as error:
                 self._leave()
                 raise ToolFailed(f"its server cannot be reached: {_reason(error)}") from error
+            answer = asyncio.wrap_future(task)
             try:
+                # One that its thread's own group has cancelled wakes nobody up.
                 while not task.done():
-                    # A future that the thread's own group cancels says so to `done` alone.
-                    await asyncio.wait({asyncio.wrap_future(task)}, timeout=1.0)
-                result = task.result()
+                    await asyncio.wait({answer}, timeout=_WATCH)
+                result = await answer
             except asyncio.CancelledError:
                 if task.done() and not _asked_to_stop():
                     self._leave()

@@ -439,6 +439,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         option="--tool",
         heading=PROGRAM,
         on="run eval explain serve profile check lsp",
+        alone="replicas would keep no call",
         metavar="NAME=FILE.py:FUNCTION|mcp:URL#TOOL",
         help="Let programs call a typed Python function or a tool of an MCP server: `mcp:http://…#TOOL`, or "
         "`mcp:stdio COMMAND #TOOL`. `pure` behind it shares equal calls, `effects` never repeats one.",

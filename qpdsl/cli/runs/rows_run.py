@@ -124,6 +124,8 @@ class ReplicaRows:
     ) -> None:
         assert settings.cluster is not None
         address, mixed = ClusterAddress.parse(settings.cluster), settings.allow_mixed
+        if any(function.kind == "tool" for function in surroundings.functions.values()):
+            raise UsageError("`--cluster` runs no program with tools: replicas would keep no call")
         python, concurrency = settings.python, settings.concurrency
         setup = ReplicaSetup.of(
             jobs, settings, python=python, python_digest=surroundings.python, concurrency=concurrency
@@ -234,7 +236,7 @@ class RowsRun(ABC, Generic[Options]):
             session = self.open_session()
             for job in jobs:
                 bind_grader(job.grader, session)
-            return LocalRunner(session, jobs, self.options.concurrency)
+            return LocalRunner(session, jobs, self.options.concurrency, calls=self.sweep.calls_of)
         if self.replicas is None:
             self.replicas = ReplicaRows(self.settings(), jobs, self.surroundings, self.events, self.saves())
         return self.replicas
