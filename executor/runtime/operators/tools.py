@@ -28,7 +28,7 @@ async def tool(op: ops.Tool, rows: Candidates, instance: Instance) -> Candidates
         value, made = await services.tool_calls.result(
             tool, arguments, place, services.call_store, seconds=seconds, at_most=at_most, clock=instance.clock
         )
-        instance.usage.counts.update(tool_calls=made, tool_kept=not made, tool_errors=is_error(value))
+        instance.usage.counts.update(tool_calls=int(made), tool_kept=int(not made), tool_errors=int(is_error(value)))
         return value
 
     calls = _calls(op, rows, instance)
