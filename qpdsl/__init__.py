@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import Model as Model
     from qpdsl.api.compose.targets import amortized as amortized
     from qpdsl.api.compose.targets import boxed as boxed
+    from qpdsl.api.compose.targets import call as call
     from qpdsl.api.compose.targets import certainty as certainty
     from qpdsl.api.compose.targets import choice as choice
     from qpdsl.api.compose.targets import compare as compare

@@ -25,8 +25,8 @@ from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities,
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.constraint import Constrainer
 from qpdsl.executor.text.detokenizer import byte_characters
-from qpdsl.executor.text.tool_format import ToolFormat
 from qpdsl.executor.text.thinking import Thinking
+from qpdsl.executor.text.tool_format import ToolFormat
 from qpdsl.executor.verifiers.registry import BY_CONFIGURATION, check_width, named
 from qpdsl.executor.verifiers.verifier import Verifier
 from qpdsl.grammar.model_id import think_of

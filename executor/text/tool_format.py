@@ -170,7 +170,10 @@ def marked_tools(tools: str, text_of: Callable[[str], str]) -> list[dict[str, An
             if (odd := next((key for key in value if not _PLAIN_WORD.fullmatch(key)), None)) is not None:
                 raise ContextError(f"{odd!r} is no name in a tool")
             # What is a property may be called as a word of the schema is.
-            return {key: of("" if name == "properties" and isinstance(part, str) else key, part) for key, part in value.items()}
+            return {
+                key: of("" if name == "properties" and isinstance(part, str) else key, part)
+                for key, part in value.items()
+            }
         return value
 
     return [function_of(of("", tool)) for tool in json.loads(tools)]

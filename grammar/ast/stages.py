@@ -600,9 +600,7 @@ class Tool(Stage):
         default=None,
         metadata=is_number("timeout=", Range("float", 0, 600, open_low=True), "timeout"),
     )
-    at_most: Expr | None = field(
-        default=None, metadata=is_number("at_most=", Range("int", 1, 1024), "at_most")
-    )
+    at_most: Expr | None = field(default=None, metadata=is_number("at_most=", Range("int", 1, 1024), "at_most"))
     into: Name | None = field(default=None, metadata=INTO)
     columns: tuple[GivenColumn, ...] | None = None
 

@@ -415,13 +415,15 @@ def _encoded(context: Context, model: TextModel, switch: str) -> tuple[int, ...]
         if kept is not None and kept.model == model.name:
             drawn = _encoded(kept.before, model, kept.switch) + model.encode_said(kept.tokens, kept.said)
             close = model.thought_marks.closing if kept.open and model.thought_marks is not None else ()
-            tokens = drawn + close + encode_after(
-                model.tokenizer, context, kept.number, model.thinking, switch, plain_tools=_is_plain(context, model)
+            tokens = (
+                drawn
+                + close
+                + encode_after(
+                    model.tokenizer, context, kept.number, model.thinking, switch, plain_tools=_is_plain(context, model)
+                )
             )
         else:
-            tokens = encode(
-                model.tokenizer, context, model.thinking, switch, plain_tools=_is_plain(context, model)
-            )
+            tokens = encode(model.tokenizer, context, model.thinking, switch, plain_tools=_is_plain(context, model))
     except ContextError as error:
         raise RowError(f"model `{model.name}`: {error}") from error
     if not tokens:

@@ -44,7 +44,9 @@ async def say(op: ops.Say, rows: Candidates, instance: Instance) -> Candidates:
 def _going_on(row: Row, pieces: tuple[Piece, ...], detokenizers: Mapping[str, Detokenizer]) -> Row:
     text = "".join(text for text, _ in pieces)
     before = row.generated
-    open_ = replace(before, finished=False, incomplete=False, invalid=None, closed=False, said=before.said + pieces, call=None)
+    open_ = replace(
+        before, finished=False, incomplete=False, invalid=None, closed=False, said=before.said + pieces, call=None
+    )
     thought, begun = before.thought, ""
     if before.tokens and not before.finished and not before.said:
         # No call completes this letter any more, and so it is a part of none's step.

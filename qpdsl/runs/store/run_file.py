@@ -38,7 +38,9 @@ CREATE TABLE events (at REAL NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL);
 # Made with the first row of which samples are saved.
 _SAMPLES = "CREATE TABLE IF NOT EXISTS samples (number INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL)"
 # Made with the first call of a tool: what came of each, empty while it is under way.
-_CALLS = "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID"
+_CALLS = (
+    "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID"
+)
 _TABLES = ("meta", "rows", "events")
 _PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
 _PUT_ROW = "INSERT OR REPLACE INTO rows VALUES (?, ?, ?)"
