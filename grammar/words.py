@@ -131,7 +131,8 @@ VIAS = {
 }
 # How a clause is written, and what stands in its place.
 CLAUSE_FORMS = {
-    "as": 'as SCHEMA, A | B, int(1..5), [text], /regex/, choice("a", "b"), choice(OPTIONS), grammar("file.lark") or call(TOOL, …)',
+    "as": 'as SCHEMA, A | B, int(1..5), [text], /regex/, choice("a", "b"), choice(OPTIONS), grammar("file.lark") or '
+    "call(TOOL, …)",
     "via": "via " + " or ".join(form.form for form in VIAS.values()),
     "draft": f"draft MODEL, {', '.join(form.form for form in DRAFTS.values())} or none; each with tokens= branches=",
     "within": "within exact, epsilon(1e-3), loss(0.02), replayable or recorded; within budget(tokens=2000); "

@@ -393,8 +393,8 @@ class Session:
         greedy decoding that is run to compare with. After `timeout` seconds the instance fails. `client` says who asks,
         by default the instance by its name, for which nothing is urgent. With `candidates`, those of its last choice
         are told (see `last_choice.py`). `through` puts an engine before the one that the instance asks; it then asks
-        for every score itself, whatever others asked for. `calls` keeps the calls of tools. Raises what other instances would meet too: see
-        `meets_every_row`.
+        for every score itself, whatever others asked for. `calls` keeps the calls of tools. Raises what other instances
+        would meet too: see `meets_every_row`.
         """
         client = client or Client(name)
         engine = ClientEngine(self._shared if through is None else through(self._shared), client)

@@ -45,10 +45,10 @@ class Wanted:
 class PythonFunction:
     """A `scorer` returns a number for a row; an `extractor` a value of the column type `returns`, or None.
 
-    A `tool` is called with arguments of its own: see `tools.py`. `call` gets what its parameters name: `text`, `problem`, `row` (all columns), and columns and parameters of the
-    program by their names. A first parameter of any other name gets the text. With `rows` "all" or "batch" it gets a
-    list with an entry for each row, but for parameters of the program, and returns a list; in a "batch" each value
-    depends on its own row alone. It may be async.
+    A `tool` is called with arguments of its own: see `tools.py`. `call` gets what its parameters name: `text`,
+    `problem`, `row` (all columns), and columns and parameters of the program by their names. A first parameter of any
+    other name gets the text. With `rows` "all" or "batch" it gets a list with an entry for each row, but for parameters
+    of the program, and returns a list; in a "batch" each value depends on its own row alone. It may be async.
     """
 
     name: str

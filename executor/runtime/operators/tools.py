@@ -17,7 +17,8 @@ async def tool(op: ops.Tool, rows: Candidates, instance: Instance) -> Candidates
 
     It is None where the row has no call, or one of a schema. Raises RowError where nobody handed the tool in.
     """
-    seconds, at_most = instance.number("timeout", op.timeout), op.at_most and instance.whole("at_most", op.at_most)
+    seconds = instance.number("timeout", op.timeout)
+    at_most = None if op.at_most is None else instance.whole("at_most", op.at_most)
 
     async def called(row: Row, name: str, arguments: Mapping[str, Value]) -> Value:
         tool = instance.services.functions.get(name)

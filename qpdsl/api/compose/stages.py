@@ -564,8 +564,8 @@ class Rows:
         else:
             name = call.column("tool", tool, 1)
         into = None if column is None else call.new_column("column", column, 0)
-        limits = {"timeout": call.maybe("timeout", timeout), "at_most": call.maybe("at_most", at_most)}
-        stage = ast.Tool(name, given, into=into, **limits, span=call.span)
+        seconds, most = call.maybe("timeout", timeout), call.maybe("at_most", at_most)
+        stage = ast.Tool(name, given, seconds, most, into, span=call.span)
         return self._composition.add(stage) if into is None else self._made(stage, call)
 
     def _call(self, word: str, column: str | None, program: Any, args: Any, kwargs: Any) -> Any:

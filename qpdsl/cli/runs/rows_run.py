@@ -21,6 +21,7 @@ from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.messages import ReplicaSetup
 from qpdsl.executor.events.events import EngineStepped, Event, RunEnded
 from qpdsl.executor.events.stream import EventStream
+from qpdsl.errors import UsageError
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
 from qpdsl.executor.requests.request import Calls
 from qpdsl.runs.data.input_row import NumberedRow
