@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import qpdsl as qp
+from qpdsl.cli import main
 from tests.programs.tools.tools import calculator, search
 from tests.support.paths import ROOT
 
@@ -54,7 +55,11 @@ def test_what_fails_is_shown_to_the_model() -> None:
 
 
 @pytest.mark.parametrize("name", ["react", "best_trajectory", "search_r1"])
-def test_every_plan_gives_the_same(name: str) -> None:
-    program = _loaded(name)
-    naive, best = (program.using(plan=plan).run(QUESTION, seed=3) for plan in ("naive", "optimized"))
-    assert naive.value == best.value and naive.rows == best.rows
+def test_every_plan_gives_the_same(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for plan in ("naive", "optimized"):
+        command = ["run", str(PROGRAMS[name]), "--python", str(FOLDER / "tools.py"), "--set", f"problem={QUESTION}"]
+        assert main([*command, "--seed", "3", "--no-greedy", "--rows", "--plan", plan]) == 0
+        out = capsys.readouterr().out
+        shown.append([line for line in out.splitlines() if not line.startswith("tokens ")])
+    assert shown[0] == shown[1]

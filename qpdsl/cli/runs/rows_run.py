@@ -19,9 +19,9 @@ from qpdsl.cli.signals import last_words, run_until_interrupted
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.messages import ReplicaSetup
+from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import EngineStepped, Event, RunEnded
 from qpdsl.executor.events.stream import EventStream
-from qpdsl.errors import UsageError
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
 from qpdsl.executor.requests.request import Calls
 from qpdsl.runs.data.input_row import NumberedRow
