@@ -164,7 +164,8 @@ def tool_of(
     name = _name(call, name)
     try:
         checked = validate_call(config=ConfigDict(arbitrary_types_allowed=False))(call)
-        schema = arguments_schema(TypeAdapter[Any](call).json_schema())
+        described: Any = call
+        schema = arguments_schema(TypeAdapter(described).json_schema())
     except (PydanticUserError, NameError, TypeError) as error:
         why = " ".join(str(error).splitlines()[0].split())
         raise UsageError(f"tool `{name}`: its arguments have no schema: {why}", "annotate its parameters") from error
