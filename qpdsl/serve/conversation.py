@@ -143,7 +143,11 @@ def _calls(where: str, turn: Mapping[str, Any]) -> Any:
         if not isinstance(name, str) or not isinstance(arguments, dict):
             raise Refusal(f"`{where}` has a call without a `name`, or whose `arguments` are no JSON object", "messages")
         calls.append(
-            {"id": str(call.get("id", "")), "type": "function", "function": {"name": name, "arguments": arguments}}
+            {
+                "id": str((call or {}).get("id", "")),
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
         )
     return calls
 
