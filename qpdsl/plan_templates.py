@@ -33,7 +33,7 @@ def check_templates(plan: PhysicalPlan, models: Mapping[str, TextModel]) -> None
 
 @dataclass(frozen=True, slots=True)
 class _Conversation:
-    """The turns that rows have by now, and the answer that was begun after them, or None; the tools that it may call."""
+    """The turns that rows have by now, the answer that was begun after them, or None, and the tools that are shown."""
 
     turns: tuple[Turn, ...] = ()
     answer: Turn | None = None
@@ -56,7 +56,7 @@ class _Walk:
         match node.op:
             case ops.Chat(turns=more):
                 begun = () if now.answer is None else (now.answer,)
-                answers = [turn for turn in _turns(more, self._plan)]
+                answers = list(_turns(more, self._plan))
                 if now.answer is not None and now.answer.calls:
                     answers = [turn._replace(calls=_CAME) if turn.role == "tool" else turn for turn in answers]
                 return _Conversation((*now.turns, *begun, *answers), tools=now.tools)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.errors import meets_every_row
+from qpdsl.errors import UsageError, meets_every_row
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import PhysicalPlan, everything
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.graders.grader import EqualAnswer, Grader
 from qpdsl.runs.row_outcome import Outcome, outcome
@@ -67,6 +68,12 @@ class Job:
     def models(self) -> dict[str, str]:
         """Every model that the plans name."""
         return {**(self.greedy.models if self.greedy else {}), **self.plan.models}
+
+
+def refuse_tools(plan: PhysicalPlan) -> None:
+    """Raises UsageError where a saved run is asked again of a program that calls tools: it would call them again."""
+    if any(isinstance(node.op, ops.Tool) for node in everything(plan.ops)):
+        raise UsageError(f"`{plan.name}` calls tools, and to ask its run again would call them again")
 
 
 # What puts an engine before the one that a row asks.
