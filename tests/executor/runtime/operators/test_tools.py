@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
 import qpdsl as qp
+from qpdsl import zoo
+from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.runtime.instance.row_tasks import RowClock
 from qpdsl.executor.runtime.instance.tools import CallPlace, ToolCalls, call_key
+from tests.support.paths import ROOT
 
 HEAD = 'model llm = "zoo/counting"\nprogram p(problem: text) -> text {\n  chat user=problem\n  generate llm n=4\n'
 PLACE = CallPlace("row", 0, 2, (), (0,))
@@ -154,3 +159,44 @@ def test_what_the_model_drew_stays_and_the_result_follows() -> None:
     program = qp.parse(f"{head}{stages}  generate llm max_tokens=4\n}}", functions=[echo])
     result = program.run("Bo has 2 pens.")
     assert [turn["role"] for turn in result.transcript][:3] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("template", ["object_in_marks", "named", "tags"])
+def test_a_conversation_with_tools_only_grows(template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each prompt begins with the one before it and what was drawn there, whatever the template makes of it."""
+    folder = tmp_path / "model"
+    shutil.copytree(zoo.path("zoo/counting"), folder)
+    templates = ROOT / "tests" / "executor" / "text" / "tool_templates"
+    shutil.copy(templates / f"{template}.jinja", folder / "chat_template.jinja")
+    asked: list[tuple[tuple[int, ...], Any]] = []
+    submit = PagedEngine.submit
+
+    def noted(self: PagedEngine, model: str, request: Any) -> Any:
+        ticket = submit(self, model, request)
+        asked.append((request.tokens, ticket))
+        return ticket
+
+    monkeypatch.setattr(PagedEngine, "submit", noted)
+
+    @qp.tool
+    def look(word: Literal["a", "b"]) -> str:
+        return "<|end|>"
+
+    text = f"""
+model llm = "{folder}"
+program p(problem: text) -> text {{
+  chat user=problem
+  repeat 2 {{
+    generate llm as call(look) into c
+    tool c into x
+    chat tool=x
+  }}
+  return "{{c}}"
+}}
+"""
+    result = qp.parse(text, functions=[look]).run("Bo has 2 pens.")
+    assert result.rows[0]["c"]["name"] == "look"
+    (first, ticket), (second, _) = asked
+    drawn = ticket.ended[0].tokens
+    begun = first + (drawn[:-1] if ticket.ended[0].finish == "eos" else drawn)
+    assert second[: len(begun)] == begun and len(second) > len(begun)
