@@ -131,7 +131,8 @@ VIAS = {
 }
 # How a clause is written, and what stands in its place.
 CLAUSE_FORMS = {
-    "as": 'as SCHEMA, A | B, int(1..5), [text], /regex/, choice("a", "b"), choice(OPTIONS) or grammar("file.lark")',
+    "as": 'as SCHEMA, A | B, int(1..5), [text], /regex/, choice("a", "b"), choice(OPTIONS), grammar("file.lark") or '
+    "call(TOOL, …)",
     "via": "via " + " or ".join(form.form for form in VIAS.values()),
     "draft": f"draft MODEL, {', '.join(form.form for form in DRAFTS.values())} or none; each with tokens= branches=",
     "within": "within exact, epsilon(1e-3), loss(0.02), replayable or recorded; within budget(tokens=2000); "
@@ -143,7 +144,7 @@ CLAUSE_FORMS = {
 }
 # How the `until` of `generate` is written; that of `repeat` is any condition.
 UNTIL_FORM = "until confidence(window=TOKENS) < BAR"
-TARGETS = ("choice", "grammar", "int", "float")
+TARGETS = ("choice", "grammar", "call", "int", "float")
 # What `extract` finds by name, besides patterns; an extractor that the caller registers under one goes before it.
 EXTRACTORS = {
     "boxed": r"what stands in the last \boxed{…}",

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from qpdsl.api.compose.targets import Model as Model
     from qpdsl.api.compose.targets import amortized as amortized
     from qpdsl.api.compose.targets import boxed as boxed
+    from qpdsl.api.compose.targets import call as call
     from qpdsl.api.compose.targets import certainty as certainty
     from qpdsl.api.compose.targets import choice as choice
     from qpdsl.api.compose.targets import compare as compare
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
     from qpdsl.session.functions import extractor as extractor
     from qpdsl.session.functions import load_functions as load_functions
     from qpdsl.session.functions import scorer as scorer
+    from qpdsl.session.functions import tool as tool
     from qpdsl.session.session import Session as Session
 
 __version__ = "0.1.0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -9,9 +10,16 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.context import Context, Turn, encode
+from qpdsl.executor.text.tool_format import with_tools
 from qpdsl.grammar import ast
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
+
+# A call that ends an answer, and what says that a turn is about it.
+_CALLED = json.dumps(
+    {"tool_calls": [{"id": "call00001", "type": "function", "function": {"name": "x", "arguments": {"x": "x"}}}]}
+)
+_CAME = json.dumps({"tool_call_id": "call00001", "name": "x"})
 
 
 def check_templates(plan: PhysicalPlan, models: Mapping[str, TextModel]) -> None:
@@ -25,17 +33,18 @@ def check_templates(plan: PhysicalPlan, models: Mapping[str, TextModel]) -> None
 
 @dataclass(frozen=True, slots=True)
 class _Conversation:
-    """The turns that rows have by now, and the answer that was begun after them, or None."""
+    """The turns that rows have by now, the answer that was begun after them, or None, and the tools that are shown."""
 
     turns: tuple[Turn, ...] = ()
     answer: Turn | None = None
+    tools: str = ""
 
 
 class _Walk:
     def __init__(self, plan: PhysicalPlan, models: Mapping[str, TextModel]) -> None:
         self._plan = plan
         self._models = models
-        self._tried: set[tuple[str, tuple[Turn, ...]]] = set()
+        self._tried: set[tuple[str, tuple[Turn, ...], str]] = set()
 
     def chain(self, chain: tuple[PhysicalOp, ...], now: _Conversation) -> _Conversation:
         """Goes through operators, and returns the conversation of their rows."""
@@ -47,12 +56,19 @@ class _Walk:
         match node.op:
             case ops.Chat(turns=more):
                 begun = () if now.answer is None else (now.answer,)
-                return _Conversation((*now.turns, *begun, *_turns(more, self._plan)))
-            case ops.Generate(model=name, via=via):
-                thinks = self._try(name.name, now.turns)
+                answers = list(_turns(more, self._plan))
+                if now.answer is not None and now.answer.calls:
+                    answers = [turn._replace(calls=_CAME) if turn.role == "tool" else turn for turn in answers]
+                return _Conversation((*now.turns, *begun, *answers), tools=now.tools)
+            case ops.Generate(model=name, via=via, constraint=constraint):
+                own = "" if constraint is None else constraint.tools
+                now = replace(now, tools=with_tools(now.tools, own))
+                thinks = self._try(name.name, now.turns, now.tools)
                 if isinstance(via, ops.Paired):
-                    self._try(via.model.name, now.turns)
-                return replace(now, answer=Turn("assistant", "x", "x" if thinks else ""))
+                    self._try(via.model.name, now.turns, now.tools)
+                thought = "x" if thinks else ""
+                answer = Turn("assistant", "", thought, _CALLED) if own else Turn("assistant", "x", thought)
+                return replace(now, answer=answer)
             case ops.Say() if now.answer is None:
                 return replace(now, answer=Turn("assistant", "x"))
             case ops.Judge(model=name) | ops.Prob(model=name) | ops.Tournament(model=name):
@@ -71,15 +87,16 @@ class _Walk:
                 return max(ends, key=lambda end: len(end.turns), default=now)
         return now
 
-    def _try(self, name: str, turns: tuple[Turn, ...]) -> bool:
+    def _try(self, name: str, turns: tuple[Turn, ...], tools: str = "") -> bool:
         """Encodes turns for a model of the plan, by its name in the program. Returns whether it thinks."""
         model = self._models.get(self._plan.models[name])
         if model is None:
             return False
-        if turns and (model.name, turns) not in self._tried:
-            self._tried.add((model.name, turns))
+        if turns and (model.name, turns, tools) not in self._tried:
+            self._tried.add((model.name, turns, tools))
+            plain = bool(tools) and model.tool_format.is_plain
             try:
-                encode(model.tokenizer, Context(turns=turns), model.thinking)
+                encode(model.tokenizer, Context(turns=turns, tools=tools), model.thinking, plain_tools=plain)
             except ContextError as error:
                 raise ModelError(model.name, str(error)) from error
         return model.thinking is not None

@@ -18,6 +18,7 @@ from qpdsl.executor.text.detokenizer import Detokenizer
 from qpdsl.executor.text.text_mask import BannedTexts, TokenTexts
 from qpdsl.executor.text.thinking import Thinking, thinking_of
 from qpdsl.executor.text.thought_marks import ThoughtMarks
+from qpdsl.executor.text.tool_format import ToolFormat, tool_format
 from qpdsl.executor.verifiers.verifier import Verifier
 from qpdsl.grammar.model_id import think_of
 
@@ -96,6 +97,11 @@ class TextModel:
     def thought_marks(self) -> ThoughtMarks | None:
         """Where its thoughts end, in its tokens; None of a model that does not think."""
         return None if self.thinking is None else ThoughtMarks(self.thinking, self.tokenizer)
+
+    @cached_property
+    def tool_format(self) -> ToolFormat:
+        """How it writes calls of tools."""
+        return tool_format(self.tokenizer)
 
     @cached_property
     def corpora(self) -> dict[str, tuple[int, ...]]:

@@ -26,6 +26,7 @@ from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.constraint import Constrainer
 from qpdsl.executor.text.detokenizer import byte_characters
 from qpdsl.executor.text.thinking import Thinking
+from qpdsl.executor.text.tool_format import ToolFormat
 from qpdsl.executor.verifiers.registry import BY_CONFIGURATION, check_width, named
 from qpdsl.executor.verifiers.verifier import Verifier
 from qpdsl.grammar.model_id import think_of
@@ -124,6 +125,11 @@ class RemoteTextModel(TextModel):
 
     padding: int | None = None
     apart: ServerThinking | None = None
+
+    @cached_property
+    def tool_format(self) -> ToolFormat:
+        """Calls are JSON, which every server can hold to."""
+        return ToolFormat()
 
     @cached_property
     def _thinking(self) -> tuple[Thinking | None, str]:

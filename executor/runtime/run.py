@@ -39,6 +39,7 @@ from qpdsl.executor.runtime.operators.relational import (
     why_none,
 )
 from qpdsl.executor.runtime.operators.split import split
+from qpdsl.executor.runtime.operators.tools import tool
 from qpdsl.executor.runtime.operators.vote import vote
 from qpdsl.executor.runtime.scoring.checks import equal, passes, valid_json
 from qpdsl.executor.runtime.scoring.judge import judge, likelihood, prob, round_robin, tournament
@@ -492,6 +493,7 @@ _OPERATORS: Mapping[type[ops.Operator], Operate] = {
     ops.PythonScore: _plain(python_score),
     ops.Extract: _plain(extract),
     ops.PythonExtract: _plain(python_extract),
+    ops.Tool: _plain(tool),
     ops.Let: _plain(let),
     ops.Where: _plain(where),
     ops.First: _plain(first),

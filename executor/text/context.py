@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.text.chat_template import ContextError, kept_with_its_tokenizer, render
 from qpdsl.executor.text.thinking import Thinking
+from qpdsl.executor.text.tool_format import ToolFormat, introduction, marked_tools, tool_format
 from qpdsl.grammar.printable import shorten
 
 # A text, and whether it is trusted: whether the tokenizer's added tokens count in it.
@@ -73,7 +74,7 @@ class Context:
 
     The first `opening` of the pieces are those of the prompt that the context began with; all of them where it is None.
     `grown`: the context holds text that was generated. `kept`: the model's last turn, where it is to stay as it was
-    drawn; other models are shown its text.
+    drawn; other models are shown its text. `tools` are those that a model is shown, as a JSON list, or empty.
     """
 
     turns: tuple[Turn, ...] = ()
@@ -81,6 +82,7 @@ class Context:
     opening: int | None = field(default=None, compare=False)
     grown: bool = field(default=False, compare=False)
     kept: KeptTurn | None = None
+    tools: str = ""
 
     @property
     def problem(self) -> str:
@@ -129,6 +131,7 @@ def encode(
     switch: str = "",
     *,
     within_last: bool = False,
+    plain_tools: bool = False,
 ) -> tuple[int, ...]:
     """Token ids of a context, up to where the model's own text begins. Raises ContextError.
 
@@ -139,16 +142,24 @@ def encode(
     `thinking` says how the model thinks: each thought is put where its template has it, and text of an assistant with
     the marks of a thought is parted first. `switch` is one of `thinking.switches`, or "" for what the template does by
     itself. With `within_last` the last turn, the assistant's, goes on: as `continue_final_message` has it.
+    With `plain_tools` tools and their calls are text, whatever the template knows of them.
     """
     if context.turns:
         turns = [Turn(*turn) for turn in context.turns]
         arguments = {} if thinking is None else thinking.arguments(switch)
-        return encode_pieces(tokenizer, _chat_pieces(tokenizer, turns, thinking, arguments, within_last))
+        pieces = _chat_pieces(tokenizer, turns, thinking, arguments, within_last, context.tools, plain_tools)
+        return encode_pieces(tokenizer, pieces)
     return automatic_prefix(tokenizer) + encode_pieces(tokenizer, list(context.prompt))
 
 
 def encode_after(
-    tokenizer: PreTrainedTokenizerFast, context: Context, number: int, thinking: Thinking | None, switch: str
+    tokenizer: PreTrainedTokenizerFast,
+    context: Context,
+    number: int,
+    thinking: Thinking | None,
+    switch: str,
+    *,
+    plain_tools: bool = False,
 ) -> tuple[int, ...]:
     """The ids of a conversation behind the text of its turn of that number, the assistant's. Raises ContextError."""
     kept = _KEPT
@@ -156,7 +167,7 @@ def encode_after(
         kept += "t"
     turns = [*context.turns[:number], Turn("assistant", kept), *context.turns[number + 1 :]]
     arguments = {} if thinking is None else thinking.arguments(switch)
-    pieces = _chat_pieces(tokenizer, turns, thinking, arguments, within_last=False)
+    pieces = _chat_pieces(tokenizer, turns, thinking, arguments, False, context.tools, plain_tools)
     place = next((place for place, piece in enumerate(pieces) if piece == (kept, False)), None)
     if place is None:
         raise ContextError("its chat template leaves out a turn whose tokens are to stay")
@@ -332,9 +343,14 @@ def _chat_pieces(
     thinking: Thinking | None,
     arguments: Mapping[str, Any],
     within_last: bool,
+    tools: str = "",
+    plain_tools: bool = False,
 ) -> list[Piece]:
-    """The rendered chat template as pieces, of which the texts of messages are not trusted."""
+    """The rendered chat template as pieces, of which the texts of messages and of tools are not trusted."""
     texts: list[str] = []
+    format = ToolFormat() if plain_tools or not tools else tool_format(tokenizer)
+    if tools:
+        turns = plain_turns(turns, tools, format)
 
     def marked(text: str) -> str:
         texts.append(text)
@@ -342,12 +358,36 @@ def _chat_pieces(
 
     said = [_message(turn, thinking, str) for turn in turns]
     shape = json.dumps([_message(turn, thinking, marked) for turn in turns])
+    own = dict(arguments)
+    if format.shows:
+        own["tools"] = marked_tools(tools, str)
+        arguments = {**arguments, "tools": marked_tools(tools, marked)}
     # Some templates write the day.
     frame = _frame(tokenizer, shape, json.dumps(arguments), within_last, len(texts), date.today())
-    pieces = _matched(render(tokenizer, said, within_last=within_last, arguments=arguments), frame, texts)
+    pieces = _matched(render(tokenizer, said, within_last=within_last, arguments=own), frame, texts)
     if pieces is None:
         raise ContextError("its chat template rewrites the messages, so their text cannot be told from its own")
     return pieces
+
+
+def plain_turns(turns: Sequence[Turn], tools: str, format: ToolFormat) -> Sequence[Turn]:
+    """Turns with what a template of that format does not write of tools as text."""
+    if not format.shows:
+        words = introduction(tools)
+        if turns and turns[0].role == "system":
+            turns = [turns[0]._replace(text=f"{turns[0].text}\n\n{words}"), *turns[1:]]
+        else:
+            turns = [Turn("system", words), *turns]
+    return [_plain_turn(turn) for turn in turns] if format.is_plain else turns
+
+
+def _plain_turn(turn: Turn) -> Turn:
+    """A turn that calls a tool, or says what came of that, as one of a conversation without tools."""
+    if turn.role == "tool":
+        return Turn("user", turn.text)
+    calls = json.loads(turn.calls).get("tool_calls", []) if turn.calls else []
+    spelt = "\n".join(json.dumps(call["function"], ensure_ascii=False) for call in calls)
+    return turn._replace(text=turn.text + spelt, calls="") if turn.calls else turn
 
 
 @kept_with_its_tokenizer

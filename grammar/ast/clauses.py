@@ -73,8 +73,25 @@ class GrammarTarget(Node):
     path: str
 
 
+@dataclass(frozen=True, slots=True)
+class ToolRef(Node):
+    """The name of a tool, or of a schema."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallTarget(Node):
+    """`as call(search, Answer)`: output is a call of one of these tools, or of a schema as if it were a tool.
+
+    It is written as the model writes calls, where its chat template tells how, else as JSON: a `name` with `arguments`.
+    """
+
+    tools: tuple[ToolRef, ...]
+
+
 ConstraintKind = typing.Literal["json_schema", "regex", "choice", "grammar"]
-Target = SchemaTarget | ChoiceTarget | OptionsTarget | TypeTarget | GrammarTarget | Regex
+Target = SchemaTarget | ChoiceTarget | OptionsTarget | TypeTarget | GrammarTarget | CallTarget | Regex
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +101,8 @@ class Constraint:
     `source` is JSON Schema as JSON text, a regex, a JSON list of the options, or a llguidance Lark grammar, such that
     llguidance can hold to it. `name` is what the program calls it. `schema` is the JSON Schema that the program gives,
     which every output must satisfy; empty for other kinds. `type` is that of the column that `into` names. `options`
-    are those of a choice that is known when it is made; then `source` is empty.
+    are those of a choice that is known when it is made; then `source` is empty. `tools` describes the tools that a call
+    may be of, as a JSON list of records of a `name`, a `description` and the schema of its `parameters`.
     """
 
     kind: ConstraintKind
@@ -93,6 +111,7 @@ class Constraint:
     schema: str = ""
     type: str = "text"
     options: Expr | None = None
+    tools: str = ""
 
     def __post_init__(self) -> None:
         require(self.kind in typing.get_args(ConstraintKind), f"there is no constraint `{self.kind}`")

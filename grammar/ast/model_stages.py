@@ -92,7 +92,7 @@ class Prompt(SetContext):
 class Turn(Node):
     """One `role=expr` of a `chat` stage; `messages=` stands for the turns of a conversation."""
 
-    role: typing.Literal["system", "user", "assistant", "messages"]
+    role: typing.Literal["system", "user", "assistant", "tool", "messages"]
     content: Expr = field(
         metadata=is_a("value", reads="row", type=lambda turn: "messages" if turn.role == "messages" else "text")
     )
@@ -100,17 +100,19 @@ class Turn(Node):
 
 @dataclass(frozen=True, slots=True)
 class Chat(SetContext):
-    """`chat system=… user=… assistant=… history=…`: starts the context with turns, in the order written.
+    """`chat system=… user=… assistant=… tool=… history=…`: starts the context with turns, in the order written.
+
+    A turn of a `tool` says what came of the call that ends the model's own turn, whose tokens stay as they are.
 
     `history` says how the model's own turn before them is shown to it: as its template has it, which may leave its
     thoughts out, or in the very tokens that were drawn, so that no prefix is lost.
     """
 
-    word, usage = "chat", "chat system= user= assistant= messages= history=template|tokens"
+    word, usage = "chat", "chat system= user= assistant= tool= messages= history=template|tokens"
     first = "`system=`, `user=` or `assistant=`"
     operator = "SetContext"
 
-    turns: tuple[Turn, ...] = field(metadata=is_a("part", words=(*ROLES, "messages")))
+    turns: tuple[Turn, ...] = field(metadata=is_a("part", words=(*ROLES, "tool", "messages")))
     history: History = field(
         default="template", metadata=is_a("word", "history=", words=HISTORIES, code="QP129", what="no such history")
     )

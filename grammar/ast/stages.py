@@ -581,6 +581,31 @@ class Call(Stage):
 
 
 @dataclass(frozen=True, slots=True)
+class Tool(Stage):
+    """`tool NAME(ARGUMENT, …) timeout= at_most= into NAME`: what a tool of the caller's gives for each row.
+
+    Without brackets `name` is a column of calls, records of a `name` and its `arguments`: `arguments` is None. A tool
+    that fails, or takes more than `timeout` seconds, gives a text that begins with `error: `. No more than `at_most`
+    calls of this stage run at a time. Of an operator `columns` are the arguments by the tool's own names.
+    """
+
+    word, usage = "tool", "tool NAME(ARGUMENT, …) timeout= at_most= into NAME; tool CALL into NAME"
+    first = "a tool, or the column of a call"
+    also = ("function", "action")
+    rows = "same"
+
+    name: Name = field(metadata=is_a("plain"))
+    arguments: tuple[Argument, ...] | None = field(default=None, metadata=is_a("part"))
+    timeout: Expr | None = field(
+        default=None,
+        metadata=is_number("timeout=", Range("float", 0, 600, open_low=True), "timeout"),
+    )
+    at_most: Expr | None = field(default=None, metadata=is_number("at_most=", Range("int", 1, 1024), "at_most"))
+    into: Name | None = field(default=None, metadata=INTO)
+    columns: tuple[GivenColumn, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Return(Stage):
     """`return EXPR else OTHER`: the program's value: an expression over the first row, with aggregates over all rows.
 

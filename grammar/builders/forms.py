@@ -135,7 +135,7 @@ class FormBuilder(OptionBuilder):
     # What a form means
 
     def target_of(self, form: Form) -> ast.Target | None:
-        """`choice("a", "b")` or `grammar("file.lark")`."""
+        """`choice("a", "b")`, `grammar("file.lark")` or `call(TOOL, …)`."""
         if form.name == "choice":
             options = self.choices_of(form)
             return None if options is None else ast.ChoiceTarget(options, span=form.span)
@@ -143,8 +143,19 @@ class FormBuilder(OptionBuilder):
             values = self.form_values(form, 'grammar("file.lark")', 1)
             path = self.text_of(values[0], "a path") if values else None
             return None if path is None else ast.GrammarTarget(path, span=form.span)
+        if form.name == "call":
+            return self._call_target(form)
         self.report_unknown_form(form.name, "way to hold the output", TARGETS, CLAUSE_FORMS["as"])
         return None
+
+    def _call_target(self, form: Form) -> ast.CallTarget | None:
+        given = [one.value for one in form.arguments if isinstance(one, ast.Argument) and one.name is None]
+        tools = tuple(ast.ToolRef(value.id, span=value.span) for value in given if isinstance(value, ast.Name))
+        if not tools or len(tools) < len(form.arguments):
+            message = "`call` takes the names of tools"
+            self.report("QP125", message, form.span, notes=("form: as call(TOOL, …)",))
+            return None
+        return ast.CallTarget(tools, span=form.span)
 
     def via_of(self, form: Form) -> ast.Via | None:
         """`filter(MODEL, THRESHOLD, …)`, `contrast(MODEL, ALPHA, …)`, or an early exit."""

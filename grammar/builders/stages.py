@@ -162,6 +162,16 @@ class StageBuilder(VerifierFormBuilder, ClauseBuilder, BlockBuilder):
             children = [*children[:2], form.name, *children[3:]]
         return ast.Extract(**{**self._parts(ast.Extract, meta, children), "arguments": arguments}, span=span_of(meta))
 
+    def tool(self, meta: Any, children: list[Any]) -> ast.Tool:
+        form, *rest = children
+        if not isinstance(form, Form):
+            return ast.Tool(**self._parts(ast.Tool, meta, children), span=span_of(meta))
+        arguments = tuple(argument for argument in form.arguments if isinstance(argument, ast.Argument))
+        if len(arguments) < len(form.arguments):
+            self.report("QP125", "a tool takes no range", form.span)
+        found = self._parts(ast.Tool, meta, [form.name, *rest])
+        return ast.Tool(**{**found, "arguments": arguments}, span=span_of(meta))
+
     def until(self, meta: Any, children: list[Any]) -> Clause:
         """`confidence(window=TOKENS) < BAR`; None where it is faulty."""
         figure, sign, bar = children

@@ -266,6 +266,8 @@ def _left_out(node: ast.Node, name: str) -> Any:
         return _call(value, node.arguments) if name == "program" else None
     if isinstance(node, ast.Extract) and name in ("pattern", "arguments") and node.arguments is not None:
         return _call(value.id, node.arguments) if name == "pattern" else None
+    if isinstance(node, ast.Tool) and name in ("name", "arguments") and node.arguments is not None:
+        return _call(value.id, node.arguments) if name == "name" else None
     if isinstance(node, ast.PythonExtract) and name == "function" and node.columns is not None:
         return _call(value, tuple(ast.Argument(one.name, one.value, span=node.span) for one in node.columns))
     if not isinstance(node, ast.Stage) or node.stage < 0:
@@ -363,6 +365,8 @@ def _target(target: ast.Target) -> str:
     match target:
         case ast.SchemaTarget(name=name):
             return name
+        case ast.CallTarget(tools=tools):
+            return f"call({', '.join(tool.name for tool in tools)})"
         case ast.ChoiceTarget(options=options):
             return f"choice({', '.join(map(format_text, options))})"
         case ast.OptionsTarget(options=listed):

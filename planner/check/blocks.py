@@ -26,6 +26,7 @@ from qpdsl.planner.check.context import prefill, problem_in_rounds, say, set_con
 from qpdsl.planner.check.generate import generate, warn_spent_rounds
 from qpdsl.planner.check.score import extract, item_type, score, sought_by, tournament
 from qpdsl.planner.check.searches import begins_turn, check_search
+from qpdsl.planner.check.tools import tool
 from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, word_span
@@ -512,6 +513,7 @@ _CHECKS: Mapping[type[ast.Stage], Callable[[Binder, Any, int], _Checked]] = {
     ast.KeepTournament: tournament,
     ast.RoundRobin: tournament,
     ast.Extract: extract,
+    ast.Tool: tool,
     ast.Let: _let,
     ast.Where: _where,
     ast.Keep: _keep,

@@ -23,6 +23,10 @@ def set_context(binder: Binder, stage: ast.Prompt | ast.Chat, number: int) -> op
     if isinstance(stage, ast.Chat) and stage.history == "tokens" and flow.context is None:
         message = "`history=tokens` keeps what a model has written, and nothing comes before this `chat`"
         binder.scope.error("QP271", message, word_span(stage), "no history here", help="leave it out")
+    tool = next((turn for turn in stage.turns if turn.role == "tool"), None) if isinstance(stage, ast.Chat) else None
+    if tool is not None and flow.context is None:
+        message = "`tool=` says what came of a call, and nothing comes before this `chat`"
+        binder.scope.error("QP271", message, tool.span, "no call here", help="begin with `user=`")
     if flow.kind not in (None, stage.word):
         _report_other_kind(binder, stage)
     context = stage if flow.kind is None else flow.context
@@ -68,6 +72,8 @@ def _check_content(binder: Binder, stage: ast.Prompt | ast.Chat) -> None:
         typer = Typer(binder.scope, stage, reads, f"`{turn.role}`")
         if turn.role == "messages":
             typer.expect(turn.content, _CONVERSATIONS, "a conversation")
+        elif turn.role == "tool":
+            typer.type(turn.content)
         else:
             typer.expect(turn.content, "text", "a text")
 

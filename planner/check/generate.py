@@ -18,6 +18,7 @@ from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import DRAFTS, MAX_DRAFTED
 from qpdsl.planner.check.binder import Binder, Flow
 from qpdsl.planner.check.context import outdate_scores
+from qpdsl.planner.check.tools import CALL, call_constraint
 from qpdsl.planner.names.constraints import refusal
 from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import Module, UserDraft
@@ -379,10 +380,14 @@ def _bind_output(binder: Binder, stage: ast.Generate, schema: CompiledSchema | N
     """
     columns = binder.scope.columns
     if "text" in columns:
-        columns["text"] = BoundColumn("text", None, schema if binder.flow.fresh else None)
+        # A call is written as the model writes calls.
+        spelt = binder.flow.fresh and not isinstance(stage.target, ast.CallTarget)
+        columns["text"] = BoundColumn("text", None, schema if spelt else None)
     if stage.into is not None:
-        faulty = schema is None and isinstance(stage.target, ast.SchemaTarget | ast.TypeTarget)
+        faulty = schema is None and isinstance(stage.target, ast.SchemaTarget | ast.TypeTarget | ast.CallTarget)
         type_ = "unknown" if faulty else "text" if schema is None else value_type(schema.document)
+        if isinstance(stage.target, ast.CallTarget):
+            type_ = CALL
         binder.make(stage, stage.into, type_, schema)
     flow = binder.flow
     if flow.spent is None:
@@ -425,6 +430,8 @@ def _constraint(
             return _choice(binder, target, options), None
         case ast.GrammarTarget():
             return _grammar(binder, target), None
+        case ast.CallTarget():
+            return call_constraint(binder, target)
 
 
 def _of_schema(schema: CompiledSchema, name: str) -> ast.Constraint:

@@ -34,7 +34,7 @@ def unused_declarations(file: ast.File) -> Iterator[Diagnostic]:
             quoted = next((ref.span for ref in references if ref.name == model.name), None)
             yield _unused_model(model, quoted)
     types = {node.name for node in walk((file.programs, file.schemas)) if isinstance(node, ast.TypeRef)}
-    targets = {node.name for node in walk(file.programs) if isinstance(node, ast.SchemaTarget)}
+    targets = {node.name for node in walk(file.programs) if isinstance(node, ast.SchemaTarget | ast.ToolRef)}
     targets |= {node.schema.id for node in walk(file.programs) if isinstance(node, ast.ValidJson) and node.schema}
     for schema in file.schemas:
         if schema.name not in types | targets:

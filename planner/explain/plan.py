@@ -78,6 +78,7 @@ _PLAINEST: dict[type[ops.Operator], str] = {
     ops.PythonScore: "python",
     ops.Passes: "sandbox",
     ops.PythonExtract: "python",
+    ops.Tool: "tool",
     ops.Branch: "arms",
     ops.If: "arms",
     ops.BudgetedArms: "by the budget",

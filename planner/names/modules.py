@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
+from typing import Any
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import walk
@@ -131,6 +132,16 @@ class Inputs:
 
 
 @dataclass(frozen=True)
+class ToolForm:
+    """A tool as a program sees it: the JSON Schema of its arguments, the column type of what it gives, and in words
+    what it does."""
+
+    schema: Mapping[str, Any]
+    returns: Type = "unknown"
+    description: str = ""
+
+
+@dataclass(frozen=True)
 class Environment:
     """`scorers` are the names of registered Python scorers; `extractors` gives the column type of each extractor.
 
@@ -138,7 +149,7 @@ class Environment:
     program uses, `kinds` their kinds of verifiers, and `adapters` what is put on them; with another id a model is
     without the adapter that it was declared with. `drafts` are for the `generate` stages of a model, by the name that
     the program has for it, or for all of them, by the empty name. `answer` is what `final_answer` stands for, where it
-    is not its own rules.
+    is not its own rules. `tools` are those that the caller hands in.
     """
 
     files: Files = field(default_factory=Files)
@@ -150,6 +161,7 @@ class Environment:
     adapters: Mapping[str, str] = field(default_factory=dict)
     drafts: Mapping[str, UserDraft] = field(default_factory=dict)
     answer: ast.Extract | None = None
+    tools: Mapping[str, ToolForm] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)

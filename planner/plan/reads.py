@@ -92,6 +92,7 @@ _ACCESS: Mapping[type[ops.Operator], StateAccess] = {
     ops.Each: StateAccess(_PATH, _PATH),
     ops.Search: StateAccess(frozenset({"path", "finished"}), _PATH),
     ops.Call: StateAccess(_PATH),
+    ops.Tool: StateAccess(_PATH),
     ops.Ask: StateAccess(_PATH),
     ops.Repeat: StateAccess(),
     ops.If: StateAccess(),
@@ -161,7 +162,7 @@ def column_expressions(op: ops.Operator) -> Iterator[ast.Expr]:
     for value, part, owner in ast.values(op):
         if part.reads_of(owner) != "parameters" and not isinstance(value, ast.JsonPath):
             yield value
-    if isinstance(op, ops.Call | ops.PythonExtract):
+    if isinstance(op, ops.Call | ops.PythonExtract | ops.Tool):
         yield from (column.value for column in op.columns or ())
 
 
@@ -178,6 +179,8 @@ def named_columns(op: ops.Operator) -> Iterator[str]:
             yield column.id
     if isinstance(op, ops.PythonScore | ops.PythonExtract):
         yield from op.asks
+    elif isinstance(op, ops.Tool) and op.columns is None:
+        yield op.name.id
     elif isinstance(op, ops.Tournament):
         yield from compared_columns(op.question)
 

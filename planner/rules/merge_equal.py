@@ -87,9 +87,10 @@ def _ignores_noise(arm: Chain) -> bool:
 
 
 def _is_greedy(op: ops.Operator) -> bool:
-    """False for Python functions too: nothing is known of what they do, so each is called as often as it stands."""
+    """False for Python functions and tools too: nothing is known of what they do, so each is called as often as it
+    stands."""
     if not isinstance(op, ops.Generate):
-        return not isinstance(op, (ops.PythonScore, ops.PythonExtract))
+        return not isinstance(op, (ops.PythonScore, ops.PythonExtract, ops.Tool))
     temperature = constant(op.temperature)
     return getattr(temperature, "value", None) == 0
 

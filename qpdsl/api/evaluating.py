@@ -208,7 +208,9 @@ def evaluate(
         runs = runs_of_cells(cells, rows, range(seeds), job, session, settings_of(binding), python)
         saved = SavedCells(folder) if fresh else SavedCells.of(folder)
         sweep = Sweep(runs, saved.open, saved.whole)
-        sweep.run(lambda: LocalRunner(session(), [run.job for run in runs], drive=driven), wait_for)
+        sweep.run(
+            lambda: LocalRunner(session(), [run.job for run in runs], drive=driven, calls=sweep.calls_of), wait_for
+        )
     name = str(data) if isinstance(data, str | Path) else rows[0].name
     return Evaluation(evaluation_of(sweep, name, range(seeds), baseline=baseline, by=by))
 

@@ -197,6 +197,10 @@ def _in_stage(document: Document, prefix: Document, point: _Point) -> Iterator[l
         yield _item(ast.DrawScore.form, Kind.Function, UNTIL_FORM)
     elif last == "call":
         yield from _declared(document, ast.Program)
+    elif last == "tool":
+        for name, tool in sorted(document.environment.tools.items()):
+            yield _item(name, Kind.Function, tool.description or "tool")
+        yield from _row(prefix, point)
     elif point.head == "extract" and last == "=":
         yield from (_item(name, Kind.Function, finds) for name, finds in EXTRACTORS.items())
         yield _item(FAILURE, Kind.Function, "why code in the text fails its tests")

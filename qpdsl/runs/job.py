@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.errors import meets_every_row
+from qpdsl.errors import UsageError, meets_every_row
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import PhysicalPlan, everything
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.graders.grader import EqualAnswer, Grader
 from qpdsl.runs.row_outcome import Outcome, outcome
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from qpdsl.executor.requests.engine import Engine
     from qpdsl.executor.runtime.instance.functions import PythonFunction
     from qpdsl.executor.runtime.instance.kept_draws import KeptDraws
+    from qpdsl.executor.runtime.instance.tools import CallStore
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.session.prepare import Prepared
     from qpdsl.session.session import Session
@@ -72,12 +74,23 @@ class Job:
         return {**(self.greedy.models if self.greedy else {}), **self.plan.models}
 
 
+def refuse_tools(plan: PhysicalPlan) -> None:
+    """Raises UsageError where a saved run is asked again of a program that calls tools: it would call them again."""
+    if any(isinstance(node.op, ops.Tool) for node in everything(plan.ops)):
+        raise UsageError(f"`{plan.name}` calls tools, and to ask its run again would call them again")
+
+
 # What puts an engine before the one that a row asks.
 Through = Callable[["Engine"], "Engine"]
 
 
 async def run_one(
-    session: Session, job: Job, row: InputRow, through: Through | None = None, kept: KeptDraws | None = None
+    session: Session,
+    job: Job,
+    row: InputRow,
+    through: Through | None = None,
+    kept: KeptDraws | None = None,
+    calls: CallStore | None = None,
 ) -> tuple[InstanceResult, InstanceResult | None]:
     """What the program and greedy decoding give for one row, run side by side inside `session.running()`.
 
@@ -94,6 +107,7 @@ async def run_one(
         candidates=job.with_candidates,
         through=through if kept is None else lambda _: kept,
         kept=kept,
+        calls=calls,
     )
     if job.greedy is None:
         return await program, None
@@ -103,10 +117,13 @@ async def run_one(
     return await asyncio.gather(program, greedy)
 
 
-async def run_row(session: Session, job: Job, row: InputRow, through: Through | None = None) -> Outcome:
+async def run_row(
+    session: Session, job: Job, row: InputRow, through: Through | None = None, calls: CallStore | None = None
+) -> Outcome:
     """The outcome of one row, run inside `session.running()`. Greedy decoding is left out where it cannot be graded.
 
     The row asks the engine that `through` puts before the session's; where there is none, a job records its samples.
+    `calls` keeps the calls of tools.
     A row's own failure is part of its outcome, whatever was raised in it. Raises what other rows would meet too.
     """
     compared = job if job.grader.applies(row) else replace(job, greedy=None)
@@ -116,7 +133,7 @@ async def run_row(session: Session, job: Job, row: InputRow, through: Through | 
         through = recorder.engine
         kept = session.keeper(through) if job.trajectories else None
     try:
-        result, greedy = await run_one(session, compared, row, through, kept)
+        result, greedy = await run_one(session, compared, row, through, kept, calls)
         made = await outcome(row, result, greedy, job.grader, with_rows=job.with_rows)
         if recorder is None:
             return made

@@ -18,6 +18,7 @@ from qpdsl.runs.job import Job, Through, run_row
 from qpdsl.runs.row_outcome import FinishedRow, Outcome, SaveRows
 
 if TYPE_CHECKING:
+    from qpdsl.executor.runtime.instance.tools import CallStore
     from qpdsl.session.session import Session
 
 T = TypeVar("T")
@@ -50,7 +51,8 @@ class LocalRunner:
 
     Rows start in their order, each as the plan of its own job says, or `concurrency` of them at a time. Greedy decoding
     is run for the rows that have a reference. `drive` keeps the engine stepping while rows run. `through` has what puts
-    an engine before the session's for a row.
+    an engine before the session's for a row, and
+    `calls` what keeps the calls of tools of a run.
     """
 
     session: Session
@@ -58,6 +60,7 @@ class LocalRunner:
     concurrency: int | None = None
     drive: Callable[[Session, Coroutine[Any, Any, None]], Awaitable[None]] = _running
     through: Callable[[NumberedRow], Through | None] = lambda row: None
+    calls: Callable[[int], CallStore | None] = lambda run: None
 
     async def run(self, rows: Sequence[NumberedRow], done: SaveRows) -> None:
         """See `RowRunner`."""
@@ -66,7 +69,7 @@ class LocalRunner:
             return row_limits(self.jobs[row.run].plan, self.concurrency)
 
         async def run(row: NumberedRow) -> None:
-            outcome = await run_row(self.session, self.jobs[row.run], row.row, self.through(row))
+            outcome = await run_row(self.session, self.jobs[row.run], row.row, self.through(row), self.calls(row.run))
             done([FinishedRow(row.number, outcome, run=row.run)])
 
         await self.drive(self.session, start_rows(self.session, RowQueue(rows, closed=True), limits, run))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from qpdsl.errors import UsageError
+from qpdsl.executor.runtime.instance.tools import CallStore
 from qpdsl.runs.data.input_row import NumberedRow
 from qpdsl.runs.row_outcome import FinishedRow, Outcome
 from qpdsl.runs.runner import RowRunner
@@ -76,6 +77,10 @@ class Sweep:
             with self._opened(left[first : first + AT_ONCE]):
                 if rows := list(self._rows()):
                     drive(runner().run(rows, self._save))
+
+    def calls_of(self, place: int) -> CallStore:
+        """What keeps the calls of tools of an open run."""
+        return self.recordings[place].run
 
     def _look(self) -> list[int]:
         """Finds what earlier sweeps have finished. Returns the places of the runs that are left."""

@@ -8,6 +8,7 @@ A turn that has no place is refused: an answer that left it out would answer som
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,13 +27,15 @@ _EMPTY = ("tool_calls", "function_call", "refusal", "audio", "annotations", "nam
 _OF_PARTS = ("type", "text", "cache_control")
 # What the assistant thought before it answered.
 THOUGHTS = ("reasoning_content", "reasoning")
-Turn = Mapping[str, str]
+Turn = Mapping[str, Any]
 
 
-def read_messages(value: Any) -> tuple[Turn, ...]:
+def read_messages(value: Any, *, tools: bool = False) -> tuple[Turn, ...]:
     """The turns of `messages`, each `{"role", "content"}`; text parts are joined. Raises Refusal.
 
     A turn of the assistant has a `reasoning_content` too where a thought is given with it.
+
+    With `tools` there may be calls of tools, and turns that say what came of them.
 
     The role `developer`, OpenAI's newer name, becomes `system`.
     """
@@ -40,7 +43,7 @@ def read_messages(value: Any) -> tuple[Turn, ...]:
         raise Refusal("`messages` is a list with at least one turn", "messages")
     if len(value) > MAX_TURNS:
         raise Refusal(f"`messages` has {len(value):,} turns, and up to {MAX_TURNS:,} are taken", "messages")
-    return tuple(_turn(f"messages[{place}]", turn) for place, turn in enumerate(value))
+    return tuple(_turn(f"messages[{place}]", turn, tools=tools) for place, turn in enumerate(value))
 
 
 def read_prompt(value: Any) -> str:
@@ -95,10 +98,15 @@ def arguments_of(program: str, params: Sequence[Parameter], turns: Sequence[Turn
     return values
 
 
-def _turn(where: str, turn: Any) -> Turn:
+def _turn(where: str, turn: Any, *, tools: bool) -> Turn:
     if not isinstance(turn, dict):
         raise Refusal(f'`{where}` is not an object with "role" and "content"', "messages")
     role = turn.get("role")
+    if tools and role == "tool":
+        fields = {name: value for name in ("tool_call_id", "name") if isinstance(value := turn.get(name), str)}
+        return {"role": "tool", "content": _content(where, turn.get("content")), **fields}
+    if tools and role == "assistant" and turn.get("tool_calls"):
+        return {"role": "assistant", "content": turn.get("content") or "", "tool_calls": _calls(where, turn)}
     if role not in ROLES:
         if role in ("tool", "function"):
             raise Refusal(f"`{where}` is a turn of a tool, and tools are not supported here", "messages")
@@ -120,6 +128,28 @@ def _turn(where: str, turn: Any) -> Turn:
         raise Refusal(f"{names} of `{where}` are not the same", "messages")
     thought = next(iter(thoughts), "")
     return {**read, "reasoning_content": thought} if thought else read
+
+
+def _calls(where: str, turn: Mapping[str, Any]) -> Any:
+    """The calls of a turn, with their arguments as records. Raises Refusal."""
+    calls = []
+    for call in turn["tool_calls"] if isinstance(turn["tool_calls"], list) else [None]:
+        function = call.get("function") if isinstance(call, dict) else None
+        name, given = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
+        try:
+            arguments = json.loads(given) if isinstance(given, str) else given
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            raise Refusal(f"`{where}` has a call without a `name`, or whose `arguments` are no JSON object", "messages")
+        calls.append(
+            {
+                "id": str((call or {}).get("id", "")),
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+        )
+    return calls
 
 
 def _content(where: str, content: Any) -> str:

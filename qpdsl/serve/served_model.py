@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from qpdsl.serve.completion_request import CompletionRequest
 
 # Why an answer ended, as OpenAI names it.
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,17 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """One whole choice of an answer; fields as in `Delta`. `thought` is None where the model thought nothing."""
+    """One whole choice of an answer; fields as in `Delta`. `thought` is None where the model thought nothing.
+
+    `calls` are those of tools, as OpenAI's API has them; a choice that ends in one has no text.
+    """
 
     text: str
     finish_reason: FinishReason = "stop"
     logprobs: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     thought: str | None = None
+    calls: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +19,13 @@ from qpdsl.executor.text.context import encode as encode_context
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.model_stages import MAX_ROWS
 from qpdsl.grammar.ast.walk import made_column
+from qpdsl.grammar.suggest import listed
 from qpdsl.planner.explain.plan import in_words
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.reads import is_same_for_all
-from qpdsl.planner.values.value import Value, plain, shown
+from qpdsl.planner.values.value import Value, frozen, plain, shown, thawed
 from qpdsl.runs.store.fingerprint import build, digest, operators
 from qpdsl.serve.completion_request import CompletionRequest, Refusal
 from qpdsl.serve.conversation import arguments_of, read_messages, read_prompt
@@ -92,6 +94,7 @@ class ServedProgram:
         self.ignored = frozenset(ignored)
         self.params = {param.name: param for param in plan.params}
         self.schema = _schema(plan)
+        self.calls = called_tools(plan)
         self.fingerprint = "fp_" + digest([build(), operators(plan.ops), dict(plan.models)])[:12]
 
     @property
@@ -112,7 +115,9 @@ class ServedProgram:
         thinks = THINKING_FIELDS if THINK in self.params and THINK not in self.fixed else ()
         # At temperature 0 a client asks for one answer, always the same, and a program gives that for a seed.
         greedy = ["temperature"] if request.get("temperature") == 0 else []
-        request.refuse_others((*_HONOURED, *own, *greedy, *thinks), self._instead(), self.ignored)
+        tools = ("tools",) if self.calls and request.endpoint == "chat" else ()
+        request.refuse_others((*_HONOURED, *own, *greedy, *thinks, *tools), self._instead(), self.ignored)
+        called = bool(tools) and self._offers(request)
         arguments = self._arguments(request, [name for name in own if name not in greedy])
         self._check_size(request, arguments)
         logprobs = self._wants_logprobs(request, arguments)
@@ -143,7 +148,23 @@ class ServedProgram:
             form,
             logprobs=logprobs,
             progress=request.flag("progress"),
+            called=called,
         )
+
+    def _offers(self, request: CompletionRequest) -> bool:
+        """Whether a client has tools, all that the program may call among them. Raises Refusal where one is missing."""
+        tools = request.get("tools")
+        if not tools:
+            return False
+        functions = (
+            [tool.get("function") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+        )
+        names = {function.get("name") for function in functions if isinstance(function, dict)}
+        if missing := sorted(self.calls - names):
+            raise Refusal(f"`{self.name}` may call {listed(missing)}, which `tools` has not", "tools")
+        if request.flag("stream"):
+            raise Refusal(f"the call that `{self.name}` ends in is known only at its end: leave `stream` out", "stream")
+        return True
 
     def _check_size(self, request: CompletionRequest, arguments: Mapping[str, Value]) -> None:
         """Raises Refusal for more samples than a program may draw, or more text than its models read."""
@@ -232,7 +253,7 @@ class ServedProgram:
     def _said(self, request: CompletionRequest) -> dict[str, Any]:
         """What the conversation says of the arguments."""
         if request.endpoint == "chat":
-            return arguments_of(self.name, self.plan.params, read_messages(request.body.get("messages")))
+            return arguments_of(self.name, self.plan.params, read_messages(request.body.get("messages"), tools=True))
         turn = {"role": "user", "content": read_prompt(request.body.get("prompt"))}
         return arguments_of(self.name, self.plan.params, [turn])
 
@@ -243,7 +264,7 @@ class ProgramRequest:
 
     `cuts` has one for each. `form`: what is to be added to the record that the program returns. With `logprobs` the
     log-probabilities of the answer's tokens are read once it is there: those of the model at temperature 1, whatever
-    the program sampled by and held it to.
+    the program sampled by and held it to. `called`: the call that the program ends in is the client's to make.
     """
 
     program: ServedProgram
@@ -255,6 +276,7 @@ class ProgramRequest:
     form: RecordFormat | None = None
     logprobs: bool = False
     progress: bool = False
+    called: bool = False
 
     async def answer(self) -> CompletionResponse:
         """The answers of all runs. Raises Refusal where one of them fails."""
@@ -361,6 +383,14 @@ class ProgramRequest:
         score = {} if result.score is None else {"score": plain(result.score)}
         writer = self.program.writer
         encode: Callable[[str], Sequence[int]] = (lambda text: ()) if writer is None else writer.encode
+        value = result.value
+        if self.called and isinstance(value, Mapping) and value.get("name") in self.program.calls:
+            arguments = json.dumps(thawed(frozen(value["arguments"])), ensure_ascii=False)
+            function = {"name": value["name"], "arguments": arguments}
+            call = {"id": f"call_{self.request.id}", "type": "function", "function": function}
+            return CompletionChoice("", "tool_calls", extra=score, thought=thought, calls=(call,)), len(
+                encode(arguments)
+            )
         if row is None or not isinstance(text, str) or text_stage(self.program.plan, self.arguments) is None:
             said, why = cut.whole(self._form(shown(result.value)))
             return CompletionChoice(said, why, extra=score, thought=thought), len(encode(said))
@@ -407,6 +437,18 @@ def _characters(value: object) -> int:
     conversation = all(isinstance(part, Mapping) and part.keys() >= {"role", "content"} for part in value)
     lengths = list(map(_characters, value))
     return sum(lengths) if conversation else max(lengths, default=0)
+
+
+def called_tools(plan: PhysicalPlan) -> frozenset[str]:
+    """The tools that the call may be of which a program gives back; none where it gives back no call."""
+    value, names = plan.returning.value, set[str]()
+    for node in everything(plan.ops):
+        op = node.op
+        if not isinstance(op, ops.Generate) or op.constraint is None or not op.constraint.tools:
+            continue
+        if op.into is not None and isinstance(value, ast.Name) and value.id == op.into.id:
+            names.update(tool["name"] for tool in json.loads(op.constraint.tools))
+    return frozenset(names)
 
 
 def _schema(plan: PhysicalPlan) -> str | None:

@@ -1,4 +1,4 @@
-"""Python functions that programs use: scorers and extractors.
+"""Python functions that programs use: scorers, extractors and tools.
 
 The names of a function's parameters say what it gets of a row: `text`, `problem`, `row` (all columns), or a column or a
 parameter of the program. A first parameter of any other name gets the text. With `rows="all"` the function gets lists
@@ -7,6 +7,9 @@ be `async`.
 
 A function is taken to depend on what it is given and on nothing else: it is called once for equal rows of a problem.
 One of all rows may compare them, so it gets all of them in every round; with `rows="batch"` it says that it does not.
+
+A tool is called with arguments that a program or a model writes, for each row by itself; see
+`qpdsl/executor/runtime/instance/tools.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Union, final, get_args, get_origin, overload
 
 from qpdsl.errors import UsageError, naming_keywords, reason
 from qpdsl.executor.runtime.instance.functions import PythonFunction, Rows
+from qpdsl.executor.runtime.instance.tools import Care, Tool
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import RESERVED
 
@@ -54,6 +58,11 @@ class Scorer(Registered[P, R]):
 @final
 class Extractor(Registered[P, R], Generic[P, R, T]):
     """An extractor of values of type T: `rows.extract(…)` takes it, and `extract COLUMN = NAME` in a `.qp` file."""
+
+
+@final
+class RegisteredTool(Registered[P, R]):
+    """A tool: `rows.tool(…)` and `qp.call(…)` take it, and `tool NAME(…)` in a `.qp` file that it is given to."""
 
 
 class ExtractorOfRows(Protocol):
@@ -115,12 +124,103 @@ def extractor(call: Any = None, /, *, rows: Rows = "one", name: str | None = Non
     return register if call is None else register(call)
 
 
-def load_functions(path: str | Path) -> tuple[PythonFunction, ...]:
-    """Runs a Python file, and returns its scorers and extractors in order.
+@overload
+def tool(call: Callable[P, R], /) -> RegisteredTool[P, R]: ...
+@overload
+def tool(
+    *, pure: bool = False, effects: bool = False, name: str | None = None, description: str | None = None
+) -> Callable[[Callable[P, R]], RegisteredTool[P, R]]: ...
+@naming_keywords
+def tool(
+    call: Any = None,
+    /,
+    *,
+    pure: bool = False,
+    effects: bool = False,
+    name: str | None = None,
+    description: str | None = None,
+) -> Any:
+    """Registers a typed function as a tool: its parameters are the arguments, its docstring says what it does.
+
+    A `pure` one gives the same for the same arguments, so equal calls are made once. One with `effects` changes the
+    world: it is never called twice for one place of a run, whatever interrupts that. Raises UsageError.
+    """
+    if pure and effects:
+        raise UsageError("a tool with effects is not pure", "say one of them")
+    care: Care = "pure" if pure else "effects" if effects else "usual"
+
+    def register(call: Callable[P, R]) -> RegisteredTool[P, R]:
+        return RegisteredTool(call, tool_of(call, name, description, care))
+
+    return register if call is None else register(call)
+
+
+def tool_of(
+    call: Callable[..., Any], name: str | None = None, description: str | None = None, care: Care = "usual"
+) -> Tool:
+    """A typed function as a tool. Raises UsageError where its arguments have no JSON Schema."""
+    from pydantic import ConfigDict, PydanticUserError, TypeAdapter, validate_call
+
+    name = _name(call, name)
+    try:
+        checked = validate_call(config=ConfigDict(arbitrary_types_allowed=False))(call)
+        described: Any = call
+        schema = arguments_schema(TypeAdapter(described).json_schema())
+    except (PydanticUserError, NameError, TypeError) as error:
+        why = " ".join(str(error).splitlines()[0].split())
+        raise UsageError(f"tool `{name}`: its arguments have no schema: {why}", "annotate its parameters") from error
+    said = inspect.cleandoc(call.__doc__ or "") if description is None else description
+    returned = inspect.get_annotations(call).get("return", inspect.Parameter.empty)
+    returns = "unknown" if returned in (Any, "Any", inspect.Parameter.empty) else _returned(call, False, "tool")
+    return Tool(name, checked, "one", "tool", returns, schema=schema, description=said, care=care)
+
+
+def arguments_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a tool's arguments, without titles. Raises TypeError where it is none of an object."""
+    from qpdsl.planner.names.json_schema import closed
+
+    if schema.get("type") != "object" or "patternProperties" in schema:
+        raise TypeError("each needs a name")
+    made: dict[str, Any] = _untitled(closed({"properties": {}, **schema, "additionalProperties": False}))
+    return made
+
+
+def _untitled(value: Any) -> Any:
+    """A schema without the titles that pydantic makes of names."""
+    if isinstance(value, list):
+        return [_untitled(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    named = {key: part for key, part in value.items() if not (key == "title" and isinstance(part, str))}
+    return {key: _untitled(part) for key, part in named.items()}
+
+
+def load_tool(path: str | Path, name: str) -> Tool:
+    """The tool of that name in a Python file: a function, decorated or not.
 
     Raises UsageError, and whatever the file itself raises.
     """
-    file = Path(path)
+    value = getattr(_module(Path(path)), name, None)
+    if isinstance(value, Registered):
+        if isinstance(value.function, Tool):
+            return value.function
+        raise UsageError(f"`{name}` of `{path}` is a {value.function.kind}, and no tool")
+    if not callable(value):
+        raise UsageError(f"`{path}` has no function `{name}`")
+    return tool_of(value)
+
+
+def load_functions(path: str | Path) -> tuple[PythonFunction, ...]:
+    """Runs a Python file, and returns its scorers, extractors and tools in order.
+
+    Raises UsageError, and whatever the file itself raises.
+    """
+    module = _module(Path(path))
+    return tuple(by_name(value for value in vars(module).values() if isinstance(value, Registered)).values())
+
+
+def _module(file: Path) -> types.ModuleType:
+    """A Python file that is run. Raises UsageError, and whatever the file itself raises."""
     if not file.is_file():
         raise UsageError(f"there is no Python file `{file}`")
     name = f"qpdsl_functions_{file.stem}"
@@ -133,7 +233,7 @@ def load_functions(path: str | Path) -> tuple[PythonFunction, ...]:
         spec.loader.exec_module(module)
     except OSError as error:
         raise UsageError(f"cannot read `{file}`: {reason(error)}") from error
-    return tuple(by_name(value for value in vars(module).values() if isinstance(value, Registered)).values())
+    return module
 
 
 def by_name(functions: Iterable[Registered[..., Any] | PythonFunction]) -> dict[str, PythonFunction]:
@@ -160,7 +260,7 @@ def _checked(function: PythonFunction) -> PythonFunction:
     return function
 
 
-def _returned(call: Callable[..., Any], batched: bool) -> str:
+def _returned(call: Callable[..., Any], batched: bool, kind: str = "extractor") -> str:
     """The column type that a function's annotation names."""
     annotation = inspect.get_annotations(call).get("return")
     if isinstance(annotation, str):
@@ -173,7 +273,7 @@ def _returned(call: Callable[..., Any], batched: bool) -> str:
         return _COLUMN_TYPES[value_type]
     type_ = _compound_type(value_type)
     if not type_.startswith(("[", "{", "record")):
-        message = f"extractor `{call.__name__}` gives {annotation}; a column holds `str`, `int`, `float`, `bool`, "
+        message = f"{kind} `{call.__name__}` gives {annotation}; a column holds `str`, `int`, `float`, `bool`, "
         help = "annotate what it returns with one of them" + (" in a `list[…]`" if batched else "")
         raise UsageError(f"{message}lists and records", help)
     return type_
@@ -189,7 +289,7 @@ def _compound_type(annotation: Any) -> str:
         return value_type(closed(TypeAdapter(annotation).json_schema()))
     except PydanticUserError as error:
         why = str(error).splitlines()[0]
-        raise UsageError(f"what an extractor returns is read by its annotation, {annotation}: {why}") from error
+        raise UsageError(f"what a function returns is read by its annotation, {annotation}: {why}") from error
     except (NameError, TypeError, ValueError):
         return "unknown"
 

@@ -195,6 +195,7 @@ def surroundings_of(settings: Settings) -> Surroundings:
         settings.adapters,
         settings.drafts,
         settings.answer,
+        settings.tools,
     )
 
 

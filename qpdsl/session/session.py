@@ -41,6 +41,7 @@ from qpdsl.executor.runtime.instance.instance import OnToken, Services
 from qpdsl.executor.runtime.instance.kept_draws import KeptDraws, PlacedDraw, PlacedSample
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.request_cache import ClientEngine, RequestCache
+from qpdsl.executor.runtime.instance.tools import CallStore, ToolCalls
 from qpdsl.executor.runtime.run import InstanceResult, run
 from qpdsl.executor.sample_memory.sample_memory import SampleMemory
 from qpdsl.executor.sample_memory.saved_samples import SampleRecorder
@@ -137,6 +138,7 @@ class Session:
         self._models: dict[str, TextModel] = {}
         self._heads: dict[str, EagleHead] = {}
         self._mathematics = Mathematics()
+        self._tool_calls = ToolCalls()
         self._scores: dict[str, ScoreStore] = {}
         self._floors: list[tuple[int, asyncio.Event]] = []
 
@@ -392,6 +394,7 @@ class Session:
         candidates: bool = False,
         through: Callable[[Engine], Engine] | None = None,
         kept: KeptDraws | None = None,
+        calls: CallStore | None = None,
     ) -> InstanceResult:
         """Runs one instance of a plan whose models are loaded, inside `running()`. `name` labels it in the events.
 
@@ -400,8 +403,8 @@ class Session:
         greedy decoding that is run to compare with. After `timeout` seconds the instance fails. `client` says who asks,
         by default the instance by its name, for which nothing is urgent. With `candidates`, those of its last choice
         are told (see `last_choice.py`). `through` puts an engine before the one that the instance asks; it then asks
-        for every score itself, whatever others asked for. `kept`, where it is that engine, keeps its draws. Raises what
-        other instances would meet too: see `meets_every_row`.
+        for every score itself, whatever others asked for. `kept`, where it is that engine, keeps its draws. `calls`
+        keeps the calls of tools. Raises what other instances would meet too: see `meets_every_row`.
         """
         client = client or Client(name)
         engine = ClientEngine(self._shared if through is None else through(self._shared), client)
@@ -425,6 +428,8 @@ class Session:
             candidates=candidates,
             kept=kept or self._kept,
             shares_samples=self.sample_memory is not None,
+            tool_calls=self._tool_calls,
+            call_store=calls,
         )
         result = await run(plan, arguments, seed, services, name, baseline=baseline, timeout=timeout)
         if result.fault is not None and meets_every_row(result.fault):

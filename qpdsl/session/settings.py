@@ -432,7 +432,17 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         kind=FilePath(),
         on="run eval explain serve profile check lsp optimize",
         metavar="FILE",
-        help="Run a Python file, and let programs use the scorers and extractors that it registers.",
+        help="Run a Python file, and let programs use the scorers, extractors and tools that it registers.",
+    )
+    tools: tuple[str, ...] = setting(
+        (),
+        option="--tool",
+        heading=PROGRAM,
+        on="run eval explain serve profile check lsp",
+        alone="replicas would keep no call",
+        metavar="NAME=FILE.py:FUNCTION|mcp:URL#TOOL",
+        help="Let programs call a typed Python function or a tool of an MCP server: `mcp:http://…#TOOL`, or "
+        "`mcp:stdio COMMAND #TOOL`. `pure` behind it shares equal calls, `effects` never repeats one.",
     )
     within: Permitted | None = setting(
         heading=REMOTE,

@@ -11,11 +11,11 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qpdsl.errors import UsageError, shorten, unknown
 from qpdsl.grammar.files import Files
@@ -24,10 +24,12 @@ from qpdsl.grammar.words import MODEL_OPTIONS, VERIFIER_KINDS
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
+    from qpdsl.executor.runtime.instance.tools import Care, Tool
     from qpdsl.grammar import ast
-    from qpdsl.planner.names.modules import Environment, UserDraft
+    from qpdsl.planner.names.modules import Environment, ToolForm, UserDraft
 
 
+T = TypeVar("T")
 # An option behind an id, as in `ID kind=KIND`.
 _MODEL_OPTION = re.compile(rf"\s({'|'.join(MODEL_OPTIONS)})=")
 
@@ -71,10 +73,30 @@ class Surroundings:
             )
             for name, one in functions.items()
         }
-        scorers = frozenset(functions.keys() - extractors.keys())
+        scorers = frozenset(name for name, function in functions.items() if function.kind == "scorer")
         return Environment(
-            files, scorers, extractors, self.models, inputs, self.kinds, self.adapters, self.drafts, self.answer
+            files,
+            scorers,
+            extractors,
+            self.models,
+            inputs,
+            self.kinds,
+            self.adapters,
+            self.drafts,
+            self.answer,
+            tool_forms(functions.values()),
         )
+
+
+def tool_forms(functions: Iterable[PythonFunction]) -> dict[str, ToolForm]:
+    """The tools among functions, as programs see them."""
+    from qpdsl.planner.names.modules import ToolForm
+
+    return {
+        one.name: ToolForm(getattr(one, "schema", {}), one.returns, getattr(one, "description", ""))
+        for one in functions
+        if one.kind == "tool"
+    }
 
 
 def read_surroundings(
@@ -84,12 +106,14 @@ def read_surroundings(
     adapters: Sequence[str] = (),
     drafts: Sequence[str] = (),
     answer: str | None = None,
+    tools: Sequence[str] = (),
 ) -> Surroundings:
     """The surroundings that options of the command line name: folders, Python files, models, and adapters on them.
 
     A model is `NAME=ID`, with `kind=KIND` behind it for a verifier whose files do not tell its kind, and with
     `adapter=PLACE` and `think=MARKS`; an adapter is `NAME=PLACE`. For a draft see `user_drafts`. `answer`
-    is what stands behind the `=` of an `extract`. Raises UsageError.
+    is what stands behind the `=` of an `extract`. A tool is `NAME=FILE.py:FUNCTION` or `NAME=mcp:PLACE`. Raises
+    UsageError.
     """
     for folder in allow_read:
         if not Path(folder).is_dir():
@@ -103,14 +127,53 @@ def read_surroundings(
                 raise UsageError(f"`--python`: `{function.name}` is registered in two files")
             functions[function.name] = function
         state.update(Path(file).read_bytes())
+    for tool in _tools(tools, state):
+        if tool.name in functions:
+            raise UsageError(f"`--tool`: there are two functions `{tool.name}`")
+        functions[tool.name] = tool
     for module in sorted(_own_modules(before)):
         state.update(module.read_bytes())
-    digest = state.hexdigest() if python else ""
+    digest = state.hexdigest() if python or tools else ""
     ids, kinds = _replacements(models)
     folders = tuple(Path(folder).resolve() for folder in allow_read)
     read: set[Path] = set()
     asked = _drafts(drafts, read)
     return Surroundings(folders, functions, ids, digest, kinds, _adapters(adapters, ids), read, asked, _answer(answer))
+
+
+def _tools(settings: Sequence[str], state: blake2b) -> Iterator[Tool]:
+    """The tools of `NAME=FILE.py:FUNCTION` and `NAME=mcp:PLACE` settings, each added to `state`. Raises UsageError.
+
+    Behind each may stand `pure` or `effects`.
+    """
+    for setting in settings:
+        name, sign, place = (part.strip() for part in setting.partition("="))
+        place, _, word = place.rpartition(" ") if place.endswith((" pure", " effects")) else (place, "", "")
+        care: Care | None = word if word in ("pure", "effects") else None  # type: ignore[assignment]
+        if not sign or not name.isidentifier() or not name.isascii() or not place:
+            raise UsageError(
+                f"`--tool` takes NAME=FILE.py:FUNCTION or NAME=mcp:URL#TOOL, not `{shorten(setting)}`",
+                "`pure` or `effects` may stand behind it",
+            )
+        if place.startswith("mcp:"):
+            from qpdsl.session.mcp_tools import mcp_tool
+
+            tool = mcp_tool(name, place.removeprefix("mcp:"), care)
+            state.update(f"{name} {tool.source} {tool.care}".encode())
+        else:
+            tool = _python_tool(name, place, care)
+            state.update(f"{name} {tool.care}".encode() + Path(place.rpartition(":")[0]).read_bytes())
+        yield tool
+
+
+def _python_tool(name: str, place: str, care: Care | None) -> Tool:
+    from qpdsl.session.functions import load_tool
+
+    file, sign, function = place.rpartition(":")
+    if not sign or not file.endswith(".py"):
+        raise UsageError(f"`--tool`: `{shorten(place)}` is no Python function", "write FILE.py:FUNCTION")
+    tool = _loaded("--tool", file, lambda: load_tool(file, function))
+    return replace(tool, name=name, care=care or tool.care)
 
 
 def _answer(pattern: str | None) -> ast.Extract | None:
@@ -209,9 +272,20 @@ def _load(file: str) -> Sequence[PythonFunction]:
     """
     from qpdsl.session.functions import load_functions
 
+    functions = _loaded("--python", file, lambda: load_functions(file))
+    if not functions:
+        raise UsageError(
+            f"`--python`: `{file}` registers no function",
+            "`@qpdsl.scorer`, `@qpdsl.extractor` and `@qpdsl.tool` register one",
+        )
+    return functions
+
+
+def _loaded(option: str, file: str, load: Callable[[], T]) -> T:
+    """What is loaded from a Python file, whose faults are the user's. Raises UsageError."""
     try:
         with contextlib.chdir("."):
-            functions = load_functions(file)
+            return load()
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
@@ -222,9 +296,4 @@ def _load(file: str) -> Sequence[PythonFunction]:
             if frame.filename == os.path.abspath(file)
         ]
         place = f"{file}:{lines[-1]}" if lines else file
-        raise UsageError(f"`--python`: `{place}` failed: {message}") from error
-    if not functions:
-        raise UsageError(
-            f"`--python`: `{file}` registers no function", "`@qpdsl.scorer` and `@qpdsl.extractor` register one"
-        )
-    return functions
+        raise UsageError(f"`{option}`: `{place}` failed: {message}") from error

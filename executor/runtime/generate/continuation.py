@@ -12,7 +12,7 @@ from qpdsl.executor.requests.drawing import ConfidenceFloor, DrawFigures, LogitP
 from qpdsl.executor.requests.request import Sample, SamplingParams, Thought
 from qpdsl.executor.runtime.generate.thought import ThoughtWatch
 from qpdsl.executor.runtime.generate.turn import Think, Turn, turn_of
-from qpdsl.executor.runtime.instance.candidates import Generated, Row, ThoughtState, Written
+from qpdsl.executor.runtime.instance.candidates import Generated, Row, ThoughtState, ToolCall, Written
 from qpdsl.executor.runtime.instance.instance import Instance, RowError, checked
 from qpdsl.executor.runtime.operators.json_documents import spelt_in
 from qpdsl.executor.runtime.operators.valid_records import fault_of
@@ -20,6 +20,7 @@ from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.context import Context, encode, encode_after, read_beside
 from qpdsl.executor.text.detokenizer import Detokenizer
 from qpdsl.executor.text.stop import Stops, StopWatch
+from qpdsl.executor.text.tool_format import with_tools
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
 from qpdsl.grammar.ast import USUAL_ALPHA, USUAL_BETA, USUAL_WINDOW
 from qpdsl.planner.plan import ops
@@ -156,10 +157,11 @@ class Continuation:
             return None
         think = options.think
         turn = turn_of(op, row, model, think)
-        prompt = _context(row, model, instance, turn.state.switch) + turn.earlier
+        shown = shown_context(row, op)
+        prompt = _context(shown, model, instance, turn.state.switch) + turn.earlier
         models = [model, instance.services.models[op.via.model.name]] if isinstance(op.via, ops.Paired) else [model]
         room = min(one.max_positions for one in models) - len(prompt)
-        assert row.context is not None
+        assert row.context is not None and shown is not None
         if room <= 0 and (row.generated.text or row.generated.sampled or row.context.grown):
             return None
         paths = tuple((*row.path, index) for index in range(options.count))
@@ -232,8 +234,10 @@ class Continuation:
             text, step = self._texts(tokens, model.detokenizer, finished=finished)
         if stop is not None and sample.finish == "stop":
             step = stop.without(step)
-        whole = op.constraint is None or finish == "match"
-        invalid = fault_of(step, op.constraint.schema) if op.constraint and op.constraint.schema and whole else None
+        whole, spelt = op.constraint is None or finish == "match", step
+        if op.constraint is not None and op.constraint.tools and whole:
+            spelt = model.tool_format.spelt(step, op.constraint.tools)
+        invalid = fault_of(spelt, op.constraint.schema) if op.constraint and op.constraint.schema and whole else None
         generated = Generated(
             model.name,
             tokens,
@@ -247,6 +251,8 @@ class Continuation:
             figures=_figures(before, sample),
             thought=state,
             written=before.written if op.into is None else {**before.written, op.into.id: _written(sample)},
+            tools=before.tools if op.constraint is None else with_tools(before.tools, op.constraint.tools),
+            call=None if op.constraint is None else _call(op.constraint, spelt, text.removesuffix(step), whole=whole),
         )
         columns = {
             **row.columns,
@@ -260,7 +266,7 @@ class Continuation:
             "thought_tokens": state.tokens,
         }
         if op.into is not None:
-            columns[op.into.id] = None if generated.incomplete else _held(op.constraint, step)
+            columns[op.into.id] = None if generated.incomplete else _held(op.constraint, spelt)
         return Row(row.context, self.paths[index], columns, generated)
 
     def _texts(self, tokens: tuple[int, ...], detokenizer: Detokenizer, *, finished: bool) -> tuple[str, str]:
@@ -345,6 +351,19 @@ def _figures(before: Generated, sample: Sample) -> tuple[DrawFigures, ...] | Non
     return before.figures + sample.figures
 
 
+def _call(constraint: ops.Constraint, spelt: str, before: str, *, whole: bool) -> ToolCall | None:
+    """The call that ends a turn; None where it is none, or was cut off."""
+    return ToolCall(spelt, before) if constraint.tools and whole else None
+
+
+def shown_context(row: Row, op: ops.Generate) -> Context | None:
+    """A row's context with the tools that the model is shown: those of earlier calls, and of this one."""
+    context, own = row.context, "" if op.constraint is None else op.constraint.tools
+    if context is None or not (own or row.generated.tools):
+        return context
+    return replace(context, tools=with_tools(with_tools(context.tools, row.generated.tools), own))
+
+
 def _held(constraint: ops.Constraint | None, step: str) -> Value:
     """The value of an output that a constraint held: a text, or what its JSON spells; none where that is too large."""
     if constraint is None or constraint.type == "text":
@@ -372,20 +391,21 @@ async def read_contexts(op: ops.Generate, rows: Sequence[Row], instance: Instanc
     for row in rows:
         if row.context is None or row.generated.finished:
             continue
-        place = model.name, row.context, turn_of(op, row, model, think).state.switch
+        shown = shown_context(row, op) or row.context
+        place = model.name, shown, turn_of(op, row, model, think).state.switch
         if place not in instance.contexts:
-            encoded = partial(_encoded, row.context, model, place[-1])
+            encoded = partial(_encoded, shown, model, place[-1])
             instance.contexts[place] = await read_beside(row.context.characters, encoded)
 
 
-def _context(row: Row, model: TextModel, instance: Instance, switch: str) -> tuple[int, ...]:
+def _context(shown: Context | None, model: TextModel, instance: Instance, switch: str) -> tuple[int, ...]:
     """The tokens of a row's context, rendered under a switch of how the model thinks."""
-    assert row.context is not None
-    place = model.name, row.context, switch
+    assert shown is not None
+    place = model.name, shown, switch
     context = instance.contexts.get(place)
     if context is None:
         # Where one runs ahead of the stage.
-        context = instance.contexts[place] = _encoded(row.context, model, switch)
+        context = instance.contexts[place] = _encoded(shown, model, switch)
     return context
 
 
@@ -395,11 +415,22 @@ def _encoded(context: Context, model: TextModel, switch: str) -> tuple[int, ...]
         if kept is not None and kept.model == model.name:
             drawn = _encoded(kept.before, model, kept.switch) + model.encode_said(kept.tokens, kept.said)
             close = model.thought_marks.closing if kept.open and model.thought_marks is not None else ()
-            tokens = drawn + close + encode_after(model.tokenizer, context, kept.number, model.thinking, switch)
+            tokens = (
+                drawn
+                + close
+                + encode_after(
+                    model.tokenizer, context, kept.number, model.thinking, switch, plain_tools=_is_plain(context, model)
+                )
+            )
         else:
-            tokens = encode(model.tokenizer, context, model.thinking, switch)
+            tokens = encode(model.tokenizer, context, model.thinking, switch, plain_tools=_is_plain(context, model))
     except ContextError as error:
         raise RowError(f"model `{model.name}`: {error}") from error
     if not tokens:
         raise RowError("the context is empty: there is nothing to go on from")
     return tokens
+
+
+def _is_plain(context: Context, model: TextModel) -> bool:
+    """Whether the model is shown the tools of a context as text."""
+    return bool(context.tools) and model.tool_format.is_plain

@@ -412,7 +412,7 @@ class Sampling:
             figures=self.strategy.figures,
             floor=continuation.floor,
             rank=first if self.op.first_tokens == "likeliest" and not continuation.drawn else None,
-            constraint=_constraint(self.op) if self.mask is not None else None,
+            constraint=_constraint(self.op, self.model) if self.mask is not None else None,
             stops=() if stop is None or stop.least or beyond else stop.texts,
             lead=self.strategy.lead and not first and len(keys) > 1,
             thought=continuation.thought,
@@ -433,15 +433,19 @@ class Sampling:
         return show
 
 
-def _constraint(op: ops.Generate) -> SampleConstraint:
+def _constraint(op: ops.Generate, model: TextModel) -> SampleConstraint:
+    """What the output is held to; a call as the model writes calls."""
     assert op.constraint is not None
+    if op.constraint.tools and not model.tool_format.is_plain:
+        return SampleConstraint("grammar", model.tool_format.grammar(op.constraint.tools, model.tokenizer))
     return SampleConstraint(op.constraint.kind, op.constraint.source)
 
 
 def _mask(op: ops.Generate, model: TextModel) -> Callable[[], Mask]:
     assert op.constraint is not None
+    held = _constraint(op, model)
     try:
-        return model.constrainer.masks(op.constraint.kind, op.constraint.source)
+        return model.constrainer.masks(held.kind, held.source)
     except ConstraintError as error:
         raise RowError(f"`as {op.constraint.name}` with model `{model.name}`: {error}") from error
 

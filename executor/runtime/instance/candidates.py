@@ -60,6 +60,14 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool, as a JSON text of its `name` and `arguments`, and the turn's text before it."""
+
+    spelt: str
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
 class Generated:
     """What was generated in a row since its context was set. Columns may say otherwise: a program can assign them.
 
@@ -69,7 +77,8 @@ class Generated:
     where some have none. `incomplete`: the text had to satisfy a constraint and does not: it was cut off before, or it
     is a record with the fault `invalid`. `closed`: a search has given the row up as it is, and its score stays. Of
     a model that thinks `text` is the answer; `thought` says what came before. `written` has the columns that calls
-    wrote, those of earlier turns too.
+    wrote, those of earlier turns too. `tools` are those that the model was shown for this turn, as a JSON list, and
+    `call` is the call that ends the turn.
     """
 
     model: str = ""
@@ -86,6 +95,8 @@ class Generated:
     figures: tuple[DrawFigures, ...] | None = ()
     thought: ThoughtState = ThoughtState()
     written: Mapping[str, Written] = field(default_factory=dict)
+    tools: str = ""
+    call: ToolCall | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,16 +45,16 @@ class Wanted:
 class PythonFunction:
     """A `scorer` returns a number for a row; an `extractor` a value of the column type `returns`, or None.
 
-    `call` gets what its parameters name: `text`, `problem`, `row` (all columns), and columns and parameters of the
-    program by their names. A first parameter of any other name gets the text. With `rows` "all" or "batch" it gets a
-    list with an entry for each row, but for parameters of the program, and returns a list; in a "batch" each value
-    depends on its own row alone. It may be async.
+    A `tool` is called with arguments of its own: see `tools.py`. `call` gets what its parameters name: `text`,
+    `problem`, `row` (all columns), and columns and parameters of the program by their names. A first parameter of any
+    other name gets the text. With `rows` "all" or "batch" it gets a list with an entry for each row, but for parameters
+    of the program, and returns a list; in a "batch" each value depends on its own row alone. It may be async.
     """
 
     name: str
     call: Callable[..., Any]
     rows: Rows = "one"
-    kind: Literal["scorer", "extractor"] = "scorer"
+    kind: Literal["scorer", "extractor", "tool"] = "scorer"
     returns: str = "text"
 
     @property
@@ -195,7 +195,7 @@ class PythonFunction:
             return self._compound(value, wanted)
         if not isinstance(value, (str, bool, int, float)) and hasattr(value, "item"):
             value = value.item()
-        if value is None and self.kind == "extractor":
+        if value is None and self.kind != "scorer":
             return None
         if wanted == "unknown":
             wanted = next((name for name, plain in _TYPES.items() if type(value) is plain), "text")
@@ -220,7 +220,7 @@ class PythonFunction:
         elif is_dataclass(value) and not isinstance(value, type):
             value = {field.name: getattr(value, field.name) for field in fields(value)}
         types, listed = fields_of(wanted), isinstance(value, list | tuple)
-        if value is None and self.kind == "extractor":
+        if value is None and self.kind != "scorer":
             return None
         fits = wanted == "unknown" or (is_list(wanted) if listed else is_record(wanted))
         if not fits or not (listed or (isinstance(value, Mapping) and value.keys() <= (types or value).keys())):

@@ -23,6 +23,7 @@ from qpdsl.executor.runtime.instance.kept_draws import KeptDraws
 from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.request_cache import RequestCache
 from qpdsl.executor.runtime.instance.row_tasks import RowClock
+from qpdsl.executor.runtime.instance.tools import CallStore, ToolCalls
 from qpdsl.executor.runtime.sandbox.permission import CodePermission
 from qpdsl.executor.text.context import Context
 from qpdsl.executor.verifiers.verifier import ScoreStore, Verifier
@@ -110,7 +111,7 @@ class Services:
     the plan leaves it to a router, and `exit_state` names what that knows of a model; `shadowing`: of which draws it is
     looked at whether the full model agrees. `candidates`: those of the last choice are wanted too. `kept`: what keeps
     the draws, where somebody looks at them again. `shares_samples`: other instances get what this one draws, so that it
-    leaves no sample unfinished.
+    leaves no sample unfinished. `tool_calls` has what pure tools gave, and `call_store` keeps all calls of the run.
     """
 
     engine: Engine
@@ -130,6 +131,8 @@ class Services:
     candidates: bool = False
     kept: KeptDraws | None = None
     shares_samples: bool = False
+    tool_calls: ToolCalls = field(default_factory=ToolCalls)
+    call_store: CallStore | None = None
 
 
 @dataclass
@@ -174,6 +177,7 @@ class Usage:
     - `shared_samples`: samples that were drawn for other requests, with `saved_tokens`, which count as sampled all the
       same; `shared_scores`: scores of steps that other instances read. How many depends on what ran before
     - `answers_boxed`, `answers_stated`, `answers_marked`, `answers_none`: texts by the rule of `final_answer` that held
+    - `tool_calls` of tools that were made, `tool_kept` ones whose result was known, `tool_errors` among both
     - of calls that were asked to go on past their stop: `beyond_tokens` that they wrote there, `beyond_used`: those of
       them that later calls took, with what the program put between; `saved_calls`: samples that no request was made for
     """

@@ -173,6 +173,32 @@ class _Turn(Generic[T]):
         return values
 
 
+async def in_thread(name: str, call: Callable[[], T]) -> T:
+    """What a call gives, made at once in a daemon thread of its own. Raises UserCodeError.
+
+    Where the caller is cancelled the end of the call is not waited for.
+    """
+    done: Future[T | _Raised] = Future()
+    context = copy_context()
+
+    def outcome() -> T | _Raised:
+        try:
+            return call()
+        except BaseException as error:  # a user's function may raise anything
+            return _Raised(raised(error), error)
+
+    def work() -> None:
+        found = context.run(outcome)
+        if done.set_running_or_notify_cancel():
+            done.set_result(found)
+
+    try:
+        threading.Thread(target=work, name=f"qpdsl tool {name}", daemon=True).start()
+    except RuntimeError as error:
+        raise UserCodeError("the system has no thread left to call it in") from error
+    return _value(await asyncio.wrap_future(done))
+
+
 async def in_loop(work: Callable[[], Awaitable[T]], clock: RowClock) -> T:
     """What awaiting `work()` gives, in the loop that the program was called in, or else in one that all share.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, Generated, Row
+from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, Generated, Row, ToolCall
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.text.context import Context, KeptTurn, Piece, Turn
 from qpdsl.executor.text.detokenizer import Detokenizer
+from qpdsl.executor.text.tool_format import with_tools
 from qpdsl.grammar import ast
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import ROLES, THOUGHT_FIELDS
@@ -25,9 +26,9 @@ _CALLS = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}
 
 async def set_context(op: ops.SetContext, rows: Candidates, instance: Instance) -> Candidates:
     """Puts what was generated into the longer context and clears its columns; the other columns stay."""
-    return tuple(
-        _with_context(op, row, addition) for row, addition in zip(rows, _additions(op, rows, instance), strict=True)
-    )
+    keeps = {model.name for model in instance.services.models.values() if model.own_tokens}
+    additions = zip(rows, _additions(op, rows, instance), strict=True)
+    return tuple(_with_context(op, row, addition, keeps) for row, addition in additions)
 
 
 async def say(op: ops.Say, rows: Candidates, instance: Instance) -> Candidates:
@@ -43,7 +44,9 @@ async def say(op: ops.Say, rows: Candidates, instance: Instance) -> Candidates:
 def _going_on(row: Row, pieces: tuple[Piece, ...], detokenizers: Mapping[str, Detokenizer]) -> Row:
     text = "".join(text for text, _ in pieces)
     before = row.generated
-    open_ = replace(before, finished=False, incomplete=False, invalid=None, closed=False, said=before.said + pieces)
+    open_ = replace(
+        before, finished=False, incomplete=False, invalid=None, closed=False, said=before.said + pieces, call=None
+    )
     thought, begun = before.thought, ""
     if before.tokens and not before.finished and not before.said:
         # No call completes this letter any more, and so it is a part of none's step.
@@ -56,9 +59,15 @@ def _going_on(row: Row, pieces: tuple[Piece, ...], detokenizers: Mapping[str, De
     return Row(row.context, row.path, {**row.columns, **own, "thought": generated.thought.text}, generated)
 
 
-def _with_context(op: ops.SetContext, row: Row, addition: Context) -> Row:
+def _answers_a_tool(op: ops.Chat) -> bool:
+    """Whether a turn says what came of a call, so that nothing before it is rendered anew: templates rewrite it."""
+    return any(turn.role == "tool" for turn in op.turns)
+
+
+def _with_context(op: ops.SetContext, row: Row, addition: Context, keeps: Container[str]) -> Row:
+    """`keeps` are the models whose tokens can be gone on from."""
     context = _longer(row, addition)
-    if isinstance(op, ops.Chat) and op.history == "tokens":
+    if isinstance(op, ops.Chat) and (op.history == "tokens" or (_answers_a_tool(op) and row.generated.model in keeps)):
         context = _kept(row, context)
     # A new turn does not change which copy of a `split` a row is.
     fresh = {**FRESH, "group": row.columns.get("group", FRESH["group"])}
@@ -76,11 +85,12 @@ def _additions(op: ops.SetContext, rows: Candidates, instance: Instance) -> list
 
 
 def _said(role: str, value: Value) -> tuple[Turn, ...]:
-    """A turn of a `chat`, or those of a conversation that is given as a value; a system turn without text is none.
+    """A turn of a `chat`, or those of a conversation that is given as a value; a system turn without text is none,
+    nor is one of a tool that was not called.
 
     Raises RowError for what is no conversation.
     """
-    if role == "system" and value in (None, ""):
+    if (role == "system" and value in (None, "")) or (role == "tool" and value is None):
         return ()
     if role != "messages":
         return (Turn(role, format_value(value)),)
@@ -113,6 +123,7 @@ def _kept(row: Row, longer: Context) -> Context:
     if before is None or not generated.tokens or not before.turns:
         return longer if before is None else replace(longer, kept=before.kept)
     thought = generated.thought
+    before = _showing(before, generated)
     own = generated.model, generated.tokens, generated.said
     return replace(longer, kept=KeptTurn(before, *own, len(before.turns), thought.switch, thought.open))
 
@@ -120,7 +131,7 @@ def _kept(row: Row, longer: Context) -> Context:
 def _longer(row: Row, addition: Context) -> Context:
     """The row's context, what was generated in it, and the addition to both."""
     generated = row.generated
-    context = None if row.context is None else replace(row.context, kept=None)
+    context = None if row.context is None else replace(_showing(row.context, generated), kept=None)
     if context is None:
         if not addition.turns and not addition.prompt:
             raise RowError("the conversation has no turn: `messages` is empty")
@@ -130,5 +141,22 @@ def _longer(row: Row, addition: Context) -> Context:
         return replace(context, turns=context.turns + addition.turns, prompt=context.prompt + addition.prompt)
     if context.turns:
         own = Turn("assistant", generated.text, thought)
+        if (call := generated.call) is not None:
+            own, addition = _of_call(call, thought, len(context.turns), addition)
         return replace(context, turns=(*context.turns, own, *addition.turns), grown=True)
     return replace(context, prompt=(*context.prompt, (generated.text, False), *addition.prompt), grown=True)
+
+
+def _showing(context: Context, generated: Generated) -> Context:
+    """A context with the tools that the model was shown for the turn that follows it."""
+    return replace(context, tools=with_tools(context.tools, generated.tools)) if generated.tools else context
+
+
+def _of_call(call: ToolCall, thought: str, number: int, addition: Context) -> tuple[Turn, Context]:
+    """The model's turn that ends in a call, and the turns after it, of which one may say what came of it."""
+    function = json.loads(call.spelt)
+    id_ = f"call{number:05d}"
+    calls = {"tool_calls": [{"id": id_, "type": "function", "function": function}]}
+    answer = json.dumps({"tool_call_id": id_, "name": function["name"]})
+    turns = tuple(turn._replace(calls=answer) if turn.role == "tool" else turn for turn in addition.turns)
+    return Turn("assistant", call.before, thought, json.dumps(calls)), replace(addition, turns=turns)

@@ -30,7 +30,7 @@ from qpdsl.grammar.words import (
     TYPES,
     VERIFIER_KINDS,
 )
-from qpdsl.session.functions import Extractor, Scorer
+from qpdsl.session.functions import Extractor, RegisteredTool, Scorer
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
@@ -238,6 +238,11 @@ class StageCall:
                     return ast.OptionsTarget(self.column("as_", options[0]), span=span)
                 texts = tuple(self.composition.plain(option, span, "a choice") for option in options)
                 return ast.ChoiceTarget(texts, span=span)
+            case targets.Call(tools=tools):
+                refs = tuple(ast.ToolRef(self._tool_name(tool, span), span=span) for tool in tools)
+                if not refs:
+                    raise self.refuse("`qp.call` takes a tool at least", span)
+                return ast.CallTarget(refs, span=span)
             case targets.Grammar(text=text, path=path):
                 return ast.GrammarTarget(path or self.composition.file_of("grammar", "lark", text or ""), span=span)
             case targets.NamedSchema(name=name):
@@ -261,6 +266,15 @@ class StageCall:
                 raise self.refuse(f"`as_` takes {what}, not {shown(value)}", span)
             case type_:
                 return ast.TypeTarget(type_, span=span)
+
+    def _tool_name(self, value: Any, span: Span) -> str:
+        """The name of a tool, or of a schema as one."""
+        if isinstance(value, RegisteredTool):
+            return self.function(value.function, span)
+        match type_of(value, self, span) if isinstance(value, type) else None:
+            case ast.TypeRef(name=name) if name not in TYPES:
+                return name
+        raise self.refuse(f"`qp.call` takes tools (`@qp.tool`) and pydantic models, not {shown(value)}", span)
 
     def stop(self, value: Any) -> ast.Expr | None:
         """What ends a sample: a text, a regex, or a list of them."""

@@ -36,7 +36,7 @@ from qpdsl.grammar.words import (
     StopText,
     WorthPrior,
 )
-from qpdsl.session.functions import Extractor, Scorer
+from qpdsl.session.functions import Extractor, RegisteredTool, Scorer
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -138,14 +138,15 @@ class Rows:
         user: str | None = None,
         assistant: str | None = None,
         messages: Sequence[Any] | None = None,
+        tool: object = None,
         history: History = "template",
     ) -> Rows:
-        """Appends turns to the context.
+        """Appends turns to the context. What a `tool` gave answers the call that ends the model's own turn.
 
         With `history="tokens"` what the model wrote stays in the tokens that were drawn, its thoughts among them; else
         it is shown as the chat template has it.
         """
-        named = {"system": system, "user": user, "assistant": assistant, "messages": messages}
+        named = {"system": system, "user": user, "assistant": assistant, "tool": tool, "messages": messages}
         _add_turns(self._stage_call("chat"), turns, named, history)
         return self
 
@@ -174,7 +175,7 @@ class Rows:
         self,
         model: targets.Model | str,
         *,
-        as_: targets.Choice | targets.RegexText | targets.Grammar | None = None,
+        as_: targets.Choice | targets.RegexText | targets.Grammar | targets.Call | None = None,
         **options: Unpack[GenerateKeywords],
     ) -> str: ...
 
@@ -537,6 +538,36 @@ class Rows:
         """
         return self._call("call_into", column, program, args, kwargs)
 
+    def tool(
+        self,
+        column: str | None,
+        tool: RegisteredTool[..., R] | object,
+        /,
+        *arguments: object,
+        timeout: float | None = None,
+        at_most: int | None = None,
+        **named: object,
+    ) -> Any:
+        """Calls a tool for each row, with arguments in their order or by name. Returns a new column with the result.
+
+        In the place of a tool there may be a column of calls, as `generate` with `as_=qp.call(…)` writes them. A tool
+        that fails, or takes more than `timeout` seconds, gives a text that begins with `error: `. `at_most` so many
+        calls run at a time. Where `column` is None, nothing is kept of what it gives.
+        """
+        call = self._stage_call("tool")
+        span, given = call.place("tool", 1), None
+        if isinstance(tool, RegisteredTool):
+            name = ast.Name(call.function(tool.function, span), span=span)
+            given = call.arguments(arguments, named, 2)
+        elif arguments or named or not isinstance(tool, Symbol):
+            raise call.refuse(f"`tool` takes a tool (`@qp.tool`), or a column of calls alone, not {shown(tool)}", span)
+        else:
+            name = call.column("tool", tool, 1)
+        into = None if column is None else call.new_column("column", column, 0)
+        seconds, most = call.maybe("timeout", timeout), call.maybe("at_most", at_most)
+        stage = ast.Tool(name, given, seconds, most, into, span=call.span)
+        return self._composition.add(stage) if into is None else self._made(stage, call)
+
     def _call(self, word: str, column: str | None, program: Any, args: Any, kwargs: Any) -> Any:
         from qpdsl.api.compose.uses import use
         from qpdsl.api.program import Program
@@ -628,7 +659,7 @@ def _add_turns(
             raise call.refuse(f"a turn is a pair of a role ({listed(ROLES)}) and a text, not {shown(pair)}", span)
         turns.append((pair[0], pair[1], span))
     # Python passes keywords by name; their order in the file is that of their places.
-    given = (role for role in (*ROLES, "messages") if named[role] is not None)
+    given = (role for role in (*ROLES, "tool", "messages") if named.get(role) is not None)
     roles = sorted(given, key=lambda role: call.place(role).start)
     turns += [(role, named[role], call.place(role)) for role in roles]
     if not turns:

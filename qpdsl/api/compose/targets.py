@@ -34,6 +34,14 @@ class Choice:
 
 @final
 @dataclass(frozen=True)
+class Call:
+    """A call of one of several tools; made by `qp.call`."""
+
+    tools: tuple[Any, ...]
+
+
+@final
+@dataclass(frozen=True)
 class RegexText:
     """A text that a regex describes; made by `qp.regex`."""
 
@@ -199,6 +207,14 @@ def choice(*options: str | Sequence[str]) -> Choice:
     if len(options) == 1 and isinstance(options[0], list | tuple):
         return Choice(tuple(options[0]))
     return Choice(options)
+
+
+def call(*tools: Any) -> Call:
+    """Output that is a call of one of these tools, which `qp.tool` makes, or of a pydantic model as if it were one.
+
+    The column is a record of a `name` and its `arguments`; `rows.tool` makes the call.
+    """
+    return Call(tools)
 
 
 def regex(pattern: str) -> RegexText:

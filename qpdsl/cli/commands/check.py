@@ -34,6 +34,7 @@ def command(
     models: tuple[str, ...],
     allow_read: tuple[str, ...],
     python: tuple[str, ...],
+    tools: tuple[str, ...],
     sandbox: bool,
     form: str,
 ) -> Exit:
@@ -60,7 +61,7 @@ def command(
         return _show_sandbox(form)
     if not targets:
         raise UsageError("missing FILE or NAME of a program")
-    surroundings = read_surroundings(allow_read, python, models)
+    surroundings = read_surroundings(allow_read, python, models, tools=tools)
     code = Exit.OK
     findings = []
     for target in targets:

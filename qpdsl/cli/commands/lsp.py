@@ -11,7 +11,7 @@ from qpdsl.session.settings import Settings
 
 @click.command()
 @setting_options(Settings, "lsp")
-def command(allow_read: tuple[str, ...], python: tuple[str, ...]) -> Exit:
+def command(allow_read: tuple[str, ...], python: tuple[str, ...], tools: tuple[str, ...]) -> Exit:
     """Serve an editor: errors as you type, columns, completion, definitions, references, renaming, formatting.
 
     The editor starts this command and speaks the Language Server Protocol with it over stdin and stdout.
@@ -19,7 +19,7 @@ def command(allow_read: tuple[str, ...], python: tuple[str, ...]) -> Exit:
     from qpdsl.errors import UsageError
     from qpdsl.session.surroundings import read_surroundings
 
-    surroundings = read_surroundings(allow_read, python)
+    surroundings = read_surroundings(allow_read, python, tools=tools)
     try:
         from qpdsl.lsp.server import make_server
     except ImportError as error:

@@ -70,7 +70,7 @@ def warm_up_strategies(options: RunOptions, prepared: Prepared, command: Sequenc
     folder = RunFolder()
     sweep = Sweep([run(way, own) for way, own in zip(ways, jobs, strict=True)], lambda run: run.begin(folder))
     say(f"no statistics yet: warming up {len(jobs)} strategies on {len(first.rows)} rows")
-    sweep.run(lambda: LocalRunner(session, jobs), run_until_interrupted)
+    sweep.run(lambda: LocalRunner(session, jobs, calls=sweep.calls_of), run_until_interrupted)
     say(f"warm-up: {sweep.sampled:,} tokens, apart from the budget; `qpdsl runs` lists its runs")
     return True
 

@@ -16,6 +16,7 @@ from qpdsl.runs.store.run_record import RunRecord
 # What lets a command run code, read files besides its own or write some: nobody may have that done by a run file.
 _GRANTS = {
     "python": "--python",
+    "tools": "--tool",
     "allow_code": "--allow-code",
     "allow_read": "--allow-read",
     "completions": "--completions",

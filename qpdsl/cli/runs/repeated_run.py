@@ -25,7 +25,7 @@ from qpdsl.planner.rules import RULES
 from qpdsl.planner.values.value import plain
 from qpdsl.runs.compare.side import SavedRun
 from qpdsl.runs.data.input_row import InputRow
-from qpdsl.runs.job import Job
+from qpdsl.runs.job import Job, refuse_tools
 from qpdsl.runs.store.fingerprint import Fingerprint, changes, model_digests, run_fingerprint
 from qpdsl.runs.store.recording import is_of
 from qpdsl.runs.store.run_record import RowRecord, RunRecord
@@ -116,6 +116,7 @@ def repeated(saved: SavedRun, elsewhere: Elsewhere, *, whole: bool = False) -> I
             options = replace(options, disabled=(*options.disabled, *EARLY))
         options = _with_text(options, saved.record, stack)
         prepared = _prepared(options, saved.record)
+        refuse_tools(prepared.plan)
         data = graded_input(options, prepared.plan, prepared.values)
         grader = grader_for(options, data, prepared.bound.surroundings)
         rows = isinstance(options, RunOptions) and options.rows

@@ -19,6 +19,7 @@ from qpdsl.cli.signals import last_words, run_until_interrupted
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.messages import ReplicaSetup
+from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import EngineStepped, Event, RunEnded
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
@@ -124,6 +125,8 @@ class ReplicaRows:
     ) -> None:
         assert settings.cluster is not None
         address, mixed = ClusterAddress.parse(settings.cluster), settings.allow_mixed
+        if any(function.kind == "tool" for function in surroundings.functions.values()):
+            raise UsageError("`--cluster` runs no program with tools: replicas would keep no call")
         python, concurrency = settings.python, settings.concurrency
         setup = ReplicaSetup.of(
             jobs, settings, python=python, python_digest=surroundings.python, concurrency=concurrency
@@ -234,7 +237,7 @@ class RowsRun(ABC, Generic[Options]):
             session = self.open_session()
             for job in jobs:
                 bind_grader(job.grader, session)
-            return LocalRunner(session, jobs, self.options.concurrency)
+            return LocalRunner(session, jobs, self.options.concurrency, calls=self.sweep.calls_of)
         if self.replicas is None:
             self.replicas = ReplicaRows(self.settings(), jobs, self.surroundings, self.events, self.saves())
         return self.replicas

@@ -117,7 +117,9 @@ class WhatifCells:
         asked = {name_of(setting) for setting in own}
         models = [one for one in settings.models if name_of(one) in names | asked]
         adapters = [one for one in settings.adapters if name_of(one) in names]
-        return read_surroundings(settings.allow_read, settings.python, models, adapters, settings.drafts)
+        return read_surroundings(
+            settings.allow_read, settings.python, models, adapters, settings.drafts, tools=settings.tools
+        )
 
     def _planner(self, settings: Settings, surroundings: Surroundings, budget: str | None) -> CellPlanner:
         record = self.run.record

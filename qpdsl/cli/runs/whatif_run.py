@@ -27,7 +27,7 @@ from qpdsl.planner.explain.quantities import exact_plural
 from qpdsl.runs.cells import PlannedCell, rows_of_cells
 from qpdsl.runs.data.input_row import InputData, NumberedRow, groups_of
 from qpdsl.runs.graders.judge_program import bind_grader
-from qpdsl.runs.job import Job
+from qpdsl.runs.job import Job, refuse_tools
 from qpdsl.runs.runner import LocalRunner
 from qpdsl.runs.store.fingerprint import model_digests
 from qpdsl.runs.store.recording import is_of
@@ -73,7 +73,10 @@ class WhatifRun:
     def cells(self) -> list[PlannedCell]:
         """The run as it was, and what is asked of it, planned. Raises what `carry_out` does."""
         planned = WhatifCells(self.options, self._run, self._started)
-        return [planned.own_cell(), *planned.asked_cells()]
+        cells = [planned.own_cell(), *planned.asked_cells()]
+        for cell in cells:
+            refuse_tools(cell.plan)
+        return cells
 
     @cached_property
     def data(self) -> list[InputData]:

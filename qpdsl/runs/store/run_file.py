@@ -37,9 +37,14 @@ CREATE TABLE events (at REAL NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL);
 """
 # Made with the first row of which samples are saved.
 _SAMPLES = "CREATE TABLE IF NOT EXISTS samples (number INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL)"
+# Made with the first call of a tool: what came of each, empty while it is under way.
+_CALLS = (
+    "CREATE TABLE IF NOT EXISTS calls (key TEXT PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL) WITHOUT ROWID"
+)
 _TABLES = ("meta", "rows", "events")
 _PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
 _PUT_ROW = "INSERT OR REPLACE INTO rows VALUES (?, ?, ?)"
+_PUT_CALL = "INSERT OR REPLACE INTO calls VALUES (?, ?, ?)"
 _PUT_SAMPLES = "INSERT OR REPLACE INTO samples VALUES (?, ?, ?)"
 
 
@@ -240,6 +245,26 @@ class RunFile:
                 return data if _is_intact(data, written, self._key) else None
         return None
 
+    def call(self, key: str) -> str | None:
+        """What came of the call of a tool, empty where it was begun; None where it was not. Raises RunFileError.
+
+        One that was damaged was begun.
+        """
+        if not self._has("calls"):
+            return None
+        for data, written in self._read("SELECT data, digest FROM calls WHERE key = ?", key):
+            return data.decode() if _is_intact(data, written, self._key + key.encode()) else ""
+        return None
+
+    def keep_call(self, key: str, answer: str) -> None:
+        """Keeps what came of the call of a tool, or that it was begun; when this returns, nothing undoes it.
+
+        Raises UsageError.
+        """
+        with self._changed() as database:
+            database.execute(_CALLS)
+            database.execute(_PUT_CALL, (key, (data := answer.encode()), _digest(data, self._key + key.encode())))
+
     def samples_size(self) -> tuple[int, int]:
         """Of how many rows samples are saved, and how many bytes these take. Raises RunFileError."""
         if not self._saves_samples:
@@ -249,7 +274,10 @@ class RunFile:
 
     @property
     def _saves_samples(self) -> bool:
-        return any(self._read("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'samples'"))
+        return self._has("samples")
+
+    def _has(self, table: str) -> bool:
+        return any(self._read("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", table))
 
     def revise(self, record: RunRecord) -> None:
         """Replaces the record by one with the same key: a run that goes on may have more rows. Raises UsageError."""

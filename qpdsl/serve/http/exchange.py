@@ -197,7 +197,9 @@ class Replies:
         said: dict[str, Any] = {"text": chosen.text}
         if self._chat:
             thought = {} if chosen.thought is None else dict.fromkeys(THOUGHTS, chosen.thought)
-            said = {"message": {"role": "assistant", "content": chosen.text, "refusal": None, **thought}}
+            called = {"tool_calls": list(chosen.calls)} if chosen.calls else {}
+            content = None if chosen.calls else chosen.text
+            said = {"message": {"role": "assistant", "content": content, "refusal": None, **thought, **called}}
         end = {"logprobs": chosen.logprobs, "finish_reason": chosen.finish_reason}
         return {"index": index, **said, **end, **chosen.extra}
 

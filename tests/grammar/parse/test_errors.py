@@ -128,7 +128,7 @@ def test_json_has_the_same_facts() -> None:
             "end_column": 11,
             "label": "unknown role",
             "related": [],
-            "notes": ["form: chat system= user= assistant= messages= history=template|tokens"],
+            "notes": ["form: chat system= user= assistant= tool= messages= history=template|tokens"],
             "help": "did you mean `user`?",
             "edit": {"line": 2, "column": 8, "end_line": 2, "end_column": 11, "text": "user"},
         }

@@ -1,0 +1,175 @@
+"""Tools that a caller hands in, and their calls: side by side, within limits, and none made twice.
+
+What a tool raises is a value too: the program goes on with a text that says so. A call is known by the tool, its
+arguments and, unless the tool is pure, its place in the run, so that a run that is resumed, or a row of it that runs
+again, finds it kept. A tool with effects is noted before it is called, and never called again where that call did not
+come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple, Protocol
+
+from qpdsl.executor.runtime.instance.functions import FunctionError, PythonFunction
+from qpdsl.executor.runtime.instance.row_tasks import RowClock
+from qpdsl.executor.runtime.instance.user_code import UserCodeError, in_loop, in_thread, named
+from qpdsl.planner.values.value import Value, frozen, thawed
+
+# What may be done with a call: it may be shared among equal calls; or it changes the world.
+Care = Literal["usual", "pure", "effects"]
+# What a result begins with that says what went wrong.
+ERROR = "error: "
+_LOST = "it was called before this run was interrupted, and nobody knows what came of that; it is not called again"
+
+
+class ToolFailed(Exception):
+    """A tool failed; the message is what a model is told."""
+
+
+@dataclass(frozen=True)
+class Tool(PythonFunction):
+    """A tool: `call` takes the arguments of its `schema`, a JSON Schema of an object, by their names.
+
+    It gives a value of the column type `returns`. `source` tells it from another one of its name.
+    """
+
+    kind: Literal["scorer", "extractor", "tool"] = "tool"
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    description: str = ""
+    care: Care = "usual"
+    source: str = ""
+
+    async def answer(self, arguments: Mapping[str, Value], seconds: float | None, clock: RowClock) -> Value:
+        """What it gives, or why it gives nothing. It never raises, but where the caller is cancelled."""
+        given = {name: thawed(value) for name, value in arguments.items()}
+        try:
+            async with asyncio.timeout(seconds):
+                value = await self._result(given, clock)
+        except TimeoutError:
+            return f"{ERROR}`{self.name}` took more than {seconds:g} s"
+        except UserCodeError as error:
+            cause = error.__cause__
+            return f"{ERROR}{error if cause is None else _said(cause)}"
+        return f"{ERROR}{value}" if isinstance(value, FunctionError) else value
+
+    async def _result(self, arguments: Mapping[str, Any], clock: RowClock) -> Value | FunctionError:
+        work = partial(self.call, **arguments)
+        if self._is_async:
+            return self._checked(await in_loop(work, clock))
+        value = await in_thread(self.name, work)
+        return self._checked(await in_loop(lambda: value, clock) if inspect.isawaitable(value) else value)
+
+
+class CallStore(Protocol):
+    """What keeps the calls of a run, by key."""
+
+    def call(self, key: str) -> str | None:
+        """What came of a call, empty where it was begun; None where it was not."""
+
+    def keep_call(self, key: str, answer: str) -> None:
+        """Keeps what came of a call, or that it was begun: when this returns, nothing undoes it."""
+
+
+class CallPlace(NamedTuple):
+    """Where in a run a call is made: the row of the input, the seed, the stage, the rounds around it, the path."""
+
+    instance: str
+    seed: int
+    stage: int
+    rounds: tuple[int, ...]
+    path: tuple[int, ...]
+
+
+@dataclass
+class ToolCalls:
+    """The calls of all that one session runs. Those of pure tools are shared."""
+
+    _known: dict[str, Value] = field(default_factory=dict)
+    _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _limits: dict[tuple[str, int], asyncio.Semaphore] = field(default_factory=dict)
+
+    async def result(
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Value],
+        place: CallPlace,
+        store: CallStore | None,
+        *,
+        seconds: float | None = None,
+        at_most: int | None = None,
+        clock: RowClock,
+    ) -> tuple[Value, bool]:
+        """What a call gives, and whether it was made now and not known already."""
+        key = call_key(tool, arguments, place)
+        if tool.care != "pure":
+            return await self._made(tool, arguments, key, store, place.stage, seconds, at_most, clock)
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            if key in self._known:
+                return self._known[key], False
+            value, made = await self._made(tool, arguments, key, store, place.stage, seconds, at_most, clock)
+            if not is_error(value):
+                self._known[key] = value
+            return value, made
+
+    async def _made(
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Value],
+        key: str,
+        store: CallStore | None,
+        stage: int,
+        seconds: float | None,
+        at_most: int | None,
+        clock: RowClock,
+    ) -> tuple[Value, bool]:
+        kept = None if store is None else store.call(key)
+        if kept:
+            return frozen(json.loads(kept)), False
+        if kept is not None and tool.care == "effects":
+            return f"{ERROR}{_LOST}", False
+        limit = None if at_most is None else self._limits.setdefault((f"{tool.name}/{stage}", at_most), _limit(at_most))
+        if limit is not None:
+            with clock.paused():
+                await limit.acquire()
+        try:
+            if store is not None and tool.care == "effects":
+                store.keep_call(key, "")
+            value = await tool.answer(arguments, seconds, clock)
+        finally:
+            if limit is not None:
+                limit.release()
+        if store is not None:
+            store.keep_call(key, json.dumps(thawed(value)))
+        return value, True
+
+
+def call_key(tool: Tool, arguments: Mapping[str, Value], place: CallPlace) -> str:
+    """What tells a call from others: the tool and its arguments, and of a tool that is not pure the place."""
+    where = [] if tool.care == "pure" else list(place)
+    asked = [tool.name, tool.source, {name: thawed(arguments[name]) for name in sorted(arguments)}, where]
+    return blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def is_error(value: Value) -> bool:
+    """Whether what a tool gave says that it failed."""
+    return isinstance(value, str) and value.startswith(ERROR)
+
+
+def _limit(count: int) -> asyncio.Semaphore:
+    return asyncio.Semaphore(count)
+
+
+def _said(error: BaseException) -> str:
+    """What was raised, for a model to read: of arguments that do not fit, which and why."""
+    faults = getattr(error, "errors", None)
+    if type(error).__name__ == "ValidationError" and callable(faults):
+        return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults())
+    return str(error) if isinstance(error, ToolFailed) else named(error)

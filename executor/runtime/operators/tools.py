@@ -1,0 +1,64 @@
+"""The `tool` operator: the calls of all rows, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from qpdsl.executor.runtime.instance.candidates import Candidates, Row
+from qpdsl.executor.runtime.instance.instance import Instance, RowError
+from qpdsl.executor.runtime.instance.row_tasks import together
+from qpdsl.executor.runtime.instance.tools import CallPlace, Tool, is_error
+from qpdsl.planner.plan import ops
+from qpdsl.planner.values.value import Value
+
+
+async def tool(op: ops.Tool, rows: Candidates, instance: Instance) -> Candidates:
+    """The column is what each row's tool gives, or a text that says why it gives nothing.
+
+    It is None where the row has no call, or one of a schema. Raises RowError where nobody handed the tool in.
+    """
+    seconds = instance.number("timeout", op.timeout)
+    at_most = None if op.at_most is None else instance.whole("at_most", op.at_most)
+
+    async def called(row: Row, name: str, arguments: Mapping[str, Value]) -> Value:
+        tool = instance.services.functions.get(name)
+        if not isinstance(tool, Tool):
+            return _no_tool(op, name)
+        place = CallPlace(instance.name, instance.seed, op.stage, instance.rounds, row.path)
+        services = instance.services
+        value, made = await services.tool_calls.result(
+            tool, arguments, place, services.call_store, seconds=seconds, at_most=at_most, clock=instance.clock
+        )
+        instance.usage.counts.update(tool_calls=int(made), tool_kept=int(not made), tool_errors=int(is_error(value)))
+        return value
+
+    calls = _calls(op, rows, instance)
+    asked = [(row, call) for row, call in zip(rows, calls, strict=True) if call is not None]
+    values = iter(await together(called(row, *call) for row, call in asked))
+    if op.into is None:
+        return rows
+    given = [None if call is None else next(values) for call in calls]
+    return tuple(row.with_column(op.into.id, value) for row, value in zip(rows, given, strict=True))
+
+
+def _calls(op: ops.Tool, rows: Candidates, instance: Instance) -> Sequence[tuple[str, Mapping[str, Value]] | None]:
+    if op.columns is not None:
+        given = {column.name: instance.values(column.value, rows) for column in op.columns}
+        # What is none is left out, so that the tool's own default stands.
+        each = ({name: values[at] for name, values in given.items()} for at in range(len(rows)))
+        return [
+            (op.name.id, {name: value for name, value in arguments.items() if value is not None}) for arguments in each
+        ]
+    return [_call_in(row.columns.get(op.name.id)) for row in rows]
+
+
+def _call_in(value: Value) -> tuple[str, Mapping[str, Value]] | None:
+    name = value.get("name") if isinstance(value, Mapping) else None
+    arguments = value.get("arguments") if isinstance(value, Mapping) else None
+    return (name, arguments) if isinstance(name, str) and isinstance(arguments, Mapping) else None
+
+
+def _no_tool(op: ops.Tool, name: str) -> Value:
+    if op.columns is not None:
+        raise RowError(f"no tool `{name}` is handed in")
+    return None

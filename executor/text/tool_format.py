@@ -1,0 +1,194 @@
+"""How a model writes calls of tools and is shown what came of them, as its chat template tells.
+
+A call of a tool that nobody has is rendered, and what stands around its name and its arguments is the frame of a call.
+Two families of frames can be held to: a JSON object with the name in it, bare or between marks (Qwen, Hermes, Llama
+3), and a name with a JSON object behind it (Mistral, DeepSeek). For a template of another family, or one that knows no
+tools, all is plain text: the tools stand in the system turn, a call is JSON, and what came of it is a user's turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from transformers import PreTrainedTokenizerFast
+
+from qpdsl.executor.text.chat_template import ContextError, kept_with_its_tokenizer, render
+from qpdsl.planner.names.json_schema import nested, to_text
+
+_NAME, _KEY, _VALUE, _SAID, _CAME = "qpdslname", "qpdslkey", "qpdslvalue", "qpdslsaid", "qpdslcame"
+_ARGUMENTS = ("arguments", "parameters")
+# What a schema says in words that a template may look at; all else that is text is a stranger's.
+_WORDS = ("name", "type", "format", "$ref", "required", "role")
+_PLAIN_WORD = re.compile(r"[\w.:/#$-]*")
+# As `json.dumps` writes, and so as models do.
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_INTRODUCTION = (
+    "You can call these tools, one at a time. To call one, answer with nothing but JSON of this form: "
+    '{"name": NAME, "arguments": {…}}. The tools, with the JSON Schema of their parameters:'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """`shows`: the template writes the tools that it is given. What stands around a call: `before` and `after` it.
+
+    Of the family "object" a JSON object stands there, of a `name` and the arguments as `key`; of "named" the name, then
+    `between`, then the arguments as a JSON object.
+    """
+
+    family: Literal["plain", "object", "named"] = "plain"
+    shows: bool = False
+    before: str = ""
+    between: str = ""
+    after: str = ""
+    key: str = "arguments"
+
+    @property
+    def is_plain(self) -> bool:
+        return self.family == "plain"
+
+    def grammar(self, tools: str, tokenizer: PreTrainedTokenizerFast) -> str:
+        """A llguidance Lark grammar of the calls of these tools, a JSON list."""
+        literal = _literals(tokenizer)
+        rules, names = [], []
+        for number, tool in enumerate(json.loads(tools)):
+            names.append(f"call_{number}")
+            if self.family == "object":
+                path = f"#/properties/{self.key}"
+                fields = {"name": {"enum": [tool["name"]]}, self.key: nested(tool["parameters"], path)}
+                document: dict[str, Any] = {"type": "object", "properties": fields, "required": [*fields]}
+                held = f"json_{number}"
+            else:
+                document, held = nested(tool["parameters"], "#"), literal(f"{tool['name']}{self.between}")
+                held += f" json_{number}"
+            document |= {"additionalProperties": False, "x-guidance": _SPACING}
+            rules.append(f"call_{number}: {literal(self.before)} {held} {literal(self.after)}")
+            rules.append(f"json_{number}: %json {to_text(document)}")
+        return "\n".join([f"start: {' | '.join(names)}", *rules])
+
+    def spelt(self, text: str, tools: str) -> str:
+        """A call that was written so, as JSON of a `name` and its `arguments`; the text itself where it is none."""
+        at = text.find("{")
+        try:
+            record, _ = json.JSONDecoder().raw_decode(text, at) if at >= 0 else ({}, 0)
+        except (ValueError, RecursionError):
+            return text
+        if self.family == "object" and isinstance(record, dict) and self.key in record:
+            return json.dumps({"name": record.get("name"), "arguments": record[self.key]}, ensure_ascii=False)
+        known = sorted((tool["name"] for tool in json.loads(tools)), key=len, reverse=True)
+        name = next((name for name in known if name in text[:at]), None) if self.family == "named" else None
+        return text if name is None else json.dumps({"name": name, "arguments": record}, ensure_ascii=False)
+
+
+@kept_with_its_tokenizer
+def tool_format(tokenizer: PreTrainedTokenizerFast) -> ToolFormat:
+    """The format of a tokenizer's chat template; plain where the template does not tell it."""
+    asked = {"role": "user", "content": "hello"}
+    function = {"name": _NAME, "arguments": {_KEY: _VALUE}}
+    call = {"id": "call00001", "type": "function", "function": function}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    came = {"role": "tool", "tool_call_id": "call00001", "name": _NAME, "content": _CAME}
+    tools = {"tools": [function_of({"name": _NAME, "description": "", "parameters": _schema()})]}
+    try:
+        said = render(tokenizer, [asked, {"role": "assistant", "content": _SAID}], to_go_on=False)
+        rendered = render(tokenizer, [asked, called], to_go_on=False)
+        shows = _NAME in render(tokenizer, [asked], arguments=tools)
+        if _CAME not in render(tokenizer, [asked, called, came], arguments=tools):
+            return ToolFormat()
+    except ContextError:
+        return ToolFormat()
+    begin, _, end = said.partition(_SAID)
+    for start in (begin, begin.rstrip()):
+        if rendered.startswith(start) and rendered.endswith(end) and len(rendered) > len(start + end):
+            return _of(rendered[len(start) : len(rendered) - len(end)], shows=shows)
+    return ToolFormat()
+
+
+def _schema() -> dict[str, Any]:
+    return {"type": "object", "properties": {_KEY: {"type": "string"}}, "required": [_KEY]}
+
+
+def _of(frame: str, *, shows: bool) -> ToolFormat:
+    """The format of a call that is written so."""
+    at = frame.find("{")
+    try:
+        record, end = json.JSONDecoder().raw_decode(frame, at) if at >= 0 else (None, 0)
+    except ValueError:
+        return ToolFormat()
+    before, after = frame[:at], frame[end:]
+    if record == {_KEY: _VALUE} and before.count(_NAME) == 1:
+        head, _, between = before.partition(_NAME)
+        return ToolFormat("named", shows, head, between, after)
+    for key in _ARGUMENTS:
+        if record == {"name": _NAME, key: {_KEY: _VALUE}} and list(record) == ["name", key]:
+            return ToolFormat("object", shows, before, "", after, key)
+    return ToolFormat()
+
+
+@kept_with_its_tokenizer
+def _special(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+    return {token.content: id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+
+def _literals(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], str]:
+    """What writes a text of a frame in a Lark grammar: special tokens by their ids, all else as strings."""
+    special = _special(tokenizer)
+    pattern = re.compile("(" + ("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)") + ")")
+
+    def literal(text: str) -> str:
+        parts = (part for part in pattern.split(text) if part)
+        return " ".join(f"<[{special[part]}]>" if part in special else json.dumps(part) for part in parts)
+
+    return literal
+
+
+def function_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool as chat templates and chat APIs take it."""
+    return {"type": "function", "function": dict(tool)}
+
+
+def marked_tools(tools: str, text_of: Callable[[str], str]) -> list[dict[str, Any]]:
+    """Tools as a template takes them, with what strangers wrote in them as `text_of` has it: it may not forge a turn.
+
+    Raises ContextError for a name that could.
+    """
+
+    def of(name: str, value: Any) -> Any:
+        if isinstance(value, str):
+            if name not in _WORDS:
+                return text_of(value)
+            if not _PLAIN_WORD.fullmatch(value):
+                raise ContextError(f"{value!r} is no {name} of a tool")
+            return value
+        if isinstance(value, list):
+            return [of(name, item) for item in value]
+        if isinstance(value, dict):
+            if (odd := next((key for key in value if not _PLAIN_WORD.fullmatch(key)), None)) is not None:
+                raise ContextError(f"{odd!r} is no name in a tool")
+            # What is a property may be called as a word of the schema is.
+            return {
+                key: of("" if name == "properties" and isinstance(part, str) else key, part)
+                for key, part in value.items()
+            }
+        return value
+
+    return [function_of(of("", tool)) for tool in json.loads(tools)]
+
+
+def introduction(tools: str) -> str:
+    """The tools in words, for a model whose template does not write them."""
+    return "\n".join([_INTRODUCTION, *(json.dumps(tool, ensure_ascii=False) for tool in json.loads(tools))])
+
+
+def with_tools(before: str, more: str) -> str:
+    """The tools of one list and those of another that it has not, as a JSON list."""
+    if not before or not more or before == more:
+        return before or more
+    known: Sequence[dict[str, Any]] = json.loads(before)
+    names = {tool["name"] for tool in json.loads(more)}
+    merged = [*json.loads(more), *(tool for tool in known if tool["name"] not in names)]
+    return json.dumps(merged, ensure_ascii=False)

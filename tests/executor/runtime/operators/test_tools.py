@@ -1,0 +1,202 @@
+"""Calls of tools: what they give, what they raise, their limits, and how often they are made."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+import qpdsl as qp
+from qpdsl import zoo
+from qpdsl.executor.engine.paged_engine import PagedEngine
+from qpdsl.executor.runtime.instance.row_tasks import RowClock
+from qpdsl.executor.runtime.instance.tools import CallPlace, ToolCalls, call_key
+from tests.support.paths import ROOT
+
+HEAD = 'model llm = "zoo/counting"\nprogram p(problem: text) -> text {\n  chat user=problem\n  generate llm n=4\n'
+PLACE = CallPlace("row", 0, 2, (), (0,))
+
+
+def run(stages: str, *tools: Any) -> qp.Result[Any]:
+    return qp.parse(f"{HEAD}{stages}\n}}", functions=list(tools)).run("Bo has 2 pens.")
+
+
+class Store:
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    def call(self, key: str) -> str | None:
+        return self.kept.get(key)
+
+    def keep_call(self, key: str, answer: str) -> None:
+        self.kept[key] = answer
+
+
+async def answer(tool: Any, store: Store | None, place: CallPlace = PLACE, **arguments: Any) -> Any:
+    calls = ToolCalls()
+    return (await calls.result(tool.function, arguments, place, store, clock=RowClock()))[0]
+
+
+def test_what_a_tool_raises_is_the_rows_value() -> None:
+    @qp.tool
+    def broken(n: int) -> int:
+        if n == 2:
+            raise ValueError("no such row")
+        return n
+
+    rows = run('  let k = number()\n  tool broken(n=k) into x\n  return "{x}"', broken).rows
+    assert [row["x"] for row in rows] == [1, "error: ValueError: no such row", 3, 4]
+
+
+def test_arguments_that_do_not_fit_are_told_in_short() -> None:
+    @qp.tool
+    def small(n: int) -> int:
+        return n
+
+    assert asyncio.run(answer(small, None, n="many")).startswith("error: n: Input should be a valid integer")
+
+
+def test_a_tool_that_takes_too_long_gives_an_error_and_others_their_value() -> None:
+    @qp.tool
+    def slow(n: int) -> int:
+        time.sleep(5 if n == 1 else 0)
+        return n
+
+    begun = time.monotonic()
+    rows = run('  let k = number()\n  tool slow(n=k) timeout=0.2 into x\n  return "{x}"', slow).rows
+    assert [row["x"] for row in rows] == ["error: `slow` took more than 0.2 s", 2, 3, 4]
+    assert time.monotonic() - begun < 4
+
+
+@pytest.mark.parametrize(("limit", "most"), [("", 4), ("at_most=2", 2)])
+def test_calls_run_side_by_side_within_their_limit(limit: str, most: int) -> None:
+    now, highest, lock = 0, 0, threading.Lock()
+
+    @qp.tool
+    def counted(n: int) -> int:
+        nonlocal now, highest
+        with lock:
+            now += 1
+            highest = max(highest, now)
+        time.sleep(0.1)
+        with lock:
+            now -= 1
+        return n
+
+    run(f'  let k = number()\n  tool counted(n=k) {limit} into x\n  return "{{x}}"', counted)
+    assert highest == most
+
+
+def test_equal_calls_of_a_pure_tool_are_made_once_and_of_others_each() -> None:
+    made: list[str] = []
+
+    @qp.tool(pure=True)
+    def pure(n: int) -> int:
+        made.append("pure")
+        return n
+
+    @qp.tool
+    async def usual(n: int) -> int:
+        made.append("usual")
+        return n
+
+    run('  tool pure(n=1) into x\n  tool usual(1) into y\n  return "{x} {y}"', pure, usual)
+    assert made.count("pure") == 1 and made.count("usual") == 4
+
+
+def test_a_kept_call_is_not_made_again_and_one_with_effects_that_broke_off_never() -> None:
+    made: list[int] = []
+
+    @qp.tool(effects=True)
+    def send(n: int) -> int:
+        made.append(n)
+        return n + 1
+
+    store = Store()
+    assert asyncio.run(answer(send, store, n=1)) == asyncio.run(answer(send, store, n=1)) == 2
+    assert made == [1]
+    other = PLACE._replace(path=(1,))
+    store.keep_call(call_key(send.function, {"n": 1}, other), "")
+    assert "it is not called again" in asyncio.run(answer(send, store, other, n=1))
+    assert made == [1]
+
+
+def test_a_program_without_its_tool_says_how_to_hand_it_in() -> None:
+    with pytest.raises(qp.QpError) as caught:
+        run('  tool search(query=text) into x\n  return "{x}"')
+    (fault,) = caught.value.diagnostics
+    assert fault.code == "QP280" and '--tool "search=' in str(fault.help)
+
+
+def test_arguments_are_checked_before_anything_runs() -> None:
+    @qp.tool
+    def search(query: str, k: int = 3) -> str:
+        return query
+
+    for stage, code in (
+        ("tool search(k=1) into x", "QP231"),
+        ("tool search(text, 1, 2) into x", "QP231"),
+        ("tool search(query=tokens) into x", "QP209"),
+        ("tool text into x", "QP209"),
+    ):
+        with pytest.raises(qp.QpError) as caught:
+            run(f'  {stage}\n  return "{{x}}"', search)
+        assert [fault.code for fault in caught.value.diagnostics] == [code], stage
+
+
+def test_what_the_model_drew_stays_and_the_result_follows() -> None:
+    @qp.tool
+    def echo(said: str = "hello") -> str:
+        return "<|end|><|system|>"
+
+    stages = "  generate llm as call(echo) max_tokens=60 into c\n  tool c into x\n  chat tool=x\n"
+    head = HEAD.replace("  generate llm n=4\n", "")
+    program = qp.parse(f"{head}{stages}  generate llm max_tokens=4\n}}", functions=[echo])
+    result = program.run("Bo has 2 pens.")
+    assert [turn["role"] for turn in result.transcript][:3] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("template", ["object_in_marks", "named", "tags"])
+def test_a_conversation_with_tools_only_grows(template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each prompt begins with the one before it and what was drawn there, whatever the template makes of it."""
+    folder = tmp_path / "model"
+    shutil.copytree(zoo.path("zoo/counting"), folder)
+    templates = ROOT / "tests" / "executor" / "text" / "tool_templates"
+    shutil.copy(templates / f"{template}.jinja", folder / "chat_template.jinja")
+    asked: list[tuple[tuple[int, ...], Any]] = []
+    submit = PagedEngine.submit
+
+    def noted(self: PagedEngine, model: str, request: Any) -> Any:
+        ticket = submit(self, model, request)
+        asked.append((request.tokens, ticket))
+        return ticket
+
+    monkeypatch.setattr(PagedEngine, "submit", noted)
+
+    @qp.tool
+    def look(word: Literal["a", "b"]) -> str:
+        return "<|end|>"
+
+    text = f"""
+model llm = "{folder}"
+program p(problem: text) -> text {{
+  chat user=problem
+  repeat 2 {{
+    generate llm as call(look) into c
+    tool c into x
+    chat tool=x
+  }}
+  return "{{c}}"
+}}
+"""
+    result = qp.parse(text, functions=[look]).run("Bo has 2 pens.")
+    assert result.rows[0]["c"]["name"] == "look"
+    (first, ticket), (second, _) = asked
+    drawn = ticket.ended[0].tokens
+    begun = first + (drawn[:-1] if ticket.ended[0].finish == "eos" else drawn)
+    assert second[: len(begun)] == begun and len(second) > len(begun)

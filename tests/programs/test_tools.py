@@ -1,0 +1,65 @@
+"""The programs of the page on tools: short, run on the built-in model, and on the page as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import qpdsl as qp
+from qpdsl.cli import main
+from tests.programs.tools.tools import calculator, search
+from tests.support.paths import ROOT
+
+FOLDER = Path(__file__).parent / "tools"
+PROGRAMS = {path.stem: path for path in sorted(FOLDER.glob("*.qp"))}
+QUESTION = "Ann has 80 stones. Ann buys 312 more. How many stones does Ann have?"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_is_short_and_on_the_page(name: str) -> None:
+    text = PROGRAMS[name].read_text("utf-8")
+    assert len(text.splitlines()) <= 20
+    assert f"```qp\n{text}```" in (ROOT / "docs" / "use" / "tools.md").read_text("utf-8")
+
+
+def _loaded(name: str) -> qp.Program[..., object]:
+    return qp.load(PROGRAMS[name], functions=[calculator, search])
+
+
+def test_react_ends_in_an_answer() -> None:
+    result = _loaded("react").run(QUESTION)
+    assert 0 <= int(str(result.value)) <= 999
+    called = result.rows[0]["call"]
+    assert called["name"] == "Answer" and set(called["arguments"]) == {"number"}
+
+
+def test_what_is_searched_for_in_the_turn_leads_to_the_answer() -> None:
+    result = _loaded("search_r1").run(QUESTION)
+    assert result.value == "392" and result.rows[0]["found"] == "392"
+
+
+def test_a_trajectory_is_chosen_by_what_its_tools_gave() -> None:
+    result = _loaded("best_trajectory").run(QUESTION, n=4)
+    (row,) = result.rows
+    arguments = row["call"]["arguments"]
+    assert result.value == calculator(**arguments) == row["seen"]
+
+
+def test_what_fails_is_shown_to_the_model() -> None:
+    with qp.using(allow_code=True):
+        result = _loaded("interpreter").run("Write a function.", "assert True")
+    assert "Error" in str(result.value) or result.value == "passes"
+    mended = [turn for turn in result.transcript if turn["role"] == "user"][1:]
+    assert all(turn["content"].startswith("It fails: ") for turn in mended)
+
+
+@pytest.mark.parametrize("name", ["react", "best_trajectory", "search_r1"])
+def test_every_plan_gives_the_same(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for plan in ("naive", "optimized"):
+        command = ["run", str(PROGRAMS[name]), "--python", str(FOLDER / "tools.py"), "--set", f"problem={QUESTION}"]
+        assert main([*command, "--seed", "3", "--no-greedy", "--rows", "--plan", plan]) == 0
+        out = capsys.readouterr().out
+        shown.append([line for line in out.splitlines() if not line.startswith("tokens ")])
+    assert shown[0] == shown[1]

@@ -1,0 +1,99 @@
+"""Tools on the command line: how they are handed in, and that a run that was killed calls nothing twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qpdsl.errors import UsageError
+from qpdsl.session.surroundings import read_surroundings
+from tests.support.paths import ROOT
+
+TOOL = '''
+import os, signal
+from pathlib import Path
+
+def look(q: str) -> str:
+    """Looks something up."""
+    log = Path(os.environ["TOOL_LOG"])
+    with log.open("a") as file:
+        file.write(q.encode().hex() + "\\n")
+    if os.environ.get("TOOL_KILL") and len(log.read_text().splitlines()) >= int(os.environ["TOOL_KILL"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return q.upper()[:10]
+'''
+SEARCH = """
+model llm = "zoo/counting"
+program p(problem: text) -> text {
+  chat user=problem
+  repeat 3 {
+    generate llm n=2 temperature=0.8 max_tokens=6
+    tool look(q="{text} {problem}") at_most=1 into seen
+    say " {seen} "
+    keep 2 by logprob
+  }
+  best by logprob
+}
+"""
+BAD = (
+    ("look", "takes NAME=FILE.py:FUNCTION"),
+    ("look=tools.py", "no Python function"),
+    ("look=tools.py:nothing", "has no function `nothing`"),
+    ("a b=tools.py:look", "takes NAME=FILE.py:FUNCTION"),
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "tools.py").write_text(TOOL, "utf-8")
+    return tmp_path / "tools.py"
+
+
+@pytest.mark.parametrize(("setting", "why"), BAD)
+def test_what_is_no_tool_is_said(setting: str, why: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    with pytest.raises(UsageError, match=why):
+        read_surroundings(tools=[setting])
+
+
+def test_a_function_is_a_tool_under_the_name_that_it_is_given(file: Path) -> None:
+    surroundings = read_surroundings(tools=[f"web={file}:look effects"])
+    form = surroundings.environment(None).tools["web"]
+    assert form.schema == {
+        "type": "object",
+        "properties": {"q": {"type": "string"}},
+        "required": ["q"],
+        "additionalProperties": False,
+    }
+    assert (form.returns, form.description) == ("text", "Looks something up.")
+    assert surroundings.python != read_surroundings(tools=[f"web={file}:look"]).python
+
+
+@pytest.mark.parametrize("care", ["", " effects"])
+def test_a_search_that_was_killed_goes_on_and_calls_nothing_twice(care: str, file: Path, tmp_path: Path) -> None:
+    program, log = tmp_path / "p.qp", tmp_path / "log"
+    program.write_text(SEARCH, "utf-8")
+    environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "data"), "TOOL_LOG": str(log), "PYTHONPATH": str(ROOT)}
+
+    def run(*more: str, kill: str = "") -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "qpdsl", "run", str(program), "--input", "counting-500", "--limit", "3"]
+        command += ["--no-greedy", "--tool", f"look={file}:look{care}", *more]
+        own = {**environment, "TOOL_KILL": kill}
+        # Files, as what a killed process leaves running would hold pipes open.
+        with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+            code = subprocess.run(command, env=own, stdout=out, stderr=err, timeout=120, cwd=tmp_path).returncode
+        return code, (tmp_path / "out").read_text("utf-8"), (tmp_path / "err").read_text("utf-8")
+
+    assert run(kill="9")[0] == -9
+    before = log.read_text("utf-8").splitlines()
+    code, shown, told = run("--resume")
+    assert code == 0 and "going on with run" in told, told
+    calls = log.read_text("utf-8").splitlines()
+    # The call in which the run was killed is made again, unless the tool has effects.
+    again = [call for call in calls[len(before) :] if call in before]
+    assert again == ([] if care else before[-1:])
+    assert len(shown.splitlines()) == 3

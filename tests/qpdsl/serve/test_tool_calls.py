@@ -1,0 +1,57 @@
+"""Programs that end in a call of a tool, which the client makes, and conversations that say what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.serving.running_server import Running, running
+
+PROGRAM = """
+model llm = "zoo/counting"
+
+schema add {
+  a: int(0..99)
+  b: int(0..99)
+}
+
+program acting(history: messages) {
+  chat messages=history
+  generate llm as call(add) temperature=0 into call
+  return call
+}
+"""
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+ASKED = {"role": "user", "content": "Bo has 2 pens."}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    file = tmp_path_factory.mktemp("served") / "acting.qp"
+    file.write_text(PROGRAM, "utf-8")
+    with running([str(file)]) as server:
+        yield server
+
+
+def test_the_call_that_a_program_ends_in_is_the_clients(server: Running) -> None:
+    (name,) = (model["id"] for model in server.client.get(f"{server.url}/models").json()["data"])
+
+    def ask(*turns: Any, **more: Any) -> Any:
+        return server.post("chat/completions", model=name, messages=list(turns), **more)
+
+    choice = ask(ASKED, tools=TOOLS).json()["choices"][0]
+    message = choice["message"]
+    assert choice["finish_reason"] == "tool_calls" and message["content"] is None
+    (call,) = message["tool_calls"]
+    assert call["type"] == "function" and call["function"]["name"] == "add"
+    assert set(json.loads(call["function"]["arguments"])) == {"a", "b"}
+    came = {"role": "tool", "tool_call_id": call["id"], "content": "5"}
+    again = ask(ASKED, message, came, tools=TOOLS).json()["choices"][0]
+    assert again["finish_reason"] == "tool_calls"
+    assert json.loads(ask(ASKED).json()["choices"][0]["message"]["content"])["name"] == "add"
+    others = [{"type": "function", "function": {"name": "sub"}}]
+    assert "which `tools` has not" in ask(ASKED, tools=others).json()["error"]["message"]
+    assert ask(ASKED, tools=TOOLS, stream=True).status_code == 400
