@@ -108,7 +108,7 @@ def report(
         pool.capacity,
         pool.slabs,
         pool.arena.free,
-        pool.leased_bytes + memory.residuals.leased_bytes,
+        memory.leased_bytes,
         memory.wasted_bytes(scheduler.running),
         scheduler.preemptions,
         memory.hits,

@@ -16,9 +16,10 @@ import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
-from qpdsl.executor.engine.memory.sequence import Chunk, TreeRow
+from qpdsl.executor.engine.memory.sequence import Chunk, TreeRow, in_step
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import Heads, Scoring
+from qpdsl.executor.kernels.data.states import StateSegment
 from qpdsl.executor.kernels.linear import PADDED_ROWS
 
 # A gather larger than this falls out of a core's own cache before attention has read it.
@@ -34,7 +35,7 @@ class GroupedBatch:
 
     `tokens`, `positions` int64 [T]. `slots`: for each layer int64 [T], where each row's KV goes. `read_rows` int64 [W]:
     the rows whose hidden state is read, None for all of them, in the order of `readers`: chunks, and how many rows of
-    each are read. All positions are below `longest`.
+    each are read. All positions are below `longest`. `segments`: where layers keep states, in the order of their rows.
     """
 
     tokens: torch.Tensor
@@ -44,6 +45,7 @@ class GroupedBatch:
     read_rows: torch.Tensor | None
     readers: list[tuple[Chunk, int]]
     longest: int
+    segments: tuple[StateSegment, ...] = ()
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         """A layer's attention [T, H, D]; keys and values are stored before it."""
@@ -120,6 +122,7 @@ def build(
         torch.tensor(read_rows, dtype=torch.long, device=device) if read_rows != [*range(len(tokens))] else None,
         readers,
         max(positions) + 1,
+        in_step([(span.chunk, span.row) for span in spans if span.branch is None]),
     )
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ import torch
 from qpdsl.executor.engine.memory.budget import amount_text
 from qpdsl.executor.kernels.data import int4_groups
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
+from qpdsl.executor.kernels.data.states import StateLayout, StateRows
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.grammar.words import KVType
 
@@ -31,6 +33,19 @@ _SMALLEST_SHARE = 1 / 1024
 def suits(kv_type: KVType, head_dim: int) -> bool:
     """Whether heads so wide can be kept in that type."""
     return kv_type != "int4" or int4_groups.suits(head_dim)
+
+
+class PageLayout(Protocol):
+    """What a pool cuts slabs into: pages of `layers` rows, one after the other, `row_bytes` each."""
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def row_bytes(self) -> int: ...
+
+    @property
+    def page_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +84,15 @@ class KVCache:
     """One model's view of a byte buffer uint8 [bytes] that models share.
 
     `rows` spans the whole buffer; which of them are the model's own, its pool knows. `scratch` is the page that padding
-    writes to.
+    writes to. Where its layers keep `kept` states, `states` are the blocks of these in the same buffer.
     """
 
-    def __init__(self, buffer: torch.Tensor, layout: KVLayout, scratch: int) -> None:
+    def __init__(
+        self, buffer: torch.Tensor, layout: KVLayout, scratch: int, kept: StateLayout | None = None
+    ) -> None:
         self.layout = layout
         self.scratch = scratch
+        self._kept = kept
         self._view(buffer)
 
     def close(self) -> None:
@@ -83,6 +101,7 @@ class KVCache:
 
     def _view(self, buffer: torch.Tensor) -> None:
         layout = self.layout
+        self.states = None if self._kept is None else StateRows(buffer, self._kept)
         count = buffer.numel() // layout.row_bytes
         used = buffer[: count * layout.row_bytes]
         size, heads, dim = layout.page_size, layout.kv_heads, layout.head_dim
@@ -147,17 +166,17 @@ class Arena:
         """The slabs of one owner, ascending."""
         return [slab for slab, name in enumerate(self._owners) if name == owner]
 
-    def pages(self, slab: int, layout: KVLayout) -> list[int]:
+    def pages(self, slab: int, layout: PageLayout) -> list[int]:
         """The pages that a model cuts from a slab: row numbers, each with all its layers inside the slab."""
         first = -(-slab * self.slab_bytes // layout.row_bytes)
         end = (slab + 1) * self.slab_bytes // layout.row_bytes
         return list(range(first, end - layout.layers + 1, layout.layers))
 
-    def fewest_pages(self, layout: KVLayout) -> int:
+    def fewest_pages(self, layout: PageLayout) -> int:
         """Pages that every slab holds; one whose start falls well between two rows may hold one more."""
         return _fewest_pages(self.slab_bytes, layout)
 
-    def all_pages(self, layout: KVLayout) -> int:
+    def all_pages(self, layout: PageLayout) -> int:
         """Pages of a model that leases every slab."""
         if self.slab_bytes % layout.row_bytes == 0:
             return self.slabs * self.fewest_pages(layout)
@@ -173,7 +192,7 @@ class Arena:
         assert free == set(self._free) and len(free) == len(self._free), "a slab is free twice, or lost"
 
 
-def slab_bytes(layouts: Sequence[KVLayout], budget: int) -> int:
+def slab_bytes(layouts: Sequence[PageLayout], budget: int) -> int:
     """A slab size that suits models of these layouts.
 
     Small slabs move between models more easily; large ones lose less at their ends, where no further page fits. The
@@ -198,7 +217,7 @@ def slab_bytes(layouts: Sequence[KVLayout], budget: int) -> int:
     return min((count * unit for count in range(first, last + 1, step)), key=loss)
 
 
-def _fewest_pages(size: int, layout: KVLayout) -> int:
+def _fewest_pages(size: int, layout: PageLayout) -> int:
     """Pages that fit in `size` bytes from any multiple of `size` on: a slab may start within a row."""
     row = layout.row_bytes
     return max(0, size - row + math.gcd(size, row)) // row // layout.layers
@@ -214,15 +233,15 @@ def _zeros(size: int, device: str) -> torch.Tensor:
         raise EngineError(f"the system does not give {amount_text(size)} of memory for the KV; ask for less") from error
 
 
-class PagePool:
-    """Hands out pages; one more, `scratch`, is where padding rows write.
+class Pool:
+    """Hands out pages.
 
     A page is free (no references) or held by one or more owners: sequences, and the prefix tree. A slab with no page
     held goes back to the arena at once. `on_unshared(page)` is called when all owners but one have released a page.
-    Raises ValueError where the arena could not hold a page beside scratch, IndexError where no slab is free.
+    Raises ValueError where no slab would hold a page.
     """
 
-    def __init__(self, arena: Arena, owner: str, layout: KVLayout) -> None:
+    def __init__(self, arena: Arena, owner: str, layout: PageLayout) -> None:
         self.arena = arena
         self.owner = owner
         self.layout = layout
@@ -235,11 +254,10 @@ class PagePool:
         # Slabs in which a page was released since the last call of `releasing_slabs`.
         self._releasing: set[int] = set()
         self._fewest = arena.fewest_pages(layout)
-        self.capacity = arena.all_pages(layout) - 1
-        if self.capacity < 1 or self._fewest < 1:
-            raise ValueError("a pool needs at least two pages, one of them scratch")
+        self.capacity = arena.all_pages(layout)
+        if self._fewest < 1:
+            raise ValueError("a slab holds no page")
         self._free_pages = 0
-        self.scratch = self.take()
 
     @property
     def free(self) -> int:
@@ -249,7 +267,7 @@ class PagePool:
     @property
     def held(self) -> int:
         """Pages in use, by sequences or by the prefix tree."""
-        return len(self._references) - 1
+        return len(self._references)
 
     @property
     def slabs(self) -> int:
@@ -258,8 +276,8 @@ class PagePool:
 
     @property
     def leased(self) -> int:
-        """Pages of all slabs that this model leases, scratch excluded."""
-        return len(self._slab_of) - 1
+        """Pages of all slabs that this model leases."""
+        return len(self._slab_of)
 
     @property
     def leased_bytes(self) -> int:
@@ -354,9 +372,8 @@ class PagePool:
 
     def check_integrity(self, owners: dict[int, int]) -> None:
         """Compares the counts with those of all known owners (page → references); AssertionError on a leak."""
-        expected = {**owners, self.scratch: owners.get(self.scratch, 0) + 1}
-        for page in self._references.keys() | expected.keys():
-            count, owned = self._references.get(page, 0), expected.get(page, 0)
+        for page in self._references.keys() | owners.keys():
+            count, owned = self._references.get(page, 0), owners.get(page, 0)
             assert count == owned, f"page {page}: {count} references, {owned} owners"
         free = [page for pages in self._free.values() for page in pages]
         assert len(set(free)) == len(free) == self._free_pages, "a page is free twice"
@@ -366,3 +383,33 @@ class PagePool:
         )
         layers = self.layout.layers
         assert all(after - page >= layers for page, after in pairwise(sorted(self._slab_of))), "pages overlap"
+
+
+class PagePool(Pool):
+    """Pages of keys and values; one more than those that it counts, `scratch`, is where padding rows write.
+
+    Raises ValueError where the arena could not hold a page beside scratch, IndexError where no slab is free.
+    """
+
+    layout: KVLayout
+
+    def __init__(self, arena: Arena, owner: str, layout: KVLayout) -> None:
+        super().__init__(arena, owner, layout)
+        self.capacity -= 1
+        if self.capacity < 1:
+            raise ValueError("a pool needs at least two pages, one of them scratch")
+        self.scratch = self.take()
+
+    @property
+    def held(self) -> int:
+        """See `Pool`."""
+        return super().held - 1
+
+    @property
+    def leased(self) -> int:
+        """See `Pool`."""
+        return super().leased - 1
+
+    def check_integrity(self, owners: dict[int, int]) -> None:
+        """See `Pool`."""
+        super().check_integrity({**owners, self.scratch: owners.get(self.scratch, 0) + 1})
