@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -89,12 +90,17 @@ class StateSegment(NamedTuple):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StateStep:
-    """The segments of a step. One whose source is another's target comes after it."""
+    """The segments of a step, in the order of their rows. One whose source is another's target comes after it."""
 
     rows: StateRows
     segments: tuple[StateSegment, ...]
+
+    @cached_property
+    def table(self) -> torch.Tensor:
+        """The segments int64 [S, 4], for kernels."""
+        return torch.tensor(self.segments, dtype=torch.int64).view(-1, len(StateSegment._fields))
 
     @classmethod
     def whole(cls, rows: StateRows, counts: Iterable[int]) -> StateStep:
