@@ -46,7 +46,7 @@ class MixedTexts:
 
     def __init__(self, model: PreTrainedModel, blocks: int = 8) -> None:
         self.inner = inner_model(model)
-        mixers = take_over(self.inner, model.config)
+        mixers = take_over(self.inner, model.config.get_text_config())
         assert mixers is not None
         self.mixers, self.layout = mixers, mixers.layout
         # What a block held before must not matter.

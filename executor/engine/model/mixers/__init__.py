@@ -13,13 +13,15 @@ from typing import Any
 
 import torch
 
+from qpdsl.executor.engine.model.mixers.delta import KimiDelta, OlmoHybridDelta, Qwen3NextDelta, Qwen35Delta
 from qpdsl.executor.engine.model.mixers.mixer import Mixer, state_step
 from qpdsl.executor.engine.model.mixers.short_convolution import GatedConvolution
 from qpdsl.executor.kernels.data.states import StateLayout
 
 __all__ = ["Mixers", "state_step", "take_over"]
 
-_KINDS = (GatedConvolution,)
+_KINDS: tuple[type[Mixer], ...] = (GatedConvolution, Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta)
+_BY_MODULE = {name: kind for kind in _KINDS for name in kind.MODULES}
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
     taken: list[Mixer] = []
     try:
         for module in inner.modules():
-            taken += _mixer(module)
+            if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
+                taken.append(kind(module))
     except BaseException:
         for mixer in taken:
             mixer.undo()
@@ -53,12 +56,3 @@ def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
     kept = {mixer.layer: mixer.parts for mixer in taken}
     layers = tuple(kept.get(layer, ()) for layer in range(config.num_hidden_layers))
     return Mixers(tuple(taken), StateLayout(layers))
-
-
-def _mixer(module: torch.nn.Module) -> list[Mixer]:
-    for kind in _KINDS:
-        try:
-            return [kind(module)]
-        except LookupError:
-            continue
-    return []

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -29,8 +29,11 @@ def state_step(step: StateStep | None) -> Iterator[None]:
 class Mixer(ABC):
     """One such module. Its projections stay submodules of it, which others may replace.
 
-    Raises UnsupportedModel for settings that are not known, and LookupError where the module is of another kind.
+    A kind is made of a module alone, and raises UnsupportedModel for settings that are not known. `MODULES`: names of
+    the classes of its modules.
     """
+
+    MODULES: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, module: Any, layer: int, parts: tuple[StatePart, ...]) -> None:
         """`parts`: what the layer keeps."""

@@ -10,15 +10,13 @@ from qpdsl.executor.engine.model.mixers.mixer import Mixer
 from qpdsl.executor.kernels.data.states import StateStep
 from qpdsl.executor.kernels.recurrences import ShortConvolution
 
-_MODULES = ("Lfm2ShortConv", "Lfm2MoeShortConv")
-
 
 class GatedConvolution(Mixer):
     """It keeps the last K - 1 inputs of the convolution."""
 
+    MODULES = ("Lfm2ShortConv", "Lfm2MoeShortConv")
+
     def __init__(self, module: Any) -> None:
-        if type(module).__name__ not in _MODULES:
-            raise LookupError(type(module).__name__)
         conv = module.conv
         self._convolved = ShortConvolution(conv.weight, conv.bias, conv.weight.dtype)
         super().__init__(module, module.layer_idx, (self._convolved.part,))

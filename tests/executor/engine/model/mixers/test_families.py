@@ -13,10 +13,46 @@ from tests.support.executor.mixed_texts import MixedTexts, tiny_model
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 CONV = ["conv", "full_attention"] * 2
+LINEAR = ["linear_attention", "full_attention"] * 2
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "head_dim": 12,
+    "layer_types": LINEAR,
+}
+SHARED = {**EXPERTS, "shared_expert_intermediate_size": 32}
+KIMI = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": None,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 2,
+    "num_local_experts": 4,
+    "linear_num_heads": 4,
+    "linear_head_dim": 12,
+    "layer_types": LINEAR,
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("lfm2", {"layer_types": CONV}),
     "lfm2 with biases": ("lfm2", {"layer_types": CONV, "conv_bias": True, "conv_L_cache": 4}),
     "lfm2_moe": ("lfm2_moe", {**EXPERTS, "layer_types": CONV, "num_dense_layers": 2}),
+    "qwen3_5_text": ("qwen3_5_text", DELTA),
+    "qwen3_5_moe_text": ("qwen3_5_moe_text", {**SHARED, **DELTA}),
+    "qwen3_next": ("qwen3_next", {**SHARED, **DELTA}),
+    "olmo_hybrid": ("olmo_hybrid", DELTA),
+    "olmo_hybrid with eigenvalues above 0 only": ("olmo_hybrid", {**DELTA, "linear_allow_neg_eigval": False}),
+    "kimi_linear": ("kimi_linear", KIMI),
 }
 TOKENS = (torch.arange(70) * 7 + 3) % 101
 # The same numbers in another order.
