@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from qpdsl.executor.kernels.data.int4_groups import FACTOR_BYTES, LIMIT, MOST, group_of
 from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, RowKind, head_bytes, row_bytes, scale_count
-from qpdsl.executor.kernels.llvm.kernel_code import F16, F32, I8, I16, I32, KernelCode, Value
+from qpdsl.executor.kernels.llvm.kernel_code import F16, F32, I8, I32, KernelCode, Value
 
 # Keys come first in a row, then values.
 KEY, VALUE = 0, 1
@@ -107,7 +107,7 @@ class Cache:
         """A vector of the numbers of a key or value from `part` on, not yet multiplied by `scale`."""
         code, builder, kind = self._code, self._code.builder, self._shape.kinds[which]
         if kind == "plain":
-            return self._load_float(head, part)
+            return code.load_float(head, part, self._shape.dtype)
         if kind == "int4":
             return self._load_codes(head, part)
         stored = builder.load(code.at(head, part, I8), typ=ir.VectorType(I8, code.width), align=1)
@@ -131,7 +131,7 @@ class Cache:
         target = self.head(page, token, which, head)
         if kind == "plain":
             for index, value in enumerate(values):
-                self._store_float(value, target, index * code.width)
+                code.store_float(value, target, index * code.width, self._shape.dtype)
             return
         if kind == "int4":
             size = group_of(self._shape.dim) // code.width
@@ -154,33 +154,6 @@ class Cache:
             narrow = builder.trunc(whole, ir.VectorType(I8, code.width))
             builder.store(narrow, code.at(target, index * code.width, I8), align=1)
         builder.store(code.lane(scale, 0), self._scale(page, token, which, head), align=4)
-
-    def _load_float(self, head: Value, part: int) -> Value:
-        code, builder, dtype = self._code, self._code.builder, self._shape.dtype
-        if dtype is torch.float32:
-            return code.load(code.at(head, part))
-        if dtype is torch.float16:
-            half = builder.load(code.at(head, part, F16), typ=ir.VectorType(F16, code.width), align=2)
-            return builder.fpext(half, code.vector)
-        stored = builder.load(code.at(head, part, I16), typ=ir.VectorType(I16, code.width), align=2)
-        return builder.bitcast(builder.shl(builder.zext(stored, code.integers), self._bits(16)), code.vector)
-
-    def _store_float(self, value: Value, head: Value, part: int) -> None:
-        """Rounds half to even. A NaN stays one."""
-        code, builder, dtype = self._code, self._code.builder, self._shape.dtype
-        if dtype is torch.float32:
-            code.store(value, code.at(head, part))
-        elif dtype is torch.float16:
-            builder.store(builder.fptrunc(value, ir.VectorType(F16, code.width)), code.at(head, part, F16), align=2)
-        else:
-            raw = builder.bitcast(value, code.integers)
-            even = builder.and_(builder.lshr(raw, self._bits(16)), self._bits(1))
-            rounded = builder.add(builder.add(raw, self._bits(0x7FFF)), even)
-            # Rounding up could carry a NaN over to another number.
-            quiet = builder.or_(raw, self._bits(0x400000))
-            rounded = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
-            narrow = builder.trunc(builder.lshr(rounded, self._bits(16)), ir.VectorType(I16, code.width))
-            builder.store(narrow, code.at(head, part, I16), align=2)
 
     def _factors(self, head: Value, part: int) -> Value:
         """The address of the scale and the minimum of the group that number `part` of a head is in."""
@@ -265,7 +238,7 @@ class Cache:
         return builder.or_(builder.select(is_small, small, normal), builder.and_(sign, self._bits(_SIGN)))
 
     def _bits(self, number: int) -> Value:
-        return ir.Constant(self._code.integers, [number] * self._code.width)
+        return self._code.bits(number)
 
 
 def spread(code: KernelCode, scalars: Sequence[Value]) -> Value:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
+import torch
 from llvmlite import ir
 
 F32 = ir.FloatType()
@@ -164,6 +165,39 @@ class KernelCode:
     def store(self, value: Value, pointer: Value) -> None:
         self.builder.store(value, pointer, align=4)
 
+    def bits(self, number: int) -> Value:
+        """A vector of one int32 in every lane."""
+        return ir.Constant(self.integers, [number] * self.width)
+
+    def load_float(self, pointer: Value, index: int | Value, dtype: torch.dtype) -> Value:
+        """A vector of the floats of `dtype` from `index` on in an array."""
+        builder = self.builder
+        if dtype is torch.float32:
+            return self.load(self.at(pointer, index))
+        if dtype is torch.float16:
+            half = builder.load(self.at(pointer, index, F16), typ=ir.VectorType(F16, self.width), align=2)
+            return builder.fpext(half, self.vector)
+        stored = builder.load(self.at(pointer, index, I16), typ=ir.VectorType(I16, self.width), align=2)
+        return builder.bitcast(builder.shl(builder.zext(stored, self.integers), self.bits(16)), self.vector)
+
+    def store_float(self, value: Value, pointer: Value, index: int | Value, dtype: torch.dtype) -> None:
+        """The reverse. Rounds half to even. A NaN stays one."""
+        builder = self.builder
+        if dtype is torch.float32:
+            self.store(value, self.at(pointer, index))
+        elif dtype is torch.float16:
+            narrow = builder.fptrunc(value, ir.VectorType(F16, self.width))
+            builder.store(narrow, self.at(pointer, index, F16), align=2)
+        else:
+            raw = builder.bitcast(value, self.integers)
+            even = builder.and_(builder.lshr(raw, self.bits(16)), self.bits(1))
+            rounded = builder.add(builder.add(raw, self.bits(0x7FFF)), even)
+            # Rounding up could carry a NaN over to another number.
+            quiet = builder.or_(raw, self.bits(0x400000))
+            rounded = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+            narrow = builder.trunc(builder.lshr(rounded, self.bits(16)), ir.VectorType(I16, self.width))
+            builder.store(narrow, self.at(pointer, index, I16), align=2)
+
     def splat(self, value: Value) -> Value:
         """A vector of one scalar in every lane."""
         kind = ir.VectorType(value.type, self.width)
@@ -303,6 +337,11 @@ class KernelCode:
         scale = builder.bitcast(builder.shl(exponent, ir.Constant(self.integers, [23] * self.width)), self.vector)
         power = builder.select(vanishes, self.constant(0.0), builder.fmul(series, scale))
         return builder.select(builder.fcmp_unordered("uno", value, value), value, power)
+
+    def sigmoid(self, value: Value) -> Value:
+        """1 / (1 + e^-x) of each lane."""
+        one = self.constant(1.0)
+        return self.builder.fdiv(one, self.builder.fadd(one, self.exp(self.builder.fneg(value))))
 
     def log(self, value: Value) -> Value:
         """The natural logarithm of each lane, within two units in the last place; for normal positive numbers only."""

@@ -1,0 +1,58 @@
+"""Layers that keep a state of each sequence in place of keys and values, or beside them.
+
+`take_over` finds the modules of a transformers model that mix tokens so, one file a kind, and gives each another
+`forward`: the module's own projections over all rows of a step, and between them the recurrence, token by token over
+the step's segments (`kernels/recurrences.py`). Whoever runs the model sets the step around its forward (`state_step`).
+Without one, modules do as they came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qpdsl.executor.engine.model.mixers.delta import KimiDelta, OlmoHybridDelta, Qwen3NextDelta, Qwen35Delta
+from qpdsl.executor.engine.model.mixers.mixer import Mixer, state_step
+from qpdsl.executor.engine.model.mixers.short_convolution import GatedConvolution
+from qpdsl.executor.kernels.data.states import StateLayout
+
+__all__ = ["Mixers", "state_step", "take_over"]
+
+_KINDS: tuple[type[Mixer], ...] = (GatedConvolution, Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta)
+_BY_MODULE = {name: kind for kind in _KINDS for name in kind.MODULES}
+
+
+@dataclass(frozen=True)
+class Mixers:
+    """The mixers of a model, in the order of their layers, and what these keep."""
+
+    mixers: tuple[Mixer, ...]
+    layout: StateLayout
+
+    def undo(self) -> None:
+        """The modules compute as they came."""
+        for mixer in self.mixers:
+            mixer.undo()
+
+
+def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
+    """Replaces the forwards of the mixers of `inner`, a model with the configuration `config` of its text part.
+
+    None where it has none. Raises UnsupportedModel, with all modules as they were, for settings that are not known.
+    """
+    taken: list[Mixer] = []
+    try:
+        for module in inner.modules():
+            if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
+                taken.append(kind(module))
+    except BaseException:
+        for mixer in taken:
+            mixer.undo()
+        raise
+    if not taken:
+        return None
+    kept = {mixer.layer: mixer.parts for mixer in taken}
+    layers = tuple(kept.get(layer, ()) for layer in range(config.num_hidden_layers))
+    return Mixers(tuple(taken), StateLayout(layers))

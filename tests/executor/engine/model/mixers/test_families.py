@@ -1,0 +1,85 @@
+"""Models with mixers against their own whole forwards, and in any pieces with equal bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from qpdsl.executor.engine.model.module_stack import inner_model
+from qpdsl.executor.engine.model.rowwise import RowwiseModules, names
+from tests.support.executor.mixed_texts import MixedTexts, tiny_model
+
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+CONV = ["conv", "full_attention"] * 2
+LINEAR = ["linear_attention", "full_attention"] * 2
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "head_dim": 12,
+    "layer_types": LINEAR,
+}
+SHARED = {**EXPERTS, "shared_expert_intermediate_size": 32}
+KIMI = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": None,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 2,
+    "num_local_experts": 4,
+    "linear_num_heads": 4,
+    "linear_head_dim": 12,
+    "layer_types": LINEAR,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2": ("lfm2", {"layer_types": CONV}),
+    "lfm2 with biases": ("lfm2", {"layer_types": CONV, "conv_bias": True, "conv_L_cache": 4}),
+    "lfm2_moe": ("lfm2_moe", {**EXPERTS, "layer_types": CONV, "num_dense_layers": 2}),
+    "qwen3_5_text": ("qwen3_5_text", DELTA),
+    "qwen3_5_moe_text": ("qwen3_5_moe_text", {**SHARED, **DELTA}),
+    "qwen3_next": ("qwen3_next", {**SHARED, **DELTA}),
+    "olmo_hybrid": ("olmo_hybrid", DELTA),
+    "olmo_hybrid with eigenvalues above 0 only": ("olmo_hybrid", {**DELTA, "linear_allow_neg_eigval": False}),
+    "kimi_linear": ("kimi_linear", KIMI),
+}
+TOKENS = (torch.arange(70) * 7 + 3) % 101
+# The same numbers in another order.
+OTHER = TOKENS.flip(0)[:33]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", FAMILIES)
+def test_hidden_states_are_the_models_own_in_any_pieces(name: str) -> None:
+    kind, changes = FAMILIES[name]
+    model = tiny_model(kind, **changes)
+    own = inner_model(model)(input_ids=TOKENS[None])[0][0]
+    texts = MixedTexts(model)
+    rows = RowwiseModules(texts.inner, lambda: texts.whole(TOKENS[:5]))
+    assert names(rows.findings) == []
+    whole = texts.whole(TOKENS)
+    assert (whole - own).abs().max() <= 1e-3 * own.abs().max()
+    for sizes in ([1] * 70, [7] * 10, [40, 24, 6]):
+        assert torch.equal(texts.in_pieces(TOKENS, sizes), whole)
+    alone = texts.whole(OTHER, text=1)
+    # Beside one that goes on, one that begins anew and one of a single token.
+    texts.whole(TOKENS[:40])
+    beside = texts.step([(2, TOKENS[:1]), (0, TOKENS[40:]), (1, OTHER)], [0, 40, 0])
+    for part, expected in zip(beside, (whole[:1], whole[40:], alone), strict=True):
+        assert torch.equal(part, expected)
+    rows.undo()
+    assert torch.equal(texts.whole(TOKENS[:9]), texts.whole(TOKENS[:9]))
+    texts.mixers.undo()
+    model.set_attn_implementation("eager")
+    assert torch.equal(inner_model(model)(input_ids=TOKENS[None])[0][0], own)
