@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -55,7 +56,8 @@ class MixedTexts:
         self._segments: tuple[StateSegment, ...] = ()
         self._calls = 0
         AttentionInterface.register(_ATTENTION, self._attend)
-        model.set_attn_implementation(_ATTENTION)
+        model.config._attn_implementation = _ATTENTION
+        self._takes_positions = "position_ids" in signature(self.inner.forward).parameters
 
     def step(self, parts: Sequence[tuple[int, torch.Tensor]], begins: Sequence[int]) -> list[torch.Tensor]:
         """The hidden states [n, d] of the next tokens int64 [n] of texts, each in the block of its number.
@@ -79,7 +81,8 @@ class MixedTexts:
         """The hidden states [T, d] of a step."""
         self._segments, self._calls = tuple(segments), 0
         with state_step(StateStep(self.rows, self._segments)):
-            hidden: torch.Tensor = self.inner(input_ids=tokens[None], position_ids=places[None], use_cache=False)[0]
+            positions = {"position_ids": places[None]} if self._takes_positions else {}
+            hidden: torch.Tensor = self.inner(input_ids=tokens[None], **positions, use_cache=False)[0]
         return hidden[0]
 
     def whole(self, tokens: torch.Tensor, text: int = 0) -> torch.Tensor:

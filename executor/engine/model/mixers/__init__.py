@@ -15,12 +15,16 @@ import torch
 
 from qpdsl.executor.engine.model.mixers.delta import KimiDelta, OlmoHybridDelta, Qwen3NextDelta, Qwen35Delta
 from qpdsl.executor.engine.model.mixers.mixer import Mixer, state_step
+from qpdsl.executor.engine.model.mixers.scan import FalconH1Mamba2, Mamba2
 from qpdsl.executor.engine.model.mixers.short_convolution import GatedConvolution
 from qpdsl.executor.kernels.data.states import StateLayout
 
 __all__ = ["Mixers", "state_step", "take_over"]
 
-_KINDS: tuple[type[Mixer], ...] = (GatedConvolution, Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta)
+_KINDS: tuple[type[Mixer], ...] = (
+    *(GatedConvolution, Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta),
+    *(Mamba2, FalconH1Mamba2),
+)
 _BY_MODULE = {name: kind for kind in _KINDS for name in kind.MODULES}
 
 

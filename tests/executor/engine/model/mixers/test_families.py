@@ -43,6 +43,39 @@ KIMI = {
     "linear_head_dim": 12,
     "layer_types": LINEAR,
 }
+SCAN = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 24,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "mamba_chunk_size": 16,
+}
+MAMBA2 = {"num_hidden_layers": 2, "num_heads": 4, "head_dim": 24, "state_size": 8, "n_groups": 2, "chunk_size": 16}
+GRANITE = {**SCAN, "layer_types": LINEAR, "num_local_experts": 4, "num_experts_per_tok": 2}
+FALCON = {**SCAN, "num_hidden_layers": 2, "head_dim": 12, "mamba_d_ssm": 96}
+NEMOTRON = {
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 24,
+    "n_groups": 2,
+    "ssm_state_size": 8,
+    "chunk_size": 16,
+    "layers_block_type": ["mamba", "attention", "mamba", "attention", "mlp", "moe"],
+    "num_hidden_layers": 6,
+    "head_dim": 12,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 32,
+}
+ZAMBA2 = {
+    "layers_block_type": ["linear_attention", "hybrid"] * 2,
+    "num_key_value_heads": 4,
+    "n_mamba_heads": 4,
+    "mamba_d_state": 8,
+    "mamba_ngroups": 2,
+    "chunk_size": 16,
+    "num_mem_blocks": 1,
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("lfm2", {"layer_types": CONV}),
     "lfm2 with biases": ("lfm2", {"layer_types": CONV, "conv_bias": True, "conv_L_cache": 4}),
@@ -53,6 +86,18 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo_hybrid": ("olmo_hybrid", DELTA),
     "olmo_hybrid with eigenvalues above 0 only": ("olmo_hybrid", {**DELTA, "linear_allow_neg_eigval": False}),
     "kimi_linear": ("kimi_linear", KIMI),
+    "mamba2": ("mamba2", MAMBA2),
+    "mamba2 with clamped steps": ("mamba2", {**MAMBA2, "time_step_limit": (0.01, 0.02)}),
+    "bamba": ("bamba", {**SCAN, "attn_layer_indices": [1, 3]}),
+    "granitemoehybrid": ("granitemoehybrid", {**GRANITE, "shared_intermediate_size": 32}),
+    "falcon_h1": ("falcon_h1", FALCON),
+    "falcon_h1 with a norm": ("falcon_h1", {**FALCON, "mamba_rms_norm": True}),
+    "falcon_h1 with a norm before the gate": (
+        "falcon_h1",
+        {**FALCON, "mamba_rms_norm": True, "mamba_norm_before_gate": True},
+    ),
+    "nemotron_h": ("nemotron_h", NEMOTRON),
+    "zamba2": ("zamba2", ZAMBA2),
 }
 TOKENS = (torch.arange(70) * 7 + 3) % 101
 # The same numbers in another order.
@@ -81,5 +126,5 @@ def test_hidden_states_are_the_models_own_in_any_pieces(name: str) -> None:
     rows.undo()
     assert torch.equal(texts.whole(TOKENS[:9]), texts.whole(TOKENS[:9]))
     texts.mixers.undo()
-    model.set_attn_implementation("eager")
+    model.config._attn_implementation = "eager"
     assert torch.equal(inner_model(model)(input_ids=TOKENS[None])[0][0], own)
