@@ -20,7 +20,9 @@ import torch
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
+from qpdsl.executor.engine.model.mixers import state_step
 from qpdsl.executor.kernels.data.paged_batch import Heads, Scoring
+from qpdsl.executor.kernels.data.states import FRESH, StateSegment, StateStep
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 if TYPE_CHECKING:
@@ -46,6 +48,11 @@ class AttentionBatch(Protocol):
 
     @property
     def positions(self) -> torch.Tensor: ...
+
+    @property
+    def segments(self) -> tuple[StateSegment, ...]:
+        """Where layers keep states, from where to where, in the order of their rows."""
+        ...
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         """Stores keys and values, then attends: [T, H, D]."""
@@ -108,6 +115,7 @@ class _Unattended:
 
     tokens: torch.Tensor
     positions: torch.Tensor
+    segments: tuple[StateSegment, ...] = ()
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         return heads.query.contiguous()
@@ -241,7 +249,9 @@ class ModuleStack:
 
     def without_attention(self, tokens: torch.Tensor, cache: KVCache) -> torch.Tensor:
         """The hidden states [T, d] of a forward of `tokens` int64 [T] in which nothing attends."""
-        batch = _Unattended(tokens, torch.arange(len(tokens)))
+        last = 0 if cache.states is None else cache.states.blocks - 1
+        segments = (StateSegment(FRESH, last, 0, len(tokens)),)
+        batch = _Unattended(tokens, torch.arange(len(tokens)), segments)
         return self._run(batch, _Call(cache, batch))
 
     def forward(
@@ -262,6 +272,11 @@ class ModuleStack:
         return normed
 
     def _run(self, batch: AttentionBatch, call: _Call, compiled: bool = False) -> torch.Tensor:
+        states = call.cache.states
+        with state_step(None if states is None else StateStep(states, batch.segments)):
+            return self._ran(batch, call, compiled)
+
+    def _ran(self, batch: AttentionBatch, call: _Call, compiled: bool) -> torch.Tensor:
         inputs = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}
         if compiled and self._compiled is not None:
             try:

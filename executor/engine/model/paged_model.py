@@ -18,6 +18,7 @@ from qpdsl.executor.engine.model.decoder import Decoder
 from qpdsl.executor.engine.model.device_stack import DeviceStack
 from qpdsl.executor.engine.model.families import describe
 from qpdsl.executor.engine.model.heads import LogitHead, TokenEmbedding, ValueHead, embedded_weight
+from qpdsl.executor.engine.model.mixers import take_over
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack, inner_model
 from qpdsl.executor.engine.model.probe import (
     Probe,
@@ -31,6 +32,7 @@ from qpdsl.executor.engine.model.probe import (
     failing,
     setting,
 )
+from qpdsl.executor.kernels.data.states import StateLayout
 from qpdsl.executor.kernels.linear import PADDED_ROWS, stored_parameters
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -98,9 +100,15 @@ class PagedModel:
         self.parameters: int = model.num_parameters() + stored_parameters(model)
         limits = [limit for name in _LIMITS if (limit := setting(config, name)) and limit > 0]
         self.max_positions: int = min(limits, default=1 << 30)
-        trial = found or Probe(model, self.head, self.max_positions)
+        base = model if head is not None else inner_model(model)
+        mixers = take_over(base, config) if found is None else None
+        # What its layers keep besides keys and values.
+        self.states: StateLayout | None = None if mixers is None else mixers.layout
+        trial = found or Probe(model, self.head, self.max_positions, self.states)
         kept = trial.kept
         layers, heads = setting(config, "num_hidden_layers"), setting(config, "num_attention_heads")
+        if heads is None and not kept.windows:
+            heads = 1
         if layers is None or heads is None:
             raise UnsupportedModel("its configuration names no numbers of layers and heads")
         kv_heads, dim = kept.kv_heads, kept.dim
@@ -121,9 +129,8 @@ class PagedModel:
         self.native = self._rowwise = False
         if isinstance(trial, TrialFindings):
             self.found = trial
-            inner = inner_model(model) if head is None else model
             texts = TrialTexts(config.vocab_size, self.max_positions)
-            self._stack = _known(model, inner, self.head, texts, plain, config, trial.calls)
+            self._stack = _known(model, base, self.head, texts, plain, config, trial.calls)
             self.native = self._rowwise = True
         else:
             stack = self._stack = ModuleStack(model, layers, is_base=head is not None)
@@ -157,7 +164,8 @@ class PagedModel:
         native: bool,
     ) -> None:
         """Has a CPU compute every row by itself: by compiled layers, or else by modules that are made to."""
-        compiled = _native(model, stack, self.head, probe, layout, config, self.found.calls) if native else None
+        native_layers = native and self.states is None
+        compiled = _native(model, stack, self.head, probe, layout, config, self.found.calls) if native_layers else None
         if compiled is not None:
             self._stack = compiled
             self.native = self._rowwise = True
@@ -168,7 +176,7 @@ class PagedModel:
         if isinstance(self.head, LogitHead):
             self.head.pack()
         make_rowwise(stack, self.head, probe, layout, self.fold)
-        if native:
+        if native and self.found.calls:
             compile_attention(stack, self.head, probe, layout, self.layout, self.fold)
         self.native, self._rowwise = stack.attention is not None, stack.rowwise
 
@@ -183,8 +191,11 @@ class PagedModel:
         features: set[Feature] = {"logits", "forks"}
         if isinstance(self.head, LogitHead):
             features |= {"sampling", "seeds", *get_args(ConstraintKind)}
-            features |= {"confidence", "figures", "contrast", "logprobs", "drafts"}
-            features |= {"early_exit"} if self._stack.depth > 1 else set()
+            features |= {"confidence", "figures", "contrast", "logprobs"}
+            if self.states is None:
+                # What a token did to a state cannot be taken back.
+                features |= {"drafts"}
+                features |= {"early_exit"} if self._stack.depth > 1 else set()
             features |= {"routing"} if not self.kernels and self.panel_head is not None else set()
         return Capabilities(frozenset(features), _SPARE_ROWS if self.device == "cpu" else None)
 
@@ -260,7 +271,7 @@ class PagedModel:
 
     def compile(self) -> None:
         """Has modules compiled when they first run; without effect on other layers, or where attention is no kernel."""
-        if self.kernels and isinstance(self._stack, ModuleStack):
+        if self.kernels and isinstance(self._stack, ModuleStack) and self.states is None:
             self._stack.compile()
 
     @property
@@ -343,10 +354,11 @@ class PagedModel:
         for trial in probe.pieces(layout, self.fold, self.kernels):
             with failing("its layers fail on a batch of pieces of texts"):
                 hidden, calls = stack.probe(trial.batch, trial.cache)
-            check_calls(calls, layout.layers, self.fold * layout.kv_heads)
+            check_calls(calls, layout.layers, self.fold * layout.kv_heads, self.states is not None)
             worst = max(worst, probe.distance(self.head.dense(trial.read(hidden)), trial.expected))
         check_windows(config, probe.kept.windows, calls)
-        check_positions(model, stack.inner)
+        if calls:
+            check_positions(model, stack.inner)
         if changed := marks.changed():
             raise UnsupportedModel(f"each forward changes what the next one computes with (`{changed[0]}`)")
         if not worst <= probe.tolerance:

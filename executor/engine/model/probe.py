@@ -20,6 +20,7 @@ from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.module_stack import AttentionCall, inner_model
+from qpdsl.executor.kernels.data.states import FRESH, StateLayout, StateSegment
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.requests.ticket import Ticket
@@ -67,15 +68,20 @@ def check_config(config: PretrainedConfig) -> None:
         raise UnsupportedModel("its longrope position encoding changes with the longest sequence in the batch")
 
 
-def check_calls(calls: list[AttentionCall], layers: int, heads: int) -> None:
-    """Refuses a model whose attention does more, or less, than paged attention does."""
+def check_calls(calls: list[AttentionCall], layers: int, heads: int, mixed: bool = False) -> None:
+    """Refuses a model whose attention does more, or less, than paged attention does.
+
+    Where layers are `mixed`, some may not attend at all.
+    """
     times = Counter(call.layer for call in calls)
+    if mixed and not times:
+        return
     if not times:
         raise UnsupportedModel(f"its layers compute attention by themselves, not through {_INTERFACE}")
     if repeated := [layer for layer, count in times.items() if count > 1]:
         first = min(repeated)
         raise UnsupportedModel(f"its layers attend more than once in a forward (layer {first}: {times[first]} times)")
-    if sorted(times) != [*range(layers)]:
+    if sorted(times) != [*range(layers)] and not mixed:
         raise UnsupportedModel(f"not all of its layers attend through {_INTERFACE} ({len(times)} of {layers} do)")
     if any(call.masked for call in calls):
         raise UnsupportedModel("it builds an attention mask of its own")
@@ -124,10 +130,10 @@ class KeptKV:
     windows: dict[int, int | None]
 
     @classmethod
-    def of(cls, output: Any, changed: Iterable[str]) -> KeptKV:
+    def of(cls, output: Any, changed: Iterable[str], mixed: bool = False) -> KeptKV:
         """From what a forward with `use_cache` returned, and the names of the tensors that it `changed` in the model.
 
-        Raises UnsupportedModel where paged memory cannot hold it.
+        Where layers are `mixed`, they may keep states besides, or those alone (see `mixers/`). Raises UnsupportedModel where paged memory cannot hold it.
         """
         # As attributes, newer releases have the old names too.
         fields = dict(output) if isinstance(output, dict) else vars(output)
@@ -135,18 +141,22 @@ class KeptKV:
         cache = next((fields[name] for name in _CACHES if fields.get(name) is not None), None)
         if cache is None:
             own = own or sorted({name.rpartition(".")[2] for name in changed})
-        if own:
+        if own and not mixed:
             raise UnsupportedModel(_state(own))
+        if own and cache is None:
+            return cls(1, 1, {})
         if cache is None:
             raise UnsupportedModel("it keeps no keys and values for the next token: it is an encoder, or has no cache")
         if getattr(cache, "cross_attention_cache", None) is not None:
             raise UnsupportedModel("its layers attend to an encoder too, and there is none here")
         layers = list(getattr(cache, "layers", ()))
         states = {name for part in (cache, *layers) for name in _tensors(part)} - {"keys", "values"}
-        if states:
+        if states and not mixed:
             raise UnsupportedModel(_state(sorted(states)))
         # A layer that reads the keys and values of another keeps none itself.
         kept = {index: layer for index, layer in enumerate(layers) if getattr(layer, "keys", None) is not None}
+        if not kept and mixed:
+            return cls(1, 1, {})
         if not kept:
             raise UnsupportedModel(f"it keeps a {type(cache).__name__}, not keys and values")
         shapes = {
@@ -251,9 +261,16 @@ class Trial(Generic[_Batch]):
 
 
 class TrialTexts:
-    """A few tokens of a vocabulary, in batches that try how a model runs."""
+    """A few tokens of a vocabulary, in batches that try how a model runs. `states`: what its layers keep besides."""
 
-    def __init__(self, vocabulary: int, max_positions: int, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        max_positions: int,
+        device: str | torch.device = "cpu",
+        states: StateLayout | None = None,
+    ) -> None:
+        self.states = states
         rows = torch.arange(min(_TOKENS, max_positions), device=device)
         self.tokens: torch.Tensor = (rows * 7 + 3) % vocabulary
         self._begin = max(1, len(rows) * 5 // 8)
@@ -261,17 +278,17 @@ class TrialTexts:
     def start(self, layout: KVLayout, fold: int) -> Trial[GroupedBatch]:
         """The first 40 tokens. `fold`: query heads to a KV head."""
         sequence, _, cache = self._sequences(layout)
-        return self._grouped([Chunk(sequence, self._begin)], cache, fold)
+        return self._grouped([self._chunk(sequence, self._begin)], cache, fold)
 
     def kernel_start(self, layout: KVLayout) -> Trial[KernelBatch]:
         """The same for the attention kernels."""
         sequence, _, cache = self._sequences(layout)
-        return self._packed([Chunk(sequence, self._begin)], cache)
+        return self._packed([self._chunk(sequence, self._begin)], cache)
 
     def one_row(self, layout: KVLayout) -> Trial[KernelBatch]:
         """The first token alone."""
         sequence, _, cache = self._sequences(layout)
-        return self._packed([Chunk(sequence, 1)], cache)
+        return self._packed([self._chunk(sequence, 1)], cache)
 
     def pieces(self, layout: KVLayout, fold: int, kernels: bool) -> list[Trial[GroupedBatch | KernelBatch]]:
         """Two forwards: 40 of 64 tokens, then the rest, packed with a second sequence of the first 8.
@@ -279,10 +296,11 @@ class TrialTexts:
         A sequence's logits do not depend on what comes later, so the second must have those of the first.
         """
         sequence, other, cache = self._sequences(layout)
-        rest = [Chunk(sequence, len(self.tokens) - self._begin), Chunk(other, len(other.tokens))]
+        count = len(self.tokens)
         trials: list[Trial[GroupedBatch | KernelBatch]] = []
-        # A context of one token has no second piece.
-        for chunks in ([Chunk(sequence, self._begin)], [chunk for chunk in rest if chunk.count]):
+        for parts in ([(sequence, self._begin)], [(sequence, count - self._begin), (other, len(other.tokens))]):
+            # A context of one token has no second piece.
+            chunks = [self._chunk(text, rows) for text, rows in parts if rows]
             trials.append(self._packed(chunks, cache) if kernels else self._grouped(chunks, cache, fold))
             sequence.computed = self._begin
         return trials
@@ -299,8 +317,23 @@ class TrialTexts:
             first, pages = pages, pages - (-len(part) // layout.page_size)
             sequence.pages = [page * layout.layers for page in range(first, pages)]
             sequences.append(sequence)
-        buffer = torch.zeros(pages * layout.page_bytes, dtype=torch.uint8, device=self.tokens.device)
-        return sequences[0], sequences[1], KVCache(buffer, layout, 0)
+        size = pages * layout.page_bytes
+        if self.states is not None:
+            # The blocks follow the pages; one more is for texts without pages.
+            first = -(-size // self.states.block_bytes)
+            size = (first + 3) * self.states.block_bytes
+            for number, sequence in enumerate(sequences):
+                sequence.states.target = first + number
+        buffer = torch.zeros(size, dtype=torch.uint8, device=self.tokens.device)
+        return sequences[0], sequences[1], KVCache(buffer, layout, 0, self.states)
+
+    def _chunk(self, sequence: Sequence, count: int) -> Chunk:
+        """The next tokens of one of them."""
+        states = sequence.states
+        if states.target is None:
+            return Chunk(sequence, count)
+        source = states.target if sequence.computed else FRESH
+        return Chunk(sequence, count, segments=(StateSegment(source, states.target, 0, count),))
 
     def _grouped(self, chunks: list[Chunk], cache: KVCache, fold: int) -> Trial[GroupedBatch]:
         batch = build(chunks, cache.layout, fold, cache.scratch, str(self.tokens.device))
@@ -308,7 +341,8 @@ class TrialTexts:
 
     def _packed(self, chunks: list[Chunk], cache: KVCache) -> Trial[KernelBatch]:
         step = DirectAssembler(cache.layout.page_size, cache.scratch).step(chunks, 1)
-        batch = KernelBatch.of(torch.from_numpy(step.numbers).to(self.tokens.device), step.sizes)
+        numbers = torch.from_numpy(step.numbers).to(self.tokens.device)
+        batch = KernelBatch.of(numbers, step.sizes, segments=step.segments)
         return Trial(batch, cache, _read(step.readers))
 
 
@@ -319,16 +353,22 @@ class Probe(TrialTexts):
     """
 
     @torch.inference_mode()
-    def __init__(self, model: PreTrainedModel, head: LogitHead | ValueHead, max_positions: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        head: LogitHead | ValueHead,
+        max_positions: int,
+        states: StateLayout | None = None,
+    ) -> None:
         """Runs the model as it came, once and whole. Raises UnsupportedModel."""
         marks = TensorMarks(model)
         with failing("its own forward fails"):
-            super().__init__(model.config.get_text_config().vocab_size, max_positions, model.device)
+            super().__init__(model.config.get_text_config().vocab_size, max_positions, model.device, states)
             if isinstance(head, LogitHead):
                 output, hidden = _widened(model, self.tokens)
             else:
                 output, hidden = model(input_ids=self.tokens[None], use_cache=True), None
-        self.kept = KeptKV.of(output, marks.changed())
+        self.kept = KeptKV.of(output, marks.changed(), states is not None)
         count = len(self.tokens)
         self.logits: torch.Tensor = (
             _own_logits(output, hidden, head, count) if isinstance(head, LogitHead) else head.dense(output[0][0])
