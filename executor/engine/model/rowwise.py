@@ -100,7 +100,8 @@ class RowwiseModules:
         """Raises whatever `run` raises; then the modules are as they were."""
         self._uniform = Uniform()
         self._changed: dict[torch.nn.Module, PackedLayer | GroupedExperts] = {}
-        self._wrapped: list[torch.nn.Module] = []
+        # With the forward that a module had got before, if any.
+        self._wrapped: dict[torch.nn.Module, Callable[..., Any] | None] = {}
         try:
             # One layer at a time, so that memory does not hold all weights twice.
             for module in root.modules():
@@ -118,11 +119,14 @@ class RowwiseModules:
 
     def undo(self) -> None:
         """Puts everything back; not after `keep`."""
-        for module in self._wrapped:
-            del module.forward
+        for module, before in self._wrapped.items():
+            if before is None:
+                del module.forward
+            else:
+                module.forward = before
         for change in self._changed.values():
             change.undo()
-        self._wrapped, self._changed = [], {}
+        self._wrapped, self._changed = {}, {}
 
     def _change(self, module: torch.nn.Module) -> None:
         for change in (PackedLayer, lambda module: GroupedExperts(module, self._uniform)):
@@ -141,8 +145,8 @@ class RowwiseModules:
             if not new:
                 return findings
             for module in new:
+                self._wrapped[module] = vars(module).get("forward")
                 module.forward = self._uniform.around(module.forward)
-                self._wrapped.append(module)
 
 
 @torch.inference_mode()

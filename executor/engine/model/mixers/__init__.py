@@ -13,17 +13,24 @@ from typing import Any
 
 import torch
 
-from qpdsl.executor.engine.model.mixers.delta import KimiDelta, OlmoHybridDelta, Qwen3NextDelta, Qwen35Delta
+from qpdsl.executor.engine.model.mixers.gated import GatedConvolution, GatedRecurrence
+from qpdsl.executor.engine.model.mixers.linear_attention import (
+    KimiDelta,
+    Lightning,
+    OlmoHybridDelta,
+    Qwen3NextDelta,
+    Qwen35Delta,
+)
 from qpdsl.executor.engine.model.mixers.mixer import Mixer, state_step
-from qpdsl.executor.engine.model.mixers.scan import FalconH1Mamba2, Mamba2
-from qpdsl.executor.engine.model.mixers.short_convolution import GatedConvolution
+from qpdsl.executor.engine.model.mixers.state_space import FalconH1Mamba2, Mamba1, Mamba2
 from qpdsl.executor.kernels.data.states import StateLayout
 
 __all__ = ["Mixers", "state_step", "take_over"]
 
 _KINDS: tuple[type[Mixer], ...] = (
-    *(GatedConvolution, Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta),
-    *(Mamba2, FalconH1Mamba2),
+    *(GatedConvolution, GatedRecurrence),
+    *(Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta, Lightning),
+    *(Mamba2, FalconH1Mamba2, Mamba1),
 )
 _BY_MODULE = {name: kind for kind in _KINDS for name in kind.MODULES}
 
@@ -48,9 +55,11 @@ def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
     """
     taken: list[Mixer] = []
     try:
-        for module in inner.modules():
+        for path, module in inner.named_modules():
             if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
-                taken.append(kind(module))
+                # The first number in the path of a module is that of its layer.
+                layer = next(int(part) for part in path.split(".") if part.isdigit())
+                taken.append(kind(module, getattr(module, "layer_idx", layer)))
     except BaseException:
         for mixer in taken:
             mixer.undo()

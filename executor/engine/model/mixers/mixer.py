@@ -29,8 +29,8 @@ def state_step(step: StateStep | None) -> Iterator[None]:
 class Mixer(ABC):
     """One such module. Its projections stay submodules of it, which others may replace.
 
-    A kind is made of a module alone, and raises UnsupportedModel for settings that are not known. `MODULES`: names of
-    the classes of its modules.
+    A kind is made of a module and its layer's number, and raises UnsupportedModel for settings that are not known.
+    `MODULES`: names of the classes of its modules.
     """
 
     MODULES: ClassVar[tuple[str, ...]] = ()
@@ -45,6 +45,10 @@ class Mixer(ABC):
     def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
         """The module's output [T, d] for the rows `hidden` [T, d] of a step."""
 
+    def own(self, *arguments: Any, **named: Any) -> Any:
+        """The module's own forward."""
+        return self._own(*arguments, **named)
+
     def undo(self) -> None:
         """The module computes as it came."""
         del self.module.forward
@@ -52,7 +56,7 @@ class Mixer(ABC):
     def _forward(self, hidden_states: torch.Tensor, *others: Any, **named: Any) -> Any:
         step = _step.get()
         if step is None:
-            return self._own(hidden_states, *others, **named)
+            return self.own(hidden_states, *others, **named)
         return self.output(self.mix(hidden_states[0], step)[None])
 
     def output(self, mixed: torch.Tensor) -> Any:

@@ -76,6 +76,19 @@ ZAMBA2 = {
     "chunk_size": 16,
     "num_mem_blocks": 1,
 }
+JAMBA = {
+    "attn_layer_period": 2,
+    "attn_layer_offset": 1,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "mamba_d_state": 8,
+    "mamba_dt_rank": 4,
+}
+MAMBA = {"num_hidden_layers": 2, "state_size": 8, "time_step_rank": 4}
+GEMMA = {"num_hidden_layers": 3, "block_types": ["recurrent", "recurrent", "attention"], "lru_width": 48}
+MINIMAX = {"layer_types": LINEAR, "head_dim": 12, "num_local_experts": 4, "num_experts_per_tok": 2, "block_size": 16}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("lfm2", {"layer_types": CONV}),
     "lfm2 with biases": ("lfm2", {"layer_types": CONV, "conv_bias": True, "conv_L_cache": 4}),
@@ -98,6 +111,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "nemotron_h": ("nemotron_h", NEMOTRON),
     "zamba2": ("zamba2", ZAMBA2),
+    "jamba": ("jamba", JAMBA),
+    "mamba": ("mamba", MAMBA),
+    "falcon_mamba": ("falcon_mamba", MAMBA),
+    "recurrent_gemma": ("recurrent_gemma", {**GEMMA, "attention_window_size": 24}),
+    "minimax": ("minimax", MINIMAX),
 }
 TOKENS = (torch.arange(70) * 7 + 3) % 101
 # The same numbers in another order.
@@ -109,7 +127,7 @@ OTHER = TOKENS.flip(0)[:33]
 def test_hidden_states_are_the_models_own_in_any_pieces(name: str) -> None:
     kind, changes = FAMILIES[name]
     model = tiny_model(kind, **changes)
-    own = inner_model(model)(input_ids=TOKENS[None])[0][0]
+    own = inner_model(model)(input_ids=TOKENS[None], use_cache=False)[0][0]
     texts = MixedTexts(model)
     rows = RowwiseModules(texts.inner, lambda: texts.whole(TOKENS[:5]))
     assert names(rows.findings) == []
@@ -127,4 +145,4 @@ def test_hidden_states_are_the_models_own_in_any_pieces(name: str) -> None:
     assert torch.equal(texts.whole(TOKENS[:9]), texts.whole(TOKENS[:9]))
     texts.mixers.undo()
     model.config._attn_implementation = "eager"
-    assert torch.equal(inner_model(model)(input_ids=TOKENS[None])[0][0], own)
+    assert torch.equal(inner_model(model)(input_ids=TOKENS[None], use_cache=False)[0][0], own)

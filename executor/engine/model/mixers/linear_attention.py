@@ -1,7 +1,8 @@
-"""The gated delta rule (Yang et al., 2024) of Qwen3-Next, Qwen3.5 and OLMo Hybrid, and that of Kimi Linear (2025).
+"""Linear attention, which keeps a matrix of all keys and values for each head.
 
-A layer keeps the last inputs of a short convolution over queries, keys and values, and a matrix for each value head.
-Queries and keys have length 1. In Kimi Linear each row of a matrix decays by itself.
+The gated delta rule (Yang et al., 2024) of Qwen3-Next, Qwen3.5 and OLMo Hybrid, and that of Kimi Linear (2025): a layer
+keeps the last inputs of a short convolution over queries, keys and values besides, and queries and keys have length 1.
+Lightning attention of MiniMax-01 (2025) has neither; each head decays at a rate of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Projected(NamedTuple):
 class DeltaRule(Mixer):
     """What these modules have in common."""
 
-    def __init__(self, module: Any, heads: tuple[int, int], dims: tuple[int, int], *, by_row: bool = False) -> None:
+    def __init__(
+        self, module: Any, layer: int, heads: tuple[int, int], dims: tuple[int, int], *, by_row: bool = False
+    ) -> None:
         """`heads` and `dims`: those of keys and of values."""
         if module.activation not in ("silu", "swish"):
             raise UnsupportedModel(f"its convolution is followed by {module.activation}")
@@ -46,7 +49,7 @@ class DeltaRule(Mixer):
         conv = module.conv1d
         self._convolved = ShortConvolution(conv.weight, conv.bias, conv.weight.dtype, activated=True)
         self._state = MatrixState(*heads, *dims, corrects=True, by_row=by_row)
-        super().__init__(module, module.layer_idx, (self._convolved.part, self._state.part))
+        super().__init__(module, layer, (self._convolved.part, self._state.part))
 
     @abstractmethod
     def projected(self, hidden: torch.Tensor) -> Projected: ...
@@ -74,9 +77,9 @@ class DeltaRule(Mixer):
 class GatedDelta(DeltaRule):
     """One decay for each value head."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, layer: int) -> None:
         heads = module.num_k_heads, module.num_v_heads
-        super().__init__(module, heads, (module.head_k_dim, module.head_v_dim))
+        super().__init__(module, layer, heads, (module.head_k_dim, module.head_v_dim))
         self._rate = -module.A_log.detach().float().exp()
 
     def decay(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -143,9 +146,9 @@ class KimiDelta(DeltaRule):
 
     MODULES = ("KimiLinearDeltaAttention",)
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, layer: int) -> None:
         heads, dim = module.num_heads, module.head_dim
-        super().__init__(module, (heads, heads), (dim, dim), by_row=True)
+        super().__init__(module, layer, (heads, heads), (dim, dim), by_row=True)
         self._rate = -module.forget_gate.A_log.detach().float().exp().view(heads, 1)
 
     def projected(self, hidden: torch.Tensor) -> Projected:
@@ -160,3 +163,28 @@ class KimiDelta(DeltaRule):
     def finished(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         mixed: torch.Tensor = self.module.o_proj(self.module.o_norm(out, gate).flatten(1))
         return mixed
+
+
+class Lightning(Mixer):
+    """Queries and keys are as they were projected. The state is float32, where that of transformers is rounded."""
+
+    MODULES = ("MiniMaxLightningAttention",)
+
+    def __init__(self, module: Any, layer: int) -> None:
+        heads, dim = module.num_attention_heads, module.head_dim
+        self._state = MatrixState(heads, heads, dim, dim, corrects=False)
+        self._decay = torch.exp(-module.slope_rate.detach().float()).view(1, heads)
+        super().__init__(module, layer, (self._state.part,))
+
+    def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
+        module = self.module
+        joined = module.act_fn(module.qkv_proj(hidden)).float().unflatten(1, (module.num_attention_heads, -1))
+        query, key, value = joined.split(module.head_dim, dim=-1)
+        decay = self._decay.expand(len(hidden), -1)
+        out = self._state(query, key, value, decay, None, self.layer, step).to(hidden.dtype)
+        gate = sigmoid(module.output_gate(hidden).float()).to(hidden.dtype)
+        mixed: torch.Tensor = module.out_proj(gate * module.norm(out.flatten(1)))
+        return mixed
+
+    def output(self, mixed: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return mixed, None

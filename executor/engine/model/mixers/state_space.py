@@ -1,7 +1,8 @@
-"""State space layers: Mamba-2 (Dao and Gu, 2024), the same code in six families.
+"""State space layers: Mamba (Gu and Dao, 2023), and Mamba-2 (Dao and Gu, 2024), the same code in six families.
 
-A layer keeps the last inputs of a short convolution over x, B and C, and a matrix for each head. Step sizes are clamped
-at every token, as a whole forward of transformers does; its one-token form leaves that out.
+A layer keeps the last inputs of a short convolution, and N numbers for each channel. In Mamba-2 all channels of a head
+decay alike. Its step sizes are clamped at every token, as a whole forward of transformers does; the one-token form of
+transformers leaves that out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from qpdsl.executor.engine.model.mixers.mixer import Mixer
 from qpdsl.executor.kernels.data.states import StateStep
 from qpdsl.executor.kernels.plain.functions import silu, softplus
-from qpdsl.executor.kernels.recurrences import MatrixState, ShortConvolution
+from qpdsl.executor.kernels.recurrences import MatrixState, SelectiveState, ShortConvolution
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 
@@ -25,17 +26,14 @@ class Mamba2(Mixer):
         *("NemotronHMamba2Mixer", "Zamba2MambaMixer"),
     )
 
-    def __init__(self, module: Any) -> None:
-        if module.activation not in ("silu", "swish"):
-            raise UnsupportedModel(f"its convolution is followed by {module.activation}")
+    def __init__(self, module: Any, layer: int) -> None:
         if module.intermediate_size != module.num_heads * module.head_dim:
             raise UnsupportedModel("its heads do not fill its state space layers")
-        conv = module.conv1d
-        self._convolved = ShortConvolution(conv.weight, conv.bias, conv.weight.dtype, activated=True)
+        self._convolved = convolution(module)
         dims = module.ssm_state_size, module.head_dim
         self._state = MatrixState(module.n_groups, module.num_heads, *dims, corrects=False)
         self._rate = -module.A_log.detach().float().exp()
-        super().__init__(module, module.layer_idx, (self._convolved.part, self._state.part))
+        super().__init__(module, layer, (self._convolved.part, self._state.part))
 
     def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
         module = self.module
@@ -79,3 +77,54 @@ class FalconH1Mamba2(Mamba2):
         if self.module.mamba_rms_norm:
             return super().gated(out, gate)
         return out * silu(gate.float()).to(gate.dtype)
+
+
+class Mamba1(Mixer):
+    """h ← e^(A·dt)·h + dt·B·x and y = C·h + D·x for each channel; B and C are those of the token."""
+
+    MODULES = ("MambaMixer", "FalconMambaMixer", "JambaMambaMixer")
+
+    def __init__(self, module: Any, layer: int) -> None:
+        self._convolved = convolution(module)
+        self._state = SelectiveState(-torch.exp(module.A_log.detach().float()))
+        super().__init__(module, layer, (self._convolved.part, self._state.part))
+        # It is added after the product was rounded.
+        self._time_bias = module.dt_proj.bias
+        module.dt_proj.bias = None
+
+    def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
+        module = self.module
+        values, gate = module.in_proj(hidden).chunk(2, dim=-1)
+        values = self._convolved(values, self.layer, step)
+        sizes = module.time_step_rank, module.ssm_state_size, module.ssm_state_size
+        parts = module.x_proj(values).split(sizes, dim=-1)
+        if hasattr(module, "dt_layernorm"):
+            norms = module.dt_layernorm, module.b_layernorm, module.c_layernorm
+            parts = tuple(norm(part) for norm, part in zip(norms, parts, strict=True))
+        times, into, out_of = parts
+        times = module.dt_proj(times)
+        times = softplus((times + self._time_bias.to(times.dtype)).float()).to(times.dtype).float()
+        wide = values.float()
+        out = self._state(times, times * wide, into.float(), out_of.float(), self.layer, step)
+        out = out + module.D.float() * wide
+        mixed: torch.Tensor = module.out_proj((out * silu(gate.float()).to(gate.dtype)).to(hidden.dtype))
+        return mixed
+
+    def own(self, *arguments: Any, **named: Any) -> Any:
+        self.module.dt_proj.bias = self._time_bias
+        try:
+            return super().own(*arguments, **named)
+        finally:
+            self.module.dt_proj.bias = None
+
+    def undo(self) -> None:
+        super().undo()
+        self.module.dt_proj.bias = self._time_bias
+
+
+def convolution(module: Any) -> ShortConvolution:
+    """The one of a state space layer, with its activation."""
+    if module.activation not in ("silu", "swish"):
+        raise UnsupportedModel(f"its convolution is followed by {module.activation}")
+    conv = module.conv1d
+    return ShortConvolution(conv.weight, conv.bias, conv.weight.dtype, activated=True)
