@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -19,6 +19,7 @@ from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, KernelBatc
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
+from qpdsl.executor.engine.model.kept import KeptKV
 from qpdsl.executor.engine.model.module_stack import AttentionCall, inner_model
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import ReadRequest
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
 # Arguments that models hand to attention and that change nothing of it here.
 _HARMLESS = frozenset({"cache_position", "dropout", "is_causal", "output_attentions", "position_ids", "use_cache"})
 _INTERFACE = "transformers' attention interface"
-# Where transformers' outputs hold it, by release. Encoders return none; other names are those of models with a state of
-# their own.
-_CACHES = ("cache", "past_key_values")
-_STATES = ("cache_params", "state", "mems", "past_buckets_states")
 
 
 @contextmanager
@@ -113,59 +110,6 @@ def check_positions(model: PreTrainedModel, inner: torch.nn.Module) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptKV:
-    """Keys and values of `kv_heads` heads of `dim` numbers each, in every layer that keeps any.
-
-    `windows`: the sliding window of each of these layers, by its number; None where it keeps all tokens.
-    """
-
-    kv_heads: int
-    dim: int
-    windows: dict[int, int | None]
-
-    @classmethod
-    def of(cls, output: Any, changed: Iterable[str]) -> KeptKV:
-        """From what a forward with `use_cache` returned, and the names of the tensors that it `changed` in the model.
-
-        Raises UnsupportedModel where paged memory cannot hold it.
-        """
-        # As attributes, newer releases have the old names too.
-        fields = dict(output) if isinstance(output, dict) else vars(output)
-        own = [name for name in _STATES if fields.get(name) is not None]
-        cache = next((fields[name] for name in _CACHES if fields.get(name) is not None), None)
-        if cache is None:
-            own = own or sorted({name.rpartition(".")[2] for name in changed})
-        if own:
-            raise UnsupportedModel(_state(own))
-        if cache is None:
-            raise UnsupportedModel("it keeps no keys and values for the next token: it is an encoder, or has no cache")
-        if getattr(cache, "cross_attention_cache", None) is not None:
-            raise UnsupportedModel("its layers attend to an encoder too, and there is none here")
-        layers = list(getattr(cache, "layers", ()))
-        states = {name for part in (cache, *layers) for name in _tensors(part)} - {"keys", "values"}
-        if states:
-            raise UnsupportedModel(_state(sorted(states)))
-        # A layer that reads the keys and values of another keeps none itself.
-        kept = {index: layer for index, layer in enumerate(layers) if getattr(layer, "keys", None) is not None}
-        if not kept:
-            raise UnsupportedModel(f"it keeps a {type(cache).__name__}, not keys and values")
-        shapes = {
-            tuple(part.shape[axis] for part in (layer.keys, layer.values) for axis in (1, -1))
-            for layer in kept.values()
-        }
-        if len(shapes) > 1:
-            found = " and ".join(f"{heads} × {dim}" for heads, dim in sorted({shape[:2] for shape in shapes}))
-            raise UnsupportedModel(f"its layers keep keys of different shapes (heads × numbers: {found})")
-        ((heads, dim, value_heads, value_dim),) = shapes
-        if (heads, dim) != (value_heads, value_dim):
-            raise UnsupportedModel(
-                "its keys and values differ in shape, as in compressed (latent) attention "
-                f"({heads} × {dim} and {value_heads} × {value_dim} numbers a token), and paged memory holds equal pairs"
-            )
-        return cls(heads, dim, {index: _window(layer) for index, layer in kept.items()})
-
-
-@dataclass(frozen=True, slots=True)
 class TrialFindings:
     """What a model's trial found that its configuration does not say: what it keeps, and how its layers attend."""
 
@@ -195,31 +139,6 @@ class TensorMarks:
                 if isinstance(value, torch.Tensor):
                     # What inference mode made does not count how often it was written.
                     yield f"{path}.{name}", (value, 0 if value.is_inference() else value._version)
-
-
-def _state(names: list[str]) -> str:
-    return (
-        f"its layers keep a state besides keys and values ({', '.join(names)}), and paged memory holds only those two"
-    )
-
-
-def _window(layer: Any) -> int | None:
-    return getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
-
-
-def _tensors(part: Any) -> Iterator[str]:
-    """The names of an object's attributes that hold tensors of more than one number, in lists and dicts too."""
-    for name, value in vars(part).items():
-        if name != "layers" and any(tensor.numel() > 1 for tensor in _inside(value)):
-            yield name.lstrip("_")
-
-
-def _inside(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _inside(part)
 
 
 _TOKENS = 64
