@@ -273,7 +273,7 @@ class KnownModel:
             for call in said["found"]["calls"]
         ]
         windows = {int(layer): window for layer, window in kept["windows"].items()}
-        found = TrialFindings(KeptKV(kept["kv_heads"], kept["dim"], windows), calls)
+        found = TrialFindings(KeptKV(windows), calls)
         modules = [ModuleOutline(**module) for module in outline["modules"]]
         return cls(
             Outline(**{**outline, "ends": tuple(outline["ends"]), "modules": modules}),

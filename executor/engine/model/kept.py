@@ -18,13 +18,11 @@ _STATES = ("cache_params", "state", "mems", "past_buckets_states")
 
 @dataclass(frozen=True, slots=True)
 class KeptKV:
-    """Keys and values of `kv_heads` heads of `dim` numbers each, in every layer that keeps any.
+    """Keys and values, and nothing else. What shape they have, the calls of attention show.
 
-    `windows`: the sliding window of each of these layers, by its number; None where it keeps all tokens.
+    `windows`: the sliding window of each layer that keeps any, by its number; None where it keeps all tokens.
     """
 
-    kv_heads: int
-    dim: int
     windows: dict[int, int | None]
 
     @classmethod
@@ -53,20 +51,7 @@ class KeptKV:
         kept = {index: layer for index, layer in enumerate(layers) if getattr(layer, "keys", None) is not None}
         if not kept:
             raise UnsupportedModel(f"it keeps a {type(cache).__name__}, not keys and values")
-        shapes = {
-            tuple(part.shape[axis] for part in (layer.keys, layer.values) for axis in (1, -1))
-            for layer in kept.values()
-        }
-        if len(shapes) > 1:
-            found = " and ".join(f"{heads} × {dim}" for heads, dim in sorted({shape[:2] for shape in shapes}))
-            raise UnsupportedModel(f"its layers keep keys of different shapes (heads × numbers: {found})")
-        ((heads, dim, value_heads, value_dim),) = shapes
-        if (heads, dim) != (value_heads, value_dim):
-            raise UnsupportedModel(
-                "its keys and values differ in shape, as in compressed (latent) attention "
-                f"({heads} × {dim} and {value_heads} × {value_dim} numbers a token), and paged memory holds equal pairs"
-            )
-        return cls(heads, dim, {index: _window(layer) for index, layer in kept.items()})
+        return cls({index: _window(layer) for index, layer in kept.items()})
 
 
 def _state(names: list[str]) -> str:

@@ -13,7 +13,7 @@ from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.budget import main_memory
-from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, suits
+from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, unsuited
 from qpdsl.executor.engine.model.decoder import Decoder
 from qpdsl.executor.engine.model.device_stack import DeviceStack
 from qpdsl.executor.engine.model.families import describe
@@ -100,20 +100,24 @@ class PagedModel:
         self.max_positions: int = min(limits, default=1 << 30)
         trial = found or Probe(model, self.head, self.max_positions)
         kept = trial.kept
-        layers, heads = setting(config, "num_hidden_layers"), setting(config, "num_attention_heads")
-        if layers is None or heads is None:
-            raise UnsupportedModel("its configuration names no numbers of layers and heads")
-        kv_heads, dim = kept.kv_heads, kept.dim
-        if kv_type is not None and not suits(kv_type, dim):
-            raise UnsupportedModel(f"its heads are {dim} wide, and {kv_type} takes widths that 16 divides; take int8")
-        self.fold = max(1, heads // kv_heads)
+        layers = setting(config, "num_hidden_layers")
+        if layers is None:
+            raise UnsupportedModel("its configuration names no number of layers")
+        stack = None if isinstance(trial, TrialFindings) else ModuleStack(model, layers, is_base=head is not None)
+        calls = trial.calls if isinstance(trial, TrialFindings) else _calls(stack, trial, layers)
+        plain = _layout(calls, page_size, torch.float32 if self.device == "cpu" else self.dtype)
+        if kv_type is not None and (reason := unsuited(kv_type, plain.shapes)):
+            raise UnsupportedModel(reason)
+        if self.kernels and (reason := _beyond_kernels(calls, plain)):
+            raise UnsupportedModel(f"{reason}, and there are no kernels for that on a GPU yet: it runs on a CPU")
+        self.layout = replace(plain, kv_type=kv_type)
+        # Query heads to a KV head, in the layer with the fewest.
+        self.fold: int = min(call.shape[0] // call.shape[1] for call in calls)
         hidden, gated = setting(config, "hidden_size"), setting(config, "intermediate_size")
-        self._hidden = hidden if isinstance(hidden, int) else kv_heads * self.fold * dim
+        self._joined = max((call.shape[0] + call.shape[1]) * (call.shape[3] + call.shape[4]) for call in calls)
+        self._hidden = hidden if isinstance(hidden, int) else max(call.shape[0] * call.shape[4] for call in calls)
         # Several widths stand in a list.
         self._gated = 2 * max(gated if isinstance(gated, list) else [gated or 4 * self._hidden])
-        kv_dtype = torch.float32 if self.device == "cpu" else self.dtype
-        plain = KVLayout(layers, page_size, kv_heads, dim, kv_dtype)
-        self.layout = KVLayout(layers, page_size, kv_heads, dim, kv_dtype, kv_type)
         self._stack: ModuleStack | NativeStack | DeviceStack
         # Why the kernels' layers are modules, in words.
         self._unfused: str | None = None
@@ -126,7 +130,8 @@ class PagedModel:
             self._stack = _known(model, inner, self.head, texts, plain, config, trial.calls)
             self.native = self._rowwise = True
         else:
-            stack = self._stack = ModuleStack(model, layers, is_base=head is not None)
+            assert stack is not None
+            self._stack = stack
             with working_on(self.device):
                 calls = self._tried(model, stack, trial, plain, config)
                 self.found = TrialFindings(kept, calls)
@@ -169,7 +174,7 @@ class PagedModel:
             self.head.pack()
         make_rowwise(stack, self.head, probe, layout, self.fold)
         if native:
-            compile_attention(stack, self.head, probe, layout, self.layout, self.fold)
+            compile_attention(stack, self.head, probe, layout, self.layout, self.found.calls)
         self.native, self._rowwise = stack.attention is not None, stack.rowwise
 
     @property
@@ -215,7 +220,7 @@ class PagedModel:
 
         The residual, what is normed, and then either queries, keys, values and what was attended, or the gated MLP.
         """
-        numbers = 2 * self._hidden + max(2 * self.layout.kv_heads * (self.fold + 1) * self.layout.head_dim, self._gated)
+        numbers = 2 * self._hidden + max(self._joined, self._gated)
         return int(numbers * (torch.float32 if self.native else self.dtype).itemsize)
 
     @property
@@ -343,10 +348,10 @@ class PagedModel:
         for trial in probe.pieces(layout, self.fold, self.kernels):
             with failing("its layers fail on a batch of pieces of texts"):
                 hidden, calls = stack.probe(trial.batch, trial.cache)
-            check_calls(calls, layout.layers, self.fold * layout.kv_heads)
+            check_calls(calls, layout.layers)
             worst = max(worst, probe.distance(self.head.dense(trial.read(hidden)), trial.expected))
         check_windows(config, probe.kept.windows, calls)
-        check_positions(model, stack.inner)
+        check_positions(model, stack.inner, calls)
         if changed := marks.changed():
             raise UnsupportedModel(f"each forward changes what the next one computes with (`{changed[0]}`)")
         if not worst <= probe.tolerance:
@@ -354,6 +359,35 @@ class PagedModel:
                 f"a text that is read in pieces gets other logits than a whole one (they differ by {worst:.3g})"
             )
         return sorted(calls, key=lambda call: call.layer)
+
+
+@torch.inference_mode()
+def _calls(stack: ModuleStack | None, probe: Probe, layers: int) -> list[AttentionCall]:
+    """What attention is given in a forward, by layer, before there is a place for keys and values."""
+    assert stack is not None
+    with failing("its layers fail where they do not attend"):
+        calls = stack.calls(probe.tokens)
+    check_calls(calls, layers)
+    return sorted(calls, key=lambda call: call.layer)
+
+
+def _layout(calls: list[AttentionCall], page_size: int, dtype: torch.dtype) -> KVLayout:
+    """What the layers must keep, so that each attends to what it is given."""
+    kept = tuple(call.kept if call.owner == call.layer else call.owner for call in calls)
+    return KVLayout(kept, page_size, dtype)
+
+
+def _beyond_kernels(calls: list[AttentionCall], layout: KVLayout) -> str | None:
+    """What the Triton kernels do not do of what a model needs; None where that is nothing."""
+    if any(call.latent for call in calls):
+        return "its keys and values are latent vectors"
+    if any(not shape.is_even for shape in layout.shapes):
+        return "its keys and values differ in width"
+    if any(call.chunk for call in calls):
+        return "its layers attend within chunks"
+    if any(call.alibi for call in calls):
+        return "its scores have a penalty for distance (ALiBi)"
+    return None
 
 
 @torch.inference_mode()

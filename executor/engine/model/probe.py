@@ -55,8 +55,6 @@ def setting(config: PretrainedConfig, name: str) -> Any:
 
 def check_config(config: PretrainedConfig) -> None:
     """Refuses what only longer texts show."""
-    if "chunked_attention" in (setting(config, "layer_types") or []):
-        raise UnsupportedModel("its layers attend within chunks, which paged attention does not")
     # Rows would depend on the longest sequence of their forward.
     rope = setting(config, "rope_parameters") or setting(config, "rope_scaling") or {}
     kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
@@ -64,7 +62,7 @@ def check_config(config: PretrainedConfig) -> None:
         raise UnsupportedModel("its longrope position encoding changes with the longest sequence in the batch")
 
 
-def check_calls(calls: list[AttentionCall], layers: int, heads: int) -> None:
+def check_calls(calls: list[AttentionCall], layers: int) -> None:
     """Refuses a model whose attention does more, or less, than paged attention does."""
     times = Counter(call.layer for call in calls)
     if not times:
@@ -80,8 +78,8 @@ def check_calls(calls: list[AttentionCall], layers: int, heads: int) -> None:
         raise UnsupportedModel("its attention is not causal")
     if unknown := sorted({name for call in calls for name in call.others} - _HARMLESS):
         raise UnsupportedModel(f"it gives attention what paged attention does not know ({', '.join(unknown)})")
-    if {call.shape[0] for call in calls} != {heads}:
-        raise UnsupportedModel(f"its layers differ in their numbers of heads, or have others than {heads}")
+    if any(call.shape[0] % call.shape[1] for call in calls):
+        raise UnsupportedModel("its query heads do not share its KV heads evenly")
 
 
 def check_windows(config: PretrainedConfig, windows: dict[int, int | None], calls: list[AttentionCall]) -> None:
@@ -93,14 +91,16 @@ def check_windows(config: PretrainedConfig, windows: dict[int, int | None], call
         else:
             # It reads what another layer keeps.
             window = setting(config, "sliding_window") if kinds and kinds[call.layer] == "sliding_attention" else None
-        if window != call.window:
+        if window != (call.chunk or call.window):
             raise UnsupportedModel(
                 f"its layers do not tell attention of their window of {window or call.window} tokens"
             )
 
 
-def check_positions(model: PreTrainedModel, inner: torch.nn.Module) -> None:
-    """Refuses a model that takes no positions."""
+def check_positions(model: PreTrainedModel, inner: torch.nn.Module, calls: list[AttentionCall]) -> None:
+    """Refuses a model that takes no positions, unless its attention has them all."""
+    if all(call.alibi for call in calls):
+        return
     for module in (inner, model.get_decoder()):
         if "position_ids" in inspect.signature(module.forward).parameters:
             return
@@ -216,7 +216,7 @@ class TrialTexts:
             request = ReadRequest(part, tuple(sorted(place for place in read if place < len(part))), (0,))
             sequence = Sequence.of(Ticket(request, lambda ticket: None), request)
             first, pages = pages, pages - (-len(part) // layout.page_size)
-            sequence.pages = [page * layout.layers for page in range(first, pages)]
+            sequence.pages = [page * layout.rows for page in range(first, pages)]
             sequences.append(sequence)
         buffer = torch.zeros(pages * layout.page_bytes, dtype=torch.uint8, device=self.tokens.device)
         return sequences[0], sequences[1], KVCache(buffer, layout, 0)
