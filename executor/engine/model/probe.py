@@ -18,6 +18,7 @@ from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch, build
 from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.model.adapters.told import KEEP_ALL
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.kept import KeptKV
 from qpdsl.executor.engine.model.module_stack import AttentionCall, inner_model
@@ -86,6 +87,8 @@ def check_windows(config: PretrainedConfig, windows: dict[int, int | None], call
     """Refuses a model whose attention has another sliding window than what it keeps (`KeptKV.windows`)."""
     kinds = setting(config, "layer_types")
     for call in calls:
+        if config.model_type in KEEP_ALL:
+            continue
         if call.layer in windows:
             window = windows[call.layer]
         else:
