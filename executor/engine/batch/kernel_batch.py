@@ -87,10 +87,11 @@ class KernelBatch:
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         """A layer's attention [T, H, D]; keys and values are stored before it."""
+        rows, number = cache.of_layer[layer]
         if torch.compiler.is_compiling():
             numbers, sizes = self.numbers, self.host_sizes
-            return packed.attend(heads, cache.rows, numbers, sizes, layer, scoring, self.deterministic)
-        return paged_attention.attend(heads, cache.rows, self.paged, layer, scoring, self.deterministic)
+            return packed.attend(heads, rows, numbers, sizes, number, scoring, self.deterministic)
+        return paged_attention.attend(heads, rows, self.paged, number, scoring, self.deterministic)
 
 
 @dataclass(frozen=True, slots=True)

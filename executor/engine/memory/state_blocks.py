@@ -38,7 +38,7 @@ class BlockLayout:
     row_bytes: int
 
     @property
-    def layers(self) -> int:
+    def rows(self) -> int:
         return 1
 
     @property

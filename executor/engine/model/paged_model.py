@@ -13,7 +13,7 @@ from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.budget import main_memory
-from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, suits
+from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, unsuited
 from qpdsl.executor.engine.model.decoder import Decoder
 from qpdsl.executor.engine.model.device_stack import DeviceStack
 from qpdsl.executor.engine.model.families import describe
@@ -32,6 +32,7 @@ from qpdsl.executor.engine.model.probe import (
     failing,
     setting,
 )
+from qpdsl.executor.kernels.data.kv_rows import KVShape
 from qpdsl.executor.kernels.data.states import StateLayout
 from qpdsl.executor.kernels.linear import PADDED_ROWS, stored_parameters
 from qpdsl.executor.requests.engine import Capabilities
@@ -106,22 +107,26 @@ class PagedModel:
         self.states: StateLayout | None = None if mixers is None else mixers.layout
         trial = found or Probe(model, self.head, self.max_positions, self.states)
         kept = trial.kept
-        layers, heads = setting(config, "num_hidden_layers"), setting(config, "num_attention_heads")
-        if heads is None and not kept.windows:
-            heads = 1
-        if layers is None or heads is None:
-            raise UnsupportedModel("its configuration names no numbers of layers and heads")
-        kv_heads, dim = kept.kv_heads, kept.dim
-        if kv_type is not None and not suits(kv_type, dim):
-            raise UnsupportedModel(f"its heads are {dim} wide, and {kv_type} takes widths that 16 divides; take int8")
-        self.fold = max(1, heads // kv_heads)
+        layers = setting(config, "num_hidden_layers")
+        if layers is None:
+            raise UnsupportedModel("its configuration names no number of layers")
+        stack = None if isinstance(trial, TrialFindings) else ModuleStack(model, layers, is_base=head is not None)
+        mixed = self.states is not None
+        calls = trial.calls if isinstance(trial, TrialFindings) else _calls(stack, trial, layers, mixed)
+        plain = _layout(calls, layers, page_size, torch.float32 if self.device == "cpu" else self.dtype)
+        if kv_type is not None and (reason := unsuited(kv_type, plain.shapes)):
+            raise UnsupportedModel(reason)
+        if self.kernels and (reason := _beyond_kernels(calls, plain)):
+            raise UnsupportedModel(f"{reason}, and there are no kernels for that on a GPU yet: it runs on a CPU")
+        self.layout = replace(plain, kv_type=kv_type)
+        # Query heads to a KV head, in the layer with the fewest.
+        self.fold: int = min([call.shape[0] // call.shape[1] for call in calls], default=1)
         hidden, gated = setting(config, "hidden_size"), setting(config, "intermediate_size")
-        self._hidden = hidden if isinstance(hidden, int) else kv_heads * self.fold * dim
+        widths = [(call.shape[0] + call.shape[1]) * (call.shape[3] + call.shape[4]) for call in calls]
+        self._joined = max(widths, default=0)
+        self._hidden = hidden if isinstance(hidden, int) else max(call.shape[0] * call.shape[4] for call in calls)
         # Several widths stand in a list.
         self._gated = 2 * max(gated if isinstance(gated, list) else [gated or 4 * self._hidden])
-        kv_dtype = torch.float32 if self.device == "cpu" else self.dtype
-        plain = KVLayout(layers, page_size, kv_heads, dim, kv_dtype)
-        self.layout = KVLayout(layers, page_size, kv_heads, dim, kv_dtype, kv_type)
         self._stack: ModuleStack | NativeStack | DeviceStack
         # Why the kernels' layers are modules, in words.
         self._unfused: str | None = None
@@ -133,7 +138,8 @@ class PagedModel:
             self._stack = _known(model, base, self.head, texts, plain, config, trial.calls)
             self.native = self._rowwise = True
         else:
-            stack = self._stack = ModuleStack(model, layers, is_base=head is not None)
+            assert stack is not None
+            self._stack = stack
             with working_on(self.device):
                 calls = self._tried(model, stack, trial, plain, config)
                 self.found = TrialFindings(kept, calls)
@@ -177,7 +183,7 @@ class PagedModel:
             self.head.pack()
         make_rowwise(stack, self.head, probe, layout, self.fold)
         if native and self.found.calls:
-            compile_attention(stack, self.head, probe, layout, self.layout, self.fold)
+            compile_attention(stack, self.head, probe, layout, self.layout, self.found.calls)
         self.native, self._rowwise = stack.attention is not None, stack.rowwise
 
     @property
@@ -226,7 +232,7 @@ class PagedModel:
 
         The residual, what is normed, and then either queries, keys, values and what was attended, or the gated MLP.
         """
-        numbers = 2 * self._hidden + max(2 * self.layout.kv_heads * (self.fold + 1) * self.layout.head_dim, self._gated)
+        numbers = 2 * self._hidden + max(self._joined, self._gated)
         return int(numbers * (torch.float32 if self.native else self.dtype).itemsize)
 
     @property
@@ -354,11 +360,10 @@ class PagedModel:
         for trial in probe.pieces(layout, self.fold, self.kernels):
             with failing("its layers fail on a batch of pieces of texts"):
                 hidden, calls = stack.probe(trial.batch, trial.cache)
-            check_calls(calls, layout.layers, self.fold * layout.kv_heads, self.states is not None)
+            check_calls(calls, layout.layers, self.states is not None)
             worst = max(worst, probe.distance(self.head.dense(trial.read(hidden)), trial.expected))
         check_windows(config, probe.kept.windows, calls)
-        if calls:
-            check_positions(model, stack.inner)
+        check_positions(model, stack.inner, calls)
         if changed := marks.changed():
             raise UnsupportedModel(f"each forward changes what the next one computes with (`{changed[0]}`)")
         if not worst <= probe.tolerance:
@@ -366,6 +371,40 @@ class PagedModel:
                 f"a text that is read in pieces gets other logits than a whole one (they differ by {worst:.3g})"
             )
         return sorted(calls, key=lambda call: call.layer)
+
+
+@torch.inference_mode()
+def _calls(stack: ModuleStack | None, probe: Probe, layers: int, mixed: bool) -> list[AttentionCall]:
+    """What attention is given in a forward, by layer, before there is a place for keys and values."""
+    assert stack is not None
+    with failing("its layers fail where they do not attend"):
+        calls = stack.calls(probe.tokens)
+    check_calls(calls, layers, mixed)
+    return sorted(calls, key=lambda call: call.layer)
+
+
+def _layout(calls: list[AttentionCall], layers: int, page_size: int, dtype: torch.dtype) -> KVLayout:
+    """What the layers must keep, so that each attends to what it is given."""
+    kept: list[KVShape | int | None] = [None] * layers
+    for call in calls:
+        kept[call.layer] = call.kept if call.owner == call.layer else call.owner
+    if not calls:
+        # Texts are shared by pages of their tokens, so there are pages where nothing is in them.
+        kept[0] = KVShape(1, 1, 1)
+    return KVLayout(tuple(kept), page_size, dtype)
+
+
+def _beyond_kernels(calls: list[AttentionCall], layout: KVLayout) -> str | None:
+    """What the Triton kernels do not do of what a model needs; None where that is nothing."""
+    if any(call.latent for call in calls):
+        return "its keys and values are latent vectors"
+    if any(not shape.is_even for shape in layout.shapes):
+        return "its keys and values differ in width"
+    if any(call.chunk for call in calls):
+        return "its layers attend within chunks"
+    if any(call.alibi for call in calls):
+        return "its scores have a penalty for distance (ALiBi)"
+    return None
 
 
 @torch.inference_mode()

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import pad
@@ -28,10 +28,13 @@ from transformers.pytorch_utils import Conv1D
 
 from qpdsl.executor.engine.memory.kv_cache import KVLayout
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
-from qpdsl.executor.engine.model.module_stack import ModuleStack
+from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
 from qpdsl.executor.engine.model.probe import Probe
 from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, Weight
 from qpdsl.executor.kernels.linear import PackedLinear, StoredLinear
+
+if TYPE_CHECKING:
+    from qpdsl.executor.kernels.llvm.cache import HeadShape
 
 # The rows of the forward that is looked at.
 _ROWS = 5
@@ -178,7 +181,7 @@ def compile_attention(
     probe: Probe,
     plain: KVLayout,
     layout: KVLayout,
-    fold: int,
+    calls: list[AttentionCall],
 ) -> None:
     """Gives `stack` kernels for KV of `layout`, where there are any for its attention and they give the same logits.
 
@@ -186,13 +189,13 @@ def compile_attention(
     """
     try:
         # The compiler need not be installed where other kernels run.
-        from qpdsl.executor.kernels.llvm.cache import HeadShape
         from qpdsl.executor.kernels.llvm.layer_attention import LayerAttention
         from qpdsl.executor.kernels.llvm.sample import RowSampler
 
         tried, used = (
-            LayerAttention(HeadShape(fold, kept.kv_heads, kept.head_dim, kept.page_size, kept.kind))
-            for kept in (plain, layout)
+            {call.layer: made[shape] for call, shape in zip(calls, shapes, strict=True)}
+            for shapes in ([_head_shape(kept, call) for call in calls] for kept in (plain, layout))
+            if (made := {shape: LayerAttention(shape) for shape in set(shapes)})
         )
         sampler = RowSampler(head.width) if isinstance(head, LogitHead) else None
     except (ImportError, LookupError):
@@ -202,6 +205,23 @@ def compile_attention(
     hidden, _ = stack.forward(trial.batch, trial.cache)
     agrees = probe.agrees(trial, head.dense(trial.read(hidden)))
     stack.attention, stack.sampler = (used, sampler) if agrees else (None, None)
+
+
+def _head_shape(layout: KVLayout, call: AttentionCall) -> HeadShape:
+    """What attention of a layer is compiled for."""
+    from qpdsl.executor.kernels.llvm.cache import HeadShape
+
+    kept = layout.shape(call.layer)
+    return HeadShape(
+        call.shape[0] // kept.kv_heads,
+        kept.kv_heads,
+        kept.key,
+        layout.page_size,
+        layout.kind,
+        value=None if kept.is_even else kept.value,
+        latent=kept.latent,
+        stride=None if layout.is_equal else layout.row_bytes,
+    )
 
 
 class PackedLayer:

@@ -21,7 +21,7 @@ from qpdsl.executor.requests.ticket import Ticket
 PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=14).map(tuple)
 PRIORITIES = st.sampled_from((0, 0, 0, 1))
 # Rows of 32 and of 96 bytes, pages of 64 and 288.
-LAYOUTS = (KVLayout(2, 4, 1, 1, torch.float32), KVLayout(3, 4, 3, 1, torch.float32))
+LAYOUTS = (KVLayout.equal(2, 4, 1, 1, torch.float32), KVLayout.equal(3, 4, 3, 1, torch.float32))
 
 
 class NoCopies:
@@ -36,7 +36,7 @@ class NoCopies:
 
 def memory_of(pages: int, page_size: int, copies: Copies | None = None) -> KVCacheManager:
     """The memory of a model that is alone, with pages for scratch and `pages` - 1 more."""
-    layout = KVLayout(1, page_size, 1, 1, torch.float32)
+    layout = KVLayout.equal(1, page_size, 1, 1, torch.float32)
     pool = PagePool(Arena(pages * layout.page_bytes, layout.page_bytes), "m", layout)
     return KVCacheManager(pool, copies or NoCopies())
 
@@ -262,7 +262,7 @@ def test_eviction_frees_the_least_recently_used_pages_first() -> None:
 
 def pair(slabs: int, flops: tuple[float, float]) -> tuple[KVCacheManager, KVCacheManager, Reclaimer]:
     """Two models with pages of one slab each, whose tokens cost `flops` to compute."""
-    layout = KVLayout(1, 2, 1, 1, torch.float32)
+    layout = KVLayout.equal(1, 2, 1, 1, torch.float32)
     arena, reclaimer = Arena(slabs * layout.page_bytes, layout.page_bytes), Reclaimer()
     memories = [
         KVCacheManager(PagePool(arena, name, layout), NoCopies(), cost, reclaimer)
