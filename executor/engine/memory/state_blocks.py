@@ -145,6 +145,10 @@ class KeptStates:
         """Those that nodes have."""
         return self._nodes.keys()
 
+    def nodes(self) -> Iterable[PrefixNode]:
+        """Those that have states."""
+        return self._nodes.values()
+
     def _forget(self, node: PrefixNode) -> None:
         block = node.block
         if block is None:
