@@ -98,7 +98,9 @@ class ServedModels:
     def add(self, name: str, model: PagedModel, *, idle: bool) -> None:
         """Makes a model ready. Where the engine is `idle` the memory is cut anew, and what was cached is forgotten."""
         if self._config.deterministic and model.kernels and model.states is not None:
-            raise EngineError(f"{name} keeps states, whose steps are of no fixed size: it is not deterministic on a GPU")
+            raise EngineError(
+                f"{name} keeps states, whose steps are of no fixed size: it is not deterministic on a GPU"
+            )
         if self._config.deterministic and model.kernels and model.mixes_rows:
             raise EngineError(
                 f"{name} is a mixture of experts, whose bits depend on the batch: it is not deterministic"

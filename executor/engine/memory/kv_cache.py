@@ -148,9 +148,7 @@ class KVCache:
     states, `states` are the blocks of these in the same buffer.
     """
 
-    def __init__(
-        self, buffer: torch.Tensor, layout: KVLayout, scratch: int, kept: StateLayout | None = None
-    ) -> None:
+    def __init__(self, buffer: torch.Tensor, layout: KVLayout, scratch: int, kept: StateLayout | None = None) -> None:
         self.layout = layout
         self.scratch = scratch
         self._kept = kept
@@ -178,9 +176,7 @@ class KVCache:
         own = [layer for layer, kept in enumerate(layout.kept) if isinstance(kept, KVShape)]
         places = {layer: (self.rows, at) if layout.is_equal else (self._parts[at], 0) for at, layer in enumerate(own)}
         self.of_layer = {
-            layer: LayerRows(*places[layout.owner(layer)])
-            for layer, kept in enumerate(layout.kept)
-            if kept is not None
+            layer: LayerRows(*places[layout.owner(layer)]) for layer, kept in enumerate(layout.kept) if kept is not None
         }
         # The same memory by tokens, for copies too small to be worth a call of torch.
         host = layout.kv_type is None and layout.is_equal and not buffer.is_cuda

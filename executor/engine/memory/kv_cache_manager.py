@@ -51,9 +51,7 @@ class KVCacheManager:
         self.reclaimer.join(pool, self.tree)
         self.states: StateBlocks | None = None
         if blocks is not None:
-            self.states = StateBlocks(
-                blocks, self.tree, self.page_size, self.reclaimer, flops, self._token_bytes
-            )
+            self.states = StateBlocks(blocks, self.tree, self.page_size, self.reclaimer, flops, self._token_bytes)
 
     @property
     def capacity(self) -> int:
@@ -149,8 +147,17 @@ class KVCacheManager:
 
         The late ones count among them, and have theirs.
         """
-        if self.states is not None and not self.states.prepare(sequence, cold_only=cold_only):
+        if self.states is None:
+            return self._extended(sequence, count, cold_only)
+        if not self.states.prepare(sequence, cold_only=cold_only):
             return 0
+        room = self._extended(sequence, count, cold_only)
+        if room <= 0 and self.states.stay(sequence):
+            room = self._extended(sequence, count, cold_only)
+        return room
+
+    def _extended(self, sequence: Sequence, count: int, cold_only: bool) -> int:
+        """Makes room in pages: see `extend`."""
         start, size = sequence.computed, self.page_size
         at = start // size
         copies = start % size != 0 and self.pool.shared(sequence.pages[at])
@@ -161,7 +168,7 @@ class KVCacheManager:
                 # The page to write may be shared with the tree alone, since a sibling ended: taking it needs no copy.
                 if not self.tree.forget(sequence.pages[at]):
                     return 0
-                return self.extend(sequence, count, cold_only=cold_only)
+                return self._extended(sequence, count, cold_only)
             more = free - copies
             count = (len(sequence.pages) + more) * size - start
         if copies:

@@ -379,7 +379,9 @@ class Reclaimer:
     def capacity(self, pool: Pool) -> int:
         """Pages that a model has when it is served alone: the others keep the slab of their scratch page."""
         arena = pool.arena
-        kept = [other.slab_of(other.scratch) for other in self._models if isinstance(other, PagePool) and other is not pool]
+        kept = [
+            other.slab_of(other.scratch) for other in self._models if isinstance(other, PagePool) and other is not pool
+        ]
         return pool.capacity - sum(len(arena.pages(slab, pool.layout)) for slab in kept)
 
     def _cheapest_slab(self, needing: Pool | None) -> tuple[Worth, _ModelSlabs, int] | None:

@@ -202,8 +202,24 @@ class StateBlocks:
         if self._reclaimer.reserve(self.pool, 1, cold_only=cold_only):
             own.target = self.pool.take()
             return True
-        # The block may be shared with the tree alone: taking it needs no copy.
-        return own.block != FRESH and self.kept.forget(own.block) and not self.pool.shared(own.block)
+        return self._take_back(sequence)
+
+    def stay(self, sequence: Sequence) -> bool:
+        """Has a sequence do with one block, because it needs memory for pages; False where it does already, or cannot.
+
+        What nodes keep of it is lost.
+        """
+        own = sequence.states
+        if own.target is None or not self._take_back(sequence):
+            return False
+        self.pool.release(own.target)
+        own.target = None
+        return True
+
+    def _take_back(self, sequence: Sequence) -> bool:
+        """Takes a sequence's block from the tree, so that it can be written; False where others hold it too."""
+        block = sequence.states.block
+        return block != FRESH and self.kept.forget(block) and not self.pool.shared(block)
 
     def share(self, parent: Sequence, child: Sequence) -> None:
         """Lets a fork go on from its parent's states."""
