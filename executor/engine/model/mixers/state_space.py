@@ -31,7 +31,7 @@ class Mamba2(Mixer):
             raise UnsupportedModel("its heads do not fill its state space layers")
         self._convolved = convolution(module)
         dims = module.ssm_state_size, module.head_dim
-        self._state = MatrixState(module.n_groups, module.num_heads, *dims, corrects=False)
+        self._state = MatrixState((module.n_groups, module.num_heads), dims, corrects=False)
         self._rate = -module.A_log.detach().float().exp()
         super().__init__(module, layer, (self._convolved.part, self._state.part))
 

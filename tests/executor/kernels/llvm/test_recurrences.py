@@ -33,7 +33,7 @@ def convolution(dtype: torch.dtype, bias: bool, activated: bool) -> tuple[Comput
 
 
 def matrix(value_dim: int, corrects: bool, by_row: bool) -> tuple[Computation, Inputs]:
-    made = MatrixState(2, 4, 12, value_dim, corrects=corrects, by_row=by_row)
+    made = MatrixState((2, 4), (12, value_dim), corrects=corrects, by_row=by_row)
     query, key = numbers(TOKENS, 2, 12), numbers(TOKENS, 4, 12)[:, 1:3]
     decay = numbers(TOKENS, 4, 12) if by_row else numbers(TOKENS, 4)
     beta = numbers(TOKENS, 4).sigmoid() if corrects else None
