@@ -51,7 +51,8 @@ class ShortConvolution:
         self._kernel = _compiled(compiled)
 
     def __call__(self, rows: torch.Tensor, layer: int, step: StateStep) -> torch.Tensor:
-        """Convolves `rows` [T, C], in the type of the part that it keeps: [T, C]."""
+        """Convolves `rows` [T, C]: [T, C] in the type of the part that it keeps."""
+        rows = rows.to(self.part.dtype)
         kept = step.rows.part(layer, self.part.name)
         if self._kernel is None:
             return recurrences.convolved(rows, self._weight, self._bias, self._activated, kept, step.segments)
@@ -78,10 +79,14 @@ class MatrixState:
         corrects: bool,
         by_row: bool = False,
     ) -> None:
-        """`heads` Hk, Hv and `dims` dk, dv; `dtype` of v; `corrects`: the delta rule; `by_row`: a row of S has its own a."""
-        (key_heads, value_heads), (key_dim, value_dim) = heads, dims
+        """`heads` Hk, Hv and `dims` dk, dv; `dtype` of v; `corrects`: the delta rule.
+
+        `by_row`: each row of S has a decay a of its own.
+        """
+        (_, value_heads), (key_dim, value_dim) = heads, dims
         columns = _COLUMNS if value_dim % _COLUMNS == 0 else value_dim
         shape = (value_heads, value_dim // columns, key_dim, columns)
+        self._dtype = dtype
         self.part = StatePart("recurrent", shape, torch.float32)
 
         def compiled() -> StepKernel:
@@ -108,7 +113,7 @@ class MatrixState:
         kept = step.rows.part(layer, self.part.name)
         if self._kernel is None:
             return recurrences.matrices(query, key, value, decay, beta, kept, step.segments)
-        query, key, value = (_close(part) for part in (query, key, value))
+        query, key, value = _close(query), _close(key), _close(value.to(self._dtype))
         decay = decay.contiguous()
         beta = decay if beta is None else beta.contiguous()
         out = _outputs(value, step, torch.float32)
@@ -159,7 +164,7 @@ class SelectiveState:
 
 
 class DeltaGates:
-    """What the delta rule takes: queries and keys of one length, decays e^(rate·softplus(x + bias)), and β = sigmoid."""
+    """What the delta rule takes: queries and keys of one length, decays e^(rate·softplus(x + bias)), β by a sigmoid."""
 
     def __init__(
         self,
@@ -175,7 +180,7 @@ class DeltaGates:
 
         A query's length is dk^-0.5, a key's 1.
         """
-        self._pairs, self._dim = pairs, dim
+        self._pairs, self._dim, self._dtype = pairs, dim, dtype
         self._bias, self._rate = (part.detach().float().flatten().contiguous() for part in (bias, rate))
         self._factors = torch.tensor([dim**-0.5, 1.0, largest, _EPSILON])
         decays = len(self._rate)
@@ -198,7 +203,7 @@ class DeltaGates:
         if self._kernel is None:
             joined = joined[:, : 2 * self._pairs * self._dim].unflatten(1, shape[1:])
             return recurrences.delta_gates(joined, write, inputs, self._bias, self._rate, self._factors)
-        given = _close(joined), _close(write), _close(inputs)
+        given = [_close(part.to(self._dtype)) for part in (joined, write, inputs)]
         out = torch.empty(shape), torch.empty(inputs.shape), torch.empty(write.shape)
         strided = [number for part in given for number in (part.data_ptr(), part.stride(0))]
         addresses = [part.data_ptr() for part in (self._bias, self._rate, self._factors, *out)]
@@ -229,7 +234,7 @@ class GatedNorm:
         wide = weight.detach().float()
         self._weight = (wide.view(groups, -1) if len(wide) == size * groups else wide.expand(groups, -1)).contiguous()
         self._rules = (activation, gate_first, rounds_input, rounds_normed)
-        self._epsilon = torch.tensor([epsilon])
+        self._epsilon, self._dtype = torch.tensor([epsilon]), dtype
 
         def compiled() -> RowKernel:
             from qpdsl.executor.kernels.llvm.gates import NormShape, gated_norm
@@ -242,13 +247,14 @@ class GatedNorm:
     def __call__(self, values: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         """Takes `values` float32 [T, groups, size], contiguous, which are lost, and `gate` [T, groups · size].
 
-        Returns [T, groups · size] in the type of the gate.
+        Returns [T, groups · size].
         """
         if self._kernel is None:
             gate = gate.unflatten(1, self._weight.shape)
             values = values.reshape(gate.shape)
+            values = values.reshape(gate.shape)
             return recurrences.gated_norm(values, gate, self._weight, self._epsilon.item(), *self._rules).flatten(1)
-        gate = _close(gate)
+        gate = _close(gate.to(self._dtype))
         out = torch.empty(gate.shape, dtype=gate.dtype)
         addresses = [part.data_ptr() for part in (self._weight, self._epsilon, out)]
         self._kernel((values.data_ptr(), gate.data_ptr(), gate.stride(0), *addresses), len(gate))

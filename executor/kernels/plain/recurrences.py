@@ -95,7 +95,7 @@ def delta_gates(
     rate: torch.Tensor,
     factors: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As `DeltaGates`; `joined` [T, 2, Hk, dk], `inputs` [T, n], `bias` and `rate` float32 [n], `factors` float32 [4]."""
+    """As `DeltaGates`; `joined` [T, 2, Hk, dk], `bias` and `rate` float32 [n], `factors` float32 [4]."""
     wide = joined.float()
     scales, (largest, epsilon) = factors[:2].view(2, 1, 1), factors[2:]
     unit = wide * (scales / torch.sqrt((wide * wide).sum(-1, keepdim=True) + epsilon))
