@@ -92,6 +92,7 @@ MINIMAX = {"layer_types": LINEAR, "head_dim": 12, "num_local_experts": 4, "num_e
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("lfm2", {"layer_types": CONV}),
     "lfm2 with biases": ("lfm2", {"layer_types": CONV, "conv_bias": True, "conv_L_cache": 4}),
+    "lfm3": ("lfm3", {"layer_types": CONV}),
     "lfm2_moe": ("lfm2_moe", {**EXPERTS, "layer_types": CONV, "num_dense_layers": 2}),
     "qwen3_5_text": ("qwen3_5_text", DELTA),
     "qwen3_5_moe_text": ("qwen3_5_moe_text", {**SHARED, **DELTA}),
