@@ -9,7 +9,7 @@ cannot be, torch computes the same (`plain/recurrences.py`). Rows of no segment 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 
@@ -17,10 +17,13 @@ from qpdsl.executor.kernels.data.states import StatePart, StateStep
 from qpdsl.executor.kernels.plain import recurrences
 
 if TYPE_CHECKING:
+    from qpdsl.executor.kernels.llvm.gates import RowKernel
     from qpdsl.executor.kernels.llvm.recurrence import StepKernel
 
 # Columns of a matrix that lie together: a block of them fits in a core's nearest cache.
 _COLUMNS = 32
+# Added to the sum of squares of a query and of a key.
+_EPSILON = 1e-6
 
 
 class ShortConvolution:
@@ -48,7 +51,8 @@ class ShortConvolution:
         self._kernel = _compiled(compiled)
 
     def __call__(self, rows: torch.Tensor, layer: int, step: StateStep) -> torch.Tensor:
-        """Convolves `rows` [T, C], in the type of the part that it keeps: [T, C]."""
+        """Convolves `rows` [T, C]: [T, C] in the type of the part that it keeps."""
+        rows = rows.to(self.part.dtype)
         kept = step.rows.part(layer, self.part.name)
         if self._kernel is None:
             return recurrences.convolved(rows, self._weight, self._bias, self._activated, kept, step.segments)
@@ -67,17 +71,28 @@ class MatrixState:
     """
 
     def __init__(
-        self, key_heads: int, value_heads: int, key_dim: int, value_dim: int, *, corrects: bool, by_row: bool = False
+        self,
+        heads: tuple[int, int],
+        dims: tuple[int, int],
+        dtype: torch.dtype = torch.float32,
+        *,
+        corrects: bool,
+        by_row: bool = False,
     ) -> None:
-        """`corrects`: the delta rule; `by_row`: each row of S has a decay a of its own."""
+        """`heads` Hk, Hv and `dims` dk, dv; `dtype` of v; `corrects`: the delta rule.
+
+        `by_row`: each row of S has a decay a of its own.
+        """
+        (_, value_heads), (key_dim, value_dim) = heads, dims
         columns = _COLUMNS if value_dim % _COLUMNS == 0 else value_dim
         shape = (value_heads, value_dim // columns, key_dim, columns)
+        self._dtype = dtype
         self.part = StatePart("recurrent", shape, torch.float32)
 
         def compiled() -> StepKernel:
             from qpdsl.executor.kernels.llvm.recurrence import MatrixShape, matrix
 
-            return matrix(MatrixShape(key_heads, value_heads, key_dim, value_dim, columns, by_row, corrects))
+            return matrix(MatrixShape(*heads, *dims, columns, by_row, corrects, dtype))
 
         self._kernel = _compiled(compiled)
 
@@ -93,15 +108,15 @@ class MatrixState:
     ) -> torch.Tensor:
         """Takes `query`, `key` [T, Hk, dk], `value` [T, Hv, dv], `decay` [T, Hv] or by row [T, Hv, dk], `beta` [T, Hv].
 
-        All are float32. Returns o [T, Hv, dv]. `beta` is None without the delta rule.
+        All but values are float32. Returns o float32 [T, Hv, dv]. `beta` is None without the delta rule.
         """
         kept = step.rows.part(layer, self.part.name)
         if self._kernel is None:
             return recurrences.matrices(query, key, value, decay, beta, kept, step.segments)
-        query, key, value = (_close(part) for part in (query, key, value))
+        query, key, value = _close(query), _close(key), _close(value.to(self._dtype))
         decay = decay.contiguous()
         beta = decay if beta is None else beta.contiguous()
-        out = _outputs(value, step)
+        out = _outputs(value, step, torch.float32)
         strided = [number for part in (query, key, value) for number in (part.data_ptr(), part.stride(0))]
         numbers = (*strided, decay.data_ptr(), beta.data_ptr(), out.data_ptr())
         self._kernel(numbers, len(value), kept, step)
@@ -148,7 +163,108 @@ class SelectiveState:
         return out
 
 
-def _compiled(compile: Callable[[], StepKernel]) -> StepKernel | None:
+class DeltaGates:
+    """What the delta rule takes: queries and keys of one length, decays e^(rate·softplus(x + bias)), β by a sigmoid."""
+
+    def __init__(
+        self,
+        pairs: int,
+        dim: int,
+        writes: int,
+        bias: torch.Tensor,
+        rate: torch.Tensor,
+        dtype: torch.dtype,
+        largest: float = 1.0,
+    ) -> None:
+        """`pairs` Hk of `dim` dk, `writes` Hv; `bias` and `rate` [n]; `dtype` comes in; `largest` β.
+
+        A query's length is dk^-0.5, a key's 1.
+        """
+        self._pairs, self._dim, self._dtype = pairs, dim, dtype
+        self._bias, self._rate = (part.detach().float().flatten().contiguous() for part in (bias, rate))
+        self._factors = torch.tensor([dim**-0.5, 1.0, largest, _EPSILON])
+        decays = len(self._rate)
+
+        def compiled() -> RowKernel:
+            from qpdsl.executor.kernels.llvm.gates import GatesShape, gates
+
+            return gates(GatesShape(pairs, dim, writes, decays, dtype))
+
+        self._kernel = _compiled(compiled)
+
+    def __call__(
+        self, joined: torch.Tensor, write: torch.Tensor, inputs: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Takes `joined` [T, 2·Hk·dk or more], queries and then keys, `write` [T, Hv] and `inputs` [T, n].
+
+        Returns queries and keys [T, 2, Hk, dk], decays [T, n] and β [T, Hv], float32.
+        """
+        shape = len(joined), 2, self._pairs, self._dim
+        if self._kernel is None:
+            joined = joined[:, : 2 * self._pairs * self._dim].unflatten(1, shape[1:])
+            return recurrences.delta_gates(joined, write, inputs, self._bias, self._rate, self._factors)
+        given = [_close(part.to(self._dtype)) for part in (joined, write, inputs)]
+        out = torch.empty(shape), torch.empty(inputs.shape), torch.empty(write.shape)
+        strided = [number for part in given for number in (part.data_ptr(), part.stride(0))]
+        addresses = [part.data_ptr() for part in (self._bias, self._rate, self._factors, *out)]
+        self._kernel((*strided, *addresses), len(joined))
+        return out
+
+
+class GatedNorm:
+    """The RMS norm of each of some groups of a row, with a gate before or after it."""
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        groups: int,
+        size: int,
+        epsilon: float,
+        dtype: torch.dtype,
+        activation: Literal["silu", "sigmoid"] = "silu",
+        *,
+        gate_first: bool = False,
+        rounds_input: bool = False,
+        rounds_normed: bool = False,
+    ) -> None:
+        """`weight` [size] for all groups, or [groups · size]; `activation`: of the gate.
+
+        `rounds_input`, `rounds_normed`: to `dtype` before it, and after it, with and without the weight.
+        """
+        wide = weight.detach().float()
+        self._weight = (wide.view(groups, -1) if len(wide) == size * groups else wide.expand(groups, -1)).contiguous()
+        self._rules = (activation, gate_first, rounds_input, rounds_normed)
+        self._epsilon, self._dtype = torch.tensor([epsilon]), dtype
+
+        def compiled() -> RowKernel:
+            from qpdsl.executor.kernels.llvm.gates import NormShape, gated_norm
+
+            sigmoid = activation == "sigmoid"
+            return gated_norm(NormShape(groups, size, dtype, sigmoid, gate_first, rounds_input, rounds_normed))
+
+        self._kernel = _compiled(compiled)
+
+    def __call__(self, values: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """Takes `values` float32 [T, groups, size], contiguous, which are lost, and `gate` [T, groups · size].
+
+        Returns [T, groups · size].
+        """
+        if self._kernel is None:
+            gate = gate.unflatten(1, self._weight.shape)
+            values = values.reshape(gate.shape)
+            values = values.reshape(gate.shape)
+            return recurrences.gated_norm(values, gate, self._weight, self._epsilon.item(), *self._rules).flatten(1)
+        gate = _close(gate.to(self._dtype))
+        out = torch.empty(gate.shape, dtype=gate.dtype)
+        addresses = [part.data_ptr() for part in (self._weight, self._epsilon, out)]
+        self._kernel((values.data_ptr(), gate.data_ptr(), gate.stride(0), *addresses), len(gate))
+        return out
+
+
+_Kernel = TypeVar("_Kernel")
+
+
+def _compiled(compile: Callable[[], _Kernel]) -> _Kernel | None:
     try:
         # The compiler need not be installed where other kernels run.
         return compile()
@@ -166,8 +282,8 @@ def _close(rows: torch.Tensor) -> torch.Tensor:
     return rows
 
 
-def _outputs(like: torch.Tensor, step: StateStep) -> torch.Tensor:
-    """Where a step's rows go to, in the shape and type of `like`."""
+def _outputs(like: torch.Tensor, step: StateStep, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Where a step's rows go to, in the shape of `like`, and in its type if there is none given."""
     written = sum(segment.count for segment in step.segments)
     make = torch.empty if written == len(like) else torch.zeros
-    return make(like.shape, dtype=like.dtype)
+    return make(like.shape, dtype=dtype or like.dtype)

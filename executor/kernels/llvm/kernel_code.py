@@ -169,34 +169,48 @@ class KernelCode:
         """A vector of one int32 in every lane."""
         return ir.Constant(self.integers, [number] * self.width)
 
+    @staticmethod
+    def float_type(dtype: torch.dtype) -> ir.Type:
+        """Of a number of `dtype` in memory."""
+        return {torch.float32: F32, torch.float16: F16, torch.bfloat16: I16}[dtype]
+
     def load_float(self, pointer: Value, index: int | Value, dtype: torch.dtype) -> Value:
         """A vector of the floats of `dtype` from `index` on in an array."""
-        builder = self.builder
         if dtype is torch.float32:
             return self.load(self.at(pointer, index))
-        if dtype is torch.float16:
-            half = builder.load(self.at(pointer, index, F16), typ=ir.VectorType(F16, self.width), align=2)
-            return builder.fpext(half, self.vector)
-        stored = builder.load(self.at(pointer, index, I16), typ=ir.VectorType(I16, self.width), align=2)
-        return builder.bitcast(builder.shl(builder.zext(stored, self.integers), self.bits(16)), self.vector)
+        kind = self.float_type(dtype)
+        return self._widened(
+            self.builder.load(self.at(pointer, index, kind), typ=ir.VectorType(kind, self.width), align=2)
+        )
 
     def store_float(self, value: Value, pointer: Value, index: int | Value, dtype: torch.dtype) -> None:
         """The reverse. Rounds half to even. A NaN stays one."""
-        builder = self.builder
         if dtype is torch.float32:
             self.store(value, self.at(pointer, index))
-        elif dtype is torch.float16:
-            narrow = builder.fptrunc(value, ir.VectorType(F16, self.width))
-            builder.store(narrow, self.at(pointer, index, F16), align=2)
         else:
-            raw = builder.bitcast(value, self.integers)
-            even = builder.and_(builder.lshr(raw, self.bits(16)), self.bits(1))
-            rounded = builder.add(builder.add(raw, self.bits(0x7FFF)), even)
-            # Rounding up could carry a NaN over to another number.
-            quiet = builder.or_(raw, self.bits(0x400000))
-            rounded = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
-            narrow = builder.trunc(builder.lshr(rounded, self.bits(16)), ir.VectorType(I16, self.width))
-            builder.store(narrow, self.at(pointer, index, I16), align=2)
+            self.builder.store(self._narrowed(value, dtype), self.at(pointer, index, self.float_type(dtype)), align=2)
+
+    def as_float(self, value: Value, dtype: torch.dtype) -> Value:
+        """The value as it is after a store in `dtype`."""
+        return value if dtype is torch.float32 else self._widened(self._narrowed(value, dtype))
+
+    def _widened(self, stored: Value) -> Value:
+        builder = self.builder
+        if stored.type.element is F16:
+            return builder.fpext(stored, self.vector)
+        return builder.bitcast(builder.shl(builder.zext(stored, self.integers), self.bits(16)), self.vector)
+
+    def _narrowed(self, value: Value, dtype: torch.dtype) -> Value:
+        builder = self.builder
+        if dtype is torch.float16:
+            return builder.fptrunc(value, ir.VectorType(F16, self.width))
+        raw = builder.bitcast(value, self.integers)
+        even = builder.and_(builder.lshr(raw, self.bits(16)), self.bits(1))
+        rounded = builder.add(builder.add(raw, self.bits(0x7FFF)), even)
+        # Rounding up could carry a NaN over to another number.
+        quiet = builder.or_(raw, self.bits(0x400000))
+        rounded = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+        return builder.trunc(builder.lshr(rounded, self.bits(16)), ir.VectorType(I16, self.width))
 
     def splat(self, value: Value) -> Value:
         """A vector of one scalar in every lane."""
@@ -342,6 +356,18 @@ class KernelCode:
         """1 / (1 + e^-x) of each lane."""
         one = self.constant(1.0)
         return self.builder.fdiv(one, self.builder.fadd(one, self.exp(self.builder.fneg(value))))
+
+    def softplus(self, value: Value) -> Value:
+        """ln(1 + e^x) of each lane; x above 20, as in torch."""
+        builder, one, limit = self.builder, self.constant(1.0), self.constant(20.0)
+        power = self.exp(self.minimum(value, limit))
+        # ln(1 + u) is u·ln(w) / (w - 1) with w = 1 + u as it was rounded (Kahan).
+        whole = builder.fadd(one, power)
+        rest = builder.fsub(whole, one)
+        small = builder.fcmp_ordered("==", rest, self.constant(0.0))
+        series = builder.fdiv(builder.fmul(power, self.log(whole)), builder.select(small, one, rest))
+        result = builder.select(small, power, series)
+        return builder.select(builder.fcmp_ordered(">", value, limit), value, result)
 
     def log(self, value: Value) -> Value:
         """The natural logarithm of each lane, within two units in the last place; for normal positive numbers only."""

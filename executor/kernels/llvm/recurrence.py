@@ -18,7 +18,7 @@ from llvmlite import ir
 from qpdsl.executor.kernels.data.states import StateSegment, StateStep
 from qpdsl.executor.kernels.llvm.compile import TEAM, Function, Library, vector_width
 from qpdsl.executor.kernels.llvm.forward import dividing
-from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I16, I64, KernelCode, Value
+from qpdsl.executor.kernels.llvm.kernel_code import I8, I64, KernelCode, Value
 
 # Products that a thread computes at least: fewer are not worth waking one.
 _WORK = 1 << 19
@@ -39,7 +39,7 @@ class ConvolutionShape:
 class MatrixShape:
     """Matrices of `key_dim` rows and `value_dim` columns, one for each of `value_heads`, by blocks of `columns`.
 
-    `by_row`: each row decays by itself. `corrects`: the delta rule.
+    `by_row`: each row decays by itself. `corrects`: the delta rule. Values are of `dtype`.
     """
 
     key_heads: int
@@ -49,6 +49,7 @@ class MatrixShape:
     columns: int
     by_row: bool
     corrects: bool
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class StepKernel:
 
     def __init__(self, emit: Callable[..., None], shape: object, width: int, units: int, work: int) -> None:
         """`work`: products for one token in a unit."""
-        self._library = _library(emit, shape, width)
+        self._library = library(emit, shape, width)
         self._function: Function = self._library["run"]
         self._units, self._work = units, work
 
@@ -90,7 +91,8 @@ class StepKernel:
 
 
 @cache
-def _library(emit: Callable[..., None], shape: object, width: int) -> Library:
+def library(emit: Callable[..., None], shape: object, width: int) -> Library:
+    """With the function `run`, that `emit` writes for a shape."""
     return Library({"run": partial(emit, shape=shape, width=width)})
 
 
@@ -170,7 +172,7 @@ def emit_convolution(module: ir.Module, name: str, shape: ConvolutionShape, widt
     """
     code = KernelCode(module, name, ("rows", "@row", "weight", "bias", "zeros", "out", *_Segments.ARGUMENTS), width)
     builder, given, dtype = code.builder, code.arguments, shape.dtype
-    kind = F32 if dtype is torch.float32 else I16
+    kind = code.float_type(dtype)
     history, channels = shape.taps - 1, shape.channels
     first, last = code.times(given["begin"], width), code.times(given["end"], width)
     with _Segments(code).each() as segment:
@@ -211,11 +213,11 @@ def emit_convolution(module: ir.Module, name: str, shape: ConvolutionShape, widt
 def emit_matrix(module: ir.Module, name: str, shape: MatrixShape, width: int) -> None:
     """S ← a·S + k⊗u and o = Sᵀq, where u is v, or β·(v - a·Sᵀk) if the shape corrects.
 
-    Arguments of the function, in order, before those of `StepKernel`; all float32. A unit is a block of columns, those
-    of a head one after the other.
+    Arguments of the function, in order, before those of `StepKernel`; all float32 but value. A unit is a block of
+    columns, those of a head one after the other.
     query  [T, key_heads, key_dim], and the numbers from a row to the next
     key    likewise
-    value  [T, value_heads, value_dim], likewise
+    value  dtype [T, value_heads, value_dim], likewise
     decay  [T, value_heads], or [T, value_heads, key_dim] by row: a
     beta   [T, value_heads], if it corrects
     out    [T, value_heads, value_dim]
@@ -243,7 +245,7 @@ def emit_matrix(module: ir.Module, name: str, shape: MatrixShape, width: int) ->
                 )
                 of_head = code.add(code.times(row, heads), head)
                 in_head = code.add(code.times(head, shape.value_dim), column)
-                value = code.at(given["value"], code.add(code.times(row, given["value_row"]), in_head))
+                values = code.add(code.times(row, given["value_row"]), in_head)
                 out = code.at(given["out"], code.add(code.times(row, heads * shape.value_dim), in_head))
                 decays = code.at(given["decay"], code.times(of_head, dim) if shape.by_row else of_head)
                 decay = None if shape.by_row else code.broadcast(decays)
@@ -257,7 +259,10 @@ def emit_matrix(module: ir.Module, name: str, shape: MatrixShape, width: int) ->
                     values = [part[vector].get() for part in parts]
                     return values[0] if len(values) == 1 else builder.fadd(*values)
 
-                updates = [code.load(code.at(value, vector * width)) for vector in range(vectors)]
+                updates = [
+                    code.load_float(given["value"], code.add(values, vector * width), shape.dtype)
+                    for vector in range(vectors)
+                ]
                 if shape.corrects:
                     beta = code.broadcast(code.at(given["beta"], of_head))
                     recalled = totals()

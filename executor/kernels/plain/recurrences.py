@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from qpdsl.executor.kernels.data.states import FRESH, StateSegment
-from qpdsl.executor.kernels.plain.functions import silu
+from qpdsl.executor.kernels.plain.functions import sigmoid, silu, softplus
 
 
 def convolved(
@@ -49,6 +49,7 @@ def matrices(
     segments: Iterable[StateSegment],
 ) -> torch.Tensor:
     """As `MatrixState`; `kept` float32 [blocks, Hv, dv / C, dk, C]."""
+    value = value.float()
     out = torch.zeros_like(value, memory_format=torch.contiguous_format)
     shared = value.shape[1] // key.shape[1]
     query, key = (part.repeat_interleave(shared, dim=1)[..., None] for part in (query, key))
@@ -84,6 +85,46 @@ def selected(
             out[row] = (state * out_of[row, :, None]).sum(0)
         kept[segment.target] = state
     return out
+
+
+def delta_gates(
+    joined: torch.Tensor,
+    write: torch.Tensor,
+    inputs: torch.Tensor,
+    bias: torch.Tensor,
+    rate: torch.Tensor,
+    factors: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `DeltaGates`; `joined` [T, 2, Hk, dk], `bias` and `rate` float32 [n], `factors` float32 [4]."""
+    wide = joined.float()
+    scales, (largest, epsilon) = factors[:2].view(2, 1, 1), factors[2:]
+    unit = wide * (scales / torch.sqrt((wide * wide).sum(-1, keepdim=True) + epsilon))
+    decay = torch.exp(rate * softplus(inputs.float() + bias))
+    return unit, decay, sigmoid(write.float()).to(write.dtype).float() * largest
+
+
+def gated_norm(
+    values: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor,
+    epsilon: float,
+    activation: str,
+    gate_first: bool,
+    rounds_input: bool,
+    rounds_normed: bool,
+) -> torch.Tensor:
+    """As `GatedNorm`; `weight` float32 [groups, size]."""
+    dtype = gate.dtype
+    factor = sigmoid(gate.float()) if activation == "sigmoid" else silu(gate.float())
+    values = values.to(dtype).float() if rounds_input else values
+    values = values * factor if gate_first else values
+    normed = values / torch.sqrt(values.square().mean(-1, keepdim=True) + epsilon)
+    if rounds_normed:
+        normed = normed.to(dtype).float()
+    normed = normed * weight
+    if rounds_normed:
+        normed = normed.to(dtype).float()
+    return (normed if gate_first else normed * factor).to(dtype)
 
 
 def _begun(kept: torch.Tensor, segments: Iterable[StateSegment]) -> Iterator[tuple[StateSegment, torch.Tensor]]:

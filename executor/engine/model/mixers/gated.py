@@ -20,7 +20,7 @@ _SHARPNESS = 8.0
 class GatedConvolution(Mixer):
     """y = C ⊙ conv(B ⊙ x). It keeps the last K - 1 inputs of the convolution."""
 
-    MODULES = ("Lfm2ShortConv", "Lfm2MoeShortConv")
+    MODULES = ("Lfm2ShortConv", "Lfm2MoeShortConv", "Lfm3ShortConv")
 
     def __init__(self, module: Any, layer: int) -> None:
         conv = module.conv

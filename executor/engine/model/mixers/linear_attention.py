@@ -14,82 +14,83 @@ import torch
 
 from qpdsl.executor.engine.model.mixers.mixer import Mixer
 from qpdsl.executor.kernels.data.states import StateStep
-from qpdsl.executor.kernels.plain.functions import sigmoid, softplus
-from qpdsl.executor.kernels.recurrences import MatrixState, ShortConvolution
+from qpdsl.executor.kernels.plain.functions import sigmoid
+from qpdsl.executor.kernels.recurrences import DeltaGates, GatedNorm, MatrixState, ShortConvolution
 from qpdsl.executor.requests.errors import UnsupportedModel
-
-_EPSILON = 1e-6
 
 
 class Projected(NamedTuple):
     """What the projections of a layer make of T rows.
 
     joined: queries and keys [Hk, dk] and then values [Hv, dv], each row as one vector
-    gate:   [T, Hv, dv]
+    gate:   [T, Hv · dv]
     write:  [T, Hv], before the sigmoid
-    decay:  float32 [T, Hv] or [T, Hv, dk], the factor of the state
+    inputs: [T, Hv] or [T, Hv · dk], of the decays
     """
 
     joined: torch.Tensor
     gate: torch.Tensor
     write: torch.Tensor
-    decay: torch.Tensor
+    inputs: torch.Tensor
 
 
 class DeltaRule(Mixer):
     """What these modules have in common."""
 
     def __init__(
-        self, module: Any, layer: int, heads: tuple[int, int], dims: tuple[int, int], *, by_row: bool = False
+        self,
+        module: Any,
+        layer: int,
+        heads: tuple[int, int],
+        dims: tuple[int, int],
+        decay: tuple[torch.Tensor, torch.Tensor],
+        norm: GatedNorm,
+        *,
+        largest: float = 1.0,
     ) -> None:
-        """`heads` and `dims`: those of keys and of values."""
+        """`heads` and `dims`: those of keys and of values; `decay`: bias and rate [Hv] or [Hv, dk]; `largest`: of β."""
         if module.activation not in ("silu", "swish"):
             raise UnsupportedModel(f"its convolution is followed by {module.activation}")
-        self._heads, self._dims = heads, dims
         conv = module.conv1d
-        self._convolved = ShortConvolution(conv.weight, conv.bias, conv.weight.dtype, activated=True)
-        self._state = MatrixState(*heads, *dims, corrects=True, by_row=by_row)
+        dtype = conv.weight.dtype
+        self._heads, self._dims, self._norm = heads, dims, norm
+        self._by_row = decay[1].numel() > heads[1]
+        self._convolved = ShortConvolution(conv.weight, conv.bias, dtype, activated=True)
+        self._gates = DeltaGates(heads[0], dims[0], heads[1], *decay, dtype, largest)
+        self._state = MatrixState(heads, dims, dtype, corrects=True, by_row=self._by_row)
         super().__init__(module, layer, (self._convolved.part, self._state.part))
 
     @abstractmethod
     def projected(self, hidden: torch.Tensor) -> Projected: ...
 
     @abstractmethod
-    def finished(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """The module's norm and its last projection, of `out` [T, Hv, dv]."""
-
-    @property
-    def largest_write(self) -> float:
-        return 1.0
+    def finished(self, normed: torch.Tensor) -> torch.Tensor:
+        """The last projection, of `normed` [T, Hv · dv]."""
 
     def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
-        joined, gate, write, decay = self.projected(hidden)
-        joined = self._convolved(joined, self.layer, step).float()
-        (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
-        pairs = joined[:, : 2 * key_heads * key_dim].unflatten(1, (2, key_heads, key_dim))
-        query, key = (pairs * torch.rsqrt((pairs * pairs).sum(-1, keepdim=True) + _EPSILON)).unbind(1)
-        value = joined[:, 2 * key_heads * key_dim :].unflatten(1, (value_heads, value_dim))
-        beta = sigmoid(write.float()).to(hidden.dtype).float() * self.largest_write
-        out = self._state(query * key_dim**-0.5, key, value, decay, beta, self.layer, step)
-        return self.finished(out.to(hidden.dtype), gate)
+        joined, gate, write, inputs = self.projected(hidden)
+        joined = self._convolved(joined, self.layer, step)
+        pairs, decay, beta = self._gates(joined, write, inputs)
+        query, key = pairs.unbind(1)
+        value = joined[:, 2 * self._heads[0] * self._dims[0] :].unflatten(1, (self._heads[1], self._dims[1]))
+        if self._by_row:
+            decay = decay.unflatten(1, (self._heads[1], self._dims[0]))
+        out = self._state(query, key, value, decay, beta, self.layer, step)
+        return self.finished(self._norm(out, gate))
 
 
 class GatedDelta(DeltaRule):
     """One decay for each value head."""
 
-    def __init__(self, module: Any, layer: int) -> None:
-        heads = module.num_k_heads, module.num_v_heads
-        super().__init__(module, layer, heads, (module.head_k_dim, module.head_v_dim))
-        self._rate = -module.A_log.detach().float().exp()
-
-    def decay(self, inputs: torch.Tensor) -> torch.Tensor:
-        return torch.exp(self._rate * softplus(inputs.float() + self.module.dt_bias))
-
-    def finished(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        module = self.module
-        normed = module.norm(out.flatten(0, 1), gate.flatten(0, 1))
-        mixed: torch.Tensor = module.out_proj(normed.view(len(out), -1))
-        return mixed
+    def __init__(self, module: Any, layer: int, norm: Any, *, largest: float = 1.0) -> None:
+        heads, dims = (module.num_k_heads, module.num_v_heads), (module.head_k_dim, module.head_v_dim)
+        gated = GatedNorm(
+            *(norm.weight, heads[1], dims[1], norm.variance_epsilon, norm.weight.dtype),
+            rounds_input=True,
+            rounds_normed=True,
+        )
+        decay = module.dt_bias, -module.A_log.detach().float().exp()
+        super().__init__(module, layer, heads, dims, decay, gated, largest=largest)
 
 
 class Qwen35Delta(GatedDelta):
@@ -97,14 +98,20 @@ class Qwen35Delta(GatedDelta):
 
     MODULES = ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
 
+    def __init__(self, module: Any, layer: int) -> None:
+        super().__init__(module, layer, module.norm)
+
     def projected(self, hidden: torch.Tensor) -> Projected:
         module = self.module
-        gate = module.in_proj_z(hidden).unflatten(1, (self._heads[1], self._dims[1]))
-        decay = self.decay(module.in_proj_a(hidden))
-        return Projected(module.in_proj_qkv(hidden), gate, module.in_proj_b(hidden), decay)
+        projections = module.in_proj_qkv, module.in_proj_z, module.in_proj_b, module.in_proj_a
+        return Projected(*(project(hidden) for project in projections))
+
+    def finished(self, normed: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.module.out_proj(normed)
+        return mixed
 
 
-class Qwen3NextDelta(GatedDelta):
+class Qwen3NextDelta(Qwen35Delta):
     """Its projections are joined by key head."""
 
     MODULES = ("Qwen3NextGatedDeltaNet",)
@@ -114,10 +121,9 @@ class Qwen3NextDelta(GatedDelta):
         shared = value_heads // key_heads
         sizes = (key_dim, key_dim, shared * value_dim, shared * value_dim)
         *parts, gate = module.in_proj_qkvz(hidden).unflatten(1, (key_heads, -1)).split(sizes, dim=-1)
-        write, rate = module.in_proj_ba(hidden).unflatten(1, (key_heads, -1)).split(shared, dim=-1)
+        write, inputs = module.in_proj_ba(hidden).unflatten(1, (key_heads, -1)).split(shared, dim=-1)
         joined = torch.cat([part.flatten(1) for part in parts], dim=1)
-        gate = gate.reshape(-1, value_heads, value_dim)
-        return Projected(joined, gate, write.flatten(1), self.decay(rate.flatten(1)))
+        return Projected(joined, gate.flatten(1), write.flatten(1), inputs.flatten(1))
 
 
 class OlmoHybridDelta(GatedDelta):
@@ -125,19 +131,16 @@ class OlmoHybridDelta(GatedDelta):
 
     MODULES = ("OlmoHybridGatedDeltaNet",)
 
-    @property
-    def largest_write(self) -> float:
-        return 2.0 if self.module.allow_neg_eigval else 1.0
+    def __init__(self, module: Any, layer: int) -> None:
+        super().__init__(module, layer, module.o_norm, largest=2.0 if module.allow_neg_eigval else 1.0)
 
     def projected(self, hidden: torch.Tensor) -> Projected:
         module = self.module
         joined = torch.cat([project(hidden) for project in (module.q_proj, module.k_proj, module.v_proj)], dim=1)
-        gate = module.g_proj(hidden).unflatten(1, (self._heads[1], self._dims[1]))
-        return Projected(joined, gate, module.b_proj(hidden), self.decay(module.a_proj(hidden)))
+        return Projected(joined, module.g_proj(hidden), module.b_proj(hidden), module.a_proj(hidden))
 
-    def finished(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        normed = self.module.o_norm(out.flatten(0, 1), gate.flatten(0, 1))
-        mixed: torch.Tensor = self.module.o_proj(normed.view(len(out), -1))
+    def finished(self, normed: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.module.o_proj(normed)
         return mixed
 
 
@@ -147,21 +150,21 @@ class KimiDelta(DeltaRule):
     MODULES = ("KimiLinearDeltaAttention",)
 
     def __init__(self, module: Any, layer: int) -> None:
-        heads, dim = module.num_heads, module.head_dim
-        super().__init__(module, layer, (heads, heads), (dim, dim), by_row=True)
-        self._rate = -module.forget_gate.A_log.detach().float().exp().view(heads, 1)
+        heads, dim, forget, norm = module.num_heads, module.head_dim, module.forget_gate, module.o_norm
+        rate = -forget.A_log.detach().float().exp().view(heads, 1).expand(heads, dim)
+        gated = GatedNorm(
+            *(norm.weight, heads, dim, norm.variance_epsilon, module.conv1d.weight.dtype, "sigmoid"), rounds_input=True
+        )
+        super().__init__(module, layer, (heads, heads), (dim, dim), (forget.dt_bias, rate), gated)
 
     def projected(self, hidden: torch.Tensor) -> Projected:
         module, forget = self.module, self.module.forget_gate
-        shape = (self._heads[0], self._dims[0])
         joined = torch.cat([project(hidden) for project in (module.q_proj, module.k_proj, module.v_proj)], dim=1)
-        rate = forget.f_b_proj(forget.f_a_proj(hidden)).float() + forget.dt_bias.float()
-        decay = torch.exp(self._rate * softplus(rate).unflatten(1, shape))
-        gate = module.g_b_proj(module.g_a_proj(hidden)).unflatten(1, shape)
-        return Projected(joined, gate, module.b_proj(hidden), decay)
+        gate, inputs = module.g_b_proj(module.g_a_proj(hidden)), forget.f_b_proj(forget.f_a_proj(hidden))
+        return Projected(joined, gate, module.b_proj(hidden), inputs)
 
-    def finished(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        mixed: torch.Tensor = self.module.o_proj(self.module.o_norm(out, gate).flatten(1))
+    def finished(self, normed: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.module.o_proj(normed)
         return mixed
 
 
@@ -172,7 +175,7 @@ class Lightning(Mixer):
 
     def __init__(self, module: Any, layer: int) -> None:
         heads, dim = module.num_attention_heads, module.head_dim
-        self._state = MatrixState(heads, heads, dim, dim, corrects=False)
+        self._state = MatrixState((heads, heads), (dim, dim), corrects=False)
         self._decay = torch.exp(-module.slope_rate.detach().float()).view(1, heads)
         super().__init__(module, layer, (self._state.part,))
 

@@ -14,7 +14,7 @@ import torch
 from qpdsl.executor.engine.model.mixers.mixer import Mixer
 from qpdsl.executor.kernels.data.states import StateStep
 from qpdsl.executor.kernels.plain.functions import silu, softplus
-from qpdsl.executor.kernels.recurrences import MatrixState, SelectiveState, ShortConvolution
+from qpdsl.executor.kernels.recurrences import GatedNorm, MatrixState, SelectiveState, ShortConvolution
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 
@@ -31,8 +31,9 @@ class Mamba2(Mixer):
             raise UnsupportedModel("its heads do not fill its state space layers")
         self._convolved = convolution(module)
         dims = module.ssm_state_size, module.head_dim
-        self._state = MatrixState(module.n_groups, module.num_heads, *dims, corrects=False)
+        self._state = MatrixState((module.n_groups, module.num_heads), dims, corrects=False)
         self._rate = -module.A_log.detach().float().exp()
+        self._norm = self.norm(module)
         super().__init__(module, layer, (self._convolved.part, self._state.part))
 
     def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
@@ -50,7 +51,7 @@ class Mamba2(Mixer):
         decay = torch.exp(self._rate * times)
         out = self._state(out_of, into, values * times[..., None], decay, None, self.layer, step)
         out = out + module.D[:, None] * values
-        mixed: torch.Tensor = module.out_proj(self.gated(out.flatten(1), gate).to(hidden.dtype))
+        mixed: torch.Tensor = module.out_proj(self.gated(out, gate))
         return mixed
 
     def projected(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -58,10 +59,15 @@ class Mamba2(Mixer):
         out: torch.Tensor = self.module.in_proj(hidden)
         return out
 
+    def norm(self, module: Any) -> GatedNorm | None:
+        norm, groups = module.norm, module.n_groups
+        sizes = groups, module.intermediate_size // groups
+        return GatedNorm(norm.weight, *sizes, norm.variance_epsilon, module.conv1d.weight.dtype, gate_first=True)
+
     def gated(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """`out` float32 [T, I] with `gate` [T, I]."""
-        normed: torch.Tensor = self.module.norm(out, gate)
-        return normed
+        """`out` float32 [T, heads, P], normed with `gate` [T, I]: [T, I]."""
+        assert self._norm is not None
+        return self._norm(out, gate)
 
 
 class FalconH1Mamba2(Mamba2):
@@ -73,10 +79,18 @@ class FalconH1Mamba2(Mamba2):
         out: torch.Tensor = self.module.in_proj(hidden * self.module.ssm_in_multiplier) * self.module.mup_vector[0]
         return out
 
+    def norm(self, module: Any) -> GatedNorm | None:
+        if not module.mamba_rms_norm:
+            return None
+        norm, groups = module.norm, module.n_groups
+        sizes = groups, module.intermediate_size // groups
+        dtype, gate_first = module.conv1d.weight.dtype, not norm.norm_before_gate
+        return GatedNorm(norm.weight, *sizes, norm.variance_epsilon, dtype, gate_first=gate_first)
+
     def gated(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        if self.module.mamba_rms_norm:
-            return super().gated(out, gate)
-        return out * silu(gate.float()).to(gate.dtype)
+        if self._norm is not None:
+            return self._norm(out, gate)
+        return (out.flatten(1) * silu(gate.float()).to(gate.dtype)).to(gate.dtype)
 
 
 class Mamba1(Mixer):

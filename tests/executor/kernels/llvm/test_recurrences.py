@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qpdsl.executor.kernels.data.states import FRESH, StateLayout, StateRows, StateSegment, StateStep
+from qpdsl.executor.kernels.llvm import gates as gates_code
 from qpdsl.executor.kernels.llvm import recurrence
 from qpdsl.executor.kernels.llvm.compile import vector_width
-from qpdsl.executor.kernels.recurrences import MatrixState, SelectiveState, ShortConvolution
+from qpdsl.executor.kernels.recurrences import DeltaGates, GatedNorm, MatrixState, SelectiveState, ShortConvolution
 
 pytestmark = pytest.mark.skipif(not vector_width(), reason="this machine has no vectors")
 
@@ -33,7 +35,7 @@ def convolution(dtype: torch.dtype, bias: bool, activated: bool) -> tuple[Comput
 
 
 def matrix(value_dim: int, corrects: bool, by_row: bool) -> tuple[Computation, Inputs]:
-    made = MatrixState(2, 4, 12, value_dim, corrects=corrects, by_row=by_row)
+    made = MatrixState((2, 4), (12, value_dim), corrects=corrects, by_row=by_row)
     query, key = numbers(TOKENS, 2, 12), numbers(TOKENS, 4, 12)[:, 1:3]
     decay = numbers(TOKENS, 4, 12) if by_row else numbers(TOKENS, 4)
     beta = numbers(TOKENS, 4).sigmoid() if corrects else None
@@ -56,6 +58,31 @@ CASES: dict[str, Callable[[], tuple[Computation, Inputs]]] = {
     "linear attention by row": lambda: matrix(8, False, True),
     "selective scan": lambda: selective(5),
     "gated recurrence": lambda: selective(1),
+}
+
+
+def gates(dtype: torch.dtype) -> tuple[DeltaGates, Inputs]:
+    made = DeltaGates(2, 12, 4, numbers(8), -numbers(8).exp(), dtype, 2.0)
+    # Below -20 and above 20 too.
+    return made, (
+        numbers(TOKENS, 60, dtype=dtype),
+        numbers(TOKENS, 4, dtype=dtype),
+        20 * numbers(TOKENS, 8, dtype=dtype),
+    )
+
+
+def norm(dtype: torch.dtype, **rules: Any) -> tuple[GatedNorm, Inputs]:
+    made = GatedNorm(numbers(16), 3, 16, 1e-5, dtype, **rules)
+    return made, (numbers(TOKENS, 3, 16), numbers(TOKENS, 50, dtype=dtype)[:, :48])
+
+
+BY_ROW: dict[str, Callable[[], tuple[DeltaGates | GatedNorm, Inputs]]] = {
+    "gates": lambda: gates(torch.float32),
+    "gates in bfloat16": lambda: gates(torch.bfloat16),
+    "norm": lambda: norm(torch.float32),
+    "norm after the gate": lambda: norm(torch.float32, gate_first=True),
+    "norm and a sigmoid": lambda: norm(torch.float32, activation="sigmoid"),
+    "norm in bfloat16": lambda: norm(torch.bfloat16, rounds_input=True, rounds_normed=True),
 }
 
 
@@ -84,6 +111,29 @@ def test_compiled_code_computes_what_its_twin_does(name: str, width: int, monkey
     torch.testing.assert_close(out, expected, **tolerance)
     torch.testing.assert_close(kept[:4], states[:4], rtol=1e-5, atol=1e-5)
     assert not out[18:].any()
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+def test_gates_and_norms_are_those_of_their_twins_row_by_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, inputs = BY_ROW[name]()
+    monkeypatch.setattr(gates_code, "vector_width", lambda: 0)
+    twin, _ = BY_ROW[name]()
+
+    def parts(computed: DeltaGates | GatedNorm, rows: slice) -> list[torch.Tensor]:
+        # Values are lost on the way.
+        found = computed(*(part[rows].clone() for part in inputs))  # type: ignore[union-attr]
+        return [found] if isinstance(found, torch.Tensor) else [*found]
+
+    whole = parts(made, slice(None))
+    for part, expected in zip(whole, parts(twin, slice(None)), strict=True):
+        # One unit in the last place of bfloat16, where the two round otherwise.
+        tolerance = 1e-5 if "bfloat16" not in name else 2**-6
+        torch.testing.assert_close(part, expected, rtol=tolerance, atol=1e-5)
+    monkeypatch.setattr(gates_code, "_WORK", 1)
+    for rows in (slice(0, 1), slice(3, 10), slice(11, TOKENS)):
+        for computed in (made, twin):
+            expected = parts(computed, slice(None))
+            assert all(map(torch.equal, parts(computed, rows), [part[rows] for part in expected]))
 
 
 @pytest.mark.parametrize("compiled", [True, False])
