@@ -164,7 +164,7 @@ def _groups(spans: list[_Span], layout: KVLayout, fold: int) -> list[list[_Span]
         for span in members:
             gathered = (len(group) + 1) * span.pages
             scores = gathered * layout.page_size * queries * fold
-            if group and (gathered * layout.row_bytes > _MAX_GATHERED_BYTES or scores > _MAX_SCORES):
+            if group and (gathered * layout.layer_bytes > _MAX_GATHERED_BYTES or scores > _MAX_SCORES):
                 groups.append(group)
                 group = []
             group.append(span)

@@ -117,6 +117,11 @@ class KVLayout:
         return sum(shape.row_bytes(self.kind, self.dtype, self.page_size) for shape in self.shapes)
 
     @property
+    def layer_bytes(self) -> int:
+        """Bytes of a page of one layer, on average."""
+        return self.page_bytes // len(self.shapes)
+
+    @property
     def token_bytes(self) -> int:
         """Bytes that one token takes over all layers."""
         return self.page_bytes // self.page_size

@@ -14,6 +14,7 @@ from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.budget import main_memory
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, unsuited
+from qpdsl.executor.engine.model.adapters.rope import short_positions
 from qpdsl.executor.engine.model.decoder import Decoder
 from qpdsl.executor.engine.model.device_stack import DeviceStack
 from qpdsl.executor.engine.model.families import describe
@@ -26,7 +27,6 @@ from qpdsl.executor.engine.model.probe import (
     TrialFindings,
     TrialTexts,
     check_calls,
-    check_config,
     check_positions,
     check_windows,
     failing,
@@ -59,7 +59,7 @@ _ROUNDINGS = 1.5
 # Rotations of so many positions are compared.
 _POSITIONS = 4096
 # Where configurations say how many tokens a text may have.
-_LIMITS = ("max_position_embeddings", "max_target_positions")
+_LIMITS = ("max_position_embeddings", "max_target_positions", "max_seq_len")
 # Where configurations say how many experts a layer has.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
@@ -92,7 +92,6 @@ class PagedModel:
     ) -> None:
         with failing("it is not built as a language model is"):
             config = model.config.get_text_config()
-            check_config(config)
             self.vocabulary: int = model.get_input_embeddings().num_embeddings
             self.head: LogitHead | ValueHead = LogitHead(model) if head is None else head
         self.device = str(model.device)
@@ -100,6 +99,8 @@ class PagedModel:
         self.dtype: torch.dtype = model.dtype
         self.parameters: int = model.num_parameters() + stored_parameters(model)
         limits = [limit for name in _LIMITS if (limit := setting(config, name)) and limit > 0]
+        if (short := short_positions(config)) is not None:
+            limits.append(short)
         self.max_positions: int = min(limits, default=1 << 30)
         base = model if head is not None else inner_model(model)
         mixers = take_over(base, config) if found is None else None

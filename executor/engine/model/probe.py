@@ -55,15 +55,6 @@ def setting(config: PretrainedConfig, name: str) -> Any:
         return None
 
 
-def check_config(config: PretrainedConfig) -> None:
-    """Refuses what only longer texts show."""
-    # Rows would depend on the longest sequence of their forward.
-    rope = setting(config, "rope_parameters") or setting(config, "rope_scaling") or {}
-    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
-    if any(kind.get("rope_type", kind.get("type")) == "longrope" for kind in kinds):
-        raise UnsupportedModel("its longrope position encoding changes with the longest sequence in the batch")
-
-
 def check_calls(calls: list[AttentionCall], layers: int, mixed: bool = False) -> None:
     """Refuses a model whose attention does more, or less, than paged attention does.
 

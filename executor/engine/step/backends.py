@@ -129,7 +129,7 @@ class KernelBackend:
         self._deterministic = rows is not None
         self._staging = Staging(model.device)
         # In tokens of one layer: a cascade adds its launches to each.
-        worth = launch_bytes(cache.rows.data.device) * model.layout.page_size // model.layout.row_bytes
+        worth = launch_bytes(cache.rows.data.device) * model.layout.page_size // model.layout.layer_bytes
         self._assembler = GraphAssembler(model.layout.page_size, cache.scratch, rows, worth)
         self.graphs: StepGraphs | None = None
         if recorder is not None:

@@ -66,7 +66,7 @@ class Fake:
         self.layout = layout
         self.pool = PagePool(arena, name, layout)
         cache = KVCache(arena.buffer, layout, self.pool.scratch)
-        self.width = layout.row_bytes // layout.page_size // 4
+        self.width = 2 * layout.shapes[0].kv_heads * layout.shapes[0].key
         count = arena.buffer.numel() // layout.row_bytes
         rows = arena.buffer.numpy()[: count * layout.row_bytes].view(np.float32)
         self.rows = rows.reshape(count, layout.page_size, self.width)
