@@ -204,7 +204,7 @@ def _attend(
     if running is None:
         raise UnsupportedModel("its attention does not run in a forward of its modules")
     layer = getattr(module, "layer_idx", None)
-    if not isinstance(layer, int):
+    if not isinstance(layer, int) or layer < 0:
         raise UnsupportedModel("its attention does not know the number of its layer")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     window, chunk = running.sights[layer]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 # Families whose layers hand attention a mask with the window, and not its number.
 _MASKED = {"qwen2_moe", "phimoe"}
 # Families whose cache keeps all tokens though layers see a window of them.
-KEEP_ALL = {"gpt_neo"}
+KEEP_ALL = {"gpt_neo", "minimax"}
 
 
 class Sight(NamedTuple):
