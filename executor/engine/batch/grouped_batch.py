@@ -32,9 +32,9 @@ _MIN_QUERIES = 8
 class GroupedBatch:
     """One forward over T rows. Padding rows write to the scratch page and are in no group.
 
-    `tokens`, `positions` int64 [T]. `slots`: for each row of a page (`LayerRows.number`) int64 [T], where each row's KV goes. `read_rows` int64 [W]:
-    the rows whose hidden state is read, None for all of them, in the order of `readers`: chunks, and how many rows of
-    each are read. All positions are below `longest`.
+    `tokens`, `positions` int64 [T]. `slots`: for each row of a page (`LayerRows.number`) int64 [T], where each row's KV
+    goes. `read_rows` int64 [W]: the rows whose hidden state is read, None for all of them, in the order of `readers`:
+    chunks, and how many rows of each are read. All positions are below `longest`.
     """
 
     tokens: torch.Tensor

@@ -52,7 +52,7 @@ class KVShape:
         return self.key == self.value and not self.latent
 
     def row_bytes(self, kind: RowKind, dtype: torch.dtype, page_size: int) -> int:
-        """Bytes of a page of it. `dtype` matters for plain rows only. Raises ValueError where the kind does not suit."""
+        """Bytes of a page. `dtype` matters for plain rows only. Raises ValueError where the kind does not suit."""
         if self.is_even:
             return row_bytes(kind, dtype, page_size, self.kv_heads, self.key)
         if kind != "plain":
@@ -124,10 +124,10 @@ class KVRows:
         return self.data.stride(0)
 
     def split(self) -> tuple[torch.Tensor, ...]:
-        """Views that begin [R, page_size]: of plain rows the data itself, or keys [..., KV, D] and the values [..., KV, V]
-        that are stored beside them; of eight bits data uint8 [..., 2, KV, D] and
-        scales float32 [..., 2, KV]; of four bits keys uint8 [..., KV, D], their scales float32 [..., KV] and values
-        uint8 [..., KV, record_bytes(D)].
+        """Views that begin [R, page_size]: of plain rows the data itself, or keys [..., KV, D] and the values
+        [..., KV, V] that are stored beside them; of eight bits data uint8 [..., 2, KV, D] and scales float32
+        [..., 2, KV]; of four bits keys uint8 [..., KV, D], their scales float32 [..., KV] and values uint8
+        [..., KV, record_bytes(D)].
         """
         if self.kind == "plain":
             return (self.data,) if self.value is None else self._uneven()
