@@ -251,8 +251,8 @@ class AttentionGroup:
                     mask = mask.repeat_interleave(fold, dim=1)
                 mask = mask[:, None]
             else:
-                by_head = alibi.bias(queries, keys).to(dtype).unflatten(-3, (-1, fold)) + mask[:, None, None]
-                mask = by_head.transpose(2, 3).flatten(2, 3)
+                by_head = torch.unflatten(alibi.bias(queries, keys).to(dtype), -3, (-1, fold))
+                mask = (by_head + mask[:, None, None]).transpose(2, 3).flatten(2, 3)
             self._masks[kind] = mask
         return mask
 

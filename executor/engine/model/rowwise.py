@@ -373,7 +373,7 @@ class SortedExperts:
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """What the experts make of `hidden_states` [E · T, d]."""
         pairs = list(zip(*self._layers.values(), strict=True))
-        given = hidden_states.unflatten(0, (len(pairs), -1))
+        given = torch.unflatten(hidden_states, 0, (len(pairs), -1))
         made = torch.zeros_like(given)
         for expert, (widen, narrow) in enumerate(pairs):
             rows = given[expert].any(dim=-1).nonzero().flatten()

@@ -93,9 +93,9 @@ class KVRows:
             return cls(part, part.view(torch.float32), page_size, heads, key, kind)
         numbers = part.view(dtype)
         if shape.is_even:
-            pairs = numbers.unflatten(1, (page_size, 2, heads, key))
+            pairs = torch.unflatten(numbers, 1, (page_size, 2, heads, key))
             return cls(pairs, pairs, page_size, heads, key, kind)
-        tokens = numbers.unflatten(1, (page_size, -1))
+        tokens = torch.unflatten(numbers, 1, (page_size, -1))
         return cls(tokens, tokens, page_size, heads, key, kind, shape.value, shape.latent)
 
     @classmethod
@@ -159,10 +159,10 @@ class KVRows:
 
     def _uneven(self) -> tuple[torch.Tensor, ...]:
         keys = self.kv_heads * self.dim
-        key = self.data[..., :keys].unflatten(-1, (self.kv_heads, self.dim))
+        key = torch.unflatten(self.data[..., :keys], -1, (self.kv_heads, self.dim))
         if self.latent:
             return (key,)
-        return key, self.data[..., keys:].unflatten(-1, (self.kv_heads, self.value_dim))
+        return key, torch.unflatten(self.data[..., keys:], -1, (self.kv_heads, self.value_dim))
 
     def decoded(self) -> torch.Tensor:
         """All keys and values float32 [R, page_size, 2, KV, D], where these are equal pairs."""

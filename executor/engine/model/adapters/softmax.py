@@ -49,7 +49,7 @@ def _xglm_forward(module: Any, hidden_states: torch.Tensor, *, attend: Attend, *
         projection(hidden_states).unflatten(-1, (module.num_heads, module.head_dim)).transpose(1, 2)
         for projection in (module.q_proj, module.k_proj, module.v_proj)
     )
-    attended, _ = attend(module, query, key, value, None, module.scaling)
+    attended, _weights = attend(module, query, key, value, None, module.scaling)
     return module.out_proj(attended.flatten(2)), None
 
 
