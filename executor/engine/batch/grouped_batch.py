@@ -33,9 +33,10 @@ _MIN_QUERIES = 8
 class GroupedBatch:
     """One forward over T rows. Padding rows write to the scratch page and are in no group.
 
-    `tokens`, `positions` int64 [T]. `slots`: for each row of a page (`LayerRows.number`) int64 [T], where each row's KV goes. `read_rows` int64 [W]:
-    the rows whose hidden state is read, None for all of them, in the order of `readers`: chunks, and how many rows of
-    each are read. All positions are below `longest`. `segments`: where layers keep states, in the order of their rows.
+    `tokens`, `positions` int64 [T]. `slots`: for each row of a page (`LayerRows.number`) int64 [T], where each row's KV
+    goes. `read_rows` int64 [W]: the rows whose hidden state is read, None for all of them, in the order of `readers`:
+    chunks, and how many rows of each are read. All positions are below `longest`. `segments`: where layers keep states,
+    in the order of their rows.
     """
 
     tokens: torch.Tensor
@@ -254,8 +255,8 @@ class AttentionGroup:
                     mask = mask.repeat_interleave(fold, dim=1)
                 mask = mask[:, None]
             else:
-                by_head = alibi.bias(queries, keys).to(dtype).unflatten(-3, (-1, fold)) + mask[:, None, None]
-                mask = by_head.transpose(2, 3).flatten(2, 3)
+                by_head = torch.unflatten(alibi.bias(queries, keys).to(dtype), -3, (-1, fold))
+                mask = (by_head + mask[:, None, None]).transpose(2, 3).flatten(2, 3)
             self._masks[kind] = mask
         return mask
 

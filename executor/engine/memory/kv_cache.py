@@ -3,9 +3,10 @@
 A *row* is one page of one layer; a page is the rows of all its layers, one after the other. A page goes by the number
 of its first row, so layer l of page p is row p + l. Where layers keep different shapes, rows of one size would waste
 what the smaller ones leave of it, and pages of one layer each would need a table for every shape. So a row is then a
-whole page, in which each layer has as many bytes as it needs. The buffer is cut into slabs that the models' pools lease, so
-memory moves between models as their needs change, with no fixed split (as in Prism and eLLM, here for a generator and
-its verifier).
+whole page, in which each layer has as many bytes as it needs.
+
+The buffer is cut into slabs that the models' pools lease, so memory moves between models as their needs change, with no
+fixed split (as in Prism and eLLM, here for a generator and its verifier).
 """
 
 from __future__ import annotations

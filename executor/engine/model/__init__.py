@@ -8,10 +8,10 @@ layers that read what another one keeps.
 A model decodes as `generate` does, or it is refused at load. 64 tokens run through its own forward, whole; then here,
 40 of them and then the rest packed with a second sequence, and the logits must agree (`probe.py`). Rounding hides small
 errors and 64 tokens hide late ones, so what is known to go wrong is looked for by name: a state beside keys and values
-in what the model's own forward keeps (`kept.py`); layers that do not attend once, with the window that the model's cache has, and
-nothing that paged attention does not know; logits that are more than a projection (`KeptKV` and the checks beside it).
-A new way to be wrong gets a test of its own there, before it is left to the logits. `docs/use/models.md` has the
-outcome for every family of transformers, and is made by the test of the promise.
+in what the model's own forward keeps (`kept.py`); layers that do not attend once, with the window that the model's
+cache has, and nothing that paged attention does not know; logits that are more than a projection. A new way to be
+wrong gets a test of its own there, before it is left to the logits. `docs/use/models.md` has the outcome for every
+family of transformers, and is made by the test of the promise.
 
 On a CPU, decoders that attend and then gate run without transformers' modules, whatever floats or groups of whole
 numbers hold their weights. `families.py` reads such a model off its modules as plain data (`decoder.py`), and

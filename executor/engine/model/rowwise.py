@@ -102,7 +102,7 @@ class RowwiseModules:
     def __init__(self, root: torch.nn.Module, run: Callable[[], object]) -> None:
         """Raises whatever `run` raises; then the modules are as they were."""
         self._uniform = Uniform()
-        self._changed: dict[torch.nn.Module, PackedLayer | GroupedExperts] = {}
+        self._changed: dict[torch.nn.Module, PackedLayer | GroupedExperts | SortedExperts] = {}
         # With the forward that a module had got before, if any.
         self._wrapped: dict[torch.nn.Module, Callable[..., Any] | None] = {}
         try:
@@ -132,7 +132,7 @@ class RowwiseModules:
         self._wrapped, self._changed = {}, {}
 
     def _change(self, module: torch.nn.Module) -> None:
-        for change in (PackedLayer, lambda module: GroupedExperts(module, self._uniform)):
+        for change in (PackedLayer, SortedExperts, lambda module: GroupedExperts(module, self._uniform)):
             try:
                 self._changed[module] = change(module)
                 return
@@ -357,6 +357,46 @@ class GroupedExperts:
         return layers
 
 
+class SortedExperts:
+    """A module of E experts that each get their own rows [E · T, d] (Llama 4), with packed weights; its own are empty.
+
+    Rows that are zero were sent to no expert, and stay zero. Raises LookupError where the module is another one.
+    """
+
+    def __init__(self, module: Any) -> None:
+        if type(module).__name__ != "Llama4TextExperts":
+            raise LookupError(type(module).__name__)
+        self._module = module
+        self._layers: dict[str, list[PackedLinear]] = {}
+        for name in ("gate_up_proj", "down_proj"):
+            weights = getattr(module, name).detach()
+            self._layers[name] = [PackedLinear(FloatWeight(weight.t())) for weight in weights]
+            setattr(module, name, torch.nn.Parameter(weights.new_empty(0), requires_grad=False))
+        module.forward = self.forward
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """What the experts make of `hidden_states` [E · T, d]."""
+        pairs = list(zip(*self._layers.values(), strict=True))
+        given = torch.unflatten(hidden_states, 0, (len(pairs), -1))
+        made = torch.zeros_like(given)
+        for expert, (widen, narrow) in enumerate(pairs):
+            rows = given[expert].any(dim=-1).nonzero().flatten()
+            if not len(rows):
+                continue
+            gate, up = widen(given[expert].index_select(0, rows)).chunk(2, dim=-1)
+            made[expert, rows] = narrow(up * in_whole_vectors(self._module.act_fn, gate.contiguous()))
+        return made.flatten(0, 1)
+
+    def undo(self) -> None:
+        """The module has its weights again, and computes with them."""
+        module = self._module
+        del module.forward
+        for name, layers in self._layers.items():
+            weights = [layer.rows(torch.arange(layer.out_features)).t() for layer in layers]
+            dtype = getattr(module, name).dtype
+            setattr(module, name, torch.nn.Parameter(torch.stack(weights).to(dtype), requires_grad=False))
+
+
 class Uniform(TorchFunctionMode):
     """While it is entered, such functions, and `linear` with a parameter of a module, give each row its own bits."""
 
@@ -517,4 +557,9 @@ def _is_outer(name: str, args: Any) -> bool:
 
 
 def _is_exact_power(args: Any) -> bool:
-    return len(args) > 1 and isinstance(args[1], int | float) and args[1] in EXACT_POWERS
+    """Or a number to the powers of an int32 series: slopes of heads (ALiBi), as positions are int64."""
+    if len(args) < 2:
+        return False
+    if isinstance(args[1], torch.Tensor):
+        return args[1].dtype == torch.int32 and isinstance(args[0], torch.Tensor) and args[0].dim() == 0
+    return isinstance(args[1], int | float) and args[1] in EXACT_POWERS

@@ -52,7 +52,7 @@ class KVShape:
         return self.key == self.value and not self.latent
 
     def row_bytes(self, kind: RowKind, dtype: torch.dtype, page_size: int) -> int:
-        """Bytes of a page of it. `dtype` matters for plain rows only. Raises ValueError where the kind does not suit."""
+        """Bytes of a page. `dtype` matters for plain rows only. Raises ValueError where the kind does not suit."""
         if self.is_even:
             return row_bytes(kind, dtype, page_size, self.kv_heads, self.key)
         if kind != "plain":
@@ -93,9 +93,9 @@ class KVRows:
             return cls(part, part.view(torch.float32), page_size, heads, key, kind)
         numbers = part.view(dtype)
         if shape.is_even:
-            pairs = numbers.unflatten(1, (page_size, 2, heads, key))
+            pairs = torch.unflatten(numbers, 1, (page_size, 2, heads, key))
             return cls(pairs, pairs, page_size, heads, key, kind)
-        tokens = numbers.unflatten(1, (page_size, -1))
+        tokens = torch.unflatten(numbers, 1, (page_size, -1))
         return cls(tokens, tokens, page_size, heads, key, kind, shape.value, shape.latent)
 
     @classmethod
@@ -124,10 +124,10 @@ class KVRows:
         return self.data.stride(0)
 
     def split(self) -> tuple[torch.Tensor, ...]:
-        """Views that begin [R, page_size]: of plain rows the data itself, or keys [..., KV, D] and the values [..., KV, V]
-        that are stored beside them; of eight bits data uint8 [..., 2, KV, D] and
-        scales float32 [..., 2, KV]; of four bits keys uint8 [..., KV, D], their scales float32 [..., KV] and values
-        uint8 [..., KV, record_bytes(D)].
+        """Views that begin [R, page_size]: of plain rows the data itself, or keys [..., KV, D] and the values
+        [..., KV, V] that are stored beside them; of eight bits data uint8 [..., 2, KV, D] and scales float32
+        [..., 2, KV]; of four bits keys uint8 [..., KV, D], their scales float32 [..., KV] and values uint8
+        [..., KV, record_bytes(D)].
         """
         if self.kind == "plain":
             return (self.data,) if self.value is None else self._uneven()
@@ -159,10 +159,10 @@ class KVRows:
 
     def _uneven(self) -> tuple[torch.Tensor, ...]:
         keys = self.kv_heads * self.dim
-        key = self.data[..., :keys].unflatten(-1, (self.kv_heads, self.dim))
+        key = torch.unflatten(self.data[..., :keys], -1, (self.kv_heads, self.dim))
         if self.latent:
             return (key,)
-        return key, self.data[..., keys:].unflatten(-1, (self.kv_heads, self.value_dim))
+        return key, torch.unflatten(self.data[..., keys:], -1, (self.kv_heads, self.value_dim))
 
     def decoded(self) -> torch.Tensor:
         """All keys and values float32 [R, page_size, 2, KV, D], where these are equal pairs."""

@@ -120,7 +120,7 @@ class Alibi(NamedTuple):
     rounded: bool = False
 
     def bias(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """What is added to the scores of `queries` at positions int64 [..., Q, 1] and `keys` [K]: [..., H, Q or 1, K]."""
+        """What is added to scores of `queries` at positions int64 [..., Q, 1] and `keys` [K]: [..., H, Q or 1, K]."""
         slopes = self.slopes.float()[:, None, None]
         if self.rounded:
             return (slopes.bfloat16() * keys).float() * self.factor

@@ -64,7 +64,7 @@ def emit_attend(
 ) -> None:
     """Causal attention of rotated queries over the pages of a layer, within the last `window` positions.
 
-    `softcap`: c maps scores s to c·tanh(s/c) (Gemma 2); None for none. `chunked`: within the chunk of `window` positions
+    `softcap`: c maps scores s to c·tanh(s/c) (Gemma 2); None for none. `chunked`: within the chunk of `window` tokens
     that the query is in. `alibi`: see `Alibi`.
 
     A unit is one query and one KV head, with all query heads that share it. The units of a sequence are ordered by

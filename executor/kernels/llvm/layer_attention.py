@@ -122,8 +122,10 @@ def attend_library(
     alibi: AlibiKind = None,
 ) -> Library:
     """Function `attend`, see `emit_attend`. Raises LookupError where the machine has no vectors for it."""
-    kind = {"sinks": sinks, "softcap": softcap, "trees": trees, "chunked": chunked, "alibi": alibi}
-    return Library({"attend": partial(emit_attend, shape=shape, width=width, **kind)})
+    emitter = partial(
+        emit_attend, shape=shape, width=width, sinks=sinks, softcap=softcap, trees=trees, chunked=chunked, alibi=alibi
+    )
+    return Library({"attend": emitter})
 
 
 def emit_put(module: ir.Module, name: str, shape: CacheShape, width: int) -> None:

@@ -47,6 +47,21 @@ def _mpt_forward(module: Any, hidden_states: torch.Tensor, *, attend: Attend, bi
     return module.out_proj(attended.flatten(2)), None
 
 
+def _mpt_model(module: Any, attend: Attend) -> None:
+    """It makes a table of all distances in each forward, which nobody reads now."""
+    module.build_mpt_alibi_tensor = lambda *sizes, **named: None
+
+
+def _falcon_model(module: Any, attend: Attend) -> None:
+    """The same."""
+    module.use_alibi = False
+
+
+def _falcon_linear(module: Any, attend: Attend) -> None:
+    """It computes what it derives from computes, with a product and a sum."""
+    module.__class__ = torch.nn.Linear
+
+
 def _falcon(module: Any, attend: Attend) -> None:
     alibi = None
     if module.config.alibi:
@@ -75,4 +90,11 @@ def _falcon_forward(
     return module.dense(attended.flatten(2)), None
 
 
-ADAPTERS = {"BloomAttention": _bloom, "MptAttention": _mpt, "FalconAttention": _falcon}
+ADAPTERS = {
+    "BloomAttention": _bloom,
+    "FalconAttention": _falcon,
+    "FalconLinear": _falcon_linear,
+    "FalconModel": _falcon_model,
+    "MptAttention": _mpt,
+    "MptModel": _mpt_model,
+}

@@ -21,7 +21,7 @@ class LatentHeads(torch.nn.Module):
 
     def __init__(self, weight: torch.Tensor, heads: int, nope: int) -> None:
         super().__init__()
-        parts = weight.unflatten(0, (heads, -1))
+        parts = torch.unflatten(weight, 0, (heads, -1))
         self._nope = nope
         self.keys = torch.nn.ModuleList(_linear(part[:nope].t()) for part in parts)
         self.values = torch.nn.ModuleList(_linear(part[nope:]) for part in parts)

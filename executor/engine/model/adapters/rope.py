@@ -30,6 +30,10 @@ def short_positions(config: PretrainedConfig) -> int | None:
 def keep_short(module: Any) -> None:
     """Has a module of rotations keep its short factors: it looks at its longest text no more."""
     kind = getattr(module, "rope_type", None)
+    if type(module).__name__ == "PhimoeRotaryEmbedding":
+        # It makes its frequencies anew in each forward.
+        made = module.rope_init_fn(module.config)
+        module.rope_init_fn = lambda *settings: made
     if kind == LONGROPE:
         module.rope_type = "default"
         module.inv_freq = torch.nn.Buffer(module.original_inv_freq.clone(), persistent=False)

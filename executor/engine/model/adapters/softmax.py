@@ -23,8 +23,16 @@ def _gpt_neo(module: Any, attend: Attend) -> None:
 
 
 def _gpt_neox_japanese(module: Any, attend: Attend) -> None:
-    scale = 1.0 / module.norm_factor
+    _scaled(module, attend, 1.0 / module.norm_factor)
 
+
+def _gptj(module: Any, attend: Attend) -> None:
+    """Newer releases of transformers use the interface."""
+    if hasattr(module, "_attn"):
+        _scaled(module, attend, 1.0 / float(module.scale_attn))
+
+
+def _scaled(module: Any, attend: Attend, scale: float) -> None:
     def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: object = None) -> Any:
         return attend(module, query, key, value, None, scale)[0].transpose(1, 2), None
 
@@ -41,11 +49,13 @@ def _xglm_forward(module: Any, hidden_states: torch.Tensor, *, attend: Attend, *
         projection(hidden_states).unflatten(-1, (module.num_heads, module.head_dim)).transpose(1, 2)
         for projection in (module.q_proj, module.k_proj, module.v_proj)
     )
-    attended, _ = attend(module, query, key, value, None, module.scaling)
+    attended, _weights = attend(module, query, key, value, None, module.scaling)
     return module.out_proj(attended.flatten(2)), None
 
 
 ADAPTERS = {
+    "CodeGenAttention": _gptj,
+    "GPTJAttention": _gptj,
     "GPTNeoSelfAttention": _gpt_neo,
     "GPTNeoXJapaneseAttention": _gpt_neox_japanese,
     "XGLMAttention": _xglm,
