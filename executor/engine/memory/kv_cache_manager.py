@@ -68,6 +68,11 @@ class KVCacheManager:
         blocks = 0 if self.states is None else self.states.pool.leased_bytes
         return self.pool.leased_bytes + self.residuals.leased_bytes + blocks
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states that sequences or the prefix tree hold."""
+        return 0 if self.states is None else self.states.held_bytes
+
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_size)
 
@@ -260,8 +265,7 @@ class KVCacheManager:
         used = (self.pool.held + 1) * self._page_bytes
         wasted = room * self._token_bytes + self.pool.leased_bytes - used
         if self.states is not None:
-            blocks = self.states.pool
-            wasted += blocks.leased_bytes - blocks.held * blocks.layout.page_bytes
+            wasted += self.states.pool.leased_bytes - self.state_bytes
         return wasted
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:

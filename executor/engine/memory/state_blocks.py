@@ -186,6 +186,11 @@ class StateBlocks:
         self._reclaimer = reclaimer
         reclaimer.join(pool, self.kept)
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the blocks that sequences or the tree hold."""
+        return self.pool.held * self.pool.layout.page_bytes
+
     def start(self, sequence: Sequence, block: int | None, seen: int) -> None:
         """Gives a sequence without states those of a block of the tree, after `seen` tokens; None for none."""
         own = sequence.states

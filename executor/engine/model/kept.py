@@ -58,9 +58,7 @@ class KeptKV:
 
 
 def _state(names: list[str]) -> str:
-    return (
-        f"its layers keep a state besides keys and values ({', '.join(names)}), and paged memory holds only those two"
-    )
+    return f"its layers keep a state besides keys and values of a kind that is not known here ({', '.join(names)})"
 
 
 def _window(layer: Any) -> int | None:
