@@ -201,7 +201,7 @@ class DeltaGates:
         """
         shape = len(joined), 2, self._pairs, self._dim
         if self._kernel is None:
-            joined = joined[:, : 2 * self._pairs * self._dim].unflatten(1, shape[1:])
+            joined = joined[:, : 2 * self._pairs * self._dim].view(shape)
             return recurrences.delta_gates(joined, write, inputs, self._bias, self._rate, self._factors)
         given = [_close(part.to(self._dtype)) for part in (joined, write, inputs)]
         out = torch.empty(shape), torch.empty(inputs.shape), torch.empty(write.shape)
@@ -250,8 +250,8 @@ class GatedNorm:
         Returns [T, groups · size].
         """
         if self._kernel is None:
-            gate = gate.unflatten(1, self._weight.shape)
-            values = values.reshape(gate.shape)
+            gate = gate.view(-1, *self._weight.shape)
+            values = values.view(gate.shape)
             values = values.reshape(gate.shape)
             return recurrences.gated_norm(values, gate, self._weight, self._epsilon.item(), *self._rules).flatten(1)
         gate = _close(gate.to(self._dtype))

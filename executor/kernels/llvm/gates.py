@@ -87,9 +87,9 @@ def emit_gates(module: ir.Module, name: str, shape: GatesShape, width: int) -> N
     decay    float32 [T, decays]: e^(rate·softplus(input + bias))
     beta     float32 [T, writes]
     """
-    given = ("joined", "@joined_row", "write", "@write_row", "inputs", "@inputs_row")
+    arguments = ("joined", "@joined_row", "write", "@write_row", "inputs", "@inputs_row")
     code = KernelCode(
-        module, name, (*given, "bias", "rate", "factors", "unit", "decay", "beta", "@begin", "@end"), width
+        module, name, (*arguments, "bias", "rate", "factors", "unit", "decay", "beta", "@begin", "@end"), width
     )
     builder, given, dtype = code.builder, code.arguments, shape.dtype
     kind = code.float_type(dtype)

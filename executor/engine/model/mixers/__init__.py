@@ -24,6 +24,7 @@ from qpdsl.executor.engine.model.mixers.linear_attention import (
 from qpdsl.executor.engine.model.mixers.mixer import Mixer, state_step
 from qpdsl.executor.engine.model.mixers.state_space import FalconH1Mamba2, Mamba1, Mamba2
 from qpdsl.executor.kernels.data.states import StateLayout
+from qpdsl.executor.requests.errors import UnsupportedModel
 
 __all__ = ["Mixers", "state_step", "take_over"]
 
@@ -51,7 +52,8 @@ class Mixers:
 def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
     """Replaces the forwards of the mixers of `inner`, a model with the configuration `config` of its text part.
 
-    None where it has none. Raises UnsupportedModel, with all modules as they were, for settings that are not known.
+    None where it has none. Raises UnsupportedModel, with all modules as they were, for settings that are not known, and
+    off a CPU.
     """
     taken: list[Mixer] = []
     try:
@@ -59,6 +61,8 @@ def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
             if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
                 # The first number in the path of a module is that of its layer.
                 layer = next(int(part) for part in path.split(".") if part.isdigit())
+                if (device := next(module.parameters()).device).type != "cpu":
+                    raise UnsupportedModel(f"its layers keep a state, which runs on a CPU only, not on {device.type}")
                 taken.append(kind(module, getattr(module, "layer_idx", layer)))
     except BaseException:
         for mixer in taken:

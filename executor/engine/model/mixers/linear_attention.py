@@ -8,7 +8,7 @@ Lightning attention of MiniMax-01 (2025) has neither; each head decays at a rate
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -72,9 +72,9 @@ class DeltaRule(Mixer):
         joined = self._convolved(joined, self.layer, step)
         pairs, decay, beta = self._gates(joined, write, inputs)
         query, key = pairs.unbind(1)
-        value = joined[:, 2 * self._heads[0] * self._dims[0] :].unflatten(1, (self._heads[1], self._dims[1]))
+        value = joined[:, 2 * self._heads[0] * self._dims[0] :].view(-1, self._heads[1], self._dims[1])
         if self._by_row:
-            decay = decay.unflatten(1, (self._heads[1], self._dims[0]))
+            decay = decay.view(-1, self._heads[1], self._dims[0])
         out = self._state(query, key, value, decay, beta, self.layer, step)
         return self.finished(self._norm(out, gate))
 
@@ -96,7 +96,7 @@ class GatedDelta(DeltaRule):
 class Qwen35Delta(GatedDelta):
     """It projects each part by itself."""
 
-    MODULES = ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
+    MODULES: ClassVar[tuple[str, ...]] = ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
 
     def __init__(self, module: Any, layer: int) -> None:
         super().__init__(module, layer, module.norm)

@@ -7,7 +7,7 @@ transformers leaves that out.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -21,7 +21,7 @@ from qpdsl.executor.requests.errors import UnsupportedModel
 class Mamba2(Mixer):
     """h ← e^(A·dt)·h + dt·B⊗x and y = C·h + D·x for each head; B and C are those of its group."""
 
-    MODULES = (
+    MODULES: ClassVar[tuple[str, ...]] = (
         *("Mamba2Mixer", "BambaMixer", "GraniteMoeHybridMambaLayer"),
         *("NemotronHMamba2Mixer", "Zamba2MambaMixer"),
     )
@@ -38,13 +38,13 @@ class Mamba2(Mixer):
 
     def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
         module = self.module
-        sizes = module.intermediate_size, module.conv_dim, module.num_heads
-        gate, joined, times = self.projected(hidden).split(sizes, dim=-1)
+        sizes = [module.intermediate_size, module.conv_dim, module.num_heads]
+        gate, joined, times = torch.split(self.projected(hidden), sizes, dim=-1)
         joined = self._convolved(joined, self.layer, step).float()
         in_groups = module.n_groups * module.ssm_state_size
-        values, into, out_of = joined.split((module.intermediate_size, in_groups, in_groups), dim=-1)
-        values = values.unflatten(1, (module.num_heads, module.head_dim))
-        into, out_of = (part.unflatten(1, (module.n_groups, module.ssm_state_size)) for part in (into, out_of))
+        values, into, out_of = torch.split(joined, [module.intermediate_size, in_groups, in_groups], dim=-1)
+        values = values.view(-1, module.num_heads, module.head_dim)
+        into, out_of = (part.view(-1, module.n_groups, module.ssm_state_size) for part in (into, out_of))
         times = softplus((times + module.dt_bias.to(times.dtype)).float()).to(times.dtype)
         least, most = module.time_step_limit
         times = times.clamp(least, most).float()
@@ -60,9 +60,11 @@ class Mamba2(Mixer):
         return out
 
     def norm(self, module: Any) -> GatedNorm | None:
-        norm, groups = module.norm, module.n_groups
-        sizes = groups, module.intermediate_size // groups
-        return GatedNorm(norm.weight, *sizes, norm.variance_epsilon, module.conv1d.weight.dtype, gate_first=True)
+        norm, width = module.norm, module.intermediate_size
+        # Some releases of transformers norm a whole row.
+        size = getattr(norm, "group_size", width)
+        dtype = module.conv1d.weight.dtype
+        return GatedNorm(norm.weight, width // size, size, norm.variance_epsilon, dtype, gate_first=True)
 
     def gated(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         """`out` float32 [T, heads, P], normed with `gate` [T, I]: [T, I]."""
