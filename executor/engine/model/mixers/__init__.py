@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from qpdsl.executor.engine.model.mixers.gated import GatedConvolution, GatedRecurrence
 from qpdsl.executor.engine.model.mixers.linear_attention import (
@@ -33,6 +34,8 @@ _KINDS: tuple[type[Mixer], ...] = (
     *(Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta, Lightning),
     *(Mamba2, FalconH1Mamba2, Mamba1),
 )
+# Attention next to them that several layers share.
+_SHARED = ("Zamba2Attention", "ZambaAttention")
 _BY_MODULE = {name: kind for kind in _KINDS for name in kind.MODULES}
 
 
@@ -42,11 +45,14 @@ class Mixers:
 
     mixers: tuple[Mixer, ...]
     layout: StateLayout
+    _hooks: tuple[RemovableHandle, ...] = ()
 
     def undo(self) -> None:
         """The modules compute as they came."""
         for mixer in self.mixers:
             mixer.undo()
+        for hook in self._hooks:
+            hook.remove()
 
 
 def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
@@ -72,4 +78,14 @@ def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
         return None
     kept = {mixer.layer: mixer.parts for mixer in taken}
     layers = tuple(kept.get(layer, ()) for layer in range(config.num_hidden_layers))
-    return Mixers(tuple(taken), StateLayout(layers))
+    hooks = [
+        module.register_forward_pre_hook(_number, with_kwargs=True)
+        for module in inner.modules()
+        if type(module).__name__ in _SHARED
+    ]
+    return Mixers(tuple(taken), StateLayout(layers), tuple(hooks))
+
+
+def _number(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Attention that several layers share is told the number of the one that calls it."""
+    module.layer_idx = named["layer_idx"]
