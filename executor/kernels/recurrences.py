@@ -129,11 +129,11 @@ class SelectiveState:
     The selective scan of Mamba (Gu and Dao, 2023), with N = 1 also a gated linear recurrence (De et al., 2024).
     """
 
-    def __init__(self, logarithm: torch.Tensor) -> None:
-        """`logarithm` [I, N]: A."""
+    def __init__(self, logarithm: torch.Tensor, name: str = "recurrent") -> None:
+        """`logarithm` [I, N]: A; `name`: of its part."""
         self._logarithm = logarithm.detach().t().float().contiguous()
         size, channels = self._logarithm.shape
-        self.part = StatePart("recurrent", (size, channels), torch.float32)
+        self.part = StatePart(name, (size, channels), torch.float32)
 
         def compiled() -> StepKernel:
             from qpdsl.executor.kernels.llvm.recurrence import SelectiveShape, selective

@@ -23,7 +23,7 @@ from qpdsl.executor.engine.model.mixers.linear_attention import (
     Qwen35Delta,
 )
 from qpdsl.executor.engine.model.mixers.mixer import Mixer, state_step
-from qpdsl.executor.engine.model.mixers.state_space import FalconH1Mamba2, Mamba1, Mamba2
+from qpdsl.executor.engine.model.mixers.state_space import FalconH1Mamba2, Mamba1, Mamba2, ZambaMamba1
 from qpdsl.executor.kernels.data.states import StateLayout
 from qpdsl.executor.requests.errors import UnsupportedModel
 
@@ -32,7 +32,7 @@ __all__ = ["Mixers", "state_step", "take_over"]
 _KINDS: tuple[type[Mixer], ...] = (
     *(GatedConvolution, GatedRecurrence),
     *(Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta, Lightning),
-    *(Mamba2, FalconH1Mamba2, Mamba1),
+    *(Mamba2, FalconH1Mamba2, Mamba1, ZambaMamba1),
 )
 # Attention next to them that several layers share.
 _SHARED = ("Zamba2Attention", "ZambaAttention")

@@ -76,6 +76,15 @@ ZAMBA2 = {
     "chunk_size": 16,
     "num_mem_blocks": 1,
 }
+ZAMBA = {
+    "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+    "num_hidden_layers": 3,
+    "mamba_dt_rank": 8,
+    "num_key_value_heads": 4,
+    "attention_head_dim": 24,
+    "n_mamba_heads": 2,
+    "mamba_d_state": 8,
+}
 JAMBA = {
     "attn_layer_period": 2,
     "attn_layer_offset": 1,
@@ -112,6 +121,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "nemotron_h": ("nemotron_h", NEMOTRON),
     "zamba2": ("zamba2", ZAMBA2),
+    "zamba": ("zamba", ZAMBA),
     "jamba": ("jamba", JAMBA),
     "mamba": ("mamba", MAMBA),
     "falcon_mamba": ("falcon_mamba", MAMBA),
