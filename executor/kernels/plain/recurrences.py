@@ -94,12 +94,16 @@ def delta_gates(
     bias: torch.Tensor,
     rate: torch.Tensor,
     factors: torch.Tensor,
+    bounded: bool,
+    rounds: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As `DeltaGates`; `joined` [T, 2, Hk, dk], `bias` and `rate` float32 [n], `factors` float32 [4]."""
+    """As `DeltaGates`; `joined` [T, 2, Hk, dk], `bias` and `rate` float32 [n], `factors` float32 [5]."""
     wide = joined.float()
-    scales, (largest, epsilon) = factors[:2].view(2, 1, 1), factors[2:]
+    scales, (largest, epsilon, bound) = factors[:2].view(2, 1, 1), factors[2:]
     unit = wide * (scales / torch.sqrt((wide * wide).sum(-1, keepdim=True) + epsilon))
-    decay = torch.exp(rate * softplus(inputs.float() + bias))
+    inner = inputs.float() + bias
+    logarithm = bound * sigmoid(rate * inner) if bounded else rate * softplus(inner)
+    decay = torch.exp(logarithm.to(inputs.dtype).float() if rounds else logarithm)
     return unit, decay, sigmoid(write.float()).to(write.dtype).float() * largest
 
 

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from qpdsl.executor.engine.model.mixers.gated import GatedConvolution, GatedRecurrence
 from qpdsl.executor.engine.model.mixers.linear_attention import (
+    BailingDelta,
     KimiDelta,
     Lightning,
     OlmoHybridDelta,
@@ -31,7 +32,7 @@ __all__ = ["Mixers", "state_step", "take_over"]
 
 _KINDS: tuple[type[Mixer], ...] = (
     *(GatedConvolution, GatedRecurrence),
-    *(Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta, Lightning),
+    *(Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta, BailingDelta, Lightning),
     *(Mamba2, FalconH1Mamba2, Mamba1, ZambaMamba1),
 )
 # Attention next to them that several layers share.

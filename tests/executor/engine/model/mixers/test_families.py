@@ -43,6 +43,23 @@ KIMI = {
     "linear_head_dim": 12,
     "layer_types": LINEAR,
 }
+BAILING = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": None,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "qk_nope_head_dim": 12,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "num_local_experts": 4,
+    "linear_num_heads": 4,
+    "linear_head_dim": 12,
+    "head_dim": 12,
+    "layer_types": LINEAR,
+}
 SCAN = {
     "mamba_n_heads": 4,
     "mamba_d_head": 24,
@@ -109,6 +126,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo_hybrid": ("olmo_hybrid", DELTA),
     "olmo_hybrid with eigenvalues above 0 only": ("olmo_hybrid", {**DELTA, "linear_allow_neg_eigval": False}),
     "kimi_linear": ("kimi_linear", KIMI),
+    "bailing_hybrid": ("bailing_hybrid", BAILING),
+    "bailing_hybrid without a bound": ("bailing_hybrid", {**BAILING, "kda_safe_gate": False}),
     "mamba2": ("mamba2", MAMBA2),
     "mamba2 with clamped steps": ("mamba2", {**MAMBA2, "time_step_limit": (0.01, 0.02)}),
     "bamba": ("bamba", {**SCAN, "attn_layer_indices": [1, 3]}),
