@@ -51,7 +51,9 @@ class MixedTexts:
         assert mixers is not None
         self.mixers, self.layout = mixers, mixers.layout
         # What a block held before must not matter.
-        self.rows = StateRows(torch.full((blocks * self.layout.block_bytes,), 0xFF, dtype=torch.uint8), self.layout)
+        with torch.inference_mode():
+            buffer = torch.full((blocks * self.layout.block_bytes,), 0xFF, dtype=torch.uint8)
+            self.rows = StateRows(buffer, self.layout)
         self._kept: defaultdict[tuple[int, int], list[torch.Tensor]] = defaultdict(list)
         self._segments: tuple[StateSegment, ...] = ()
         AttentionInterface.register(_ATTENTION, self._attend)

@@ -9,6 +9,7 @@ import torch
 
 from qpdsl.executor.engine.model.module_stack import inner_model
 from qpdsl.executor.engine.model.rowwise import RowwiseModules, names
+from qpdsl.executor.kernels.llvm import gates, recurrence
 from tests.support.executor.mixed_texts import MixedTexts, tiny_model
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -147,7 +148,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "recurrent_gemma": ("recurrent_gemma", {**GEMMA, "attention_window_size": 24}),
     "minimax": ("minimax", MINIMAX),
 }
-NARROW = ("lfm2", "qwen3_5_text", "kimi_linear", "bamba", "jamba", "recurrent_gemma", "minimax")
+# One of each kind of layer.
+SEVERAL = ("lfm2", "qwen3_5_text", "kimi_linear", "bamba", "jamba", "recurrent_gemma", "minimax")
 TOKENS = (torch.arange(42) * 7 + 3) % 101
 # The same numbers in another order.
 OTHER = TOKENS.flip(0)[:19]
@@ -180,10 +182,15 @@ def test_hidden_states_are_the_models_own_in_any_pieces(name: str) -> None:
     assert torch.equal(inner_model(model)(input_ids=TOKENS[None], use_cache=False)[0][0], own)
 
 
+@pytest.mark.parametrize("name", SEVERAL)
+def test_they_are_so_without_a_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for code in (recurrence, gates):
+        monkeypatch.setattr(code, "vector_width", lambda: 0)
+    test_hidden_states_are_the_models_own_in_any_pieces(name)
+
+
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "name", ["lfm2", "qwen3_5_text", "kimi_linear", "bamba", "jamba", "recurrent_gemma", "minimax"]
-)
+@pytest.mark.parametrize("name", SEVERAL)
 def test_in_bfloat16_it_is_as_near_to_float32_as_the_models_own(name: str) -> None:
     kind, changes = FAMILIES[name]
     model = tiny_model(kind, torch.bfloat16, **changes)
