@@ -129,11 +129,11 @@ class SelectiveState:
     The selective scan of Mamba (Gu and Dao, 2023), with N = 1 also a gated linear recurrence (De et al., 2024).
     """
 
-    def __init__(self, logarithm: torch.Tensor) -> None:
-        """`logarithm` [I, N]: A."""
+    def __init__(self, logarithm: torch.Tensor, name: str = "recurrent") -> None:
+        """`logarithm` [I, N]: A; `name`: of its part."""
         self._logarithm = logarithm.detach().t().float().contiguous()
         size, channels = self._logarithm.shape
-        self.part = StatePart("recurrent", (size, channels), torch.float32)
+        self.part = StatePart(name, (size, channels), torch.float32)
 
         def compiled() -> StepKernel:
             from qpdsl.executor.kernels.llvm.recurrence import SelectiveShape, selective
@@ -175,20 +175,25 @@ class DeltaGates:
         rate: torch.Tensor,
         dtype: torch.dtype,
         largest: float = 1.0,
+        bound: float | None = None,
+        *,
+        rounds: bool = False,
     ) -> None:
         """`pairs` Hk of `dim` dk, `writes` Hv; `bias` and `rate` [n]; `dtype` comes in; `largest` β.
 
-        A query's length is dk^-0.5, a key's 1.
+        A query's length is dk^-0.5, a key's 1. With a `bound` decays are e^(bound·sigmoid(rate·(x + bias))). `rounds`:
+        their logarithms to `dtype`.
         """
         self._pairs, self._dim, self._dtype = pairs, dim, dtype
         self._bias, self._rate = (part.detach().float().flatten().contiguous() for part in (bias, rate))
-        self._factors = torch.tensor([dim**-0.5, 1.0, largest, _EPSILON])
+        self._factors = torch.tensor([dim**-0.5, 1.0, largest, _EPSILON, bound or 0.0])
+        self._rules = bound is not None, rounds
         decays = len(self._rate)
 
         def compiled() -> RowKernel:
             from qpdsl.executor.kernels.llvm.gates import GatesShape, gates
 
-            return gates(GatesShape(pairs, dim, writes, decays, dtype))
+            return gates(GatesShape(pairs, dim, writes, decays, dtype, bound is not None, rounds))
 
         self._kernel = _compiled(compiled)
 
@@ -201,8 +206,8 @@ class DeltaGates:
         """
         shape = len(joined), 2, self._pairs, self._dim
         if self._kernel is None:
-            joined = joined[:, : 2 * self._pairs * self._dim].unflatten(1, shape[1:])
-            return recurrences.delta_gates(joined, write, inputs, self._bias, self._rate, self._factors)
+            joined = joined[:, : 2 * self._pairs * self._dim].view(shape)
+            return recurrences.delta_gates(joined, write, inputs, self._bias, self._rate, self._factors, *self._rules)
         given = [_close(part.to(self._dtype)) for part in (joined, write, inputs)]
         out = torch.empty(shape), torch.empty(inputs.shape), torch.empty(write.shape)
         strided = [number for part in given for number in (part.data_ptr(), part.stride(0))]
@@ -234,7 +239,7 @@ class GatedNorm:
         wide = weight.detach().float()
         self._weight = (wide.view(groups, -1) if len(wide) == size * groups else wide.expand(groups, -1)).contiguous()
         self._rules = (activation, gate_first, rounds_input, rounds_normed)
-        self._epsilon, self._dtype = torch.tensor([epsilon]), dtype
+        self._epsilon, self.dtype = torch.tensor([epsilon]), dtype
 
         def compiled() -> RowKernel:
             from qpdsl.executor.kernels.llvm.gates import NormShape, gated_norm
@@ -250,11 +255,11 @@ class GatedNorm:
         Returns [T, groups · size].
         """
         if self._kernel is None:
-            gate = gate.unflatten(1, self._weight.shape)
-            values = values.reshape(gate.shape)
+            gate = gate.view(-1, *self._weight.shape)
+            values = values.view(gate.shape)
             values = values.reshape(gate.shape)
             return recurrences.gated_norm(values, gate, self._weight, self._epsilon.item(), *self._rules).flatten(1)
-        gate = _close(gate.to(self._dtype))
+        gate = _close(gate.to(self.dtype))
         out = torch.empty(gate.shape, dtype=gate.dtype)
         addresses = [part.data_ptr() for part in (self._weight, self._epsilon, out)]
         self._kernel((values.data_ptr(), gate.data_ptr(), gate.stride(0), *addresses), len(gate))

@@ -30,6 +30,9 @@ says why.
 Other models keep transformers' modules. On a CPU `rowwise.py` gives these compiled attention, and other code in linear
 layers, experts and activations, where the logits stay the model's own.
 
+Layers that keep a state of a sequence, in place of keys and values or beside them, are `mixers/`: their modules keep
+their projections, and the recurrence between these runs token by token over a step's segments.
+
 A row's bits may not depend on the other rows of a forward. Where an operation is left in a model's modules of which
 that is not known, a forward is padded to 16 rows. Nothing here may look at a sequence's request.
 """

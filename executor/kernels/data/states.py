@@ -69,8 +69,8 @@ class StateRows:
         count = self.blocks = buffer.numel() // size
         blocks = buffer[: count * size].view(count, size)
         begins = layout.offsets()
-        self._parts = {
-            (layer, part.name): blocks[:, at : at + part.bytes].view(part.dtype).unflatten(1, part.shape)
+        self._parts: dict[tuple[int, str], torch.Tensor] = {
+            (layer, part.name): blocks[:, at : at + part.bytes].view(part.dtype).view(count, *part.shape)
             for layer, parts in enumerate(layout.layers)
             for part in parts
             if (at := begins[layer, part.name]) >= 0
@@ -87,7 +87,7 @@ class StateSegment(NamedTuple):
     source: int
     target: int
     row: int
-    count: int
+    count: int  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,18 @@ _WORK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class GatesShape:
-    """`pairs` queries and as many keys of `dim` numbers, `writes` of β and `decays` of a decay; `dtype` comes in."""
+    """`pairs` queries and as many keys of `dim` numbers, `writes` of β and `decays` of a decay; `dtype` comes in.
+
+    `bounded`: logarithms of decays have a bound; `rounds`: they are rounded to `dtype`.
+    """
 
     pairs: int
     dim: int
     writes: int
     decays: int
     dtype: torch.dtype
+    bounded: bool = False
+    rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +87,19 @@ def emit_gates(module: ir.Module, name: str, shape: GatesShape, width: int) -> N
     inputs   dtype [T, decays], likewise
     bias     float32 [decays]
     rate     float32 [decays]
-    factors  float32 [4]: of queries and of keys, the largest β, and what is added to sums of squares
+    factors  float32 [5]: of queries and of keys, the largest β, what is added to sums of squares, and the bound
     unit     float32 [T, 2, pairs, dim]: queries and keys of one length
-    decay    float32 [T, decays]: e^(rate·softplus(input + bias))
+    decay    float32 [T, decays]: e^(rate·softplus(input + bias)), or e^(bound·sigmoid(rate·(input + bias)))
     beta     float32 [T, writes]
     """
-    given = ("joined", "@joined_row", "write", "@write_row", "inputs", "@inputs_row")
+    arguments = ("joined", "@joined_row", "write", "@write_row", "inputs", "@inputs_row")
     code = KernelCode(
-        module, name, (*given, "bias", "rate", "factors", "unit", "decay", "beta", "@begin", "@end"), width
+        module, name, (*arguments, "bias", "rate", "factors", "unit", "decay", "beta", "@begin", "@end"), width
     )
     builder, given, dtype = code.builder, code.arguments, shape.dtype
     kind = code.float_type(dtype)
     scales = [code.broadcast(code.at(given["factors"], index)) for index in range(2)]
-    largest, epsilon = (code.broadcast(code.at(given["factors"], index)) for index in (2, 3))
+    largest, epsilon, bound = (code.broadcast(code.at(given["factors"], index)) for index in (2, 3, 4))
     joined = shape.pairs * shape.dim
 
     def row_of(part: str, row: Value) -> Value:
@@ -122,7 +127,12 @@ def emit_gates(module: ir.Module, name: str, shape: GatesShape, width: int) -> N
         with code.loop(0, shape.decays, width) as at:
             value = builder.fadd(code.load_float(inputs, at, dtype), code.load(code.at(given["bias"], at)))
             rate = code.load(code.at(given["rate"], at))
-            code.store(code.exp(builder.fmul(rate, code.softplus(value))), code.at(decay, at))
+            if shape.bounded:
+                logarithm = builder.fmul(bound, code.sigmoid(builder.fmul(rate, value)))
+            else:
+                logarithm = builder.fmul(rate, code.softplus(value))
+            logarithm = code.as_float(logarithm, dtype) if shape.rounds else logarithm
+            code.store(code.exp(logarithm), code.at(decay, at))
         with code.loop(0, shape.writes, width) as at:
             value = code.as_float(code.sigmoid(code.load_float(write, at, dtype)), dtype)
             code.store(builder.fmul(value, largest), code.at(beta, at))

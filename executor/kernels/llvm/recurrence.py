@@ -18,7 +18,7 @@ from llvmlite import ir
 from qpdsl.executor.kernels.data.states import StateSegment, StateStep
 from qpdsl.executor.kernels.llvm.compile import TEAM, Function, Library, vector_width
 from qpdsl.executor.kernels.llvm.forward import dividing
-from qpdsl.executor.kernels.llvm.kernel_code import I8, I64, KernelCode, Value
+from qpdsl.executor.kernels.llvm.kernel_code import I8, I64, KernelCode, Value, Variable
 
 # Products that a thread computes at least: fewer are not worth waking one.
 _WORK = 1 << 19
@@ -250,12 +250,12 @@ def emit_matrix(module: ir.Module, name: str, shape: MatrixShape, width: int) ->
                 decays = code.at(given["decay"], code.times(of_head, dim) if shape.by_row else of_head)
                 decay = None if shape.by_row else code.broadcast(decays)
 
-                def totals() -> list[list]:
+                def totals() -> list[list[Variable]]:
                     return [
                         [code.variable(code.vector, code.constant(0.0)) for _ in range(vectors)] for _ in range(sums)
                     ]
 
-                def added(parts: list[list], vector: int) -> Value:
+                def added(parts: list[list[Variable]], vector: int) -> Value:
                     values = [part[vector].get() for part in parts]
                     return values[0] if len(values) == 1 else builder.fadd(*values)
 

@@ -35,7 +35,7 @@ def convolved(
         if bias is not None:
             total = total + bias
         out[part] = silu(total) if activated else total
-        kept[segment.target] = inputs[segment.count :]
+        _keep(kept, segment, inputs[segment.count :])
     return out
 
 
@@ -64,7 +64,7 @@ def matrices(
                 update = (update - (state * key[row]).sum(1)) * beta[row, :, None]
             state = state + key[row] * update[:, None]
             out[row] = (state * query[row]).sum(1)
-        kept[segment.target] = state.view(blocks.shape).transpose(1, 2)
+        _keep(kept, segment, state.view(blocks.shape).transpose(1, 2))
     return out
 
 
@@ -83,7 +83,7 @@ def selected(
         for row in range(segment.row, segment.row + segment.count):
             state = state * (logarithm * rate[row]).exp() + into[row, :, None] * update[row]
             out[row] = (state * out_of[row, :, None]).sum(0)
-        kept[segment.target] = state
+        _keep(kept, segment, state)
     return out
 
 
@@ -94,12 +94,16 @@ def delta_gates(
     bias: torch.Tensor,
     rate: torch.Tensor,
     factors: torch.Tensor,
+    bounded: bool,
+    rounds: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As `DeltaGates`; `joined` [T, 2, Hk, dk], `bias` and `rate` float32 [n], `factors` float32 [4]."""
+    """As `DeltaGates`; `joined` [T, 2, Hk, dk], `bias` and `rate` float32 [n], `factors` float32 [5]."""
     wide = joined.float()
-    scales, (largest, epsilon) = factors[:2].view(2, 1, 1), factors[2:]
+    scales, (largest, epsilon, bound) = factors[:2].view(2, 1, 1), factors[2:]
     unit = wide * (scales / torch.sqrt((wide * wide).sum(-1, keepdim=True) + epsilon))
-    decay = torch.exp(rate * softplus(inputs.float() + bias))
+    inner = inputs.float() + bias
+    logarithm = bound * sigmoid(rate * inner) if bounded else rate * softplus(inner)
+    decay = torch.exp(logarithm.to(inputs.dtype).float() if rounds else logarithm)
     return unit, decay, sigmoid(write.float()).to(write.dtype).float() * largest
 
 
@@ -131,3 +135,9 @@ def _begun(kept: torch.Tensor, segments: Iterable[StateSegment]) -> Iterator[tup
     """Each segment with the states that it goes on from."""
     for segment in segments:
         yield segment, torch.zeros_like(kept[0]) if segment.source == FRESH else kept[segment.source]
+
+
+def _keep(kept: torch.Tensor, segment: StateSegment, state: torch.Tensor) -> None:
+    # What inference mode made can only be written in it.
+    with torch.inference_mode(kept.is_inference()):
+        kept[segment.target] = state

@@ -51,10 +51,11 @@ class MixedTexts:
         assert mixers is not None
         self.mixers, self.layout = mixers, mixers.layout
         # What a block held before must not matter.
-        self.rows = StateRows(torch.full((blocks * self.layout.block_bytes,), 0xFF, dtype=torch.uint8), self.layout)
+        with torch.inference_mode():
+            buffer = torch.full((blocks * self.layout.block_bytes,), 0xFF, dtype=torch.uint8)
+            self.rows = StateRows(buffer, self.layout)
         self._kept: defaultdict[tuple[int, int], list[torch.Tensor]] = defaultdict(list)
         self._segments: tuple[StateSegment, ...] = ()
-        self._calls = 0
         AttentionInterface.register(_ATTENTION, self._attend)
         model.config._attn_implementation = _ATTENTION
         self._takes_positions = "position_ids" in signature(self.inner.forward).parameters
@@ -79,7 +80,7 @@ class MixedTexts:
     @torch.no_grad()
     def run(self, tokens: torch.Tensor, places: torch.Tensor, segments: Sequence[StateSegment]) -> torch.Tensor:
         """The hidden states [T, d] of a step."""
-        self._segments, self._calls = tuple(segments), 0
+        self._segments = tuple(segments)
         with state_step(StateStep(self.rows, self._segments)):
             positions = {"position_ids": places[None]} if self._takes_positions else {}
             hidden: torch.Tensor = self.inner(input_ids=tokens[None], **positions, use_cache=False)[0]
@@ -105,12 +106,14 @@ class MixedTexts:
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         """Row by row, so that no bits depend on others."""
-        call, self._calls = self._calls, self._calls + 1
+        layer = module.layer_idx
+        assert isinstance(layer, int)
+        assert layer >= 0
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         group = query.shape[1] // key.shape[1]
         out = torch.zeros(query.shape[2], query.shape[1], value.shape[-1])
         for _, text, first, count in self._segments:
-            kept = self._kept[text, call]
+            kept = self._kept[text, layer]
             for row in range(first, first + count):
                 kept.append(torch.cat((key[0, :, row], value[0, :, row]), dim=-1).float())
                 pairs = torch.stack(kept[-(sliding_window or len(kept)) :]).repeat_interleave(group, dim=1)

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from qpdsl.executor.engine.model.mixers.gated import GatedConvolution, GatedRecurrence
 from qpdsl.executor.engine.model.mixers.linear_attention import (
+    BailingDelta,
     KimiDelta,
     Lightning,
     OlmoHybridDelta,
@@ -22,16 +24,19 @@ from qpdsl.executor.engine.model.mixers.linear_attention import (
     Qwen35Delta,
 )
 from qpdsl.executor.engine.model.mixers.mixer import Mixer, state_step
-from qpdsl.executor.engine.model.mixers.state_space import FalconH1Mamba2, Mamba1, Mamba2
+from qpdsl.executor.engine.model.mixers.state_space import FalconH1Mamba2, Mamba1, Mamba2, ZambaMamba1
 from qpdsl.executor.kernels.data.states import StateLayout
+from qpdsl.executor.requests.errors import UnsupportedModel
 
 __all__ = ["Mixers", "state_step", "take_over"]
 
 _KINDS: tuple[type[Mixer], ...] = (
     *(GatedConvolution, GatedRecurrence),
-    *(Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta, Lightning),
-    *(Mamba2, FalconH1Mamba2, Mamba1),
+    *(Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta, BailingDelta, Lightning),
+    *(Mamba2, FalconH1Mamba2, Mamba1, ZambaMamba1),
 )
+# Attention next to them that several layers share.
+_SHARED = ("Zamba2Attention", "ZambaAttention")
 _BY_MODULE = {name: kind for kind in _KINDS for name in kind.MODULES}
 
 
@@ -41,17 +46,21 @@ class Mixers:
 
     mixers: tuple[Mixer, ...]
     layout: StateLayout
+    _hooks: tuple[RemovableHandle, ...] = ()
 
     def undo(self) -> None:
         """The modules compute as they came."""
         for mixer in self.mixers:
             mixer.undo()
+        for hook in self._hooks:
+            hook.remove()
 
 
 def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
     """Replaces the forwards of the mixers of `inner`, a model with the configuration `config` of its text part.
 
-    None where it has none. Raises UnsupportedModel, with all modules as they were, for settings that are not known.
+    None where it has none. Raises UnsupportedModel, with all modules as they were, for settings that are not known, and
+    off a CPU.
     """
     taken: list[Mixer] = []
     try:
@@ -59,6 +68,8 @@ def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
             if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
                 # The first number in the path of a module is that of its layer.
                 layer = next(int(part) for part in path.split(".") if part.isdigit())
+                if (device := next(module.parameters()).device).type != "cpu":
+                    raise UnsupportedModel(f"its layers keep a state, which runs on a CPU only, not on {device.type}")
                 taken.append(kind(module, getattr(module, "layer_idx", layer)))
     except BaseException:
         for mixer in taken:
@@ -68,4 +79,14 @@ def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
         return None
     kept = {mixer.layer: mixer.parts for mixer in taken}
     layers = tuple(kept.get(layer, ()) for layer in range(config.num_hidden_layers))
-    return Mixers(tuple(taken), StateLayout(layers))
+    hooks = [
+        module.register_forward_pre_hook(_number, with_kwargs=True)
+        for module in inner.modules()
+        if type(module).__name__ in _SHARED
+    ]
+    return Mixers(tuple(taken), StateLayout(layers), tuple(hooks))
+
+
+def _number(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Attention that several layers share is told the number of the one that calls it."""
+    module.layer_idx = named["layer_idx"]

@@ -8,7 +8,7 @@ Lightning attention of MiniMax-01 (2025) has neither; each head decays at a rate
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -47,16 +47,20 @@ class DeltaRule(Mixer):
         norm: GatedNorm,
         *,
         largest: float = 1.0,
+        bound: float | None = None,
+        rounds: bool = False,
     ) -> None:
-        """`heads` and `dims`: those of keys and of values; `decay`: bias and rate [Hv] or [Hv, dk]; `largest`: of β."""
+        """`heads` and `dims`: those of keys and of values; `decay`: bias and rate [Hv] or [Hv, dk]; `largest`: of β.
+
+        `bound`, `rounds`: see `DeltaGates`.
+        """
         if module.activation not in ("silu", "swish"):
             raise UnsupportedModel(f"its convolution is followed by {module.activation}")
-        conv = module.conv1d
-        dtype = conv.weight.dtype
+        conv, dtype = module.conv1d, norm.dtype
         self._heads, self._dims, self._norm = heads, dims, norm
         self._by_row = decay[1].numel() > heads[1]
         self._convolved = ShortConvolution(conv.weight, conv.bias, dtype, activated=True)
-        self._gates = DeltaGates(heads[0], dims[0], heads[1], *decay, dtype, largest)
+        self._gates = DeltaGates(heads[0], dims[0], heads[1], *decay, dtype, largest, bound, rounds=rounds)
         self._state = MatrixState(heads, dims, dtype, corrects=True, by_row=self._by_row)
         super().__init__(module, layer, (self._convolved.part, self._state.part))
 
@@ -72,9 +76,9 @@ class DeltaRule(Mixer):
         joined = self._convolved(joined, self.layer, step)
         pairs, decay, beta = self._gates(joined, write, inputs)
         query, key = pairs.unbind(1)
-        value = joined[:, 2 * self._heads[0] * self._dims[0] :].unflatten(1, (self._heads[1], self._dims[1]))
+        value = joined[:, 2 * self._heads[0] * self._dims[0] :].view(-1, self._heads[1], self._dims[1])
         if self._by_row:
-            decay = decay.unflatten(1, (self._heads[1], self._dims[0]))
+            decay = decay.view(-1, self._heads[1], self._dims[0])
         out = self._state(query, key, value, decay, beta, self.layer, step)
         return self.finished(self._norm(out, gate))
 
@@ -96,7 +100,7 @@ class GatedDelta(DeltaRule):
 class Qwen35Delta(GatedDelta):
     """It projects each part by itself."""
 
-    MODULES = ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
+    MODULES: ClassVar[tuple[str, ...]] = ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
 
     def __init__(self, module: Any, layer: int) -> None:
         super().__init__(module, layer, module.norm)
@@ -162,6 +166,32 @@ class KimiDelta(DeltaRule):
         joined = torch.cat([project(hidden) for project in (module.q_proj, module.k_proj, module.v_proj)], dim=1)
         gate, inputs = module.g_b_proj(module.g_a_proj(hidden)), forget.f_b_proj(forget.f_a_proj(hidden))
         return Projected(joined, gate, module.b_proj(hidden), inputs)
+
+    def finished(self, normed: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.module.o_proj(normed)
+        return mixed
+
+
+class BailingDelta(DeltaRule):
+    """That of Kimi Linear with other projections; logarithms of decays may have a bound."""
+
+    MODULES = ("BailingHybridDeltaAttention",)
+
+    def __init__(self, module: Any, layer: int) -> None:
+        heads, dim, forget, norm = module.num_heads, module.head_dim, module.forget_gate, module.o_norm
+        bound = forget.lower_bound if forget.safe_gate else None
+        rate = forget.A_log.detach().float().exp().view(heads, 1).expand(heads, dim)
+        gated = GatedNorm(
+            *(norm.weight, heads, dim, norm.variance_epsilon, norm.weight.dtype, "sigmoid"), rounds_input=True
+        )
+        decay = forget.dt_bias, -rate if bound is None else rate
+        super().__init__(module, layer, (heads, heads), (dim, dim), decay, gated, bound=bound, rounds=True)
+
+    def projected(self, hidden: torch.Tensor) -> Projected:
+        module = self.module
+        joined = torch.cat([project(hidden) for project in (module.q_proj, module.k_proj, module.v_proj)], dim=1)
+        inputs = module.forget_gate.f_proj(hidden)
+        return Projected(joined, module.g_proj(hidden), module.b_proj(hidden), inputs)
 
     def finished(self, normed: torch.Tensor) -> torch.Tensor:
         mixed: torch.Tensor = self.module.o_proj(normed)

@@ -35,7 +35,7 @@ class Mixer(ABC):
 
     MODULES: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, module: Any, layer: int, parts: tuple[StatePart, ...]) -> None:
+    def __init__(self, module: Any, layer: int, parts: tuple[StatePart, ...] = ()) -> None:
         """`parts`: what the layer keeps."""
         self.module, self.layer, self.parts = module, layer, parts
         self._own = module.forward

@@ -61,8 +61,9 @@ CASES: dict[str, Callable[[], tuple[Computation, Inputs]]] = {
 }
 
 
-def gates(dtype: torch.dtype) -> tuple[DeltaGates, Inputs]:
-    made = DeltaGates(2, 12, 4, numbers(8), -numbers(8).exp(), dtype, 2.0)
+def gates(dtype: torch.dtype, **rules: Any) -> tuple[DeltaGates, Inputs]:
+    rate = numbers(8).exp() if "bound" in rules else -numbers(8).exp()
+    made = DeltaGates(2, 12, 4, numbers(8), rate, dtype, 2.0, **rules)
     # Below -20 and above 20 too.
     return made, (
         numbers(TOKENS, 60, dtype=dtype),
@@ -79,6 +80,8 @@ def norm(dtype: torch.dtype, **rules: Any) -> tuple[GatedNorm, Inputs]:
 BY_ROW: dict[str, Callable[[], tuple[DeltaGates | GatedNorm, Inputs]]] = {
     "gates": lambda: gates(torch.float32),
     "gates in bfloat16": lambda: gates(torch.bfloat16),
+    "bounded gates": lambda: gates(torch.float32, bound=-5.0),
+    "bounded gates in bfloat16": lambda: gates(torch.bfloat16, bound=-5.0, rounds=True),
     "norm": lambda: norm(torch.float32),
     "norm after the gate": lambda: norm(torch.float32, gate_first=True),
     "norm and a sigmoid": lambda: norm(torch.float32, activation="sigmoid"),

@@ -9,6 +9,7 @@ import torch
 
 from qpdsl.executor.engine.model.module_stack import inner_model
 from qpdsl.executor.engine.model.rowwise import RowwiseModules, names
+from qpdsl.executor.kernels.llvm import gates, recurrence
 from tests.support.executor.mixed_texts import MixedTexts, tiny_model
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -41,6 +42,23 @@ KIMI = {
     "num_local_experts": 4,
     "linear_num_heads": 4,
     "linear_head_dim": 12,
+    "layer_types": LINEAR,
+}
+BAILING = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": None,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "qk_nope_head_dim": 12,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "num_local_experts": 4,
+    "linear_num_heads": 4,
+    "linear_head_dim": 12,
+    "head_dim": 12,
     "layer_types": LINEAR,
 }
 SCAN = {
@@ -76,6 +94,15 @@ ZAMBA2 = {
     "chunk_size": 16,
     "num_mem_blocks": 1,
 }
+ZAMBA = {
+    "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+    "num_hidden_layers": 3,
+    "mamba_dt_rank": 8,
+    "num_key_value_heads": 4,
+    "attention_head_dim": 24,
+    "n_mamba_heads": 2,
+    "mamba_d_state": 8,
+}
 JAMBA = {
     "attn_layer_period": 2,
     "attn_layer_offset": 1,
@@ -100,6 +127,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo_hybrid": ("olmo_hybrid", DELTA),
     "olmo_hybrid with eigenvalues above 0 only": ("olmo_hybrid", {**DELTA, "linear_allow_neg_eigval": False}),
     "kimi_linear": ("kimi_linear", KIMI),
+    "bailing_hybrid": ("bailing_hybrid", BAILING),
+    "bailing_hybrid without a bound": ("bailing_hybrid", {**BAILING, "kda_safe_gate": False}),
     "mamba2": ("mamba2", MAMBA2),
     "mamba2 with clamped steps": ("mamba2", {**MAMBA2, "time_step_limit": (0.01, 0.02)}),
     "bamba": ("bamba", {**SCAN, "attn_layer_indices": [1, 3]}),
@@ -112,13 +141,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "nemotron_h": ("nemotron_h", NEMOTRON),
     "zamba2": ("zamba2", ZAMBA2),
+    "zamba": ("zamba", ZAMBA),
     "jamba": ("jamba", JAMBA),
     "mamba": ("mamba", MAMBA),
     "falcon_mamba": ("falcon_mamba", MAMBA),
     "recurrent_gemma": ("recurrent_gemma", {**GEMMA, "attention_window_size": 24}),
     "minimax": ("minimax", MINIMAX),
 }
-NARROW = ("lfm2", "qwen3_5_text", "kimi_linear", "bamba", "jamba", "recurrent_gemma", "minimax")
+# One of each kind of layer.
+SEVERAL = ("lfm2", "qwen3_5_text", "kimi_linear", "bamba", "jamba", "recurrent_gemma", "minimax")
 TOKENS = (torch.arange(42) * 7 + 3) % 101
 # The same numbers in another order.
 OTHER = TOKENS.flip(0)[:19]
@@ -151,10 +182,15 @@ def test_hidden_states_are_the_models_own_in_any_pieces(name: str) -> None:
     assert torch.equal(inner_model(model)(input_ids=TOKENS[None], use_cache=False)[0][0], own)
 
 
+@pytest.mark.parametrize("name", SEVERAL)
+def test_they_are_so_without_a_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for code in (recurrence, gates):
+        monkeypatch.setattr(code, "vector_width", lambda: 0)
+    test_hidden_states_are_the_models_own_in_any_pieces(name)
+
+
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "name", ["lfm2", "qwen3_5_text", "kimi_linear", "bamba", "jamba", "recurrent_gemma", "minimax"]
-)
+@pytest.mark.parametrize("name", SEVERAL)
 def test_in_bfloat16_it_is_as_near_to_float32_as_the_models_own(name: str) -> None:
     kind, changes = FAMILIES[name]
     model = tiny_model(kind, torch.bfloat16, **changes)
