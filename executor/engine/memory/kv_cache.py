@@ -38,7 +38,7 @@ def unsuited(kv_type: KVType, shapes: Iterable[KVShape]) -> str | None:
     """Why layers that keep such shapes cannot keep them in that type; None where they can."""
     for shape in shapes:
         if shape.latent:
-            return f"its keys and values are one latent vector, which {kv_type} would round twice; take none"
+            return f"its keys and values are one latent vector, kept in full only, not in {kv_type}"
         if not shape.is_even:
             return f"its keys are {shape.key} wide and its values {shape.value}, and {kv_type} takes equal pairs"
         if kv_type == "int4" and not int4_groups.suits(shape.key):
