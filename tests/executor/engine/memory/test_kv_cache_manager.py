@@ -288,7 +288,7 @@ class ServingStates(Serving):
 
 
 TestServingStates = ServingStates.TestCase
-TestServingStates.settings = settings(max_examples=50, stateful_step_count=40)
+TestServingStates.settings = settings(max_examples=25, stateful_step_count=40)
 
 
 def test_a_sequence_that_can_never_fit_is_refused_with_the_arithmetic() -> None:
