@@ -25,7 +25,7 @@ def users(token_bytes: float) -> int:
 
 
 def exercise(quick: bool) -> str:
-    layout = KVLayout(LAYERS, 16, KV_HEADS, WIDTH, torch.bfloat16)
+    layout = KVLayout.equal(LAYERS, 16, KV_HEADS, WIDTH, torch.bfloat16)
     rows = []
     for kv_type, bits in BITS.items():
         own = replace(layout, kv_type=kv_type)

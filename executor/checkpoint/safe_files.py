@@ -44,12 +44,19 @@ _REFUSED = {
 }
 # The format allows no longer one.
 _LONGEST = 100_000_000
+# Model types whose code is that of a family of transformers.
+_SAME_AS = {"kimi_k2": "deepseek_v3"}
 _POINTER = b"version https://git-lfs"
 
 
 def without_code(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration as JSON data, at any depth without the names of code."""
+    """A configuration as JSON data, at any depth without the names of code.
+
+    A family that comes with code, and that transformers has by another name, goes by that.
+    """
     cleaned: dict[str, Any] = _cleaned(configuration)
+    if isinstance(kind := cleaned.get("model_type"), str) and kind in _SAME_AS:
+        cleaned["model_type"] = _SAME_AS[kind]
     return cleaned
 
 

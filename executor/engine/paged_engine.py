@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from qpdsl.executor.engine.branch_reads import BranchReads
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.exit.exit_steps import ExitCurve, ExitSteps, ExitWeights
 from qpdsl.executor.engine.largest_step import largest_requests
@@ -25,7 +26,7 @@ from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.engine.step_report import StepReport, report
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Request
+from qpdsl.executor.requests.request import Request, TreeRequest
 from qpdsl.executor.requests.ticket import Ticket
 
 # Steps that are launched at once, each of another model: a device that has two to do does not run dry.
@@ -89,9 +90,14 @@ class PagedEngine:
         config = replace(self._config, graphs=False)
         for model in models:
             steps = largest_requests(model, config.max_sequences, config.token_budget)
-            size = model.layout.page_size
-            pages = max(sum(len(request.tokens) // size + 2 for request in step) for step in steps) + 1
-            trial = PagedEngine(config, kv_bytes=pages * model.layout.page_bytes)
+            page = model.layout.page_size
+            pages = max(sum(len(request.tokens) // page + 2 for request in step) for step in steps) + 1
+            size = pages * model.layout.page_bytes
+            if model.states is not None:
+                # Each sample has one, its prompt some, and steps between two of its own another.
+                blocks = max(sum(2 * request.samples + 4 for request in step) for step in steps)
+                size += blocks * model.states.block_bytes
+            trial = PagedEngine(config, kv_bytes=size)
             try:
                 trial.add("trial", model)
                 for step in steps:
@@ -167,8 +173,16 @@ class PagedEngine:
             raise EngineError(reason)
         if request.generation is not None:
             request = runner.settled(request.generation)
-        ticket = Ticket(request, partial(self._cancel, scheduler), scheduler.promote)
-        scheduler.add(Sequence.of(ticket, request, paged.max_positions - length))
+        cancel = partial(self._cancel, scheduler)
+
+        def queue(ticket: Ticket) -> None:
+            scheduler.add(Sequence.of(ticket, ticket.request, paged.max_positions - length))
+
+        if isinstance(request, TreeRequest) and paged.states is not None:
+            ticket = BranchReads(request, cancel, scheduler.promote).submit(queue)
+        else:
+            ticket = Ticket(request, cancel, scheduler.promote)
+            queue(ticket)
         if self._arrived is not None:
             self._arrived.set()
         return ticket

@@ -173,7 +173,11 @@ class Scheduler:
         # A sequence that has just been preempted must not take its pages back at once.
         if self.waiting and budget > 0 and self.preemptions == preempted and not self._blocked:
             self._admit(chunks, budget)
-        return [] if self._blocked else chunks
+        if self._blocked:
+            return []
+        for chunk in chunks:
+            self.memory.plan(chunk, self.waiting[:_WINDOW])
+        return chunks
 
     @property
     def blocked(self) -> bool:
@@ -183,7 +187,7 @@ class Scheduler:
     def too_large(self, tokens: int) -> str | None:
         """Why a sequence of so many tokens can never be served, with the arithmetic; None where it can."""
         needs = self.memory.pages_for(tokens)
-        if needs <= self.memory.pool.free or needs <= (has := self.memory.capacity):
+        if (self.memory.states is None and needs <= self.memory.pool.free) or needs <= (has := self.memory.capacity):
             return None
         return (
             f"a sequence of {tokens} tokens needs {needs} KV pages of {self.memory.page_size}, "
@@ -196,9 +200,7 @@ class Scheduler:
         Chunks that are `deferring` are none of them.
         """
         for chunk in chunks:
-            chunk.sequence.computed += chunk.count
-            if chunk.count > 1:
-                self.memory.publish(chunk.sequence)
+            self.memory.advance(chunk)
 
     def fork(self, prompt: Sequence) -> list[Sequence]:
         """As many samples of a prefilled prompt as the batch has room for; the others wait, first in the queue."""

@@ -18,9 +18,10 @@ from qpdsl.executor.engine.draft.ngram import NGramDrafter
 from qpdsl.executor.engine.exit.exit_steps import ExitHeads, ExitSteps, LearnedExits
 from qpdsl.executor.engine.exit.self_draft import SelfDrafter
 from qpdsl.executor.engine.memory import budget
-from qpdsl.executor.engine.memory.kv_cache import Arena, KVCache, PagePool, slab_bytes
+from qpdsl.executor.engine.memory.kv_cache import Arena, KVCache, PagePool, Pool, slab_bytes
 from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
 from qpdsl.executor.engine.memory.prefix_tree import Reclaimer
+from qpdsl.executor.engine.memory.state_blocks import BlockLayout
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
@@ -96,6 +97,10 @@ class ServedModels:
 
     def add(self, name: str, model: PagedModel, *, idle: bool) -> None:
         """Makes a model ready. Where the engine is `idle` the memory is cut anew, and what was cached is forgotten."""
+        if self._config.deterministic and model.kernels and model.states is not None:
+            raise EngineError(
+                f"{name} keeps states, whose steps are of no fixed size: it is not deterministic on a GPU"
+            )
         if self._config.deterministic and model.kernels and model.mixes_rows:
             raise EngineError(
                 f"{name} is a mixture of experts, whose bits depend on the batch: it is not deterministic"
@@ -137,24 +142,29 @@ class ServedModels:
         device = next(iter(models.values())).device
         graphs = MAX_BYTES * sum(model.kernels for model in models.values()) if self._config.graphs else 0
         self.kv_bytes = budget.kv_bytes(self._requested_bytes, device, lambda: self._try_steps(models.values()), graphs)
-        size = slab_bytes([model.layout for model in models.values()], self.kv_bytes)
+        layouts = [layout for model in models.values() for layout in (model.layout, _blocks(model)) if layout]
+        size = slab_bytes(layouts, self.kv_bytes)
         self.arena = Arena(self.kv_bytes, size, device)
         for name, model in models.items():
             self.runners[name] = self._runner(name, model, self.arena)
 
     def _runner(self, name: str, model: PagedModel, arena: Arena) -> ModelRunner:
-        layouts = [*(runner.model.layout for runner in self.runners.values()), model.layout]
-        # Each of the others keeps the slab of its scratch page; no sequence runs with less than a page beside scratch.
-        own = arena.slabs - len(layouts) + 1
-        if any(own * arena.fewest_pages(layout) < 2 for layout in layouts):
-            needs = (len(layouts) + 1) * arena.slab_bytes
+        others = [runner.model for runner in self.runners.values()]
+        # Each of the others keeps the slab of its scratch page; no sequence runs with less than a page beside scratch,
+        # and a slab for its states.
+        own = arena.slabs - len(others)
+        slabs = {other: own - (other.states is not None) for other in (*others, model)}
+        if any(count * arena.fewest_pages(other.layout) < 2 for other, count in slabs.items()):
+            needs = (len(others) + 2 + any(other.states is not None for other in slabs)) * arena.slab_bytes
             raise EngineError(
                 f"the KV budget of {self.kv_bytes:,} bytes is too small for {name}: its pages take "
                 f"{model.layout.page_bytes:,} bytes, and {needs:,} are the least that could do"
             )
         pool = PagePool(arena, name, model.layout)
-        cache = KVCache(arena.buffer, model.layout, pool.scratch)
-        memory = KVCacheManager(pool, cache, 2.0 * model.parameters, self._reclaimer)
+        cache = KVCache(arena.buffer, model.layout, pool.scratch, model.states)
+        blocks = _blocks(model)
+        states = None if blocks is None else Pool(arena, f"{name}: states", blocks)
+        memory = KVCacheManager(pool, cache, 2.0 * model.parameters, self._reclaimer, states)
         config, learned = self._config, self.learned
         rows = fixed_rows(config.max_sequences) if config.deterministic and model.kernels else None
         scheduler = Scheduler(memory, config.max_sequences, rows or config.token_budget, self._group)
@@ -194,3 +204,8 @@ class ServedModels:
             return None
         scheduler = runner.scheduler
         return EngineModel(name, runner.model, runner.backend, scheduler.memory, scheduler.token_budget)
+
+
+def _blocks(model: PagedModel) -> BlockLayout | None:
+    """The blocks of the states that a model's layers keep; None where they keep none."""
+    return None if model.states is None else BlockLayout(model.states.block_bytes)

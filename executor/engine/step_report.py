@@ -41,6 +41,8 @@ class StepReport:
     took `routed_seconds` in the head and `router_seconds` to choose. The waits for tokens that the step ended are
     counted by bucket (see `latencies.py`): `first_waits` for the first tokens of samples, `waits` for the others.
 
+    Of the leased memory, sequences and the prefix tree hold `state_bytes` of states.
+
     In memory there are `weight_bytes` of the model's weights, `activation_bytes` of this step's rows on their way
     through a layer, and `resident_bytes` in all, of every model and everything else (see `budget.py`).
     """
@@ -77,6 +79,7 @@ class StepReport:
     weight_bytes: int = 0
     activation_bytes: int = 0
     resident_bytes: int = 0
+    state_bytes: int = 0
 
 
 def report(
@@ -108,7 +111,7 @@ def report(
         pool.capacity,
         pool.slabs,
         pool.arena.free,
-        pool.leased_bytes + memory.residuals.leased_bytes,
+        memory.leased_bytes,
         memory.wasted_bytes(scheduler.running),
         scheduler.preemptions,
         memory.hits,
@@ -123,6 +126,7 @@ def report(
         taken.weights,
         taken.activations,
         taken.resident,
+        memory.state_bytes,
     )
 
 

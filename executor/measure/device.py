@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from qpdsl.executor.engine.memory.kv_cache import suits
+from qpdsl.executor.engine.memory.kv_cache import unsuited
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.measure.loads import BATCHES, CHUNKS, CONTEXT, ModelLoads, Timer, curve_of
@@ -63,13 +63,21 @@ def measure_device(kind: str, dtype: torch.dtype, clock: Timer = time.perf_count
 def shape_of(model: PagedModel) -> ModelShape:
     """The shape of a loaded model. Embeddings count as parameters only where the head shares them."""
     layout = model.layout
-    heads = layout.kv_heads * model.fold
+    kept = layout.shapes[0]
     size = model.weight_bytes / model.parameters
     kv_bytes = float(layout.token_bytes)
     head = model.head
     rows, width = (head.width, head.in_features) if isinstance(head, LogitHead) else (0, 0)
     return ModelShape(
-        model.parameters, layout.layers, heads, layout.kv_heads, layout.head_dim, size, kv_bytes, rows * width, rows
+        model.parameters,
+        layout.layers,
+        kept.kv_heads * model.fold,
+        kept.kv_heads,
+        kept.key,
+        size,
+        kv_bytes,
+        rows * width,
+        rows,
     )
 
 
@@ -115,7 +123,7 @@ def measure_kv_types(model: PagedTextModel, reload: Reload, clock: Timer) -> dic
     exact = _logits(loads, texts)
     profiles: dict[str, KVProfile] = {}
     layout = model.paged.layout
-    for kv_type in (kind for kind in KV_TYPES if suits(kind, layout.head_dim)):
+    for kv_type in (kind for kind in KV_TYPES if unsuited(kind, layout.shapes) is None):
         quantized = ModelLoads(reload(kv_type), clock)
         changed = _logits(quantized, texts)
         errors = [abs(a - b) for a, b in zip(exact, changed, strict=True)]

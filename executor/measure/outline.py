@@ -24,7 +24,7 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_exp
 _USED = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk")
 # What layers keep otherwise than as keys and values of each token; the words go on from "it".
 _KEEPS_OTHERWISE = {
-    "kv_lora_rank": "keeps keys and values compressed",
+    "index_topk": "keeps keys of an index too",
     "num_kv_shared_layers": "shares keys and values between layers",
     "mamba_d_state": "has layers with a state",
     "ssm_state_size": "has layers with a state",
@@ -58,6 +58,11 @@ def _counted(name: str, model: PreTrainedModel, text: PretrainedConfig, stored_b
     head_dim = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
     shared = head is not None and head.weight is embedding
+    # Of latent attention: one vector and a rotated part of the key, which all heads share.
+    latent = getattr(text, "kv_lora_rank", None)
+    kv_heads = 1 if latent else _kv_heads(name, model, text, heads, head_dim)
+    if latent:
+        head_dim = latent + text.qk_rope_head_dim
     experts = _experts(model, text)
     width = int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size)
     if experts is not None:
@@ -70,12 +75,13 @@ def _counted(name: str, model: PreTrainedModel, text: PretrainedConfig, stored_b
         width,
         int(text.vocab_size),
         heads,
-        _kv_heads(name, model, text, heads, head_dim),
+        kv_heads,
         head_dim,
         _windows(name, text),
         experts,
         _NUMBER_TYPES.get(str(text.dtype).removeprefix("torch."), "bf16"),
         stored_bytes,
+        latent,
     )
 
 

@@ -199,7 +199,7 @@ class MemoryMeter:
     """The peak and the mean of each part over the steps of all models; `page_bytes` is the size of a KV page of each.
 
     Other is what is taken beside weights, activations and the leased pages of keys and values: `kv` counts those pages
-    that are held. Steps of an engine that does not tell what is taken do not count.
+    that are held, and states. Steps of an engine that does not tell what is taken do not count.
     """
 
     def __init__(self, page_bytes: Mapping[str, int]) -> None:
@@ -215,7 +215,8 @@ class MemoryMeter:
     def step(self, report: StepReport | EngineFigures) -> None:
         self._weights[report.model] = figure(report, "weight_bytes")
         self._leased[report.model] = figure(report, "leased_bytes")
-        self._held[report.model] = float(report.pages_held * self._page_bytes.get(report.model, 0))
+        states = figure(report, "state_bytes")
+        self._held[report.model] = report.pages_held * self._page_bytes.get(report.model, 0) + states
         resident, activations = figure(report, "resident_bytes"), figure(report, "activation_bytes")
         if not resident:
             return

@@ -30,9 +30,10 @@ from qpdsl.executor.checkpoint.cache_folder import cache_folder, keep_file, open
 from qpdsl.executor.checkpoint.model_digest import model_digest
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.executor.engine.memory.budget import trim_heap
+from qpdsl.executor.engine.model.kept import KeptKV
 from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.model.probe import KeptKV, TrialFindings
+from qpdsl.executor.engine.model.probe import TrialFindings
 from qpdsl.executor.kernels.data.weights import Weight
 from qpdsl.executor.kernels.linear import LateWeight, StoredEmbedding, StoredExperts, StoredLinear
 from qpdsl.executor.kernels.llvm.compile import digest_of_sources, surroundings
@@ -313,7 +314,7 @@ class KnownModel:
             for call in said["found"]["calls"]
         ]
         windows = {int(layer): window for layer, window in kept["windows"].items()}
-        found = TrialFindings(KeptKV(kept["kv_heads"], kept["dim"], windows), calls)
+        found = TrialFindings(KeptKV(windows), calls)
         modules = [ModuleOutline(**module) for module in outline["modules"]]
         return cls(
             Outline(**{**outline, "ends": tuple(outline["ends"]), "modules": modules}),

@@ -37,7 +37,7 @@ from qpdsl.executor.checkpoint.gguf_families import GGUFModel
 from qpdsl.executor.checkpoint.hub_snapshot import adapter_snapshot, cached_snapshot, snapshot
 from qpdsl.executor.checkpoint.model_folder import GENERATION_CONFIG, TOKENIZER, ModelFolder, content, isolated, no_hub
 from qpdsl.executor.checkpoint.quantization_config import QuantizedLayers
-from qpdsl.executor.checkpoint.safe_files import parsed
+from qpdsl.executor.checkpoint.safe_files import parsed, without_code
 from qpdsl.executor.checkpoint.tokenizer_growth import check_growth
 from qpdsl.executor.engine.memory.budget import main_memory
 from qpdsl.executor.engine.model.heads import ValueHead
@@ -306,7 +306,7 @@ class _Loading:
         return frozenset(ids)
 
     def _config(self) -> PretrainedConfig:
-        model_type = self.folder.config.get("model_type")
+        model_type = without_code(self.folder.config).get("model_type")
         if model_type not in CONFIG_MAPPING:
             known = f"transformers {transformers.__version__} does not know, and code of a checkpoint is not run"
             what = "names no model_type" if model_type is None else f"has the model_type `{model_type}`, which {known}"

@@ -38,7 +38,8 @@ class Architecture:
     where the head shares them. `intermediate` is the width of the MLP that a token goes through, `vocabulary` that of
     the head. `windows` has one entry for each layer: how many tokens it attends to at the most, None for all of them.
     `number_type` is the type that the weights were saved in, and `stored_bytes` the bytes of the weight files, None
-    where only a configuration is there.
+    where only a configuration is there. With `latent`, keys alone are kept, and values are so many numbers of them
+    (multi-head latent attention).
     """
 
     name: str
@@ -54,6 +55,7 @@ class Architecture:
     experts: Experts | None = None
     number_type: str = "bf16"
     stored_bytes: int | None = None
+    latent: int | None = None
 
     @property
     def layers(self) -> int:
@@ -89,17 +91,23 @@ class Architecture:
     def flops(self, context: int) -> float:
         """The operations of one token that attends to `context` others: two a parameter, and those of attention."""
         attended = sum(_within(context, window) for window in self.windows)
-        return 2.0 * self.active + 4.0 * self.heads * self.head_dim * attended
+        return 2.0 * self.active + 2.0 * self.heads * self._read_numbers * attended
 
     def prompt_flops(self, tokens: int) -> float:
         """The operations of a prompt of so many tokens: each attends to those before it."""
         return (
-            sum(2.0 * self.heads * self.head_dim * _pairs(tokens, window) * 2 for window in self.windows)
+            sum(2.0 * self.heads * self._read_numbers * _pairs(tokens, window) for window in self.windows)
             + 2.0 * self.active * tokens
         )
 
+    @property
+    def _read_numbers(self) -> int:
+        """The numbers of a key and a value that a head reads."""
+        return self.head_dim + (self.latent or self.head_dim)
+
     def _layer_kv_bytes(self, number_bytes: float) -> float:
-        return 2 * self.kv_heads * self.head_dim * number_bytes
+        kept = self.head_dim if self.latent else 2 * self.head_dim
+        return self.kv_heads * kept * number_bytes
 
 
 def _within(context: int, window: int | None) -> int:

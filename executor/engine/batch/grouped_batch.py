@@ -16,9 +16,10 @@ import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
-from qpdsl.executor.engine.memory.sequence import Chunk, TreeRow
+from qpdsl.executor.engine.memory.sequence import Chunk, TreeRow, in_step
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import Heads, Scoring
+from qpdsl.executor.kernels.data.states import StateSegment
 from qpdsl.executor.kernels.linear import PADDED_ROWS
 
 # A gather larger than this falls out of a core's own cache before attention has read it.
@@ -32,9 +33,10 @@ _MIN_QUERIES = 8
 class GroupedBatch:
     """One forward over T rows. Padding rows write to the scratch page and are in no group.
 
-    `tokens`, `positions` int64 [T]. `slots`: for each layer int64 [T], where each row's KV goes. `read_rows` int64 [W]:
-    the rows whose hidden state is read, None for all of them, in the order of `readers`: chunks, and how many rows of
-    each are read. All positions are below `longest`.
+    `tokens`, `positions` int64 [T]. `slots`: for each row of a page (`LayerRows.number`) int64 [T], where each row's KV
+    goes. `read_rows` int64 [W]: the rows whose hidden state is read, None for all of them, in the order of `readers`:
+    chunks, and how many rows of each are read. All positions are below `longest`. `segments`: where layers keep states,
+    in the order of their rows.
     """
 
     tokens: torch.Tensor
@@ -44,11 +46,13 @@ class GroupedBatch:
     read_rows: torch.Tensor | None
     readers: list[tuple[Chunk, int]]
     longest: int
+    segments: tuple[StateSegment, ...] = ()
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         """A layer's attention [T, H, D]; keys and values are stored before it."""
-        write_kv(cache.rows, torch.stack((heads.key, heads.value), dim=1), self.slots[layer])
-        return paged_attention(heads.query, cache.rows, layer, self.groups, scoring)
+        rows, number = cache.of_layer[layer]
+        write_kv(rows, heads.key, heads.value, self.slots[number])
+        return paged_attention(heads.query, rows, number, self.groups, scoring)
 
 
 @dataclass(slots=True)
@@ -115,11 +119,12 @@ def build(
     return GroupedBatch(
         torch.tensor(tokens, device=device),
         torch.tensor(positions, device=device),
-        _by_layer(slots, page_size, layout.layers, device),
+        _by_row(slots, page_size, layout.rows, device),
         [_group(members, layout, scratch, device) for members in _groups(spans, layout, fold)],
         torch.tensor(read_rows, dtype=torch.long, device=device) if read_rows != [*range(len(tokens))] else None,
         readers,
         max(positions) + 1,
+        in_step([(span.chunk, span.row) for span in spans if span.branch is None]),
     )
 
 
@@ -136,9 +141,9 @@ def _spans(chunks: list[Chunk], page_size: int, fold: int) -> list[_Span]:
     return spans
 
 
-def _by_layer(values: list[int], step: int, layers: int, device: str) -> tuple[torch.Tensor, ...]:
-    """For each layer the values, larger by `step` than in the layer before."""
-    table = np.array(values) + np.arange(0, layers * step, step)[:, None]
+def _by_row(values: list[int], step: int, rows: int, device: str) -> tuple[torch.Tensor, ...]:
+    """For each row of a page the values, larger by `step` than in the row before."""
+    table = np.array(values) + np.arange(0, rows * step, step)[:, None]
     return torch.from_numpy(table).to(device).unbind(0)
 
 
@@ -160,7 +165,7 @@ def _groups(spans: list[_Span], layout: KVLayout, fold: int) -> list[list[_Span]
         for span in members:
             gathered = (len(group) + 1) * span.pages
             scores = gathered * layout.page_size * queries * fold
-            if group and (gathered * layout.row_bytes > _MAX_GATHERED_BYTES or scores > _MAX_SCORES):
+            if group and (gathered * layout.layer_bytes > _MAX_GATHERED_BYTES or scores > _MAX_SCORES):
                 groups.append(group)
                 group = []
             group.append(span)
@@ -198,7 +203,7 @@ def _group(members: list[_Span], layout: KVLayout, scratch: int, device: str) ->
         return torch.tensor(values, dtype=torch.long, device=device)
 
     query_positions = tensor(positions).view(len(members), queries)
-    group = AttentionGroup(len(members), queries, query_positions, _by_layer(pages, 1, layout.layers, device))
+    group = AttentionGroup(len(members), queries, query_positions, _by_row(pages, 1, layout.rows, device))
     if len(valid) < len(rows):
         group.rows, group.valid = tensor(rows), tensor(valid)
     else:
@@ -214,7 +219,7 @@ class AttentionGroup:
 
     batch, queries: B and Q
     positions: int64 [B, Q], the queries' positions in their sequences, 0 where padded
-    pages:     for each layer the cache rows int64 [B*P] of the pages
+    pages:     for each row of a page the cache rows int64 [B*P] of the pages
     first:     the first batch row, where the batch rows are all real and consecutive, so that a slice serves; else None
     rows:      without `first`, int64 [B*Q], the batch row of each query, 0 where padded
     valid:     without `first`, int64, which of the B*Q queries are real
@@ -230,51 +235,54 @@ class AttentionGroup:
     rows: torch.Tensor | None = None
     valid: torch.Tensor | None = None
     moved: torch.Tensor | None = None
-    _masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+    _masks: dict[tuple[int | None, ...], torch.Tensor] = field(default_factory=dict)
 
-    def mask(self, window: int | None, length: int, fold: int, dtype: torch.dtype) -> torch.Tensor:
-        """Additive causal mask [B, 1, Q*fold, length], within the last `window` positions where one is given.
+    def mask(self, scoring: Scoring, length: int, fold: int, dtype: torch.dtype) -> torch.Tensor:
+        """What is added to scores, -inf where a key is not seen: [B, 1 or KV, Q*fold, length].
 
-        Built once a step and shared by all layers with that window.
+        Built once a step and shared by all layers that see alike.
         """
-        mask = self._masks.get(window)
+        alibi = scoring.alibi
+        kind = (scoring.window, scoring.chunk, fold, None if alibi is None else id(alibi.slopes))
+        mask = self._masks.get(kind)
         if mask is None:
-            keys = torch.arange(length, device=self.positions.device)
-            distance = self.positions[:, :, None] - keys
-            hidden = distance < 0
-            if window is not None:
-                hidden |= distance >= window
+            queries, keys = self.positions[:, :, None], torch.arange(length, device=self.positions.device)
+            hidden = scoring.hidden(queries, keys)
             mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
             mask.masked_fill_(hidden, float("-inf"))
-            if self.queries > 1:
-                mask = mask.repeat_interleave(fold, dim=1)
-            mask = mask[:, None]
-            self._masks[window] = mask
+            if alibi is None:
+                if self.queries > 1:
+                    mask = mask.repeat_interleave(fold, dim=1)
+                mask = mask[:, None]
+            else:
+                by_head = torch.unflatten(alibi.bias(queries, keys).to(dtype), -3, (-1, fold))
+                mask = (by_head + mask[:, None, None]).transpose(2, 3).flatten(2, 3)
+            self._masks[kind] = mask
         return mask
 
 
-def write_kv(rows: KVRows, new: torch.Tensor, slots: torch.Tensor) -> None:
-    """Stores keys and values `new` [T, 2, KV, D] at `slots` int64 [T], in place; quantizes where the rows are."""
-    if rows.kind == "plain":
-        rows.data.view(-1, *rows.data.shape[2:]).index_copy_(0, slots, new)
+def write_kv(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+    """Stores keys [T, KV, D] and values [T, KV, V] at `slots` int64 [T], in place; quantizes where the rows are."""
+    if rows.kind == "plain" and rows.data.is_contiguous() and rows.value is None:
+        rows.data.view(-1, *rows.data.shape[2:]).index_copy_(0, slots, torch.stack((key, value), dim=1))
         return
-    rows.write(slots // rows.page_size, slots % rows.page_size, new)
+    rows.write(slots // rows.page_size, slots % rows.page_size, key, value)
 
 
 def paged_attention(
-    query: torch.Tensor, rows: KVRows, layer: int, groups: list[AttentionGroup], scoring: Scoring
+    query: torch.Tensor, rows: KVRows, number: int, groups: list[AttentionGroup], scoring: Scoring
 ) -> torch.Tensor:
-    """Causal attention of `query` [T, H, D], with heads that share a KV head as neighbours, over one layer's pages.
+    """Causal attention of `query` [T, H, D], with heads that share a KV head as neighbours, over a row of each page.
 
-    Returns [T, H, D]; rows that are in no group are zero.
+    Returns [T, H, V]; rows that are in no group are zero.
     """
     count, heads, dim = query.shape
-    kv_heads, fold = rows.kv_heads, heads // rows.kv_heads
+    kv_heads, fold, width = rows.kv_heads, heads // rows.kv_heads, rows.value_dim
     query = query.reshape(count, kv_heads, fold, dim).transpose(1, 2)
     out = None
     for group in groups:
         b, q = group.batch, group.queries
-        pages = group.pages[layer]
+        pages = group.pages[number]
         length = pages.numel() // b * rows.page_size
         first = group.first
         if first is not None:
@@ -283,28 +291,31 @@ def paged_attention(
             assert group.rows is not None
             selected = query.index_select(0, group.rows)
         folded = selected if q == 1 else selected.reshape(b, q * fold, kv_heads, dim)
-        gathered = _gather(rows, pages, query.dtype).view(b * length, 2, kv_heads, dim)
+        gathered = _gather(rows, pages, query.dtype).view(b * length, -1)
         if group.moved is not None:
             gathered.index_copy_(0, group.moved[0], gathered.index_select(0, group.moved[1]))
-        k, v = gathered.view(b, length, 2, kv_heads, dim).permute(2, 0, 3, 1, 4)
-        mask = group.mask(scoring.window, length, fold, query.dtype)
+        k = gathered[:, : kv_heads * dim].view(b, length, kv_heads, dim).transpose(1, 2)
+        v = k[..., :width]
+        if not rows.latent:
+            v = gathered[:, kv_heads * dim :].view(b, length, kv_heads, width).transpose(1, 2)
+        mask = group.mask(scoring, length, fold, query.dtype)
         mixed = _mix(folded.transpose(1, 2), k, v, mask, scoring).transpose(1, 2)
-        mixed = mixed.reshape(b * q, fold, kv_heads, dim)
+        mixed = mixed.reshape(b * q, fold, kv_heads, width)
         if first is not None and b * q == count:
             return mixed.transpose(1, 2).flatten(1, 2)
         if out is None:
-            out = torch.zeros((count, fold, kv_heads, dim), dtype=query.dtype, device=query.device)
+            out = torch.zeros((count, fold, kv_heads, width), dtype=query.dtype, device=query.device)
         if first is not None:
             out[first : first + b * q] = mixed
         else:
             assert group.rows is not None and group.valid is not None
             out.index_copy_(0, group.rows.index_select(0, group.valid), mixed.index_select(0, group.valid))
-    mixed = torch.zeros_like(query) if out is None else out
+    mixed = query.new_zeros((count, fold, kv_heads, width)) if out is None else out
     return mixed.transpose(1, 2).flatten(1, 2)
 
 
 def _gather(rows: KVRows, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The rows `pages` int64 [N], decoded: [N, page_size, 2, KV, D] in memory."""
+    """The rows `pages` int64 [N], decoded: of each token its keys [KV, D] and its values [KV, V]."""
     stored = rows.data.flatten(1).index_select(0, pages)
     if rows.kind == "plain":
         return stored
@@ -312,7 +323,7 @@ def _gather(rows: KVRows, pages: torch.Tensor, dtype: torch.dtype) -> torch.Tens
 
 
 def _mix(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scoring: Scoring) -> torch.Tensor:
-    """Attention of `query` [B, KV, Q, D] over `k`, `v` [B, KV, L, D] with an additive `mask` [B, 1, Q or 1, L]."""
+    """Attention of `query` [B, KV, Q, D] over `k` and `v` [B, KV, L, D or V] with an additive `mask`."""
     count = query.shape[2]
     if count < _MIN_QUERIES:
         missing = (0, 0, 0, _MIN_QUERIES - count)

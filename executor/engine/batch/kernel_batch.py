@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 
 from qpdsl.executor.engine.batch.staging import Numbers
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence, TreeRow
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence, TreeRow, in_step
 from qpdsl.executor.kernels import packed, paged_attention
 from qpdsl.executor.kernels.data.paged_batch import (
     NOWHERE,
@@ -31,6 +31,7 @@ from qpdsl.executor.kernels.data.paged_batch import (
     next_power_of_two,
 )
 from qpdsl.executor.kernels.data.shared_prefixes import DEEPEST, of_contexts, plan_pages
+from qpdsl.executor.kernels.data.states import StateSegment
 from qpdsl.executor.kernels.packed import Sizes, pack
 
 # Rows that a captured decode step is padded to: these, then multiples of `_ROW_STEP`.
@@ -57,7 +58,8 @@ class KernelBatch:
     """`numbers` int32 on the device holds the step as `sizes` lays it out; the rest are views of it.
 
     `read_rows` int32 [W]: the rows whose hidden state is read, None for all. `host_sizes` int64 on the host: `sizes`,
-    for compiled layers. `deterministic`: a row's bits must not depend on the others.
+    for compiled layers. `deterministic`: a row's bits must not depend on the others. `segments`: where layers keep
+    states, in the order of their rows.
     """
 
     numbers: torch.Tensor
@@ -68,20 +70,28 @@ class KernelBatch:
     read_rows: torch.Tensor | None
     paged: PagedBatch
     deterministic: bool = False
+    segments: tuple[StateSegment, ...] = ()
 
     @classmethod
-    def of(cls, numbers: torch.Tensor, sizes: Sizes, deterministic: bool = False) -> KernelBatch:
+    def of(
+        cls,
+        numbers: torch.Tensor,
+        sizes: Sizes,
+        deterministic: bool = False,
+        segments: tuple[StateSegment, ...] = (),
+    ) -> KernelBatch:
         """The views of `numbers`, laid out as `sizes` says."""
         tokens, positions, rows, batch = packed.unpack(numbers, sizes)
         read_rows = rows if sizes.wanted else None
-        return cls(numbers, sizes, torch.tensor(sizes), tokens, positions, read_rows, batch, deterministic)
+        return cls(numbers, sizes, torch.tensor(sizes), tokens, positions, read_rows, batch, deterministic, segments)
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         """A layer's attention [T, H, D]; keys and values are stored before it."""
+        rows, number = cache.of_layer[layer]
         if torch.compiler.is_compiling():
             numbers, sizes = self.numbers, self.host_sizes
-            return packed.attend(heads, cache.rows, numbers, sizes, layer, scoring, self.deterministic)
-        return paged_attention.attend(heads, cache.rows, self.paged, layer, scoring, self.deterministic)
+            return packed.attend(heads, rows, numbers, sizes, number, scoring, self.deterministic)
+        return paged_attention.attend(heads, rows, self.paged, number, scoring, self.deterministic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +99,13 @@ class PackedStep:
     """One step on the host: `numbers` int32 as `sizes` lays them out.
 
     `readers`: chunks of which rows are read, and how many of each. Where `sizes.wanted` is 0, they are the first rows.
+    `segments`: see `KernelBatch`. A step with sizes rounded up has none.
     """
 
     sizes: Sizes
     numbers: Numbers
     readers: list[tuple[Chunk, int]]
+    segments: tuple[StateSegment, ...] = ()
 
 
 class _Shape(NamedTuple):
@@ -138,7 +150,7 @@ class GraphAssembler:
             return self._laid_out(rows, self._fixed(rows), True)
         longest_query = max(after - before for before, after in pairwise(rows.start))
         shape = _Shape(len(rows.slots), rows.decodes, len(rows.context), len(rows.read_rows), longest_query)
-        return self._laid_out(rows, shape, False)
+        return replace(self._laid_out(rows, shape, False), segments=_segments(chunks))
 
     def rounded(self, chunks: list[Chunk]) -> PackedStep | None:
         """A step of any chunks whose sizes are rounded up; None where it has too many rows to be captured."""
@@ -218,7 +230,7 @@ class DirectAssembler:
         if rows.branches:
             sizes, paths = with_paths(rows.branches, sizes)
             parts += paths
-        return PackedStep(sizes, pack(sizes, parts), rows.readers)
+        return PackedStep(sizes, pack(sizes, parts), rows.readers, _segments(chunks))
 
 
 def bucket(rows: int) -> int:
@@ -361,6 +373,14 @@ class SharedPrefixes:
 def in_rows(chunks: list[Chunk]) -> list[Chunk]:
     """Chunks without trees in the order in which their rows follow one another: those of one row come first."""
     return sorted(chunks, key=lambda chunk: chunk.straight > 1)
+
+
+def _segments(chunks: list[Chunk]) -> tuple[StateSegment, ...]:
+    """Those of chunks without trees, whose rows follow one another."""
+    if not any(chunk.segments for chunk in chunks):
+        return ()
+    ordered = in_rows(chunks)
+    return in_step(zip(ordered, accumulate([chunk.rows for chunk in ordered], initial=0), strict=False))
 
 
 def first_tokens(chunks: list[Chunk], page_size: int) -> tuple[list[int], list[int], list[int]]:

@@ -49,6 +49,8 @@ class ModelDrafter(Drafter):
             raise EngineError(f"{other} is to draft for {name}, and there is no such model")
         if (inability := served.model.capabilities.refusal({"sampling"})) is not None:
             raise EngineError(f"{other} cannot draft for {name}: it {inability}")
+        if served.model.states is not None:
+            raise EngineError(f"{other} cannot draft for {name}: its layers keep states, which take no token back")
         if (width := served.model.head.width) != (own := target.head.width):
             reason = f"its vocabulary is another, of {width:,} ids and not {own:,}"
             raise EngineError(f"{other} cannot draft for {name}: {reason}")

@@ -1,9 +1,12 @@
 """The memory of keys and values: a model's layout, the buffer of all models, and the pages that a model has in it.
 
 A *row* is one page of one layer; a page is the rows of all its layers, one after the other. A page goes by the number
-of its first row, so layer l of page p is row p + l. The buffer is cut into slabs that the models' pools lease, so
-memory moves between models as their needs change, with no fixed split (as in Prism and eLLM, here for a generator and
-its verifier).
+of its first row, so layer l of page p is row p + l. Where layers keep different shapes, rows of one size would waste
+what the smaller ones leave of it, and pages of one layer each would need a table for every shape. So a row is then a
+whole page, in which each layer has as many bytes as it needs.
+
+The buffer is cut into slabs that the models' pools lease, so memory moves between models as their needs change, with no
+fixed split (as in Prism and eLLM, here for a generator and its verifier).
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from qpdsl.executor.engine.memory.budget import amount_text
 from qpdsl.executor.kernels.data import int4_groups
-from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
+from qpdsl.executor.kernels.data.kv_rows import KVRows, KVShape, RowKind
+from qpdsl.executor.kernels.data.states import StateLayout, StateRows
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.grammar.words import KVType
 
@@ -28,53 +34,130 @@ _LARGEST_SLAB_PAGES = 256
 _SMALLEST_SHARE = 1 / 1024
 
 
-def suits(kv_type: KVType, head_dim: int) -> bool:
-    """Whether heads so wide can be kept in that type."""
-    return kv_type != "int4" or int4_groups.suits(head_dim)
+def unsuited(kv_type: KVType, shapes: Iterable[KVShape]) -> str | None:
+    """Why layers that keep such shapes cannot keep them in that type; None where they can."""
+    for shape in shapes:
+        if shape.latent:
+            return f"its keys and values are one latent vector, kept in full only, not in {kv_type}"
+        if not shape.is_even:
+            return f"its keys are {shape.key} wide and its values {shape.value}, and {kv_type} takes equal pairs"
+        if kv_type == "int4" and not int4_groups.suits(shape.key):
+            return f"its heads are {shape.key} wide, and {kv_type} takes widths that 16 divides; take int8"
+    return None
 
 
-@dataclass(frozen=True, slots=True)
+class PageLayout(Protocol):
+    """What a pool cuts slabs into: pages of some `rows`, one after the other, `row_bytes` each."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def row_bytes(self) -> int: ...
+
+    @property
+    def page_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
 class KVLayout:
-    """The geometry of a model's KV: a row holds [page_size, 2, kv_heads, head_dim], key and then value, in `dtype`.
+    """The geometry of a model's KV. Numbers are of `dtype`; with `kv_type` they have fewer bits, and scales (`KVRows`).
 
-    With `kv_type` a row holds those numbers in fewer bits, and their scales (see `KVRows`).
+    kept: for each layer the shape of what it keeps, or the number of the layer whose keys and values it reads; None
+          where it does not attend
     """
 
-    layers: int
+    kept: tuple[KVShape | int | None, ...]
     page_size: int
-    kv_heads: int
-    head_dim: int
     dtype: torch.dtype
     kv_type: KVType | None = None
+
+    @classmethod
+    def equal(
+        cls,
+        layers: int,
+        page_size: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        kv_type: KVType | None = None,
+    ) -> KVLayout:
+        """Of layers that all keep keys and values of one width."""
+        return cls((KVShape(kv_heads, head_dim, head_dim),) * layers, page_size, dtype, kv_type)
+
+    @property
+    def layers(self) -> int:
+        """How many the model has."""
+        return len(self.kept)
 
     @property
     def kind(self) -> RowKind:
         return self.kv_type or "plain"
 
-    @property
+    @cached_property
+    def shapes(self) -> tuple[KVShape, ...]:
+        """What is kept, by layers that keep any."""
+        return tuple(shape for shape in self.kept if isinstance(shape, KVShape))
+
+    @cached_property
+    def is_equal(self) -> bool:
+        """Whether all that is kept has one shape, so that a row holds a layer."""
+        return len(set(self.shapes)) == 1
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of a page."""
+        return len(self.shapes) if self.is_equal else 1
+
+    @cached_property
     def row_bytes(self) -> int:
-        return row_bytes(self.kind, self.dtype, self.page_size, self.kv_heads, self.head_dim)
+        return self.page_bytes // self.rows
+
+    @cached_property
+    def page_bytes(self) -> int:
+        return sum(shape.row_bytes(self.kind, self.dtype, self.page_size) for shape in self.shapes)
 
     @property
-    def page_bytes(self) -> int:
-        return self.layers * self.row_bytes
+    def layer_bytes(self) -> int:
+        """Bytes of a page of one layer, on average."""
+        return self.page_bytes // len(self.shapes)
 
     @property
     def token_bytes(self) -> int:
         """Bytes that one token takes over all layers."""
         return self.page_bytes // self.page_size
 
+    def owner(self, layer: int) -> int:
+        """The layer whose keys and values a layer reads."""
+        kept = self.kept[layer]
+        return kept if isinstance(kept, int) else layer
+
+    def shape(self, layer: int) -> KVShape:
+        """The shape of the keys and values that a layer reads."""
+        kept = self.kept[self.owner(layer)]
+        assert isinstance(kept, KVShape)
+        return kept
+
+
+class LayerRows(NamedTuple):
+    """Where a layer's keys and values lie: in row p + `number` of `rows` for page p."""
+
+    rows: KVRows
+    number: int
+
 
 class KVCache:
     """One model's view of a byte buffer uint8 [bytes] that models share.
 
-    `rows` spans the whole buffer; which of them are the model's own, its pool knows. `scratch` is the page that padding
-    writes to.
+    `rows` spans the whole buffer, by what the first layer keeps; which of them are the model's own, its pool knows.
+    `of_layer` has the rows of each layer. `scratch` is the page that padding writes to. Where its layers keep `kept`
+    states, `states` are the blocks of these in the same buffer.
     """
 
-    def __init__(self, buffer: torch.Tensor, layout: KVLayout, scratch: int) -> None:
+    def __init__(self, buffer: torch.Tensor, layout: KVLayout, scratch: int, kept: StateLayout | None = None) -> None:
         self.layout = layout
         self.scratch = scratch
+        self._kept = kept
         self._view(buffer)
 
     def close(self) -> None:
@@ -83,30 +166,43 @@ class KVCache:
 
     def _view(self, buffer: torch.Tensor) -> None:
         layout = self.layout
+        self.states = None if self._kept is None else StateRows(buffer, self._kept)
         count = buffer.numel() // layout.row_bytes
-        used = buffer[: count * layout.row_bytes]
-        size, heads, dim = layout.page_size, layout.kv_heads, layout.head_dim
-        if layout.kv_type is None:
-            self.rows = KVRows.plain(used.view(layout.dtype).view(count, size, 2, heads, dim))
-        else:
-            self.rows = KVRows.quantized(used.view(count, layout.row_bytes), layout.kv_type, size, heads, dim)
+        self._bytes = buffer[: count * layout.row_bytes].view(count, layout.row_bytes)
+        sizes = [shape.row_bytes(layout.kind, layout.dtype, layout.page_size) for shape in layout.shapes]
+        begins = [0] * len(sizes) if layout.is_equal else [0, *accumulate(sizes[:-1])]
+        parts = [self._bytes[:, at : at + size] for at, size in zip(begins, sizes, strict=True)]
+        if layout.is_equal:
+            parts = parts[:1]
+        self._parts = [
+            KVRows.of(part, shape, layout.page_size, layout.kind, layout.dtype)
+            for part, shape in zip(parts, layout.shapes, strict=False)
+        ]
+        self.rows = self._parts[0]
+        own = [layer for layer, kept in enumerate(layout.kept) if isinstance(kept, KVShape)]
+        places = {layer: (self.rows, at) if layout.is_equal else (self._parts[at], 0) for at, layer in enumerate(own)}
+        self.of_layer = {
+            layer: LayerRows(*places[layout.owner(layer)]) for layer, kept in enumerate(layout.kept) if kept is not None
+        }
         # The same memory by tokens, for copies too small to be worth a call of torch.
-        host = layout.kv_type is None and not buffer.is_cuda
-        self._by_token = used.numpy().reshape(count, size, layout.row_bytes // size) if host else None
+        host = layout.kv_type is None and layout.is_equal and not buffer.is_cuda
+        size = layout.page_size
+        self._by_token = self._bytes.numpy().reshape(count, size, layout.row_bytes // size) if host else None
 
     def copy_page(self, source: int, target: int, tokens: int) -> None:
         """Copies the first `tokens` of one page, or all of it, in every layer (copy-on-write)."""
-        layers, data = self.layout.layers, self._by_token
+        rows, data = self.layout.rows, self._by_token
         if data is not None:
-            data[target : target + layers, :tokens] = data[source : source + layers, :tokens]
+            data[target : target + rows, :tokens] = data[source : source + rows, :tokens]
         else:
-            self.rows.data[target : target + layers] = self.rows.data[source : source + layers]
+            self._bytes[target : target + rows] = self._bytes[source : source + rows]
 
     def copy_token(self, source: tuple[int, int], target: tuple[int, int]) -> None:
         """Copies keys and values of one token, from a page and place to another, in every layer."""
-        layers, (old, old_place), (new, new_place) = self.layout.layers, source, target
-        for part in self.rows.split():
-            part[new : new + layers, new_place] = part[old : old + layers, old_place]
+        count, (old, old_place), (new, new_place) = self.layout.rows, source, target
+        for rows in self._parts:
+            for part in rows.split():
+                part[new : new + count, new_place] = part[old : old + count, old_place]
 
 
 class Arena:
@@ -147,17 +243,17 @@ class Arena:
         """The slabs of one owner, ascending."""
         return [slab for slab, name in enumerate(self._owners) if name == owner]
 
-    def pages(self, slab: int, layout: KVLayout) -> list[int]:
+    def pages(self, slab: int, layout: PageLayout) -> list[int]:
         """The pages that a model cuts from a slab: row numbers, each with all its layers inside the slab."""
         first = -(-slab * self.slab_bytes // layout.row_bytes)
         end = (slab + 1) * self.slab_bytes // layout.row_bytes
-        return list(range(first, end - layout.layers + 1, layout.layers))
+        return list(range(first, end - layout.rows + 1, layout.rows))
 
-    def fewest_pages(self, layout: KVLayout) -> int:
+    def fewest_pages(self, layout: PageLayout) -> int:
         """Pages that every slab holds; one whose start falls well between two rows may hold one more."""
         return _fewest_pages(self.slab_bytes, layout)
 
-    def all_pages(self, layout: KVLayout) -> int:
+    def all_pages(self, layout: PageLayout) -> int:
         """Pages of a model that leases every slab."""
         if self.slab_bytes % layout.row_bytes == 0:
             return self.slabs * self.fewest_pages(layout)
@@ -173,7 +269,7 @@ class Arena:
         assert free == set(self._free) and len(free) == len(self._free), "a slab is free twice, or lost"
 
 
-def slab_bytes(layouts: Sequence[KVLayout], budget: int) -> int:
+def slab_bytes(layouts: Sequence[PageLayout], budget: int) -> int:
     """A slab size that suits models of these layouts.
 
     Small slabs move between models more easily; large ones lose less at their ends, where no further page fits. The
@@ -198,10 +294,10 @@ def slab_bytes(layouts: Sequence[KVLayout], budget: int) -> int:
     return min((count * unit for count in range(first, last + 1, step)), key=loss)
 
 
-def _fewest_pages(size: int, layout: KVLayout) -> int:
+def _fewest_pages(size: int, layout: PageLayout) -> int:
     """Pages that fit in `size` bytes from any multiple of `size` on: a slab may start within a row."""
     row = layout.row_bytes
-    return max(0, size - row + math.gcd(size, row)) // row // layout.layers
+    return max(0, size - row + math.gcd(size, row)) // row // layout.rows
 
 
 def _zeros(size: int, device: str) -> torch.Tensor:
@@ -214,15 +310,15 @@ def _zeros(size: int, device: str) -> torch.Tensor:
         raise EngineError(f"the system does not give {amount_text(size)} of memory for the KV; ask for less") from error
 
 
-class PagePool:
-    """Hands out pages; one more, `scratch`, is where padding rows write.
+class Pool:
+    """Hands out pages.
 
     A page is free (no references) or held by one or more owners: sequences, and the prefix tree. A slab with no page
     held goes back to the arena at once. `on_unshared(page)` is called when all owners but one have released a page.
-    Raises ValueError where the arena could not hold a page beside scratch, IndexError where no slab is free.
+    Raises ValueError where no slab would hold a page.
     """
 
-    def __init__(self, arena: Arena, owner: str, layout: KVLayout) -> None:
+    def __init__(self, arena: Arena, owner: str, layout: PageLayout) -> None:
         self.arena = arena
         self.owner = owner
         self.layout = layout
@@ -235,11 +331,10 @@ class PagePool:
         # Slabs in which a page was released since the last call of `releasing_slabs`.
         self._releasing: set[int] = set()
         self._fewest = arena.fewest_pages(layout)
-        self.capacity = arena.all_pages(layout) - 1
-        if self.capacity < 1 or self._fewest < 1:
-            raise ValueError("a pool needs at least two pages, one of them scratch")
+        self.capacity = arena.all_pages(layout)
+        if self._fewest < 1:
+            raise ValueError("a slab holds no page")
         self._free_pages = 0
-        self.scratch = self.take()
 
     @property
     def free(self) -> int:
@@ -249,7 +344,7 @@ class PagePool:
     @property
     def held(self) -> int:
         """Pages in use, by sequences or by the prefix tree."""
-        return len(self._references) - 1
+        return len(self._references)
 
     @property
     def slabs(self) -> int:
@@ -258,8 +353,8 @@ class PagePool:
 
     @property
     def leased(self) -> int:
-        """Pages of all slabs that this model leases, scratch excluded."""
-        return len(self._slab_of) - 1
+        """Pages of all slabs that this model leases."""
+        return len(self._slab_of)
 
     @property
     def leased_bytes(self) -> int:
@@ -354,9 +449,8 @@ class PagePool:
 
     def check_integrity(self, owners: dict[int, int]) -> None:
         """Compares the counts with those of all known owners (page → references); AssertionError on a leak."""
-        expected = {**owners, self.scratch: owners.get(self.scratch, 0) + 1}
-        for page in self._references.keys() | expected.keys():
-            count, owned = self._references.get(page, 0), expected.get(page, 0)
+        for page in self._references.keys() | owners.keys():
+            count, owned = self._references.get(page, 0), owners.get(page, 0)
             assert count == owned, f"page {page}: {count} references, {owned} owners"
         free = [page for pages in self._free.values() for page in pages]
         assert len(set(free)) == len(free) == self._free_pages, "a page is free twice"
@@ -364,5 +458,35 @@ class PagePool:
         assert sorted(self._pages_of) == self.arena.leased(self.owner), (
             "a slab is leased and unknown, or known and lost"
         )
-        layers = self.layout.layers
-        assert all(after - page >= layers for page, after in pairwise(sorted(self._slab_of))), "pages overlap"
+        rows = self.layout.rows
+        assert all(after - page >= rows for page, after in pairwise(sorted(self._slab_of))), "pages overlap"
+
+
+class PagePool(Pool):
+    """Pages of keys and values; one more than those that it counts, `scratch`, is where padding rows write.
+
+    Raises ValueError where the arena could not hold a page beside scratch, IndexError where no slab is free.
+    """
+
+    layout: KVLayout
+
+    def __init__(self, arena: Arena, owner: str, layout: KVLayout) -> None:
+        super().__init__(arena, owner, layout)
+        self.capacity -= 1
+        if self.capacity < 1:
+            raise ValueError("a pool needs at least two pages, one of them scratch")
+        self.scratch = self.take()
+
+    @property
+    def held(self) -> int:
+        """See `Pool`."""
+        return super().held - 1
+
+    @property
+    def leased(self) -> int:
+        """See `Pool`."""
+        return super().leased - 1
+
+    def check_integrity(self, owners: dict[int, int]) -> None:
+        """See `Pool`."""
+        super().check_integrity({**owners, self.scratch: owners.get(self.scratch, 0) + 1})

@@ -8,17 +8,20 @@ plus the cost, per byte, of computing it again; the clock is the worth of the pa
 the same age those that cost less go first, and the others go too once they have not been touched for long enough. Pages
 of equal worth go by least recent use. A `Reclaimer` takes memory from the trees of all models for the one that needs
 it.
+
+Where layers keep states besides, a prefix can be gone on from only where a node has these too (`state_blocks.py`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
+from typing import Protocol
 
-from qpdsl.executor.engine.memory.kv_cache import PagePool
+from qpdsl.executor.engine.memory.kv_cache import PagePool, Pool
 
 Tokens = tuple[int, ...]
 # A page's worth, and the number of its last touch: the smallest goes first.
@@ -30,7 +33,10 @@ _UNLIMITED: Worth = (float("inf"), 0)
 
 @dataclass(eq=False, slots=True)
 class PrefixNode:
-    """A page in the tree. `digest` hashes all tokens from the root to its end."""
+    """A page in the tree. `digest` hashes all tokens from the root to its end, `end` counts them.
+
+    `block` has the states after them, None where these are not kept; they are worth `gain` above the clock.
+    """
 
     tokens: Tokens
     page: int
@@ -39,19 +45,25 @@ class PrefixNode:
     worth: Worth = (0.0, 0)
     queued: bool = False
     children: dict[Tokens, PrefixNode] = field(default_factory=dict)
+    end: int = 0
+    block: int | None = None
+    gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
     """Whole pages that hold the prefix, then the page to copy for the rest of it: `length` tokens in all.
 
-    `node` is that of the last whole page, or the owner's root.
+    `node` is that of the last whole page, or the owner's root. Where states are kept, `block` has those after these
+    tokens, and `reach` tokens are stored in whole pages, with states or without.
     """
 
     pages: tuple[int, ...]
     partial: int | None
     length: int
     node: PrefixNode
+    block: int | None = None
+    reach: int = 0
 
 
 @dataclass(slots=True)
@@ -97,6 +109,8 @@ class PrefixTree:
         # Leaves that only the tree holds, each with its worth, or a smaller one that it had before.
         self._heap: list[tuple[Worth, PrefixNode]] = []
         self._ghosts: OrderedDict[int, None] = OrderedDict()
+        # Called with each node that goes.
+        self.on_remove: Callable[[PrefixNode], None] = lambda node: None
         pool.on_unshared = self._queue
 
     def __len__(self) -> int:
@@ -114,15 +128,8 @@ class PrefixTree:
 
         Takes no references.
         """
-        node, start = self.root(owner), 0
-        pages: list[int] = []
-        while start + self._page_size <= limit:
-            child = node.children.get(tuple(tokens[start : start + self._page_size]))
-            if child is None:
-                break
-            node = child
-            pages.append(child.page)
-            start += self._page_size
+        node, pages = self._whole(tokens, limit, owner)
+        start = node.end
         # No stored page is a whole page of the rest; a stored page that the rest begins with can be copied.
         if node.children:
             for stop in range(min(limit, start + self._page_size), start, -1):
@@ -132,6 +139,34 @@ class PrefixTree:
                     return PrefixMatch(tuple(pages), leaf.page, stop, node)
         self._touch(node)
         return PrefixMatch(tuple(pages), None, start, node)
+
+    def match_states(self, tokens: Sequence[int], limit: int, owner: str = "") -> PrefixMatch:
+        """As `match`, but up to the last node that keeps states; from nothing where none does."""
+        node, pages = self._whole(tokens, limit, owner)
+        reach = node.end
+        while True:
+            start, whole = node.end, tuple(pages[: node.end // self._page_size])
+            for stop in range(min(limit, start + self._page_size - 1), start, -1) if node.children else ():
+                leaf = node.children.get(tuple(tokens[start:stop]))
+                if leaf is not None and leaf.block is not None:
+                    self._touch(leaf)
+                    return PrefixMatch(whole, leaf.page, stop, node, leaf.block, reach)
+            if node.block is not None or node.parent is None:
+                self._touch(node)
+                return PrefixMatch(whole, None, start, node, node.block, reach)
+            node = node.parent
+
+    def _whole(self, tokens: Sequence[int], limit: int, owner: str) -> tuple[PrefixNode, list[int]]:
+        """The node of the last whole page that is stored, and all of them."""
+        node = self.root(owner)
+        pages: list[int] = []
+        while node.end + self._page_size <= limit:
+            child = node.children.get(tuple(tokens[node.end : node.end + self._page_size]))
+            if child is None:
+                break
+            node = child
+            pages.append(child.page)
+        return node, pages
 
     def stored(self, digests: Sequence[int]) -> int:
         """How many of the leading pages with these digests are stored. Touches nothing."""
@@ -218,7 +253,7 @@ class PrefixTree:
         return iter(self._nodes)
 
     def _add(self, parent: PrefixNode, tokens: Tokens, page: int) -> PrefixNode:
-        node = PrefixNode(tokens, page, parent, hash((parent.digest, *tokens)))
+        node = PrefixNode(tokens, page, parent, hash((parent.digest, *tokens)), end=parent.end + len(tokens))
         parent.children[tokens] = node
         self._nodes[page] = node
         self._digests[node.digest] = node
@@ -236,6 +271,7 @@ class PrefixTree:
     def _remove(self, leaf: PrefixNode) -> None:
         parent = leaf.parent
         assert parent is not None and not leaf.children
+        self.on_remove(leaf)
         del parent.children[leaf.tokens]
         del self._nodes[leaf.page]
         self._digests.pop(leaf.digest, None)
@@ -259,10 +295,37 @@ class PrefixTree:
     def _touch(self, node: PrefixNode | None) -> None:
         """Touches the node and its ancestors, so that none has less worth than its descendants."""
         clock = self._clock
+        least = 0.0
         while node is not None and node.parent is not None:
             clock.touches += 1
-            node.worth = (clock.now + self._cost * len(node.tokens), clock.touches)
+            # States are no use without the pages before them.
+            least = max(least, node.worth[0], clock.now + max(node.gain, self._cost * len(node.tokens)))
+            node.worth = (least, clock.touches)
             node = node.parent
+
+    def touch(self, node: PrefixNode) -> None:
+        """Notes that a node is in use."""
+        self._touch(node)
+
+
+class Evictable(Protocol):
+    """What is kept only until its memory is needed."""
+
+    def cheapest(self) -> Worth | None:
+        """The worth of what `evict` would free; None where it could free nothing."""
+        ...
+
+    def evict(self) -> bool:
+        """Frees what is worth least; False where there is nothing."""
+        ...
+
+    def worth(self, page: int) -> Worth | None:
+        """What a page is worth; None where it is not kept here."""
+        ...
+
+    def evict_page(self, page: int) -> None:
+        """Frees a page, and what needs it."""
+        ...
 
 
 class Reclaimer:
@@ -274,13 +337,13 @@ class Reclaimer:
 
     def __init__(self) -> None:
         self.clock = EvictionClock()
-        self._models: dict[PagePool, _ModelSlabs] = {}
+        self._models: dict[Pool, _ModelSlabs] = {}
 
-    def join(self, pool: PagePool, tree: PrefixTree) -> None:
+    def join(self, pool: Pool, tree: Evictable) -> None:
         """Makes a model one of those that share memory."""
         self._models[pool] = _ModelSlabs(pool, tree)
 
-    def reserve(self, pool: PagePool, pages: int, *, cold_only: bool = False) -> bool:
+    def reserve(self, pool: Pool, pages: int, *, cold_only: bool = False) -> bool:
         """Makes at least `pages` pages free for a model; False, with as many as there are, where it is not possible.
 
         With `cold_only`, only pages are evicted that have not been touched since a page of their worth was evicted.
@@ -313,13 +376,15 @@ class Reclaimer:
         self._empty(*slab)
         return True
 
-    def capacity(self, pool: PagePool) -> int:
+    def capacity(self, pool: Pool) -> int:
         """Pages that a model has when it is served alone: the others keep the slab of their scratch page."""
         arena = pool.arena
-        kept = [other.slab_of(other.scratch) for other in self._models if other is not pool]
+        kept = [
+            other.slab_of(other.scratch) for other in self._models if isinstance(other, PagePool) and other is not pool
+        ]
         return pool.capacity - sum(len(arena.pages(slab, pool.layout)) for slab in kept)
 
-    def _cheapest_slab(self, needing: PagePool | None) -> tuple[Worth, _ModelSlabs, int] | None:
+    def _cheapest_slab(self, needing: Pool | None) -> tuple[Worth, _ModelSlabs, int] | None:
         """The slab of least worth of the models other than `needing`: its worth, its model and its number."""
         cheapest: tuple[Worth, _ModelSlabs, int] | None = None
         for pool, slabs in self._models.items():
@@ -338,7 +403,7 @@ class Reclaimer:
 class _ModelSlabs:
     """The slabs of one model that could be emptied, in a heap, each with its worth or a smaller one from before."""
 
-    def __init__(self, pool: PagePool, tree: PrefixTree) -> None:
+    def __init__(self, pool: Pool, tree: Evictable) -> None:
         self.pool = pool
         self.tree = tree
         self._heap: list[tuple[Worth, int]] = []

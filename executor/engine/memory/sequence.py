@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from qpdsl.executor.engine.memory.prefix_tree import PrefixNode
+from qpdsl.executor.kernels.data.states import FRESH, StateSegment
 from qpdsl.executor.requests.drawing import Confidence, ConfidenceWindow, DrawFigures
 from qpdsl.executor.requests.request import (
     Finish,
@@ -114,6 +115,31 @@ class Rank(NamedTuple):
         return self[:3]
 
 
+@dataclass(slots=True)
+class SequenceStates:
+    """The blocks that a sequence holds, where its model's layers keep states.
+
+    `block` has those after its first `seen` tokens, which are those that are computed. Its next step leaves them in
+    `target`, None for the same block, and on the way, after so many tokens, in the blocks of `marks`; with `keeps`,
+    those that it ends with are kept too. The node `passed` has those at the last end of a page that it went through.
+    Others are known to share its tokens up to `branch`.
+    """
+
+    block: int = FRESH
+    seen: int = 0
+    target: int | None = None
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    keeps: bool = False
+    passed: PrefixNode | None = None
+    branch: int = 0
+
+    @property
+    def held(self) -> list[int]:
+        """Each of them as often as it is held."""
+        own = (self.block, FRESH if self.target is None else self.target, *(block for _, block in self.marks))
+        return [block for block in own if block != FRESH]
+
+
 @dataclass(eq=False, slots=True)
 class Sequence:
     """`tokens[:computed]` have their KV in `pages`; the rest waits to be computed.
@@ -150,6 +176,7 @@ class Sequence:
     watch: Watch | None = None
     mask: Mask | None = None
     pages: list[int] = field(default_factory=list)
+    states: SequenceStates = field(default_factory=SequenceStates)
     computed: int = 0
     logprob: float = 0.0
     logprobs: list[float] = field(default_factory=list)
@@ -338,13 +365,14 @@ class Chunk:
 
     A chunk has a row for each of them. Proposed tokens have their keys and values in the places behind the sequence's
     own, in their order, and a position each by how many tokens stand before them on their path. Its `branches` are the
-    rows after the first `straight` ones.
+    rows after the first `straight` ones. Where layers keep states, its `segments` count rows from its own first one.
     """
 
     sequence: Sequence
     count: int
     proposal: Proposal | None = None
     deferring: bool = False
+    segments: tuple[StateSegment, ...] = ()
 
     @property
     def start(self) -> int:
@@ -413,3 +441,12 @@ class Chunk:
         if sequence.generates:
             return [*range(self.count - 1, self.rows)] if end == len(sequence.tokens) else []
         return [position - start for position in sequence.request.positions if start <= position < end]
+
+
+def in_step(placed: Iterable[tuple[Chunk, int]]) -> tuple[StateSegment, ...]:
+    """The segments of chunks, each with its first row in a step, by the rows of that."""
+    return tuple(
+        segment._replace(row=first + segment.row)
+        for chunk, first in sorted(placed, key=lambda place: place[1])
+        for segment in chunk.segments
+    )

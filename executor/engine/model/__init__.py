@@ -1,15 +1,17 @@
 """A transformers checkpoint behind paged attention.
 
 Open `paged_model.py` first. Models are transformers' own: only attention is replaced, through transformers' attention
-interface, and the batch travels as a keyword argument of the forward (`module_stack.py`).
+interface (`module_stack.py`), or in the modules of families that do not use it or do not tell it all (`adapters/`).
+What a layer keeps is what its attention is given: a forward in which nothing attends shows it, layer by layer, and the
+layers that read what another one keeps.
 
 A model decodes as `generate` does, or it is refused at load. 64 tokens run through its own forward, whole; then here,
 40 of them and then the rest packed with a second sequence, and the logits must agree (`probe.py`). Rounding hides small
 errors and 64 tokens hide late ones, so what is known to go wrong is looked for by name: a state beside keys and values
-in what the model's own forward keeps; layers that do not attend once, with the window that the model's cache has, and
-nothing that paged attention does not know; logits that are more than a projection (`KeptKV` and the checks beside it).
-A new way to be wrong gets a test of its own there, before it is left to the logits. `docs/use/models.md` has the
-outcome for every family of transformers, and is made by the test of the promise.
+in what the model's own forward keeps (`kept.py`); layers that do not attend once, with the window that the model's
+cache has, and nothing that paged attention does not know; logits that are more than a projection. A new way to be
+wrong gets a test of its own there, before it is left to the logits. `docs/use/models.md` has the outcome for every
+family of transformers, and is made by the test of the promise.
 
 On a CPU, decoders that attend and then gate run without transformers' modules, whatever floats or groups of whole
 numbers hold their weights. `families.py` reads such a model off its modules as plain data (`decoder.py`), and
@@ -27,6 +29,9 @@ says why.
 
 Other models keep transformers' modules. On a CPU `rowwise.py` gives these compiled attention, and other code in linear
 layers, experts and activations, where the logits stay the model's own.
+
+Layers that keep a state of a sequence, in place of keys and values or beside them, are `mixers/`: their modules keep
+their projections, and the recurrence between these runs token by token over a step's segments.
 
 A row's bits may not depend on the other rows of a forward. Where an operation is left in a model's modules of which
 that is not known, a forward is padded to 16 rows. Nothing here may look at a sequence's request.

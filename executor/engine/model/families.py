@@ -307,8 +307,8 @@ class _Rotary:
 
 
 def _head_counts(calls: Sequence[AttentionCall], rotated: int) -> HeadCounts:
-    if any(call.sinks for call in calls):
-        raise LookupError("sinks")
+    if any(call.sinks or call.alibi or call.chunk or call.owner != call.layer for call in calls):
+        raise LookupError("attention with more than a window and a cap")
     heads, kv_heads, *dims = _only({call.shape for call in calls}, "heads")
     dim = _only(set(dims), "widths of heads")
     if heads % kv_heads or rotated > dim:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _VALUE_ROWS = 64
 # A linear layer: weight [out, in], and bias [out] or None.
 Layer = tuple[torch.Tensor, torch.Tensor | None]
+# Where configurations say the soft cap of logits.
+_SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap")
 
 
 def stored_weight(module: torch.nn.Module) -> Weight | None:
@@ -58,7 +60,8 @@ class LogitHead:
         self.width: int = projection.out_features
         self.in_features: int = projection.in_features
         config = model.config.get_text_config()
-        self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        caps = [getattr(config, name, None) for name in _SOFTCAPS]
+        self.softcap: float | None = next((cap for cap in caps if cap), None)
         self.scale: float = getattr(config, "logit_scale", None) or 1.0
         self.scale /= getattr(config, "logits_scaling", None) or 1.0
 

@@ -1,8 +1,9 @@
 """A transformers model's own layers, with attention replaced.
 
-Attention is registered through transformers' attention interface and given the batch as a keyword argument of the
-forward, so the only thing that is process-wide is a function without state. A forward can also keep the hidden states
-after some layers, where a draw may leave early.
+Attention is registered through transformers' attention interface, and finds the batch of a forward in a place that the
+modules of a model share: keyword arguments do not reach the attention of every family, and torch's compiler does not
+read context variables. So the only thing that is process-wide is a function without state. A forward can also keep the
+hidden states after some layers, where a draw may leave early.
 """
 
 from __future__ import annotations
@@ -12,15 +13,22 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch.nn.functional import pad
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.kernels.data.paged_batch import Heads, Scoring
+from qpdsl.executor.engine.model.adapters import adapt
+from qpdsl.executor.engine.model.adapters.attend import LATENT, QUERY_SCALE
+from qpdsl.executor.engine.model.adapters.told import Sight, sights
+from qpdsl.executor.engine.model.mixers import state_step
+from qpdsl.executor.kernels.data.kv_rows import KVShape
+from qpdsl.executor.kernels.data.paged_batch import Alibi, Heads, Scoring
+from qpdsl.executor.kernels.data.states import FRESH, StateSegment, StateStep
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 if TYPE_CHECKING:
@@ -30,6 +38,8 @@ if TYPE_CHECKING:
     from qpdsl.executor.kernels.llvm.sample import RowSampler
 
 ATTENTION = "qpdsl_paged"
+# The attribute of every module that has the model's `_Place`.
+_PLACE = "qpdsl_place"
 _INNER = ("model", "transformer")
 
 _log = logging.getLogger(__name__)
@@ -46,6 +56,11 @@ class AttentionBatch(Protocol):
 
     @property
     def positions(self) -> torch.Tensor: ...
+
+    @property
+    def segments(self) -> tuple[StateSegment, ...]:
+        """Where layers keep states, from where to where, in the order of their rows."""
+        ...
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         """Stores keys and values, then attends: [T, H, D]."""
@@ -89,6 +104,10 @@ class AttentionCall:
     shape:  query heads, KV heads, and the widths of a query, a key and a value
     masked: whether the model gives a mask of its own
     others: names of the arguments that paged attention does not know
+    chunk:  see `Scoring`
+    alibi:  whether scores get a penalty for distance
+    latent: whether values are a part of keys (`KVShape`)
+    owner:  the first layer whose attention got the same keys and values
     """
 
     layer: int
@@ -100,33 +119,67 @@ class AttentionCall:
     sinks: bool
     causal: bool
     others: tuple[str, ...]
+    chunk: int | None = None
+    alibi: bool = False
+    latent: bool = False
+    owner: int = -1
+
+    @property
+    def kept(self) -> KVShape:
+        """What its layer must keep of a token."""
+        return KVShape(self.shape[1], self.shape[3], self.shape[4], self.latent)
 
 
 @dataclass(frozen=True, slots=True)
 class _Unattended:
-    """Rows whose attention is left out: each gets its own queries back."""
+    """Rows whose attention is left out: each gets numbers of its own queries back."""
 
     tokens: torch.Tensor
     positions: torch.Tensor
+    segments: tuple[StateSegment, ...] = ()
 
-    def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
-        return heads.query.contiguous()
+    def attend(self, cache: KVCache | None, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
+        width = heads.value.shape[-1]
+        return pad(heads.query, (0, max(0, width - heads.query.shape[-1])))[..., :width].contiguous()
 
 
 @dataclass(slots=True)
 class _Call:
-    """What one forward gives to each attention layer. `record`, at load, gets each call."""
+    """What one forward gives to each attention layer.
 
-    cache: KVCache
+    sights:   by layer, see `told.py`
+    compiled: by layer
+    record:   at load, gets each call
+    given:    by call, the keys and values of it, with their layer
+    """
+
+    cache: KVCache | None
     batch: AttentionBatch
-    compiled: LayerAttention | None = None
+    sights: list[Sight]
+    compiled: dict[int, LayerAttention] | None = None
     record: list[AttentionCall] | None = None
+    given: list[tuple[int, torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def attend(self, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         """See `AttentionBatch.attend`."""
-        if self.compiled is None or not isinstance(self.batch, KernelBatch):
-            return self.batch.attend(self.cache, heads, layer, scoring)
-        return self.compiled.attend(heads, self.cache.rows, self.batch.paged, layer, scoring)
+        if self.cache is None or self.compiled is None or not isinstance(self.batch, KernelBatch):
+            return self.batch.attend(self.cache, heads, layer, scoring)  # type: ignore[arg-type]
+        rows, number = self.cache.of_layer[layer]
+        return self.compiled[layer].attend(heads, rows, self.batch.paged, number, scoring)
+
+    def owner(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> int:
+        """The first layer with the same keys and values, which then keeps them for others."""
+        for number, its_key, its_value in self.given:
+            if (its_key.data_ptr(), its_value.data_ptr()) == (key.data_ptr(), value.data_ptr()):
+                return number
+        self.given.append((layer, key, value))
+        return layer
+
+
+class _Place:
+    """Where the modules of a model find the forward that runs; None between forwards."""
+
+    call: _Call | None = None
 
 
 def _attend(
@@ -139,41 +192,54 @@ def _attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    qpdsl: _Call | None = None,
+    alibi: Alibi | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function: query [1, H, T, D], key and value [1, KV, T, D], positions already rotated in.
+    """The attention function: query [1, H, T, D], key [1, KV, T, D], value [1, KV, T, V], positions already rotated in.
 
     `s_aux` [H]: the layer's attention sinks.
     """
-    if qpdsl is None:
-        raise UnsupportedModel("its layers do not hand a forward's keyword arguments on to attention")
+    place = getattr(module, _PLACE, None)
+    running: _Call | None = None if place is None else place.call
+    if running is None:
+        raise UnsupportedModel("its attention does not run in a forward of its modules")
     layer = getattr(module, "layer_idx", None)
-    if not isinstance(layer, int):
+    if not isinstance(layer, int) or layer < 0:
         raise UnsupportedModel("its attention does not know the number of its layer")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if qpdsl.record is not None:
+    window, chunk = running.sights[layer]
+    window = sliding_window or window
+    latent = getattr(module, LATENT, None)
+    if latent is not None:
+        query = latent.narrowed(query)
+    query_scale = getattr(module, QUERY_SCALE, None)
+    if query_scale is not None:
+        query = (query * query_scale(running.batch.positions)[:, None]).to(query.dtype)
+    if running.record is not None:
         given = tuple(sorted(name for name, argument in others.items() if argument is not None))
-        qpdsl.record.append(
+        running.record.append(
             AttentionCall(
                 layer,
                 (query.shape[1], key.shape[1], query.shape[-1], key.shape[-1], value.shape[-1]),
                 attention_mask is not None,
                 scale,
-                sliding_window,
+                window,
                 softcap,
                 s_aux is not None,
                 _is_causal(module, others.get("is_causal")),
                 given,
+                chunk,
+                alibi is not None,
+                latent is not None,
+                running.owner(layer, key, value),
             )
         )
-        layout = qpdsl.cache.layout
-        if qpdsl.record[-1].shape[1:] != (layout.kv_heads, *[layout.head_dim] * 3):
-            raise UnsupportedModel("it attends to other keys and values than those that it keeps")
-    kept = qpdsl.cache.layout.dtype
+        if running.cache is not None and running.record[-1].kept != running.cache.layout.shape(layer):
+            raise UnsupportedModel("its layers attend to keys and values of other shapes in another forward")
+    kept = query.dtype if running.cache is None else running.cache.layout.dtype
     heads = Heads(*(part[0].transpose(0, 1).to(kept) for part in (query, key, value)))
-    attended = qpdsl.attend(heads, layer, Scoring(scale, sliding_window, softcap, s_aux))
-    return attended[None].to(query.dtype), None
+    attended = running.attend(heads, layer, Scoring(scale, window, softcap, s_aux, chunk, alibi)).to(query.dtype)
+    return (attended if latent is None else latent.widened(attended))[None], None
 
 
 def _is_causal(module: torch.nn.Module, argument: bool | None) -> bool:
@@ -206,8 +272,16 @@ class ModuleStack:
             model.set_attn_implementation(ATTENTION)
         except ValueError as error:
             raise UnsupportedModel(f"its attention cannot be replaced: {error}") from error
+        try:
+            adapt(model, _attend)
+        except LookupError as error:
+            raise UnsupportedModel(f"its attention cannot be replaced: {error}") from error
+        self._place = _Place()
+        for module in model.modules():
+            setattr(module, _PLACE, self._place)
+        self._sights = sights(model.config.get_text_config(), layers)
         self.inner: torch.nn.Module = model if is_base else inner_model(model)
-        self.attention: LayerAttention | None = None
+        self.attention: dict[int, LayerAttention] | None = None
         self.sampler: RowSampler | None = None
         self.rowwise = False
         exits = ExitLayers.of(self.inner)
@@ -234,21 +308,29 @@ class ModuleStack:
     def compiled(self) -> bool:
         return self._compiled is not None
 
+    def calls(self, tokens: torch.Tensor) -> list[AttentionCall]:
+        """Each call of attention in a forward of `tokens` int64 [T] in which nothing attends."""
+        record: list[AttentionCall] = []
+        self._run(_alone(tokens), _Call(None, _alone(tokens), self._sights, record=record))
+        return record
+
     def probe(self, batch: AttentionBatch, cache: KVCache) -> tuple[torch.Tensor, list[AttentionCall]]:
         """The hidden states [T, d] of a forward, and each call of attention."""
         record: list[AttentionCall] = []
-        return self._run(batch, _Call(cache, batch, record=record)), record
+        return self._run(batch, _Call(cache, batch, self._sights, record=record)), record
 
     def without_attention(self, tokens: torch.Tensor, cache: KVCache) -> torch.Tensor:
         """The hidden states [T, d] of a forward of `tokens` int64 [T] in which nothing attends."""
-        batch = _Unattended(tokens, torch.arange(len(tokens)))
-        return self._run(batch, _Call(cache, batch))
+        batch = _alone(tokens)
+        if cache.states is not None:
+            batch = replace(batch, segments=(StateSegment(FRESH, cache.states.blocks - 1, 0, len(tokens)),))
+        return self._run(batch, _Call(cache, batch, self._sights))
 
     def forward(
         self, batch: AttentionBatch, cache: KVCache, exits: Sequence[int] = ()
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """Hidden states [T, d] after the last norm; and of each of `exits`, those after so many layers, before it."""
-        call = _Call(cache, batch, self.attention)
+        call = _Call(cache, batch, self._sights, self.attention)
         if not exits or self._exits is None:
             return self._run(batch, call, compiled=True), {}
         with self._exits.outputs(exits) as outputs:
@@ -262,10 +344,19 @@ class ModuleStack:
         return normed
 
     def _run(self, batch: AttentionBatch, call: _Call, compiled: bool = False) -> torch.Tensor:
+        self._place.call = call
+        states = None if call.cache is None else call.cache.states
+        try:
+            with state_step(None if states is None else StateStep(states, batch.segments)):
+                return self._ran(batch, compiled)
+        finally:
+            self._place.call = None
+
+    def _ran(self, batch: AttentionBatch, compiled: bool) -> torch.Tensor:
         inputs = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}
         if compiled and self._compiled is not None:
             try:
-                return self._hidden(self._compiled, inputs, call)
+                return self._hidden(self._compiled, inputs)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # whatever a compiler may raise
@@ -275,12 +366,16 @@ class ModuleStack:
                 # Keys and values that the failed forward stored are stored again.
                 self._compiled = None
                 _log.warning("the layers run uncompiled: %s: %s", type(error).__name__, error)
-        return self._hidden(self.inner, inputs, call)
+        return self._hidden(self.inner, inputs)
 
     @staticmethod
-    def _hidden(inner: Callable[..., Any], inputs: dict[str, torch.Tensor], call: _Call) -> torch.Tensor:
-        hidden: torch.Tensor = inner(**inputs, use_cache=False, qpdsl=call)[0]
+    def _hidden(inner: Callable[..., Any], inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        hidden: torch.Tensor = inner(**inputs, use_cache=False)[0]
         return hidden[0]
+
+
+def _alone(tokens: torch.Tensor) -> _Unattended:
+    return _Unattended(tokens, torch.arange(len(tokens), device=tokens.device))
 
 
 def _has_compiler() -> bool:

@@ -13,11 +13,13 @@ from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.budget import main_memory
-from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, suits
+from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, unsuited
+from qpdsl.executor.engine.model.adapters.rope import short_positions
 from qpdsl.executor.engine.model.decoder import Decoder
 from qpdsl.executor.engine.model.device_stack import DeviceStack
 from qpdsl.executor.engine.model.families import describe
 from qpdsl.executor.engine.model.heads import LogitHead, TokenEmbedding, ValueHead, embedded_weight
+from qpdsl.executor.engine.model.mixers import take_over
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack, inner_model
 from qpdsl.executor.engine.model.probe import (
     Probe,
@@ -25,12 +27,13 @@ from qpdsl.executor.engine.model.probe import (
     TrialFindings,
     TrialTexts,
     check_calls,
-    check_config,
     check_positions,
     check_windows,
     failing,
     setting,
 )
+from qpdsl.executor.kernels.data.kv_rows import KVShape
+from qpdsl.executor.kernels.data.states import StateLayout
 from qpdsl.executor.kernels.linear import PADDED_ROWS, empty, stored_parameters
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -56,7 +59,7 @@ _ROUNDINGS = 1.5
 # Rotations of so many positions are compared.
 _POSITIONS = 4096
 # Where configurations say how many tokens a text may have.
-_LIMITS = ("max_position_embeddings", "max_target_positions")
+_LIMITS = ("max_position_embeddings", "max_target_positions", "max_seq_len")
 # Where configurations say how many experts a layer has.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
@@ -89,7 +92,6 @@ class PagedModel:
     ) -> None:
         with failing("it is not built as a language model is"):
             config = model.config.get_text_config()
-            check_config(config)
             self.vocabulary: int = model.get_input_embeddings().num_embeddings
             self.head: LogitHead | ValueHead = LogitHead(model) if head is None else head
         self.device = str(model.device)
@@ -97,23 +99,35 @@ class PagedModel:
         self.dtype: torch.dtype = model.dtype
         self.parameters: int = model.num_parameters() + stored_parameters(model)
         limits = [limit for name in _LIMITS if (limit := setting(config, name)) and limit > 0]
+        if (short := short_positions(config)) is not None:
+            limits.append(short)
         self.max_positions: int = min(limits, default=1 << 30)
-        trial = found or Probe(model, self.head, self.max_positions)
+        base = model if head is not None else inner_model(model)
+        mixers = take_over(base, config) if found is None else None
+        # What its layers keep besides keys and values.
+        self.states: StateLayout | None = None if mixers is None else mixers.layout
+        trial = found or Probe(model, self.head, self.max_positions, self.states)
         kept = trial.kept
-        layers, heads = setting(config, "num_hidden_layers"), setting(config, "num_attention_heads")
-        if layers is None or heads is None:
-            raise UnsupportedModel("its configuration names no numbers of layers and heads")
-        kv_heads, dim = kept.kv_heads, kept.dim
-        if kv_type is not None and not suits(kv_type, dim):
-            raise UnsupportedModel(f"its heads are {dim} wide, and {kv_type} takes widths that 16 divides; take int8")
-        self.fold = max(1, heads // kv_heads)
+        layers = setting(config, "num_hidden_layers")
+        if layers is None:
+            raise UnsupportedModel("its configuration names no number of layers")
+        stack = None if isinstance(trial, TrialFindings) else ModuleStack(model, layers, is_base=head is not None)
+        mixed = self.states is not None
+        calls = trial.calls if isinstance(trial, TrialFindings) else _calls(stack, trial, layers, mixed)
+        plain = _layout(calls, layers, page_size, torch.float32 if self.device == "cpu" else self.dtype)
+        if kv_type is not None and (reason := unsuited(kv_type, plain.shapes)):
+            raise UnsupportedModel(reason)
+        if self.kernels and (reason := _beyond_kernels(calls, plain)):
+            raise UnsupportedModel(f"{reason}, and there are no kernels for that on a GPU yet: it runs on a CPU")
+        self.layout = replace(plain, kv_type=kv_type)
+        # Query heads to a KV head, in the layer with the fewest.
+        self.fold: int = min([call.shape[0] // call.shape[1] for call in calls], default=1)
         hidden, gated = setting(config, "hidden_size"), setting(config, "intermediate_size")
-        self._hidden = hidden if isinstance(hidden, int) else kv_heads * self.fold * dim
+        widths = [(call.shape[0] + call.shape[1]) * (call.shape[3] + call.shape[4]) for call in calls]
+        self._joined = max(widths, default=0)
+        self._hidden = hidden if isinstance(hidden, int) else max(call.shape[0] * call.shape[4] for call in calls)
         # Several widths stand in a list.
         self._gated = 2 * max(gated if isinstance(gated, list) else [gated or 4 * self._hidden])
-        kv_dtype = torch.float32 if self.device == "cpu" else self.dtype
-        plain = KVLayout(layers, page_size, kv_heads, dim, kv_dtype)
-        self.layout = KVLayout(layers, page_size, kv_heads, dim, kv_dtype, kv_type)
         self._stack: ModuleStack | NativeStack | DeviceStack
         # Why the kernels' layers are modules, in words.
         self._unfused: str | None = None
@@ -121,12 +135,12 @@ class PagedModel:
         self.native = self._rowwise = False
         if isinstance(trial, TrialFindings):
             self.found = trial
-            inner = inner_model(model) if head is None else model
             texts = TrialTexts(config.vocab_size, self.max_positions)
-            self._stack = _known(model, inner, self.head, texts, plain, config, trial.calls)
+            self._stack = _known(model, base, self.head, texts, plain, config, trial.calls)
             self.native = self._rowwise = True
         else:
-            stack = self._stack = ModuleStack(model, layers, is_base=head is not None)
+            assert stack is not None
+            self._stack = stack
             with working_on(self.device):
                 calls = self._tried(model, stack, trial, plain, config)
                 self.found = TrialFindings(kept, calls)
@@ -157,7 +171,8 @@ class PagedModel:
         native: bool,
     ) -> None:
         """Has a CPU compute every row by itself: by compiled layers, or else by modules that are made to."""
-        compiled = _native(model, stack, self.head, probe, layout, config, self.found.calls) if native else None
+        native_layers = native and self.states is None
+        compiled = _native(model, stack, self.head, probe, layout, config, self.found.calls) if native_layers else None
         if compiled is not None:
             self._stack = compiled
             self.native = self._rowwise = True
@@ -168,8 +183,8 @@ class PagedModel:
         if isinstance(self.head, LogitHead):
             self.head.pack()
         make_rowwise(stack, self.head, probe, layout, self.fold)
-        if native:
-            compile_attention(stack, self.head, probe, layout, self.layout, self.fold)
+        if native and self.found.calls:
+            compile_attention(stack, self.head, probe, layout, self.layout, self.found.calls)
         self.native, self._rowwise = stack.attention is not None, stack.rowwise
 
     @property
@@ -183,8 +198,11 @@ class PagedModel:
         features: set[Feature] = {"logits", "forks"}
         if isinstance(self.head, LogitHead):
             features |= {"sampling", "seeds", *get_args(ConstraintKind)}
-            features |= {"confidence", "figures", "contrast", "logprobs", "drafts"}
-            features |= {"early_exit"} if self._stack.depth > 1 else set()
+            features |= {"confidence", "figures", "contrast", "logprobs"}
+            if self.states is None:
+                # What a token did to a state cannot be taken back.
+                features |= {"drafts"}
+                features |= {"early_exit"} if self._stack.depth > 1 else set()
             features |= {"routing"} if not self.kernels and self.panel_head is not None else set()
         return Capabilities(frozenset(features), _SPARE_ROWS if self.device == "cpu" else None)
 
@@ -215,7 +233,7 @@ class PagedModel:
 
         The residual, what is normed, and then either queries, keys, values and what was attended, or the gated MLP.
         """
-        numbers = 2 * self._hidden + max(2 * self.layout.kv_heads * (self.fold + 1) * self.layout.head_dim, self._gated)
+        numbers = 2 * self._hidden + max(self._joined, self._gated)
         return int(numbers * (torch.float32 if self.native else self.dtype).itemsize)
 
     @property
@@ -260,7 +278,7 @@ class PagedModel:
 
     def compile(self) -> None:
         """Has modules compiled when they first run; without effect on other layers, or where attention is no kernel."""
-        if self.kernels and isinstance(self._stack, ModuleStack):
+        if self.kernels and isinstance(self._stack, ModuleStack) and self.states is None:
             self._stack.compile()
 
     @property
@@ -343,10 +361,10 @@ class PagedModel:
         for trial in probe.pieces(layout, self.fold, self.kernels):
             with failing("its layers fail on a batch of pieces of texts"):
                 hidden, calls = stack.probe(trial.batch, trial.cache)
-            check_calls(calls, layout.layers, self.fold * layout.kv_heads)
+            check_calls(calls, layout.layers, self.states is not None)
             worst = max(worst, probe.distance(self.head.dense(trial.read(hidden)), trial.expected))
         check_windows(config, probe.kept.windows, calls)
-        check_positions(model, stack.inner)
+        check_positions(model, stack.inner, calls)
         if changed := marks.changed():
             raise UnsupportedModel(f"each forward changes what the next one computes with (`{changed[0]}`)")
         if not worst <= probe.tolerance:
@@ -354,6 +372,40 @@ class PagedModel:
                 f"a text that is read in pieces gets other logits than a whole one (they differ by {worst:.3g})"
             )
         return sorted(calls, key=lambda call: call.layer)
+
+
+@torch.inference_mode()
+def _calls(stack: ModuleStack | None, probe: Probe, layers: int, mixed: bool) -> list[AttentionCall]:
+    """What attention is given in a forward, by layer, before there is a place for keys and values."""
+    assert stack is not None
+    with failing("its layers fail where they do not attend"):
+        calls = stack.calls(probe.tokens)
+    check_calls(calls, layers, mixed)
+    return sorted(calls, key=lambda call: call.layer)
+
+
+def _layout(calls: list[AttentionCall], layers: int, page_size: int, dtype: torch.dtype) -> KVLayout:
+    """What the layers must keep, so that each attends to what it is given."""
+    kept: list[KVShape | int | None] = [None] * layers
+    for call in calls:
+        kept[call.layer] = call.kept if call.owner == call.layer else call.owner
+    if not calls:
+        # Texts are shared by pages of their tokens, so there are pages where nothing is in them.
+        kept[0] = KVShape(1, 1, 1)
+    return KVLayout(tuple(kept), page_size, dtype)
+
+
+def _beyond_kernels(calls: list[AttentionCall], layout: KVLayout) -> str | None:
+    """What the Triton kernels do not do of what a model needs; None where that is nothing."""
+    if any(call.latent for call in calls):
+        return "its keys and values are latent vectors"
+    if any(not shape.is_even for shape in layout.shapes):
+        return "its keys and values differ in width"
+    if any(call.chunk for call in calls):
+        return "its layers attend within chunks"
+    if any(call.alibi for call in calls):
+        return "its scores have a penalty for distance (ALiBi)"
+    return None
 
 
 @torch.inference_mode()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -18,8 +18,11 @@ from qpdsl.executor.engine.batch.grouped_batch import GroupedBatch, build
 from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.model.adapters.told import KEEP_ALL
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
+from qpdsl.executor.engine.model.kept import KeptKV
 from qpdsl.executor.engine.model.module_stack import AttentionCall, inner_model
+from qpdsl.executor.kernels.data.states import FRESH, StateLayout, StateSegment
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.requests.ticket import Ticket
@@ -30,10 +33,6 @@ if TYPE_CHECKING:
 # Arguments that models hand to attention and that change nothing of it here.
 _HARMLESS = frozenset({"cache_position", "dropout", "is_causal", "output_attentions", "position_ids", "use_cache"})
 _INTERFACE = "transformers' attention interface"
-# Where transformers' outputs hold it, by release. Encoders return none; other names are those of models with a state of
-# their own.
-_CACHES = ("cache", "past_key_values")
-_STATES = ("cache_params", "state", "mems", "past_buckets_states")
 
 
 @contextmanager
@@ -56,26 +55,20 @@ def setting(config: PretrainedConfig, name: str) -> Any:
         return None
 
 
-def check_config(config: PretrainedConfig) -> None:
-    """Refuses what only longer texts show."""
-    if "chunked_attention" in (setting(config, "layer_types") or []):
-        raise UnsupportedModel("its layers attend within chunks, which paged attention does not")
-    # Rows would depend on the longest sequence of their forward.
-    rope = setting(config, "rope_parameters") or setting(config, "rope_scaling") or {}
-    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
-    if any(kind.get("rope_type", kind.get("type")) == "longrope" for kind in kinds):
-        raise UnsupportedModel("its longrope position encoding changes with the longest sequence in the batch")
+def check_calls(calls: list[AttentionCall], layers: int, mixed: bool = False) -> None:
+    """Refuses a model whose attention does more, or less, than paged attention does.
 
-
-def check_calls(calls: list[AttentionCall], layers: int, heads: int) -> None:
-    """Refuses a model whose attention does more, or less, than paged attention does."""
+    Where layers are `mixed`, some may not attend at all.
+    """
     times = Counter(call.layer for call in calls)
+    if mixed and not times:
+        return
     if not times:
         raise UnsupportedModel(f"its layers compute attention by themselves, not through {_INTERFACE}")
     if repeated := [layer for layer, count in times.items() if count > 1]:
         first = min(repeated)
         raise UnsupportedModel(f"its layers attend more than once in a forward (layer {first}: {times[first]} times)")
-    if sorted(times) != [*range(layers)]:
+    if sorted(times) != [*range(layers)] and not mixed:
         raise UnsupportedModel(f"not all of its layers attend through {_INTERFACE} ({len(times)} of {layers} do)")
     if any(call.masked for call in calls):
         raise UnsupportedModel("it builds an attention mask of its own")
@@ -83,86 +76,37 @@ def check_calls(calls: list[AttentionCall], layers: int, heads: int) -> None:
         raise UnsupportedModel("its attention is not causal")
     if unknown := sorted({name for call in calls for name in call.others} - _HARMLESS):
         raise UnsupportedModel(f"it gives attention what paged attention does not know ({', '.join(unknown)})")
-    if {call.shape[0] for call in calls} != {heads}:
-        raise UnsupportedModel(f"its layers differ in their numbers of heads, or have others than {heads}")
+    if any(call.shape[0] % call.shape[1] for call in calls):
+        raise UnsupportedModel("its query heads do not share its KV heads evenly")
 
 
 def check_windows(config: PretrainedConfig, windows: dict[int, int | None], calls: list[AttentionCall]) -> None:
     """Refuses a model whose attention has another sliding window than what it keeps (`KeptKV.windows`)."""
     kinds = setting(config, "layer_types")
     for call in calls:
+        if config.model_type in KEEP_ALL:
+            continue
         if call.layer in windows:
             window = windows[call.layer]
         else:
             # It reads what another layer keeps.
             window = setting(config, "sliding_window") if kinds and kinds[call.layer] == "sliding_attention" else None
-        if window != call.window:
+        if window != (call.chunk or call.window):
             raise UnsupportedModel(
                 f"its layers do not tell attention of their window of {window or call.window} tokens"
             )
 
 
-def check_positions(model: PreTrainedModel, inner: torch.nn.Module) -> None:
-    """Refuses a model that takes no positions."""
+def check_positions(model: PreTrainedModel, inner: torch.nn.Module, calls: list[AttentionCall]) -> None:
+    """Refuses a model that takes no positions, unless its attention has them all."""
+    if all(call.alibi for call in calls):
+        return
     for module in (inner, model.get_decoder()):
         if "position_ids" in inspect.signature(module.forward).parameters:
             return
     raise UnsupportedModel(
         "it numbers the tokens of each forward itself, from 0, so no text can be read in pieces or beside others"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class KeptKV:
-    """Keys and values of `kv_heads` heads of `dim` numbers each, in every layer that keeps any.
-
-    `windows`: the sliding window of each of these layers, by its number; None where it keeps all tokens.
-    """
-
-    kv_heads: int
-    dim: int
-    windows: dict[int, int | None]
-
-    @classmethod
-    def of(cls, output: Any, changed: Iterable[str]) -> KeptKV:
-        """From what a forward with `use_cache` returned, and the names of the tensors that it `changed` in the model.
-
-        Raises UnsupportedModel where paged memory cannot hold it.
-        """
-        # As attributes, newer releases have the old names too.
-        fields = dict(output) if isinstance(output, dict) else vars(output)
-        own = [name for name in _STATES if fields.get(name) is not None]
-        cache = next((fields[name] for name in _CACHES if fields.get(name) is not None), None)
-        if cache is None:
-            own = own or sorted({name.rpartition(".")[2] for name in changed})
-        if own:
-            raise UnsupportedModel(_state(own))
-        if cache is None:
-            raise UnsupportedModel("it keeps no keys and values for the next token: it is an encoder, or has no cache")
-        if getattr(cache, "cross_attention_cache", None) is not None:
-            raise UnsupportedModel("its layers attend to an encoder too, and there is none here")
-        layers = list(getattr(cache, "layers", ()))
-        states = {name for part in (cache, *layers) for name in _tensors(part)} - {"keys", "values"}
-        if states:
-            raise UnsupportedModel(_state(sorted(states)))
-        # A layer that reads the keys and values of another keeps none itself.
-        kept = {index: layer for index, layer in enumerate(layers) if getattr(layer, "keys", None) is not None}
-        if not kept:
-            raise UnsupportedModel(f"it keeps a {type(cache).__name__}, not keys and values")
-        shapes = {
-            tuple(part.shape[axis] for part in (layer.keys, layer.values) for axis in (1, -1))
-            for layer in kept.values()
-        }
-        if len(shapes) > 1:
-            found = " and ".join(f"{heads} × {dim}" for heads, dim in sorted({shape[:2] for shape in shapes}))
-            raise UnsupportedModel(f"its layers keep keys of different shapes (heads × numbers: {found})")
-        ((heads, dim, value_heads, value_dim),) = shapes
-        if (heads, dim) != (value_heads, value_dim):
-            raise UnsupportedModel(
-                "its keys and values differ in shape, as in compressed (latent) attention "
-                f"({heads} × {dim} and {value_heads} × {value_dim} numbers a token), and paged memory holds equal pairs"
-            )
-        return cls(heads, dim, {index: _window(layer) for index, layer in kept.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,31 +141,6 @@ class TensorMarks:
                     yield f"{path}.{name}", (value, 0 if value.is_inference() else value._version)
 
 
-def _state(names: list[str]) -> str:
-    return (
-        f"its layers keep a state besides keys and values ({', '.join(names)}), and paged memory holds only those two"
-    )
-
-
-def _window(layer: Any) -> int | None:
-    return getattr(layer, "sliding_window", None) if getattr(layer, "is_sliding", False) else None
-
-
-def _tensors(part: Any) -> Iterator[str]:
-    """The names of an object's attributes that hold tensors of more than one number, in lists and dicts too."""
-    for name, value in vars(part).items():
-        if name != "layers" and any(tensor.numel() > 1 for tensor in _inside(value)):
-            yield name.lstrip("_")
-
-
-def _inside(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _inside(part)
-
-
 _TOKENS = 64
 # Every so many logits are compared, and all of the first few after a forward begins: what one forward does not hand on
 # to the next shows there first.
@@ -251,9 +170,16 @@ class Trial(Generic[_Batch]):
 
 
 class TrialTexts:
-    """A few tokens of a vocabulary, in batches that try how a model runs."""
+    """A few tokens of a vocabulary, in batches that try how a model runs. `states`: what its layers keep besides."""
 
-    def __init__(self, vocabulary: int, max_positions: int, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        max_positions: int,
+        device: str | torch.device = "cpu",
+        states: StateLayout | None = None,
+    ) -> None:
+        self.states = states
         rows = torch.arange(min(_TOKENS, max_positions), device=device)
         self.tokens: torch.Tensor = (rows * 7 + 3) % vocabulary
         self._begin = max(1, len(rows) * 5 // 8)
@@ -261,17 +187,17 @@ class TrialTexts:
     def start(self, layout: KVLayout, fold: int) -> Trial[GroupedBatch]:
         """The first 40 tokens. `fold`: query heads to a KV head."""
         sequence, _, cache = self._sequences(layout)
-        return self._grouped([Chunk(sequence, self._begin)], cache, fold)
+        return self._grouped([self._chunk(sequence, self._begin)], cache, fold)
 
     def kernel_start(self, layout: KVLayout) -> Trial[KernelBatch]:
         """The same for the attention kernels."""
         sequence, _, cache = self._sequences(layout)
-        return self._packed([Chunk(sequence, self._begin)], cache)
+        return self._packed([self._chunk(sequence, self._begin)], cache)
 
     def one_row(self, layout: KVLayout) -> Trial[KernelBatch]:
         """The first token alone."""
         sequence, _, cache = self._sequences(layout)
-        return self._packed([Chunk(sequence, 1)], cache)
+        return self._packed([self._chunk(sequence, 1)], cache)
 
     def pieces(self, layout: KVLayout, fold: int, kernels: bool) -> list[Trial[GroupedBatch | KernelBatch]]:
         """Two forwards: 40 of 64 tokens, then the rest, packed with a second sequence of the first 8.
@@ -279,10 +205,11 @@ class TrialTexts:
         A sequence's logits do not depend on what comes later, so the second must have those of the first.
         """
         sequence, other, cache = self._sequences(layout)
-        rest = [Chunk(sequence, len(self.tokens) - self._begin), Chunk(other, len(other.tokens))]
+        count = len(self.tokens)
         trials: list[Trial[GroupedBatch | KernelBatch]] = []
-        # A context of one token has no second piece.
-        for chunks in ([Chunk(sequence, self._begin)], [chunk for chunk in rest if chunk.count]):
+        for parts in ([(sequence, self._begin)], [(sequence, count - self._begin), (other, len(other.tokens))]):
+            # A context of one token has no second piece.
+            chunks = [self._chunk(text, rows) for text, rows in parts if rows]
             trials.append(self._packed(chunks, cache) if kernels else self._grouped(chunks, cache, fold))
             sequence.computed = self._begin
         return trials
@@ -297,10 +224,25 @@ class TrialTexts:
             request = ReadRequest(part, tuple(sorted(place for place in read if place < len(part))), (0,))
             sequence = Sequence.of(Ticket(request, lambda ticket: None), request)
             first, pages = pages, pages - (-len(part) // layout.page_size)
-            sequence.pages = [page * layout.layers for page in range(first, pages)]
+            sequence.pages = [page * layout.rows for page in range(first, pages)]
             sequences.append(sequence)
-        buffer = torch.zeros(pages * layout.page_bytes, dtype=torch.uint8, device=self.tokens.device)
-        return sequences[0], sequences[1], KVCache(buffer, layout, 0)
+        size = pages * layout.page_bytes
+        if self.states is not None:
+            # The blocks follow the pages; one more is for texts without pages.
+            first = -(-size // self.states.block_bytes)
+            size = (first + 3) * self.states.block_bytes
+            for number, sequence in enumerate(sequences):
+                sequence.states.target = first + number
+        buffer = torch.zeros(size, dtype=torch.uint8, device=self.tokens.device)
+        return sequences[0], sequences[1], KVCache(buffer, layout, 0, self.states)
+
+    def _chunk(self, sequence: Sequence, count: int) -> Chunk:
+        """The next tokens of one of them."""
+        states = sequence.states
+        if states.target is None:
+            return Chunk(sequence, count)
+        source = states.target if sequence.computed else FRESH
+        return Chunk(sequence, count, segments=(StateSegment(source, states.target, 0, count),))
 
     def _grouped(self, chunks: list[Chunk], cache: KVCache, fold: int) -> Trial[GroupedBatch]:
         batch = build(chunks, cache.layout, fold, cache.scratch, str(self.tokens.device))
@@ -308,7 +250,8 @@ class TrialTexts:
 
     def _packed(self, chunks: list[Chunk], cache: KVCache) -> Trial[KernelBatch]:
         step = DirectAssembler(cache.layout.page_size, cache.scratch).step(chunks, 1)
-        batch = KernelBatch.of(torch.from_numpy(step.numbers).to(self.tokens.device), step.sizes)
+        numbers = torch.from_numpy(step.numbers).to(self.tokens.device)
+        batch = KernelBatch.of(numbers, step.sizes, segments=step.segments)
         return Trial(batch, cache, _read(step.readers))
 
 
@@ -319,16 +262,22 @@ class Probe(TrialTexts):
     """
 
     @torch.inference_mode()
-    def __init__(self, model: PreTrainedModel, head: LogitHead | ValueHead, max_positions: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        head: LogitHead | ValueHead,
+        max_positions: int,
+        states: StateLayout | None = None,
+    ) -> None:
         """Runs the model as it came, once and whole. Raises UnsupportedModel."""
         marks = TensorMarks(model)
         with failing("its own forward fails"):
-            super().__init__(model.config.get_text_config().vocab_size, max_positions, model.device)
+            super().__init__(model.config.get_text_config().vocab_size, max_positions, model.device, states)
             if isinstance(head, LogitHead):
                 output, hidden = _widened(model, self.tokens)
             else:
                 output, hidden = model(input_ids=self.tokens[None], use_cache=True), None
-        self.kept = KeptKV.of(output, marks.changed())
+        self.kept = KeptKV.of(output, marks.changed(), states is not None)
         count = len(self.tokens)
         self.logits: torch.Tensor = (
             _own_logits(output, hidden, head, count) if isinstance(head, LogitHead) else head.dense(output[0][0])

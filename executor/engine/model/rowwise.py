@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import pad
@@ -28,10 +28,13 @@ from transformers.pytorch_utils import Conv1D
 
 from qpdsl.executor.engine.memory.kv_cache import KVLayout
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
-from qpdsl.executor.engine.model.module_stack import ModuleStack
+from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
 from qpdsl.executor.engine.model.probe import Probe
 from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, Weight
 from qpdsl.executor.kernels.linear import EXPERTS_SAY, PackedLinear, StoredExperts, StoredLinear
+
+if TYPE_CHECKING:
+    from qpdsl.executor.kernels.llvm.cache import HeadShape
 
 # The rows of the forward that is looked at.
 _ROWS = 5
@@ -97,8 +100,9 @@ class RowwiseModules:
     def __init__(self, root: torch.nn.Module, run: Callable[[], object]) -> None:
         """Raises whatever `run` raises; then the modules are as they were."""
         self._uniform = Uniform()
-        self._changed: dict[torch.nn.Module, PackedLayer | GroupedExperts] = {}
-        self._wrapped: list[torch.nn.Module] = []
+        self._changed: dict[torch.nn.Module, PackedLayer | GroupedExperts | SortedExperts] = {}
+        # With the forward that a module had got before, if any.
+        self._wrapped: dict[torch.nn.Module, Callable[..., Any] | None] = {}
         try:
             # One layer at a time, so that memory does not hold all weights twice.
             for module in root.modules():
@@ -115,14 +119,17 @@ class RowwiseModules:
 
     def undo(self) -> None:
         """Puts everything back; not after `keep`."""
-        for module in self._wrapped:
-            del module.forward
+        for module, before in self._wrapped.items():
+            if before is None:
+                del module.forward
+            else:
+                module.forward = before
         for change in self._changed.values():
             change.undo()
-        self._wrapped, self._changed = [], {}
+        self._wrapped, self._changed = {}, {}
 
     def _change(self, module: torch.nn.Module) -> None:
-        for change in (PackedLayer, lambda module: GroupedExperts(module, self._uniform)):
+        for change in (PackedLayer, SortedExperts, lambda module: GroupedExperts(module, self._uniform)):
             try:
                 self._changed[module] = change(module)
                 return
@@ -138,8 +145,8 @@ class RowwiseModules:
             if not new:
                 return findings
             for module in new:
+                self._wrapped[module] = vars(module).get("forward")
                 module.forward = self._uniform.around(module.forward)
-                self._wrapped.append(module)
 
 
 @torch.inference_mode()
@@ -171,7 +178,7 @@ def compile_attention(
     probe: Probe,
     plain: KVLayout,
     layout: KVLayout,
-    fold: int,
+    calls: list[AttentionCall],
 ) -> None:
     """Gives `stack` kernels for KV of `layout`, where there are any for its attention and they give the same logits.
 
@@ -179,13 +186,13 @@ def compile_attention(
     """
     try:
         # The compiler need not be installed where other kernels run.
-        from qpdsl.executor.kernels.llvm.cache import HeadShape
         from qpdsl.executor.kernels.llvm.layer_attention import LayerAttention
         from qpdsl.executor.kernels.llvm.sample import RowSampler
 
         tried, used = (
-            LayerAttention(HeadShape(fold, kept.kv_heads, kept.head_dim, kept.page_size, kept.kind))
-            for kept in (plain, layout)
+            {call.layer: made[shape] for call, shape in zip(calls, shapes, strict=True)}
+            for shapes in ([_head_shape(kept, call) for call in calls] for kept in (plain, layout))
+            if (made := {shape: LayerAttention(shape) for shape in set(shapes)})
         )
         sampler = RowSampler(head.width) if isinstance(head, LogitHead) else None
     except (ImportError, LookupError):
@@ -195,6 +202,23 @@ def compile_attention(
     hidden, _ = stack.forward(trial.batch, trial.cache)
     agrees = probe.agrees(trial, head.dense(trial.read(hidden)))
     stack.attention, stack.sampler = (used, sampler) if agrees else (None, None)
+
+
+def _head_shape(layout: KVLayout, call: AttentionCall) -> HeadShape:
+    """What attention of a layer is compiled for."""
+    from qpdsl.executor.kernels.llvm.cache import HeadShape
+
+    kept = layout.shape(call.layer)
+    return HeadShape(
+        call.shape[0] // kept.kv_heads,
+        kept.kv_heads,
+        kept.key,
+        layout.page_size,
+        layout.kind,
+        value=None if kept.is_even else kept.value,
+        latent=kept.latent,
+        stride=None if layout.is_equal else layout.row_bytes,
+    )
 
 
 class PackedLayer:
@@ -348,6 +372,46 @@ class GroupedExperts:
         ]
         setattr(module, name, torch.nn.Parameter(weights.new_empty(0), requires_grad=False))
         return layers
+
+
+class SortedExperts:
+    """A module of E experts that each get their own rows [E · T, d] (Llama 4), with packed weights; its own are empty.
+
+    Rows that are zero were sent to no expert, and stay zero. Raises LookupError where the module is another one.
+    """
+
+    def __init__(self, module: Any) -> None:
+        if type(module).__name__ != "Llama4TextExperts":
+            raise LookupError(type(module).__name__)
+        self._module = module
+        self._layers: dict[str, list[PackedLinear]] = {}
+        for name in ("gate_up_proj", "down_proj"):
+            weights = getattr(module, name).detach()
+            self._layers[name] = [PackedLinear(FloatWeight(weight.t())) for weight in weights]
+            setattr(module, name, torch.nn.Parameter(weights.new_empty(0), requires_grad=False))
+        module.forward = self.forward
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """What the experts make of `hidden_states` [E · T, d]."""
+        pairs = list(zip(*self._layers.values(), strict=True))
+        given = torch.unflatten(hidden_states, 0, (len(pairs), -1))
+        made = torch.zeros_like(given)
+        for expert, (widen, narrow) in enumerate(pairs):
+            rows = given[expert].any(dim=-1).nonzero().flatten()
+            if not len(rows):
+                continue
+            gate, up = widen(given[expert].index_select(0, rows)).chunk(2, dim=-1)
+            made[expert, rows] = narrow(up * in_whole_vectors(self._module.act_fn, gate.contiguous()))
+        return made.flatten(0, 1)
+
+    def undo(self) -> None:
+        """The module has its weights again, and computes with them."""
+        module = self._module
+        del module.forward
+        for name, layers in self._layers.items():
+            weights = [layer.rows(torch.arange(layer.out_features)).t() for layer in layers]
+            dtype = getattr(module, name).dtype
+            setattr(module, name, torch.nn.Parameter(torch.stack(weights).to(dtype), requires_grad=False))
 
 
 class Uniform(TorchFunctionMode):
@@ -510,4 +574,9 @@ def _is_outer(name: str, args: Any) -> bool:
 
 
 def _is_exact_power(args: Any) -> bool:
-    return len(args) > 1 and isinstance(args[1], int | float) and args[1] in EXACT_POWERS
+    """Or a number to the powers of an int32 series: slopes of heads (ALiBi), as positions are int64."""
+    if len(args) < 2:
+        return False
+    if isinstance(args[1], torch.Tensor):
+        return args[1].dtype == torch.int32 and isinstance(args[0], torch.Tensor) and args[0].dim() == 0
+    return isinstance(args[1], int | float) and args[1] in EXACT_POWERS

@@ -129,7 +129,7 @@ class KernelBackend:
         self._deterministic = rows is not None
         self._staging = Staging(model.device)
         # In tokens of one layer: a cascade adds its launches to each.
-        worth = launch_bytes(cache.rows.data.device) * model.layout.page_size // model.layout.row_bytes
+        worth = launch_bytes(cache.rows.data.device) * model.layout.page_size // model.layout.layer_bytes
         self._assembler = GraphAssembler(model.layout.page_size, cache.scratch, rows, worth)
         self.graphs: StepGraphs | None = None
         if recorder is not None:
@@ -143,6 +143,8 @@ class KernelBackend:
     def forward(self, chunks: list[Chunk], exits: Sequence[int] = ()) -> ForwardOutput:
         graphs = None if exits else self.graphs
         step: PackedStep | None
+        if self._cache.states is not None:
+            return self._eager(self._assembler.mixed(chunks), exits)
         # A token of a tree that comes alone has no straight row: it reads its path.
         if all(chunk.rows == chunk.straight == 1 and chunk.read_rows for chunk in chunks):
             step = self._assembler.decode(chunks)
@@ -161,7 +163,7 @@ class KernelBackend:
 
     def _eager(self, step: PackedStep, exits: Sequence[int]) -> ForwardOutput:
         (numbers,) = self._staging.send([step.numbers])
-        batch = KernelBatch.of(numbers, step.sizes, self._deterministic)
+        batch = KernelBatch.of(numbers, step.sizes, self._deterministic, step.segments)
         return ForwardOutput.unpadded(step.readers, *self._model.forward(batch, self._cache, exits))
 
     def _fill(self, step: PackedStep, inputs: torch.Tensor) -> None:
@@ -225,7 +227,7 @@ class NativeBackend:
 
     def _batch(self, chunks: list[Chunk]) -> tuple[PackedStep, KernelBatch]:
         step = self._assembler.step(chunks, self._model.least_rows)
-        return step, KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
+        return step, KernelBatch.of(torch.from_numpy(step.numbers), step.sizes, segments=step.segments)
 
 
 def backend_of(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> StepBackend:

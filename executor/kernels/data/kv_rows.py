@@ -1,6 +1,7 @@
 """How the KV cache of one model lies in memory: rows, each of which is one page of one layer.
 
-A page is `layers` consecutive rows, and its id is the index of its first row: layer l of page p is row p + l.
+A page is `layers` consecutive rows, and its id is the index of its first row: layer l of page p is row p + l. Where
+layers keep different shapes, a row is a whole page, and each layer has a part of it.
 
 Keys and values may be kept in eight bits, int8 or e4m3, with one float32 scale for each token and head. The scale maps
 the largest magnitude of a head's vector to the largest number of the format, as in KVQuant (Hooper et al., NeurIPS
@@ -33,15 +34,46 @@ SMALLEST = 1e-30
 
 
 @dataclass(frozen=True, slots=True)
-class KVRows:
-    """A model's view of the arena. Build it with `plain` or `quantized`.
+class KVShape:
+    """What a layer keeps of a token: keys and values of `kv_heads` heads, `key` and `value` numbers wide.
 
-    data:    plain: [R, page_size, 2, KV, D] of the model's dtype (0: key, 1: value); quantized: uint8 [R, bytes a row]:
+    `latent`: values are the first numbers of the keys, so keys alone are stored: the latent vector of multi-head latent
+    attention and the rotated part that all heads share (DeepSeek-V2, 2024, section 2.1).
+    """
+
+    kv_heads: int
+    key: int
+    value: int
+    latent: bool = False
+
+    @property
+    def is_even(self) -> bool:
+        """Whether keys and values are stored in equal pairs."""
+        return self.key == self.value and not self.latent
+
+    def row_bytes(self, kind: RowKind, dtype: torch.dtype, page_size: int) -> int:
+        """Bytes of a page. `dtype` matters for plain rows only. Raises ValueError where the kind does not suit."""
+        if self.is_even:
+            return row_bytes(kind, dtype, page_size, self.kv_heads, self.key)
+        if kind != "plain":
+            raise ValueError(f"{kind} takes keys and values of one width")
+        return page_size * self.kv_heads * (self.key + (0 if self.latent else self.value)) * dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class KVRows:
+    """A model's view of the arena. Build it with `plain`, `quantized` or `of`.
+
+    data:    plain: [R, page_size, 2, KV, D] of the model's dtype (0: key, 1: value), or [R, page_size, numbers], keys
+             [KV, D] and then values [KV, value], where these are not equal pairs; quantized: uint8 [R, bytes a row]:
              of eight bits, the int8 or e4m3 data [page_size, 2, KV, D] first, then float32 scales [page_size, 2, KV];
              of four bits, for each of page_size tokens its int8 keys [KV, D] and its values' records
              [KV, record_bytes(D)], then the keys' float32 scales [page_size, KV]
     scales:  the same memory as float32 [R, bytes a row / 4]; for plain rows `data` itself, which is not read as scales
+    dim:     numbers of a key, D
     kind:    what an element is
+    value:   numbers of a value where they are not as many
+    latent:  as in `KVShape`
     """
 
     data: torch.Tensor
@@ -50,6 +82,21 @@ class KVRows:
     kv_heads: int
     dim: int
     kind: RowKind
+    value: int | None = None
+    latent: bool = False
+
+    @classmethod
+    def of(cls, part: torch.Tensor, shape: KVShape, page_size: int, kind: RowKind, dtype: torch.dtype) -> KVRows:
+        """Rows of one shape in uint8 [R, `shape.row_bytes`], which may be a part of larger rows."""
+        heads, key = shape.kv_heads, shape.key
+        if kind != "plain":
+            return cls(part, part.view(torch.float32), page_size, heads, key, kind)
+        numbers = part.view(dtype)
+        if shape.is_even:
+            pairs = torch.unflatten(numbers, 1, (page_size, 2, heads, key))
+            return cls(pairs, pairs, page_size, heads, key, kind)
+        tokens = torch.unflatten(numbers, 1, (page_size, -1))
+        return cls(tokens, tokens, page_size, heads, key, kind, shape.value, shape.latent)
 
     @classmethod
     def plain(cls, data: torch.Tensor) -> KVRows:
@@ -67,17 +114,23 @@ class KVRows:
         return cls(data, data.view(torch.float32), page_size, kv_heads, dim, kind)
 
     @property
+    def value_dim(self) -> int:
+        """Numbers of a value."""
+        return self.dim if self.value is None else self.value
+
+    @property
     def row_elements(self) -> int:
         """Elements of `data` from one row to the next."""
         return self.data.stride(0)
 
     def split(self) -> tuple[torch.Tensor, ...]:
-        """Views that begin [R, page_size]: of plain rows the data itself; of eight bits data uint8 [..., 2, KV, D] and
-        scales float32 [..., 2, KV]; of four bits keys uint8 [..., KV, D], their scales float32 [..., KV] and values
-        uint8 [..., KV, record_bytes(D)].
+        """Views that begin [R, page_size]: of plain rows the data itself, or keys [..., KV, D] and the values
+        [..., KV, V] that are stored beside them; of eight bits data uint8 [..., 2, KV, D] and scales float32
+        [..., 2, KV]; of four bits keys uint8 [..., KV, D], their scales float32 [..., KV] and values uint8
+        [..., KV, record_bytes(D)].
         """
         if self.kind == "plain":
-            return (self.data,)
+            return (self.data,) if self.value is None else self._uneven()
         pages, heads = (self.data.shape[0], self.page_size), self.kv_heads
         key, value = head_bytes(self.kind, self.data.dtype, self.dim)
         count = self.page_size * heads * (key + value)
@@ -89,17 +142,30 @@ class KVRows:
         values = torch.unflatten(both[..., first:], -1, (heads, value))
         return keys, scales.view(*pages, heads), values
 
-    def write(self, row: torch.Tensor, place: torch.Tensor, new: torch.Tensor) -> None:
-        """Stores keys and values `new` [N, 2, KV, D] at places int64 [N] of rows int64 [N], in place."""
-        for part, stored in zip(self.split(), _encoded(new, self.kind), strict=True):
+    def write(self, row: torch.Tensor, place: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Stores keys [N, KV, D] and values [N, KV, V] at places int64 [N] of rows int64 [N], in place."""
+        parts = (key, value) if self.value is not None else _encoded(torch.stack((key, value), dim=-3), self.kind)
+        for part, stored in zip(self.split(), parts, strict=not self.latent):
             part[row, place] = stored.to(part.dtype)
 
-    def read(self, row: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        """Keys and values float32 [N, 2, KV, D] at places int64 [N] of rows int64 [N]."""
-        return _decoded([part[row, place] for part in self.split()], self.kind, self.dim)
+    def read(self, row: torch.Tensor, place: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys float32 [N, KV, D] and values [N, KV, V] at places int64 [N] of rows int64 [N]."""
+        parts = [part[row, place] for part in self.split()]
+        if self.value is None:
+            pairs = _decoded(parts, self.kind, self.dim)
+            return pairs[:, 0], pairs[:, 1]
+        keys = parts[0].float()
+        return keys, keys[..., : self.value] if self.latent else parts[1].float()
+
+    def _uneven(self) -> tuple[torch.Tensor, ...]:
+        keys = self.kv_heads * self.dim
+        key = torch.unflatten(self.data[..., :keys], -1, (self.kv_heads, self.dim))
+        if self.latent:
+            return (key,)
+        return key, torch.unflatten(self.data[..., keys:], -1, (self.kv_heads, self.value_dim))
 
     def decoded(self) -> torch.Tensor:
-        """All keys and values float32 [R, page_size, 2, KV, D]."""
+        """All keys and values float32 [R, page_size, 2, KV, D], where these are equal pairs."""
         return _decoded(self.split(), self.kind, self.dim)
 
 

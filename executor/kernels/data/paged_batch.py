@@ -100,11 +100,31 @@ class PagedBatch:
 
 
 class Heads(NamedTuple):
-    """What a layer's attention is given: queries [T, H, D], keys and values [T, KV, D]."""
+    """What a layer's attention is given: queries [T, H, D], keys [T, KV, D] and values [T, KV, V]."""
 
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
+
+
+class Alibi(NamedTuple):
+    """A penalty of each head's scores that grows with the distance (ALiBi: Press et al., 2022, section 3).
+
+    slopes:  float32 [H]
+    factor:  multiplies what is added
+    rounded: slopes, and their products with the key's position, are rounded to bfloat16 before (Falcon)
+    """
+
+    slopes: torch.Tensor
+    factor: float = 1.0
+    rounded: bool = False
+
+    def bias(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """What is added to scores of `queries` at positions int64 [..., Q, 1] and `keys` [K]: [..., H, Q or 1, K]."""
+        slopes = self.slopes.float()[:, None, None]
+        if self.rounded:
+            return (slopes.bfloat16() * keys).float() * self.factor
+        return slopes * (keys - queries)[..., None, :, :] * self.factor
 
 
 class Scoring(NamedTuple):
@@ -114,9 +134,22 @@ class Scoring(NamedTuple):
     window:  a query sees the last `window` tokens, itself included; None for all
     softcap: c maps scores s to c·tanh(s/c) (Gemma 2, section 2); None for none
     sinks:   [H], attention sinks: a score for each head that takes weight and gives no value (gpt-oss); None for none
+    chunk:   a query sees the tokens of its own chunk, `chunk` long, before it (Llama 4); None for all
+    alibi:   added to the scores after the scale; None for none
     """
 
     scale: float
     window: int | None = None
     softcap: float | None = None
     sinks: torch.Tensor | None = None
+    chunk: int | None = None
+    alibi: Alibi | None = None
+
+    def hidden(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Whether queries at positions int64 [..., Q, 1] do not see keys at positions [K]: [..., Q, K]."""
+        hidden = keys > queries
+        if self.window is not None:
+            hidden |= queries - keys >= self.window
+        if self.chunk is not None:
+            hidden |= keys < queries // self.chunk * self.chunk
+        return hidden

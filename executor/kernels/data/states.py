@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -60,16 +61,16 @@ def _aligned(size: int) -> int:
 
 
 class StateRows:
-    """The blocks in a byte buffer uint8 [bytes]: block b begins at byte b · block_bytes."""
+    """The `blocks` in a byte buffer uint8 [bytes]: block b begins at byte b · block_bytes."""
 
     def __init__(self, buffer: torch.Tensor, layout: StateLayout) -> None:
         self.layout = layout
         size = layout.block_bytes
-        count = buffer.numel() // size
+        count = self.blocks = buffer.numel() // size
         blocks = buffer[: count * size].view(count, size)
         begins = layout.offsets()
-        self._parts = {
-            (layer, part.name): blocks[:, at : at + part.bytes].view(part.dtype).unflatten(1, part.shape)
+        self._parts: dict[tuple[int, str], torch.Tensor] = {
+            (layer, part.name): blocks[:, at : at + part.bytes].view(part.dtype).view(count, *part.shape)
             for layer, parts in enumerate(layout.layers)
             for part in parts
             if (at := begins[layer, part.name]) >= 0
@@ -86,15 +87,20 @@ class StateSegment(NamedTuple):
     source: int
     target: int
     row: int
-    count: int
+    count: int  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StateStep:
-    """The segments of a step. One whose source is another's target comes after it."""
+    """The segments of a step, in the order of their rows. One whose source is another's target comes after it."""
 
     rows: StateRows
     segments: tuple[StateSegment, ...]
+
+    @cached_property
+    def table(self) -> torch.Tensor:
+        """The segments int64 [S, 4], for kernels."""
+        return torch.tensor(self.segments, dtype=torch.int64).view(-1, len(StateSegment._fields))
 
     @classmethod
     def whole(cls, rows: StateRows, counts: Iterable[int]) -> StateStep:

@@ -20,12 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape, spread
+from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape, rounded_to_bfloat16, spread
 from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, I64, POINTER, KernelCode, Value, Variable
 
+# Whether scores get slopes times distances, or times positions and rounded (see `Alibi`).
+AlibiKind = Literal["distance", "rounded"] | None
 # What to give as the window of a layer without one.
 NO_WINDOW = 1 << 40
 # Queries of a group. With more, what is kept for each would no longer stay in a core's nearest cache.
@@ -56,10 +59,13 @@ def emit_attend(
     sinks: bool = False,
     softcap: float | None = None,
     trees: bool = False,
+    chunked: bool = False,
+    alibi: AlibiKind = None,
 ) -> None:
     """Causal attention of rotated queries over the pages of a layer, within the last `window` positions.
 
-    `softcap`: c maps scores s to c·tanh(s/c) (Gemma 2); None for none.
+    `softcap`: c maps scores s to c·tanh(s/c) (Gemma 2); None for none. `chunked`: within the chunk of `window` tokens
+    that the query is in. `alibi`: see `Alibi`.
 
     A unit is one query and one KV head, with all query heads that share it. The units of a sequence are ordered by
     head. Arguments of the function, in order:
@@ -69,7 +75,7 @@ def emit_attend(
     pages      int32 [B, table], the page table
     context    int32 [B], the tokens of each sequence including its queries
     start      int32 [B + 1], where its queries begin
-    out        float32 [T, fold, kv_heads, dim]
+    out        float32 [T, fold, kv_heads, value_dim]
     scratch    float32 [`scratch_size`]
     table      the pages of a sequence in the page table
     layer
@@ -83,12 +89,16 @@ def emit_attend(
     path_start int32 [B]
     places     int32 [B, path]
     path       places of a path
+    With `alibi`, two more:
+    slopes     float32 [fold, kv_heads]
+    factor     float32 [1]
     """
     addresses = ("queries", "@row", "rows", "pages", "context", "start", "out", "scratch")
     numbers = ("@table", "@layer", "@sequences", "@from", "@to", "scaling", "@window", "sinks")
     paths = ("path_start", "places", "@path") if trees else ()
-    code = KernelCode(module, name, (*addresses, *numbers, *paths), width)
-    _Units(code, shape, Scores(sinks, softcap, trees)).emit()
+    biases = ("slopes", "factor") if alibi else ()
+    code = KernelCode(module, name, (*addresses, *numbers, *paths, *biases), width)
+    _Units(code, shape, Scores(sinks, softcap, trees, chunked, alibi)).emit()
     code.end()
 
 
@@ -166,6 +176,8 @@ class Scores:
     sinks: bool
     softcap: float | None
     trees: bool
+    chunked: bool
+    alibi: AlibiKind
 
 
 class QueryGroup:
@@ -186,6 +198,9 @@ class QueryGroup:
             "count": count,
             "least": code.most(builder.sub(count, arguments["window"]), 0),
         }
+        if self.scores.chunked:
+            chunk = builder.sdiv(code.add(count, -1), arguments["window"])
+            fields["least"] = builder.mul(chunk, arguments["window"])
         if self.scores.trees:
             places = code.at(arguments["places"], code.times(sequence, arguments["path"]), I32)
             fields["path"] = code.integer(arguments["path_start"], sequence, I32)
@@ -211,7 +226,7 @@ class HeadBlock:
         self.tile = code.width // self.block
         self.cache = Cache(code, group.shape.cache, code.arguments["rows"])
         self._peaks = code.array(F32, TOGETHER * code.width)
-        self._sums = code.array(F32, TOGETHER * len(heads) * group.shape.dim)
+        self._sums = code.array(F32, TOGETHER * len(heads) * group.shape.value_dim)
         # The page that was prefetched last, by its address.
         self.fetched = code.variable(I64, code.number(0))
         self._together = together
@@ -247,7 +262,7 @@ class HeadBlock:
             begin.set(code.least(begin.get(), query.first))
             end.set(code.most(end.get(), query.last))
             code.store(code.constant(float("-inf")), self._peak(index))
-            for cell in self._cells(range(0, self.shape.dim, code.width)):
+            for cell in self._cells(range(0, self.shape.value_dim, code.width)):
                 code.store(code.constant(0.0), self._sum(index, cell))
         first, last = begin.get(), end.get()
         with code.loop(first, last) as page, code.loop(0, self._together) as index:
@@ -276,7 +291,7 @@ class HeadBlock:
     def _parts(self) -> list[range]:
         """The dimensions of a head in portions whose sums fit into registers, each by the starts of its vectors."""
         at_once = max(1, _SUM_REGISTERS // len(self.heads)) * self.code.width
-        dim = self.shape.dim
+        dim = self.shape.value_dim
         return [range(at, min(at + at_once, dim), self.code.width) for at in range(0, dim, at_once)]
 
     def _cells(self, parts: range) -> list[tuple[int, int]]:
@@ -288,8 +303,8 @@ class HeadBlock:
 
     def _sum(self, index: Value, cell: tuple[int, int]) -> Value:
         number, part = cell
-        place = self.code.times(index, len(self.heads) * self.shape.dim)
-        return self.code.at(self._sums, self.code.add(place, number * self.shape.dim + part))
+        place = self.code.times(index, len(self.heads) * self.shape.value_dim)
+        return self.code.at(self._sums, self.code.add(place, number * self.shape.value_dim + part))
 
     def _loaded(self, index: Value, parts: range) -> dict[tuple[int, int], Variable]:
         code = self.code
@@ -305,7 +320,8 @@ class _Query:
         self._of, self._code, self._shape = of, code, shape
         row, offset = group.field("row", index), code.times(of.head, shape.dim)
         self._queries = code.at(arguments["queries"], code.add(code.times(row, arguments["row"]), offset))
-        self._out = code.at(arguments["out"], code.add(code.times(row, shape.queries), offset))
+        place = offset if shape.value_dim == shape.dim else code.times(of.head, shape.value_dim)
+        self._out = code.at(arguments["out"], code.add(code.times(row, shape.attended), place))
         self._pages = group.address("pages", index)
         self._count, self._least = group.field("count", index), group.field("least", index)
         scratch = code.times(arguments["table"], shape.page_size * of.block)
@@ -384,7 +400,7 @@ class _Query:
         code, shape = self._code, self._shape
         for (number, part), total in sums.items():
             factor = code.splat(code.lane(factors.get(), number))
-            place = self._of.heads[number] * shape.kv_heads * shape.dim + part
+            place = self._of.heads[number] * shape.kv_heads * shape.value_dim + part
             code.store(code.builder.fmul(total.get(), factor), code.at(self._out, place))
 
     def _page(self, page: Value) -> Value:
@@ -437,6 +453,8 @@ class _Query:
         lanes = ir.Constant(code.integers, [lane // of.block for lane in range(code.width)])
         first = builder.trunc(code.add(code.times(page, self._shape.page_size), at), I32)
         positions = builder.add(code.splat(first), lanes)
+        if of.group.scores.alibi is not None:
+            scores = builder.fadd(scores, self._bias(positions, of.group.scores.alibi))
         count, least = (code.splat(builder.trunc(bound, I32)) for bound in (self._count, self._least))
         visible = builder.icmp_signed("<", positions, count)
         visible = builder.and_(visible, builder.icmp_signed(">=", positions, least))
@@ -475,14 +493,29 @@ class _Query:
 
     def _sinks(self) -> Value:
         """The sink of each lane's query head."""
+        return self._by_head("sinks")
+
+    def _by_head(self, name: str) -> Value:
+        """What an argument float32 [fold, kv_heads] has for each lane's query head."""
         code, of = self._code, self._of
-        sinks = ir.Constant(code.vector, [0.0] * code.width)
+        vector = ir.Constant(code.vector, [0.0] * code.width)
         for index, fold in enumerate(of.heads):
-            place = code.at(code.arguments["sinks"], code.add(of.head, fold * self._shape.kv_heads))
-            sink = code.builder.load(place, typ=F32, align=4)
+            place = code.at(code.arguments[name], code.add(of.head, fold * self._shape.kv_heads))
+            number = code.builder.load(place, typ=F32, align=4)
             for lane in range(index, code.width, of.block):
-                sinks = code.builder.insert_element(sinks, sink, ir.Constant(I32, lane))
-        return sinks
+                vector = code.builder.insert_element(vector, number, ir.Constant(I32, lane))
+        return vector
+
+    def _bias(self, positions: Value, alibi: AlibiKind) -> Value:
+        """What `Alibi.bias` adds for keys at `positions`, lane by lane."""
+        code, builder = self._code, self._code.builder
+        if alibi == "distance":
+            last = builder.trunc(code.add(self._count, -1), I32)
+            positions = builder.sub(positions, code.splat(last))
+        bias = builder.fmul(self._by_head("slopes"), builder.sitofp(positions, code.vector))
+        if alibi == "rounded":
+            bias = rounded_to_bfloat16(code, bias)
+        return builder.fmul(bias, code.broadcast(code.arguments["factor"]))
 
     def _add_page(self, page: Value, start: Value, stop: Value, sums: dict[tuple[int, int], Variable]) -> None:
         address = self._page(page)

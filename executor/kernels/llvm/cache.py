@@ -12,8 +12,8 @@ import torch
 from llvmlite import ir
 
 from qpdsl.executor.kernels.data.int4_groups import FACTOR_BYTES, LIMIT, MOST, group_of
-from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, RowKind, head_bytes, row_bytes, scale_count
-from qpdsl.executor.kernels.llvm.kernel_code import F16, F32, I8, I16, I32, KernelCode, Value
+from qpdsl.executor.kernels.data.kv_rows import LARGEST, SMALLEST, KVShape, RowKind, head_bytes, scale_count
+from qpdsl.executor.kernels.llvm.kernel_code import F16, F32, I8, I32, KernelCode, Value
 
 # Keys come first in a row, then values.
 KEY, VALUE = 0, 1
@@ -26,17 +26,26 @@ _SIGN = 0x80
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """Rows of pages of `page_size` tokens, each with the keys and the values [kv_heads, dim] of one layer."""
+    """Rows of pages of `page_size` tokens, each with the keys and the values of one layer: see `HeadShape`."""
 
-    kv_heads: int
-    dim: int
+    kept: KVShape
     page_size: int
     kind: RowKind = "plain"
     dtype: torch.dtype = torch.float32
+    stride: int | None = None
+
+    @property
+    def kv_heads(self) -> int:
+        return self.kept.kv_heads
+
+    @property
+    def dim(self) -> int:
+        return self.kept.key
 
     @property
     def row_bytes(self) -> int:
-        return row_bytes(self.kind, self.dtype, self.page_size, self.kv_heads, self.dim)
+        """Bytes from one row to the next."""
+        return self.stride or self.kept.row_bytes(self.kind, self.dtype, self.page_size)
 
     @property
     def kinds(self) -> tuple[RowKind, RowKind]:
@@ -46,12 +55,14 @@ class CacheShape:
     @property
     def head_bytes(self) -> tuple[int, int]:
         """Bytes from a key to that of the next head, and from a value, without the scales of eight bits."""
-        return head_bytes(self.kind, self.dtype, self.dim)
+        if self.kept.is_even:
+            return head_bytes(self.kind, self.dtype, self.dim)
+        return self.kept.key * self.dtype.itemsize, self.kept.value * self.dtype.itemsize
 
     @property
     def token_bytes(self) -> int:
         """Bytes from a token's key to the next token's."""
-        return self.kv_heads * sum(self.head_bytes)
+        return self.kv_heads * sum(self.head_bytes[: 1 if self.kept.latent else 2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,8 @@ class HeadShape:
     """The heads of a model: `fold` query heads for each of `kv_heads`, `dim` wide, KV in pages of `page_size` tokens.
 
     A row of the joined projection has the queries [fold, kv_heads, dim], then the keys and then the values, both
-    [kv_heads, dim]. `kind`: what the cache holds, of floats with their `dtype`.
+    [kv_heads, dim]. `kind`: what the cache holds, of floats with their `dtype`. `value`: the width of values where it
+    is another one; `latent`: as in `KVShape`. `stride`: the bytes from one row to the next where others lie between.
     """
 
     fold: int
@@ -68,14 +80,26 @@ class HeadShape:
     page_size: int
     kind: RowKind = "plain"
     dtype: torch.dtype = torch.float32
+    value: int | None = None
+    latent: bool = False
+    stride: int | None = None
+
+    @property
+    def value_dim(self) -> int:
+        return self.dim if self.value is None else self.value
 
     @property
     def cache(self) -> CacheShape:
-        return CacheShape(self.kv_heads, self.dim, self.page_size, self.kind, self.dtype)
+        kept = KVShape(self.kv_heads, self.dim, self.value_dim, self.latent)
+        return CacheShape(kept, self.page_size, self.kind, self.dtype, self.stride)
 
     @property
     def queries(self) -> int:
         return self.fold * self.kv_heads * self.dim
+
+    @property
+    def attended(self) -> int:
+        return self.fold * self.kv_heads * self.value_dim
 
     @property
     def joined(self) -> int:
@@ -100,6 +124,8 @@ class Cache:
     def head(self, page: Value, token: int | Value, which: int, head: Value) -> Value:
         """The address of a token's key or value of one head."""
         code, shape = self._code, self._shape
+        if shape.kept.latent:
+            which = KEY
         place = code.add(code.times(head, shape.head_bytes[which]), which * shape.kv_heads * shape.head_bytes[KEY])
         return code.at(page, code.add(place, code.times(code.number(token), shape.token_bytes)), I8)
 
@@ -107,7 +133,7 @@ class Cache:
         """A vector of the numbers of a key or value from `part` on, not yet multiplied by `scale`."""
         code, builder, kind = self._code, self._code.builder, self._shape.kinds[which]
         if kind == "plain":
-            return self._load_float(head, part)
+            return code.load_float(head, part, self._shape.dtype)
         if kind == "int4":
             return self._load_codes(head, part)
         stored = builder.load(code.at(head, part, I8), typ=ir.VectorType(I8, code.width), align=1)
@@ -131,7 +157,7 @@ class Cache:
         target = self.head(page, token, which, head)
         if kind == "plain":
             for index, value in enumerate(values):
-                self._store_float(value, target, index * code.width)
+                code.store_float(value, target, index * code.width, self._shape.dtype)
             return
         if kind == "int4":
             size = group_of(self._shape.dim) // code.width
@@ -154,33 +180,6 @@ class Cache:
             narrow = builder.trunc(whole, ir.VectorType(I8, code.width))
             builder.store(narrow, code.at(target, index * code.width, I8), align=1)
         builder.store(code.lane(scale, 0), self._scale(page, token, which, head), align=4)
-
-    def _load_float(self, head: Value, part: int) -> Value:
-        code, builder, dtype = self._code, self._code.builder, self._shape.dtype
-        if dtype is torch.float32:
-            return code.load(code.at(head, part))
-        if dtype is torch.float16:
-            half = builder.load(code.at(head, part, F16), typ=ir.VectorType(F16, code.width), align=2)
-            return builder.fpext(half, code.vector)
-        stored = builder.load(code.at(head, part, I16), typ=ir.VectorType(I16, code.width), align=2)
-        return builder.bitcast(builder.shl(builder.zext(stored, code.integers), self._bits(16)), code.vector)
-
-    def _store_float(self, value: Value, head: Value, part: int) -> None:
-        """Rounds half to even. A NaN stays one."""
-        code, builder, dtype = self._code, self._code.builder, self._shape.dtype
-        if dtype is torch.float32:
-            code.store(value, code.at(head, part))
-        elif dtype is torch.float16:
-            builder.store(builder.fptrunc(value, ir.VectorType(F16, code.width)), code.at(head, part, F16), align=2)
-        else:
-            raw = builder.bitcast(value, code.integers)
-            even = builder.and_(builder.lshr(raw, self._bits(16)), self._bits(1))
-            rounded = builder.add(builder.add(raw, self._bits(0x7FFF)), even)
-            # Rounding up could carry a NaN over to another number.
-            quiet = builder.or_(raw, self._bits(0x400000))
-            rounded = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
-            narrow = builder.trunc(builder.lshr(rounded, self._bits(16)), ir.VectorType(I16, code.width))
-            builder.store(narrow, code.at(head, part, I16), align=2)
 
     def _factors(self, head: Value, part: int) -> Value:
         """The address of the scale and the minimum of the group that number `part` of a head is in."""
@@ -265,7 +264,30 @@ class Cache:
         return builder.or_(builder.select(is_small, small, normal), builder.and_(sign, self._bits(_SIGN)))
 
     def _bits(self, number: int) -> Value:
-        return ir.Constant(self._code.integers, [number] * self._code.width)
+        return self._code.bits(number)
+
+
+def _bfloat16_bits(code: KernelCode, value: Value) -> Value:
+    """The bits of each lane in bfloat16, as int32."""
+    builder = code.builder
+
+    def bits(number: int) -> Value:
+        return ir.Constant(code.integers, [number] * code.width)
+
+    raw = builder.bitcast(value, code.integers)
+    even = builder.and_(builder.lshr(raw, bits(16)), bits(1))
+    rounded = builder.add(builder.add(raw, bits(0x7FFF)), even)
+    # Rounding up could carry a NaN over to another number.
+    quiet = builder.or_(raw, bits(0x400000))
+    rounded = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+    return builder.lshr(rounded, bits(16))
+
+
+def rounded_to_bfloat16(code: KernelCode, value: Value) -> Value:
+    """Each lane rounded half to even to a number of bfloat16."""
+    builder = code.builder
+    sixteen = ir.Constant(code.integers, [16] * code.width)
+    return builder.bitcast(builder.shl(_bfloat16_bits(code, value), sixteen), code.vector)
 
 
 def spread(code: KernelCode, scalars: Sequence[Value]) -> Value:

@@ -84,7 +84,7 @@ def emit_gate(module: ir.Module, name: str, size: int, width: int, activation: A
         ups, out = code.at(gates, size), code.at(arguments["out"], code.times(row, arguments["row"]))
         with code.loop(0, size, width) as at:
             gate = code.load(code.at(gates, at))
-            activated = builder.fmul(gate, _sigmoid(code, _sigmoid_argument(code, gate, activation)))
+            activated = builder.fmul(gate, code.sigmoid(_sigmoid_argument(code, gate, activation)))
             code.store(builder.fmul(activated, code.load(code.at(ups, at))), code.at(out, at))
     code.end()
 
@@ -96,12 +96,6 @@ def _sigmoid_argument(code: KernelCode, gate: Value, activation: Activation) -> 
     square = code.builder.fmul(gate, gate)
     inner = code.fma(square, code.constant(_CUBE), code.constant(1.0))
     return code.builder.fmul(code.builder.fmul(gate, inner), code.constant(_GELU))
-
-
-def _sigmoid(code: KernelCode, value: Value) -> Value:
-    one = code.constant(1.0)
-    power = code.exp(code.builder.fneg(value))
-    return code.builder.fdiv(one, code.builder.fadd(one, power))
 
 
 def emit_store(module: ir.Module, name: str, shape: HeadShape, width: int, norm: HeadNorm | None) -> None:

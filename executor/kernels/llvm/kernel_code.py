@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
+import torch
 from llvmlite import ir
 
 F32 = ir.FloatType()
@@ -164,6 +165,53 @@ class KernelCode:
     def store(self, value: Value, pointer: Value) -> None:
         self.builder.store(value, pointer, align=4)
 
+    def bits(self, number: int) -> Value:
+        """A vector of one int32 in every lane."""
+        return ir.Constant(self.integers, [number] * self.width)
+
+    @staticmethod
+    def float_type(dtype: torch.dtype) -> ir.Type:
+        """Of a number of `dtype` in memory."""
+        return {torch.float32: F32, torch.float16: F16, torch.bfloat16: I16}[dtype]
+
+    def load_float(self, pointer: Value, index: int | Value, dtype: torch.dtype) -> Value:
+        """A vector of the floats of `dtype` from `index` on in an array."""
+        if dtype is torch.float32:
+            return self.load(self.at(pointer, index))
+        kind = self.float_type(dtype)
+        return self._widened(
+            self.builder.load(self.at(pointer, index, kind), typ=ir.VectorType(kind, self.width), align=2)
+        )
+
+    def store_float(self, value: Value, pointer: Value, index: int | Value, dtype: torch.dtype) -> None:
+        """The reverse. Rounds half to even. A NaN stays one."""
+        if dtype is torch.float32:
+            self.store(value, self.at(pointer, index))
+        else:
+            self.builder.store(self._narrowed(value, dtype), self.at(pointer, index, self.float_type(dtype)), align=2)
+
+    def as_float(self, value: Value, dtype: torch.dtype) -> Value:
+        """The value as it is after a store in `dtype`."""
+        return value if dtype is torch.float32 else self._widened(self._narrowed(value, dtype))
+
+    def _widened(self, stored: Value) -> Value:
+        builder = self.builder
+        if stored.type.element is F16:
+            return builder.fpext(stored, self.vector)
+        return builder.bitcast(builder.shl(builder.zext(stored, self.integers), self.bits(16)), self.vector)
+
+    def _narrowed(self, value: Value, dtype: torch.dtype) -> Value:
+        builder = self.builder
+        if dtype is torch.float16:
+            return builder.fptrunc(value, ir.VectorType(F16, self.width))
+        raw = builder.bitcast(value, self.integers)
+        even = builder.and_(builder.lshr(raw, self.bits(16)), self.bits(1))
+        rounded = builder.add(builder.add(raw, self.bits(0x7FFF)), even)
+        # Rounding up could carry a NaN over to another number.
+        quiet = builder.or_(raw, self.bits(0x400000))
+        rounded = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+        return builder.trunc(builder.lshr(rounded, self.bits(16)), ir.VectorType(I16, self.width))
+
     def splat(self, value: Value) -> Value:
         """A vector of one scalar in every lane."""
         kind = ir.VectorType(value.type, self.width)
@@ -303,6 +351,23 @@ class KernelCode:
         scale = builder.bitcast(builder.shl(exponent, ir.Constant(self.integers, [23] * self.width)), self.vector)
         power = builder.select(vanishes, self.constant(0.0), builder.fmul(series, scale))
         return builder.select(builder.fcmp_unordered("uno", value, value), value, power)
+
+    def sigmoid(self, value: Value) -> Value:
+        """1 / (1 + e^-x) of each lane."""
+        one = self.constant(1.0)
+        return self.builder.fdiv(one, self.builder.fadd(one, self.exp(self.builder.fneg(value))))
+
+    def softplus(self, value: Value) -> Value:
+        """ln(1 + e^x) of each lane; x above 20, as in torch."""
+        builder, one, limit = self.builder, self.constant(1.0), self.constant(20.0)
+        power = self.exp(self.minimum(value, limit))
+        # ln(1 + u) is u·ln(w) / (w - 1) with w = 1 + u as it was rounded (Kahan).
+        whole = builder.fadd(one, power)
+        rest = builder.fsub(whole, one)
+        small = builder.fcmp_ordered("==", rest, self.constant(0.0))
+        series = builder.fdiv(builder.fmul(power, self.log(whole)), builder.select(small, one, rest))
+        result = builder.select(small, power, series)
+        return builder.select(builder.fcmp_ordered(">", value, limit), value, result)
 
     def log(self, value: Value) -> Value:
         """The natural logarithm of each lane, within two units in the last place; for normal positive numbers only."""

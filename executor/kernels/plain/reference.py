@@ -14,14 +14,13 @@ from qpdsl.executor.kernels.data.paged_batch import PagedBatch, PrefixCascade, S
 def store(rows: KVRows, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, layer: int) -> None:
     """Writes `key` and `value` [T, KV, D] of one layer to `slots` int64 [T], in place; quantizes where the rows are."""
     row, place = slots // rows.page_size + layer, slots % rows.page_size
-    rows.write(row, place, torch.stack((key, value), dim=1))
+    rows.write(row, place, key, value)
 
 
 def gather(rows: KVRows, pages: torch.Tensor, layer: int, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values float32 [L, KV, D] at `places` int64 [L] of one sequence; `pages` int32 [P]."""
     row, place = pages[places // rows.page_size].long() + layer, places % rows.page_size
-    pairs = rows.read(row, place)
-    return pairs[:, 0], pairs[:, 1]
+    return rows.read(row, place)
 
 
 def places_of(batch: PagedBatch, sequence: int, length: int) -> torch.Tensor:
@@ -40,11 +39,10 @@ def scores(
     logits = torch.einsum("qhd,khd->hqk", query.float(), keys) * scoring.scale
     if scoring.softcap is not None:
         logits = torch.tanh(logits / scoring.softcap) * scoring.softcap
-    distance = position[:, None] - torch.arange(first, first + keys.shape[0], device=keys.device)
-    hidden = distance < 0
-    if scoring.window is not None:
-        hidden |= distance >= scoring.window
-    return logits.masked_fill(hidden, float("-inf"))
+    places = torch.arange(first, first + keys.shape[0], device=keys.device)
+    if scoring.alibi is not None:
+        logits = logits + scoring.alibi.bias(position[:, None], places)
+    return logits.masked_fill(scoring.hidden(position[:, None], places), float("-inf"))
 
 
 def weigh(logits: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,7 +58,7 @@ def weigh(logits: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, tor
 
 def attention(query: torch.Tensor, rows: KVRows, batch: PagedBatch, layer: int, scoring: Scoring) -> torch.Tensor:
     """Causal attention of `query` [T, H, D] over each sequence's pages up to its context: [T, H, D]."""
-    out = torch.zeros_like(query, memory_format=torch.contiguous_format)
+    out = query.new_zeros((*query.shape[:2], rows.value_dim))
     starts, contexts = batch.query_start.tolist(), batch.context.tolist()
     for sequence, length in enumerate(contexts):
         begin, end = starts[sequence], starts[sequence + 1]

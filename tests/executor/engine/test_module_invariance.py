@@ -16,6 +16,8 @@ from tests.support.executor.models import engine_of, served
 from tests.support.executor.threads import threads
 
 FLOAT32 = ("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss", "gpt2", "gpt_neox", "persimmon", "gpt_bigcode", "gemma2")
+# Chunks, a penalty for distance, layers of several shapes, and latent vectors.
+OTHERWISE = ("llama4_text", "falcon (with alibi)", "mimo_v2_flash", "deepseek_v2")
 NARROW = ("mixtral", "gpt_oss", "gpt2")
 # Wide enough for several threads to share the work, and no multiple of a vector.
 WIDE = {"num_hidden_layers": 1, "hidden_size": 128, "head_dim": 16, "num_attention_heads": 8}
@@ -39,7 +41,7 @@ def some(batch: tuple[GenerateRequest, ...], model: PagedModel, config: EngineCo
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, torch.float32) for name in FLOAT32), *((name, torch.bfloat16) for name in NARROW)],
+    [*((name, torch.float32) for name in (*FLOAT32, *OTHERWISE)), *((name, torch.bfloat16) for name in NARROW)],
     ids=str,
 )
 def test_samples_are_the_same_bits_in_every_company(name: str, dtype: torch.dtype) -> None:

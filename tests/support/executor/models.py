@@ -37,6 +37,8 @@ _SHAPE = {
     "eos_token_id": None,
     "pad_token_id": 0,
 }
+# Blocks of states beside the pages.
+_BLOCKS = 8
 _GROUPED = {**_SHAPE, "num_key_value_heads": 2}
 
 CONFIGS: dict[str, PretrainedConfig] = {
@@ -70,8 +72,12 @@ def engine_of(
     config: EngineConfig | None = None,
     on_step: Callable[[StepReport], None] | None = None,
 ) -> PagedEngine:
-    """An engine that serves the model as "m", with a KV budget of `pages` pages and one for scratch."""
-    engine = PagedEngine(config, on_step, (pages + 1) * model.layout.page_bytes)
+    """An engine that serves the model as "m", with a KV budget of `pages` pages and one for scratch.
+
+    Where its layers keep states, those of some texts fit besides.
+    """
+    states = 0 if model.states is None else _BLOCKS * model.states.block_bytes
+    engine = PagedEngine(config, on_step, (pages + 1) * model.layout.page_bytes + states)
     engine.add("m", model)
     return engine
 

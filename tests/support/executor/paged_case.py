@@ -44,7 +44,7 @@ def make_rows(
     data = torch.zeros(count, row_bytes(kind, dtype, page_size, kv_heads, dim), dtype=torch.uint8, device=DEVICE)
     rows = KVRows.quantized(data, kind, page_size, kv_heads, dim)
     row, place = torch.arange(count, device=DEVICE)[:, None], torch.arange(page_size, device=DEVICE)
-    rows.write(row, place, values.to(DEVICE))
+    rows.write(row, place, *values.to(DEVICE).unbind(-3))
     return rows
 
 

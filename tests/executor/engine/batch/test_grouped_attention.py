@@ -61,15 +61,15 @@ def test_equals_plain_attention(
         sequence.pages = [free.pop() for _ in range(-(-length // page_size))]
         context = torch.randn(length, 2, kv_heads, dim)
         slots = torch.tensor([sequence.pages[at // page_size] * page_size + at % page_size for at in range(computed)])
-        write_kv(rows, context[:computed], slots.long() + layer * page_size)
+        write_kv(rows, *context[:computed].unbind(1), slots.long() + layer * page_size)
         chunks.append(Chunk(sequence, count))
         contexts.append(context)
-    layout = KVLayout(2, page_size, kv_heads, dim, torch.float32)
+    layout = KVLayout.equal(2, page_size, kv_heads, dim, torch.float32)
     batch = build(chunks, layout, heads // kv_heads, free.pop(), "cpu")
     query = torch.randn(len(batch.tokens), heads, dim)
     row = 0
     for (count, computed), context in zip(LENGTHS, contexts, strict=True):
-        write_kv(rows, context[computed:], batch.slots[layer][row : row + count])
+        write_kv(rows, *context[computed:].unbind(1), batch.slots[layer][row : row + count])
         row += count
     scoring = Scoring(dim**-0.5, window, softcap, torch.linspace(-1, 3, heads) if sinks else None)
     out = paged_attention(query, rows, layer, batch.groups, scoring)

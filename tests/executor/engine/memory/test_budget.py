@@ -169,7 +169,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_others_stay() -> None:
 @pytest.mark.parametrize("budget", [1 << 20, 1 << 24, 1 << 31])
 @pytest.mark.parametrize("shapes", [((4, 2, 32), (7, 2, 32)), ((3, 5, 7), (2, 3, 11)), ((24, 2, 64), (28, 8, 128))])
 def test_slabs_suit_every_model(budget: int, shapes: tuple[tuple[int, int, int], ...]) -> None:
-    layouts = [KVLayout(layers, 16, heads, width, torch.float32) for layers, heads, width in shapes]
+    layouts = [KVLayout.equal(layers, 16, heads, width, torch.float32) for layers, heads, width in shapes]
     size = slab_bytes(layouts, budget)
     for layout in layouts:
         first = size // layout.page_bytes

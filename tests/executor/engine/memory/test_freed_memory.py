@@ -105,7 +105,7 @@ def test_a_trial_of_memory_leaves_none_behind(
 
 @pytest.mark.parametrize("kv_type", [None, *KV_TYPES])
 def test_a_closed_cache_has_no_rows(kv_type: KVType | None) -> None:
-    layout = KVLayout(2, 16, 2, 32, torch.float32, kv_type)
+    layout = KVLayout.equal(2, 16, 2, 32, torch.float32, kv_type)
     memory = torch.zeros(4 * layout.page_bytes, dtype=torch.uint8)
     cache = KVCache(memory, layout, 0)
     assert len(cache.rows.data) == 8

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from qpdsl.executor.engine.memory.kv_cache import Arena, KVCache, KVLayout, PagePool, slab_bytes
+from qpdsl.executor.engine.memory.kv_cache import Arena, KVCache, KVLayout, PagePool, Pool, slab_bytes
 from qpdsl.executor.engine.memory.kv_cache_manager import Copies, KVCacheManager
 from qpdsl.executor.engine.memory.prefix_tree import Reclaimer
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.memory.state_blocks import BlockLayout
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
+from qpdsl.executor.kernels.data.states import FRESH
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Client, GenerateRequest, Priority, ReadRequest, SamplingParams
 from qpdsl.executor.requests.ticket import Ticket
@@ -21,7 +23,7 @@ from qpdsl.executor.requests.ticket import Ticket
 PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=14).map(tuple)
 PRIORITIES = st.sampled_from((0, 0, 0, 1))
 # Rows of 32 and of 96 bytes, pages of 64 and 288.
-LAYOUTS = (KVLayout(2, 4, 1, 1, torch.float32), KVLayout(3, 4, 3, 1, torch.float32))
+LAYOUTS = (KVLayout.equal(2, 4, 1, 1, torch.float32), KVLayout.equal(3, 4, 3, 1, torch.float32))
 
 
 class NoCopies:
@@ -36,7 +38,7 @@ class NoCopies:
 
 def memory_of(pages: int, page_size: int, copies: Copies | None = None) -> KVCacheManager:
     """The memory of a model that is alone, with pages for scratch and `pages` - 1 more."""
-    layout = KVLayout(1, page_size, 1, 1, torch.float32)
+    layout = KVLayout.equal(1, page_size, 1, 1, torch.float32)
     pool = PagePool(Arena(pages * layout.page_bytes, layout.page_bytes), "m", layout)
     return KVCacheManager(pool, copies or NoCopies())
 
@@ -47,17 +49,30 @@ def drawn(tokens: list[int], index: int) -> int:
 
 
 class Fake:
-    """A model in the arena whose KV is its tokens, written to every layer of the real buffer."""
+    """A model in the arena whose KV is its tokens, written to every layer of the real buffer.
 
-    def __init__(self, name: str, layout: KVLayout, arena: Arena, reclaimer: Reclaimer, group: SchedulerGroup) -> None:
+    Where its layers keep states, those in a block are all tokens so far (`seen`).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        layout: KVLayout,
+        arena: Arena,
+        reclaimer: Reclaimer,
+        group: SchedulerGroup,
+        blocks: BlockLayout | None = None,
+    ) -> None:
         self.layout = layout
         self.pool = PagePool(arena, name, layout)
         cache = KVCache(arena.buffer, layout, self.pool.scratch)
-        self.width = 2 * layout.kv_heads * layout.head_dim
+        self.width = 2 * layout.shapes[0].kv_heads * layout.shapes[0].key
         count = arena.buffer.numel() // layout.row_bytes
         rows = arena.buffer.numpy()[: count * layout.row_bytes].view(np.float32)
         self.rows = rows.reshape(count, layout.page_size, self.width)
-        self.memory = KVCacheManager(self.pool, cache, float(layout.layers), reclaimer)
+        self.blocks = None if blocks is None else Pool(arena, f"{name}: states", blocks)
+        self.seen: dict[int, tuple[int, ...]] = {}
+        self.memory = KVCacheManager(self.pool, cache, float(layout.layers), reclaimer, self.blocks)
         self.scheduler = Scheduler(self.memory, max_sequences=6, token_budget=10, group=group)
 
     def submit(self, request: GenerateRequest | ReadRequest) -> Ticket | None:
@@ -78,12 +93,38 @@ class Fake:
                 page = sequence.pages[at // size]
                 assert not self.pool.shared(page), "a shared page is written"
                 self.rows[page : page + layers, at % size] = sequence.tokens[at]
+            self._mix(chunk)
         self.scheduler.advance(chunks)
         for chunk in chunks:
             if isinstance(chunk.sequence.request, ReadRequest):
                 self._resolve_read(chunk.sequence)
             elif chunk.sequence.missing == 0:
                 self._resolve_draw(chunk.sequence)
+
+    def _mix(self, chunk: Chunk) -> None:
+        """Runs the states of a chunk on."""
+        row = 0
+        for segment in chunk.segments:
+            before = () if segment.source == FRESH else self.seen[segment.source]
+            assert segment.row == row and segment.count > 0
+            row += segment.count
+            self.seen[segment.target] = (*before, *chunk.tokens[segment.row : row])
+        assert row == (0 if self.blocks is None else chunk.count)
+
+    def _check_states(self) -> None:
+        """Each sequence, and each node of the tree that has states, has those of its own tokens."""
+        states = self.memory.states
+        if states is None:
+            return
+        for sequence in self.scheduler.running:
+            own = sequence.states
+            assert own.block == FRESH or self.seen[own.block] == tuple(sequence.tokens[: sequence.computed])
+        for node in states.kept.nodes():
+            assert node.block is not None
+            tokens, above = node.tokens, node.parent
+            while above is not None:
+                tokens, above = (*above.tokens, *tokens), above.parent
+            assert self.seen[node.block] == tokens and len(tokens) == node.end
 
     def _resolve_read(self, sequence: Sequence) -> None:
         assert isinstance(sequence.request, ReadRequest)
@@ -110,18 +151,24 @@ class Fake:
             held = pages.transpose(0, 2, 1, 3).reshape(whole, -1)[: sequence.computed]
             assert (held == np.array(sequence.tokens[: sequence.computed])[:, None]).all()
         self.memory.check_integrity([*self.scheduler.running, *self.scheduler.waiting])
+        self._check_states()
         assert len(self.scheduler.running) <= self.scheduler.max_sequences
 
 
 class Serving(RuleBasedStateMachine):
     """Requests to two models come, run, are cancelled and preempted, in memory that holds but a few of them."""
 
+    # What the layers of either model keep besides.
+    blocks: tuple[BlockLayout | None, BlockLayout | None] = (None, None)
+    slabs = 5
+
     def __init__(self) -> None:
         super().__init__()
-        budget = 5 * 576
-        self.arena = Arena(budget, slab_bytes(LAYOUTS, budget))
+        budget = self.slabs * 576
+        layouts = [layout for layout in (*LAYOUTS, *self.blocks) if layout is not None]
+        self.arena = Arena(budget, slab_bytes(layouts, budget))
         self.reclaimer, self.group = Reclaimer(), SchedulerGroup()
-        self.models = [Fake("a", LAYOUTS[0], self.arena, self.reclaimer, self.group)]
+        self.models = [Fake("a", LAYOUTS[0], self.arena, self.reclaimer, self.group, self.blocks[0])]
         self.tickets: list[Ticket] = []
         self.texts: list[tuple[int, ...]] = [(1,)]
 
@@ -129,7 +176,7 @@ class Serving(RuleBasedStateMachine):
     @rule()
     def add_late(self) -> None:
         assert self.group.free_slab(self.reclaimer)
-        self.models.append(Fake("b", LAYOUTS[1], self.arena, self.reclaimer, self.group))
+        self.models.append(Fake("b", LAYOUTS[1], self.arena, self.reclaimer, self.group, self.blocks[1]))
 
     @rule(at=st.integers(0, 1), prompt=PROMPTS, samples=st.integers(1, 8), length=st.integers(1, 12), low=PRIORITIES)
     def generate(self, at: int, prompt: tuple[int, ...], samples: int, length: int, low: Priority) -> None:
@@ -215,11 +262,33 @@ class Serving(RuleBasedStateMachine):
             while model.memory.tree.evict():
                 pass
             assert model.pool.held == 0 and model.memory.tree.tokens == 0
+            assert model.blocks is None or model.blocks.held == 0
         assert self.arena.free == self.arena.slabs - len(self.models)
 
 
 TestServing = Serving.TestCase
 TestServing.settings = settings(max_examples=50, stateful_step_count=40)
+
+
+class ServingStates(Serving):
+    """The same where layers keep states: one model's block is as large as several pages, the other's is less than one.
+
+    Both are evicted.
+    """
+
+    blocks = (BlockLayout(320), BlockLayout(128))
+    slabs = 9
+
+    @rule(at=st.integers(0, 1), count=st.integers(1, 4))
+    def evict_states(self, at: int, count: int) -> None:
+        states = self.models[at % len(self.models)].memory.states
+        assert states is not None
+        for _ in range(count):
+            states.kept.evict()
+
+
+TestServingStates = ServingStates.TestCase
+TestServingStates.settings = settings(max_examples=25, stateful_step_count=40)
 
 
 def test_a_sequence_that_can_never_fit_is_refused_with_the_arithmetic() -> None:
@@ -262,7 +331,7 @@ def test_eviction_frees_the_least_recently_used_pages_first() -> None:
 
 def pair(slabs: int, flops: tuple[float, float]) -> tuple[KVCacheManager, KVCacheManager, Reclaimer]:
     """Two models with pages of one slab each, whose tokens cost `flops` to compute."""
-    layout = KVLayout(1, 2, 1, 1, torch.float32)
+    layout = KVLayout.equal(1, 2, 1, 1, torch.float32)
     arena, reclaimer = Arena(slabs * layout.page_bytes, layout.page_bytes), Reclaimer()
     memories = [
         KVCacheManager(PagePool(arena, name, layout), NoCopies(), cost, reclaimer)

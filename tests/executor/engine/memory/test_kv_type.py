@@ -93,7 +93,7 @@ def test_logits_are_close_to_the_models(kv_type: KVType, bound: float, native: b
 
 
 def test_a_token_takes_half_of_what_it_takes_in_bfloat16_and_less_with_values_in_four_bits() -> None:
-    plain = KVLayout(24, 16, 2, 128, torch.bfloat16)
+    plain = KVLayout.equal(24, 16, 2, 128, torch.bfloat16)
     for kind, least, most in (("int8", 1.9, 2), ("fp8", 1.9, 2), ("int4", 2.4, 2.42)):
         assert least <= plain.token_bytes / replace(plain, kv_type=kind).token_bytes <= most
 

@@ -106,7 +106,7 @@ def attention_calls(model: PreTrainedModel) -> tuple[torch.nn.Module, list[Atten
     config = model.config.get_text_config()
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    layout = KVLayout(config.num_hidden_layers, 16, kv_heads, dim, torch.float32)
+    layout = KVLayout.equal(config.num_hidden_layers, 16, kv_heads, dim, torch.float32)
     stack = ModuleStack(model, layout.layers)
     return stack.inner, stack.probe(Recorded(), KVCache(torch.zeros(layout.page_bytes, dtype=torch.uint8), layout, 0))[
         1

@@ -12,11 +12,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GraniteConfig, PreTrainedModel
 
+from qpdsl.executor.engine.memory.kv_cache import KVLayout
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.requests.errors import EngineError, UnsupportedModel
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
-from tests.support.executor.families import families, tiny
+from tests.support.executor.families import Family, families, tiny
 from tests.support.executor.models import VOCABULARY, paged, random_model
 
 PIECES = "a text that is read in pieces gets other logits than a whole one"
@@ -159,7 +160,7 @@ def test_a_model_that_does_more_is_refused(change: str) -> None:
         PagedModel(model)
 
 
-@pytest.mark.parametrize("name", ["falcon_h1", "zaya", "bart", "marian", "gpt_bigcode", "mistral"])
+@pytest.mark.parametrize("name", ["falcon_h1", "zaya", "bart", "marian", "gpt_bigcode", "mistral", "deepseek_v3"])
 def test_what_is_refused_does_not_depend_on_the_type(name: str) -> None:
     """Where rounding is coarse, logits alone would not tell."""
     family = families()[name]
@@ -172,9 +173,41 @@ def test_what_is_refused_does_not_depend_on_the_type(name: str) -> None:
 
 
 def test_a_window_beyond_the_trial_must_be_told_too() -> None:
-    model = tiny(families()["phimoe (with a wide window)"])
     with pytest.raises(UnsupportedModel, match="do not tell attention of their window of 200 tokens"):
-        PagedModel(model)
+        PagedModel(tiny(Family("moshi", {"sliding_window": 200})))
+    told = PagedModel(tiny(families()["phimoe (with a wide window)"]), native=False)
+    assert [call.window for call in told.found.calls] == [200, 200]
+
+
+def test_a_text_ends_where_long_factors_would_begin() -> None:
+    assert PagedModel(tiny(families()["phi3 (with longrope)"]), native=False).max_positions == 128
+
+
+def test_a_token_takes_what_its_layers_keep() -> None:
+    def layout(name: str) -> KVLayout:
+        return PagedModel(tiny(families()[name]), native=False).layout
+
+    # A latent vector of 16 numbers and a rotated key of 8 in each of two layers.
+    assert layout("deepseek_v3").token_bytes == 2 * (16 + 8) * 4
+    # Keys 12 wide and values 8, of two heads in one layer and of four in the other.
+    assert layout("mimo_v2_flash").token_bytes == (2 + 4) * (12 + 8) * 4
+    # Four of six layers keep their own, by turns two heads of 12 and of 24.
+    assert layout("gemma4_text").token_bytes == 2 * (2 * 2 * 12 + 2 * 2 * 24) * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("deepseek_v3", "one latent vector, kept in full only"), ("mimo_v2_flash", "takes equal pairs")],
+)
+def test_what_cannot_be_kept_in_fewer_bits_is_refused(name: str, reason: str) -> None:
+    with pytest.raises(UnsupportedModel, match=reason):
+        PagedModel(tiny(families()[name]), kv_type="int8")
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "llama4_text", "bloom"])
+def test_what_kernels_of_a_device_do_not_do_is_refused_there(name: str) -> None:
+    with pytest.raises(UnsupportedModel, match="no kernels for that on a GPU yet"):
+        PagedModel(tiny(families()[name]), kernels=True)
 
 
 def test_a_scaled_head_is_reproduced() -> None:

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from qpdsl.executor.kernels.data.kv_rows import KVRows
-from qpdsl.executor.kernels.data.paged_batch import Heads, PagedBatch, Scoring
+from qpdsl.executor.kernels.data.kv_rows import KVRows, KVShape
+from qpdsl.executor.kernels.data.paged_batch import Alibi, Heads, PagedBatch, Scoring
 from qpdsl.executor.kernels.llvm.cache import HeadShape
 from qpdsl.executor.kernels.llvm.layer_attention import LayerAttention
 from qpdsl.executor.kernels.plain import reference
@@ -72,6 +72,12 @@ def test_the_bits_of_a_query_depend_on_its_own_context_alone(threads: int) -> No
     heads = HeadShape(4, 2, 64, 16)
     rows, batch, query, key, value = case(heads)
     scoring = Scoring(heads.dim**-0.5, None, None, torch.linspace(-3, 3, query.shape[1]))
+    assert_alone_as_together(heads, rows, batch, Heads(query, key, value), scoring, threads)
+
+
+def assert_alone_as_together(
+    heads: HeadShape, rows: KVRows, batch: PagedBatch, given: Heads, scoring: Scoring, threads: int, layer: int = LAYER
+) -> None:
     attention, before = LayerAttention(heads), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -88,13 +94,61 @@ def test_the_bits_of_a_query_depend_on_its_own_context_alone(threads: int) -> No
                     seen,
                 )
                 own = slice(row, row + 1)
-                alone.append(attention.attend(Heads(query[own], key[own], value[own]), rows, single, LAYER, scoring))
+                alone.append(attention.attend(Heads(*(part[own] for part in given)), rows, single, layer, scoring))
         torch.set_num_threads(threads)
         # Work for several threads, as a long context would be.
-        together = attention.attend(Heads(query, key, value), rows, replace(batch, longest=1 << 20), LAYER, scoring)
+        together = attention.attend(given, rows, replace(batch, longest=1 << 20), layer, scoring)
     finally:
         torch.set_num_threads(before)
     assert torch.equal(together, torch.cat(alone))
+
+
+UNEVEN = {
+    "wide keys": HeadShape(2, 2, 24, 16, value=16),
+    "wide values": HeadShape(1, 3, 16, 16, value=32),
+    "equal": HeadShape(3, 2, 32, 16),
+    "latent": HeadShape(20, 1, 40, 16, value=32, latent=True),
+}
+SEEN = {
+    "chunks": Scoring(0.2, chunk=24),
+    "distances": Scoring(0.2, alibi=Alibi(torch.empty(0), 0.7)),
+    "rounded positions": Scoring(0.2, alibi=Alibi(torch.empty(0), 0.7, rounded=True)),
+    "a window": Scoring(0.2, window=20),
+}
+
+
+def part_of_a_page(heads: HeadShape) -> tuple[HeadShape, KVRows, PagedBatch, Heads]:
+    """Rows that are pages of several layers of other shapes too, and new queries, keys and values."""
+    generator = torch.Generator().manual_seed(3)
+    tables, count = page_tables(CONTEXTS, heads.page_size, generator, [(1, 3, 5)])
+    batch = make_batch(CONTEXTS, QUERIES, tables, heads.page_size, 4)
+    shape = KVShape(heads.kv_heads, heads.dim, heads.value_dim, heads.latent)
+    size, before = shape.row_bytes("plain", torch.float32, heads.page_size), 3 * heads.page_size * 4
+    buffer = torch.randn(count, (before + size) // 4 + 64, generator=generator).view(torch.uint8)
+    rows = KVRows.of(buffer[:, before : before + size], shape, heads.page_size, "plain", torch.float32)
+    query, key = (
+        make_query(sum(QUERIES), n * heads.kv_heads, heads.dim, torch.float32, generator) for n in (heads.fold, 1)
+    )
+    value = make_query(sum(QUERIES), heads.kv_heads, heads.value_dim, torch.float32, generator)
+    if heads.latent:
+        value = key[..., : heads.value_dim]
+    return replace(heads, stride=buffer.shape[1]), rows, batch, Heads(query, key, value)
+
+
+@pytest.mark.parametrize(("kind", "seen"), list(zip(UNEVEN, SEEN, strict=True)))
+def test_so_do_other_shapes_and_scores(kind: str, seen: str) -> None:
+    heads, rows, batch, given = part_of_a_page(UNEVEN[kind])
+    scoring = SEEN[seen]
+    if scoring.alibi is not None:
+        slopes = torch.linspace(0.01, 0.5, given.query.shape[1])
+        scoring = scoring._replace(alibi=scoring.alibi._replace(slopes=slopes))
+    expected_rows = replace(rows, data=rows.data.clone())
+    reference.store(expected_rows, given.key, given.value, batch.slots, 0)
+    expected = reference.attention(given.query, expected_rows, batch, 0, scoring)
+    attended = LayerAttention(heads).attend(given, rows, batch, 0, scoring)
+    assert torch.equal(rows.data, expected_rows.data)
+    torch.testing.assert_close(attended, expected, rtol=1e-5, atol=1e-5)
+    assert_alone_as_together(heads, rows, batch, given, scoring, 2, layer=0)
 
 
 def test_padding_rows_are_zero() -> None:
