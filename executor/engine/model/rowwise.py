@@ -413,6 +413,9 @@ class SortedExperts:
             dtype = getattr(module, name).dtype
             setattr(module, name, torch.nn.Parameter(torch.stack(weights).to(dtype), requires_grad=False))
 
+    def keep(self) -> None:
+        """What `undo` needs is what it computes with."""
+
 
 class Uniform(TorchFunctionMode):
     """While it is entered, such functions, and `linear` with a parameter of a module, give each row its own bits."""
