@@ -25,7 +25,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Union, f
 
 from qpdsl.errors import UsageError, naming_keywords, reason
 from qpdsl.executor.runtime.instance.functions import PythonFunction, Rows
-from qpdsl.executor.runtime.instance.tools import Care, Tool
+from qpdsl.executor.runtime.instance.tools import CallableTool, Care
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import RESERVED
 
@@ -157,7 +157,7 @@ def tool(
 
 def tool_of(
     call: Callable[..., Any], name: str | None = None, description: str | None = None, care: Care = "usual"
-) -> Tool:
+) -> CallableTool:
     """A typed function as a tool. Raises UsageError where its arguments have no JSON Schema."""
     from pydantic import ConfigDict, PydanticUserError, TypeAdapter, validate_call
 
@@ -172,7 +172,7 @@ def tool_of(
     said = inspect.cleandoc(call.__doc__ or "") if description is None else description
     returned = inspect.get_annotations(call).get("return", inspect.Parameter.empty)
     returns = "unknown" if returned in (Any, "Any", inspect.Parameter.empty) else _returned(call, False, "tool")
-    return Tool(name, checked, "one", "tool", returns, schema=schema, description=said, care=care)
+    return CallableTool(name, checked, "one", "tool", returns, schema=schema, description=said, care=care)
 
 
 def arguments_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,14 +195,14 @@ def _untitled(value: Any) -> Any:
     return {key: _untitled(part) for key, part in named.items()}
 
 
-def load_tool(path: str | Path, name: str) -> Tool:
+def load_tool(path: str | Path, name: str) -> CallableTool:
     """The tool of that name in a Python file: a function, decorated or not.
 
     Raises UsageError, and whatever the file itself raises.
     """
     value = getattr(_module(Path(path)), name, None)
     if isinstance(value, Registered):
-        if isinstance(value.function, Tool):
+        if isinstance(value.function, CallableTool):
             return value.function
         raise UsageError(f"`{name}` of `{path}` is a {value.function.kind}, and no tool")
     if not callable(value):

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from qpdsl.errors import UsageError, shorten
-from qpdsl.executor.runtime.instance.tools import Care, Tool, ToolFailed
+from qpdsl.executor.runtime.instance.tools import CallableTool, Care, ToolFailed
 from qpdsl.executor.runtime.instance.user_code import named
 
 _STDIO = "stdio "
@@ -31,7 +31,7 @@ _PLAIN = {"string": "text", "integer": "int", "number": "float", "boolean": "boo
 _servers: dict[str, _Server] = {}
 
 
-def mcp_tool(name: str, place: str, care: Care | None) -> Tool:
+def mcp_tool(name: str, place: str, care: Care | None) -> CallableTool:
     """The tool that a program calls `name`: `URL#TOOL`, or `stdio COMMAND ARGUMENT… #TOOL`. Raises UsageError.
 
     The server is started, or connected to, and asked what the tool takes. Without `#TOOL` it has the same name there.
@@ -55,7 +55,7 @@ def mcp_tool(name: str, place: str, care: Care | None) -> Tool:
     source = json.dumps([target, own, schema], sort_keys=True)
     returns, called = _returns(listed.output_schema), server.caller(own)
     care = care or _care(listed.annotations)
-    return Tool(name, called, "one", "tool", returns, schema=schema, description=said, care=care, source=source)
+    return CallableTool(name, called, "one", "tool", returns, schema=schema, description=said, care=care, source=source)
 
 
 def _care(annotations: Any) -> Care:

@@ -24,7 +24,7 @@ from qpdsl.grammar.words import MODEL_OPTIONS, VERIFIER_KINDS
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.functions import PythonFunction
-    from qpdsl.executor.runtime.instance.tools import Care, Tool
+    from qpdsl.executor.runtime.instance.tools import CallableTool, Care
     from qpdsl.grammar import ast
     from qpdsl.planner.names.modules import Environment, ToolForm, UserDraft
 
@@ -141,7 +141,7 @@ def read_surroundings(
     return Surroundings(folders, functions, ids, digest, kinds, _adapters(adapters, ids), read, asked, _answer(answer))
 
 
-def _tools(settings: Sequence[str], state: blake2b) -> Iterator[Tool]:
+def _tools(settings: Sequence[str], state: blake2b) -> Iterator[CallableTool]:
     """The tools of `NAME=FILE.py:FUNCTION` and `NAME=mcp:PLACE` settings, each added to `state`. Raises UsageError.
 
     Behind each may stand `pure` or `effects`.
@@ -166,7 +166,7 @@ def _tools(settings: Sequence[str], state: blake2b) -> Iterator[Tool]:
         yield tool
 
 
-def _python_tool(name: str, place: str, care: Care | None) -> Tool:
+def _python_tool(name: str, place: str, care: Care | None) -> CallableTool:
     from qpdsl.session.functions import load_tool
 
     file, sign, function = place.rpartition(":")

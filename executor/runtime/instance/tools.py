@@ -34,7 +34,7 @@ class ToolFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Tool(PythonFunction):
+class CallableTool(PythonFunction):
     """A tool: `call` takes the arguments of its `schema`, a JSON Schema of an object, by their names.
 
     It gives a value of the column type `returns`. `source` tells it from another one of its name.
@@ -97,7 +97,7 @@ class ToolCalls:
 
     async def result(
         self,
-        tool: Tool,
+        tool: CallableTool,
         arguments: Mapping[str, Value],
         place: CallPlace,
         store: CallStore | None,
@@ -121,7 +121,7 @@ class ToolCalls:
 
     async def _made(
         self,
-        tool: Tool,
+        tool: CallableTool,
         arguments: Mapping[str, Value],
         key: str,
         store: CallStore | None,
@@ -151,7 +151,7 @@ class ToolCalls:
         return value, True
 
 
-def call_key(tool: Tool, arguments: Mapping[str, Value], place: CallPlace) -> str:
+def call_key(tool: CallableTool, arguments: Mapping[str, Value], place: CallPlace) -> str:
     """What tells a call from others: the tool and its arguments, and of a tool that is not pure the place."""
     where = [] if tool.care == "pure" else list(place)
     asked = [tool.name, tool.source, {name: thawed(arguments[name]) for name in sorted(arguments)}, where]

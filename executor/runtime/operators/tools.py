@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.instance.row_tasks import together
-from qpdsl.executor.runtime.instance.tools import CallPlace, Tool, is_error
+from qpdsl.executor.runtime.instance.tools import CallableTool, CallPlace, is_error
 from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import Value
 
@@ -22,7 +22,7 @@ async def tool(op: ops.Tool, rows: Candidates, instance: Instance) -> Candidates
 
     async def called(row: Row, name: str, arguments: Mapping[str, Value]) -> Value:
         tool = instance.services.functions.get(name)
-        if not isinstance(tool, Tool):
+        if not isinstance(tool, CallableTool):
             return _no_tool(op, name)
         place = CallPlace(instance.name, instance.seed, op.stage, instance.rounds, row.path)
         services = instance.services

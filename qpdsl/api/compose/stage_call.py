@@ -238,7 +238,7 @@ class StageCall:
                     return ast.OptionsTarget(self.column("as_", options[0]), span=span)
                 texts = tuple(self.composition.plain(option, span, "a choice") for option in options)
                 return ast.ChoiceTarget(texts, span=span)
-            case targets.Call(tools=tools):
+            case targets.ToolChoice(tools=tools):
                 refs = tuple(ast.ToolRef(self._tool_name(tool, span), span=span) for tool in tools)
                 if not refs:
                     raise self.refuse("`qp.call` takes a tool at least", span)

@@ -175,7 +175,7 @@ class Rows:
         self,
         model: targets.Model | str,
         *,
-        as_: targets.Choice | targets.RegexText | targets.Grammar | targets.Call | None = None,
+        as_: targets.Choice | targets.RegexText | targets.Grammar | targets.ToolChoice | None = None,
         **options: Unpack[GenerateKeywords],
     ) -> str: ...
 

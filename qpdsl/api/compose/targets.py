@@ -34,7 +34,7 @@ class Choice:
 
 @final
 @dataclass(frozen=True)
-class Call:
+class ToolChoice:
     """A call of one of several tools; made by `qp.call`."""
 
     tools: tuple[Any, ...]
@@ -209,12 +209,12 @@ def choice(*options: str | Sequence[str]) -> Choice:
     return Choice(options)
 
 
-def call(*tools: Any) -> Call:
+def call(*tools: Any) -> ToolChoice:
     """Output that is a call of one of these tools, which `qp.tool` makes, or of a pydantic model as if it were one.
 
     The column is a record of a `name` and its `arguments`; `rows.tool` makes the call.
     """
-    return Call(tools)
+    return ToolChoice(tools)
 
 
 def regex(pattern: str) -> RegexText:

@@ -16,7 +16,7 @@ pytest.importorskip("mcp", reason="the package `mcp` is not installed")
 
 from qpdsl.errors import UsageError
 from qpdsl.executor.runtime.instance.row_tasks import RowClock
-from qpdsl.executor.runtime.instance.tools import Tool
+from qpdsl.executor.runtime.instance.tools import CallableTool
 from qpdsl.session.mcp_tools import mcp_tool
 
 SERVER = '''
@@ -48,7 +48,7 @@ else:
 '''
 
 
-def answers(tool: Tool, *values: int, seconds: float = 20.0) -> list[object]:
+def answers(tool: CallableTool, *values: int, seconds: float = 20.0) -> list[object]:
     async def all_of() -> list[object]:
         return list(await asyncio.gather(*(tool.answer({"a": value}, seconds, RowClock()) for value in values)))
 
