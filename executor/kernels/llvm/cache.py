@@ -129,7 +129,7 @@ class Cache:
         place = code.add(code.times(head, shape.head_bytes[which]), which * shape.kv_heads * shape.head_bytes[KEY])
         return code.at(page, code.add(place, code.times(code.number(token), shape.token_bytes)), I8)
 
-    def load(self, head: Value, which: int, part: int) -> Value:
+    def load(self, head: Value, which: int, part: int | Value) -> Value:
         """A vector of the numbers of a key or value from `part` on, not yet multiplied by `scale`."""
         code, builder, kind = self._code, self._code.builder, self._shape.kinds[which]
         if kind == "plain":
@@ -181,7 +181,7 @@ class Cache:
             builder.store(narrow, code.at(target, index * code.width, I8), align=1)
         builder.store(code.lane(scale, 0), self._scale(page, token, which, head), align=4)
 
-    def _load_float(self, head: Value, part: int) -> Value:
+    def _load_float(self, head: Value, part: int | Value) -> Value:
         code, builder, dtype = self._code, self._code.builder, self._shape.dtype
         if dtype is torch.float32:
             return code.load(code.at(head, part))
