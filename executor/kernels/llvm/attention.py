@@ -18,7 +18,7 @@ lane of its position: so the path has the bits of the same tokens in their place
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +29,9 @@ from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, I64, POINTER, 
 
 # Whether scores get slopes times distances, or times positions and rounded (see `Alibi`).
 AlibiKind = Literal["distance", "rounded"] | None
+# Where vectors of a head begin; and one of a query head of a block, by both.
+Parts = Iterable[int | Value]
+Cell = tuple[int, int | Value]
 # What to give as the window of a layer without one.
 NO_WINDOW = 1 << 40
 # Queries of a group. With more, what is kept for each would no longer stay in a core's nearest cache.
@@ -247,7 +250,7 @@ class HeadBlock:
         with code.loop(query.first, query.last) as page:
             query.score(page, peak)
         query.weigh(peak)
-        for parts in self._parts():
+        for parts in self._each_part():
             sums = {cell: code.variable(code.vector, code.constant(0.0)) for cell in self._cells(parts)}
             with code.loop(query.first, query.last) as page:
                 query.add_up(page, sums)
@@ -262,8 +265,9 @@ class HeadBlock:
             begin.set(code.least(begin.get(), query.first))
             end.set(code.most(end.get(), query.last))
             code.store(code.constant(float("-inf")), self._peak(index))
-            for cell in self._cells(range(0, self.shape.value_dim, code.width)):
-                code.store(code.constant(0.0), self._sum(index, cell))
+            for parts in self._each_part():
+                for cell in self._cells(parts):
+                    code.store(code.constant(0.0), self._sum(index, cell))
         first, last = begin.get(), end.get()
         with code.loop(first, last) as page, code.loop(0, self._together) as index:
             query = _Query(self, index)
@@ -278,35 +282,43 @@ class HeadBlock:
         with code.loop(first, last) as page, code.loop(0, self._together) as index:
             query = _Query(self, index)
             with builder.if_then(query.sees(page)):
-                for parts in self._parts():
+                for parts in self._each_part():
                     sums = self._loaded(index, parts)
                     query.add_up(page, sums)
                     for cell, total in sums.items():
                         code.store(total.get(), self._sum(index, cell))
         with code.loop(0, self._together) as index:
             peak = code.variable(code.vector, code.load(self._peak(index)))
-            for parts in self._parts():
+            for parts in self._each_part():
                 _Query(self, index).write(self._loaded(index, parts), peak)
 
-    def _parts(self) -> list[range]:
-        """The dimensions of a head in portions whose sums fit into registers, each by the starts of its vectors."""
+    def _each_part(self) -> Iterator[Parts]:
+        """The dimensions of a head in portions whose sums fit into registers, each by the starts of its vectors.
+
+        Latent vectors are so wide that each of their portions would take LLVM long: a loop goes over them.
+        """
+        if self.shape.latent:
+            with self.code.loop(0, self.shape.value_dim, self.code.width) as part:
+                yield [part]
+            return
         at_once = max(1, _SUM_REGISTERS // len(self.heads)) * self.code.width
         dim = self.shape.value_dim
-        return [range(at, min(at + at_once, dim), self.code.width) for at in range(0, dim, at_once)]
+        for at in range(0, dim, at_once):
+            yield range(at, min(at + at_once, dim), self.code.width)
 
-    def _cells(self, parts: range) -> list[tuple[int, int]]:
+    def _cells(self, parts: Parts) -> list[Cell]:
         """Numbers of the heads and parts."""
         return [(number, part) for number in range(len(self.heads)) for part in parts]
 
     def _peak(self, index: Value) -> Value:
         return self.code.at(self._peaks, self.code.times(index, self.code.width))
 
-    def _sum(self, index: Value, cell: tuple[int, int]) -> Value:
+    def _sum(self, index: Value, cell: Cell) -> Value:
         number, part = cell
         place = self.code.times(index, len(self.heads) * self.shape.value_dim)
-        return self.code.at(self._sums, self.code.add(place, number * self.shape.value_dim + part))
+        return self.code.at(self._sums, self.code.add(place, number * self.shape.value_dim, part))
 
-    def _loaded(self, index: Value, parts: range) -> dict[tuple[int, int], Variable]:
+    def _loaded(self, index: Value, parts: Parts) -> dict[Cell, Variable]:
         code = self.code
         return {cell: code.variable(code.vector, code.load(self._sum(index, cell))) for cell in self._cells(parts)}
 
@@ -380,7 +392,7 @@ class _Query:
             weight = builder.fadd(weight, code.exp(builder.fsub(sinks, highest)))
         peak.set(builder.fdiv(code.constant(1.0), weight))
 
-    def add_up(self, page: Value, sums: dict[tuple[int, int], Variable]) -> None:
+    def add_up(self, page: Value, sums: dict[Cell, Variable]) -> None:
         """Adds the values of a page, each times its weights, to `sums`, by number of the head and part."""
         code, builder, size = self._code, self._code.builder, self._shape.page_size
         before = code.times(page, size)
@@ -395,12 +407,12 @@ class _Query:
             with scattered, code.loop(start, stop) as at:
                 self._add(*self._token(code.add(before, at)), self._kept(page, at), sums)
 
-    def write(self, sums: dict[tuple[int, int], Variable], factors: Variable) -> None:
+    def write(self, sums: dict[Cell, Variable], factors: Variable) -> None:
         """Writes sums of the values, times the factor of each head."""
         code, shape = self._code, self._shape
         for (number, part), total in sums.items():
             factor = code.splat(code.lane(factors.get(), number))
-            place = self._of.heads[number] * shape.kv_heads * shape.value_dim + part
+            place = code.add(code.number(self._of.heads[number] * shape.kv_heads * shape.value_dim), part)
             code.store(code.builder.fmul(total.get(), factor), code.at(self._out, place))
 
     def _page(self, page: Value) -> Value:
@@ -465,6 +477,8 @@ class _Query:
     def _products(self, keys: list[Value]) -> list[Value]:
         """The products of query and key for each token of a tile and head of the block, each a vector to be summed."""
         code, shape, of = self._code, self._shape, self._of
+        if shape.latent:
+            return self._long_products(keys)
         products: list[Value] = []
         for key_head in keys:
             sums: list[Value | None] = [None] * of.block
@@ -478,6 +492,23 @@ class _Query:
                     sums[index] = code.builder.fmul(query, key) if before is None else code.fma(query, key, before)
             products += [code.constant(0.0) if product is None else product for product in sums]
         return products
+
+    def _long_products(self, keys: list[Value]) -> list[Value]:
+        """The same, by a loop over the parts of a key that is too wide to be written out."""
+        code, shape, of = self._code, self._shape, self._of
+        sums = {
+            (place, index): code.variable(code.vector, code.constant(0.0))
+            for place in range(len(keys))
+            for index in range(of.block)
+        }
+        with code.loop(0, shape.dim, code.width) as part:
+            for place, key_head in enumerate(keys):
+                key = of.cache.load(key_head, KEY, part)
+                for index, head in enumerate(of.heads):
+                    query = code.load(code.at(self._queries, code.add(part, head * shape.kv_heads * shape.dim)))
+                    total = sums[place, index]
+                    total.set(code.fma(query, key, total.get()))
+        return [total.get() for total in sums.values()]
 
     def _factors(self, scales: list[Value | None]) -> Value:
         """The factors of the sums of a tile: the scaling, and the scales of the keys where they are quantized."""
@@ -517,16 +548,16 @@ class _Query:
             bias = rounded_to_bfloat16(code, bias)
         return builder.fmul(bias, code.broadcast(code.arguments["factor"]))
 
-    def _add_page(self, page: Value, start: Value, stop: Value, sums: dict[tuple[int, int], Variable]) -> None:
+    def _add_page(self, page: Value, start: Value, stop: Value, sums: dict[Cell, Variable]) -> None:
         address = self._page(page)
         with self._code.loop(start, stop) as token:
             self._add(address, token, self._kept(page, token), sums)
 
-    def _add(self, address: Value, token: Value, kept: Value, sums: dict[tuple[int, int], Variable]) -> None:
+    def _add(self, address: Value, token: Value, kept: Value, sums: dict[Cell, Variable]) -> None:
         """Adds a token's value times its weights at `kept` to `sums`, by number of the head and part."""
         code, of = self._code, self._of
         value_head = of.cache.head(address, token, VALUE, of.head)
-        values = {part: of.cache.load(value_head, VALUE, part) for part in sorted({part for _, part in sums})}
+        values = {part: of.cache.load(value_head, VALUE, part) for part in dict.fromkeys(part for _, part in sums)}
         factor = of.cache.scale(address, token, VALUE, of.head)
         for number in range(len(of.heads)):
             weight = code.broadcast(code.at(kept, number))

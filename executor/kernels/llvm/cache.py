@@ -129,7 +129,7 @@ class Cache:
         place = code.add(code.times(head, shape.head_bytes[which]), which * shape.kv_heads * shape.head_bytes[KEY])
         return code.at(page, code.add(place, code.times(code.number(token), shape.token_bytes)), I8)
 
-    def load(self, head: Value, which: int, part: int) -> Value:
+    def load(self, head: Value, which: int, part: int | Value) -> Value:
         """A vector of the numbers of a key or value from `part` on, not yet multiplied by `scale`."""
         code, builder, kind = self._code, self._code.builder, self._shape.kinds[which]
         if kind == "plain":

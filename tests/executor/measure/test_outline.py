@@ -60,6 +60,14 @@ def test_experts() -> None:
     assert described.active == model.num_parameters() - 64 * 32 - described.experts.parameters / 2
 
 
+def test_kimi_k2_is_the_family_that_its_code_computes() -> None:
+    settings = config("deepseek_v3")
+    described = outline("m", {**settings, "model_type": "kimi_k2"})
+    assert described == outline("m", settings)
+    # Of 512 numbers and a rotated key of 64, in each of three layers, in 16 bits.
+    assert described.token_kv_bytes(2) == 3 * (512 + 64) * 2
+
+
 def test_a_quantized_checkpoint_has_the_parameters_of_its_model() -> None:
     plain = config("llama")
     quantized = {**plain, "quantization_config": {"quant_method": "gptq", "bits": 4}}

@@ -197,7 +197,7 @@ def test_a_token_takes_what_its_layers_keep() -> None:
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("deepseek_v3", "one latent vector, kept in full only"), ("mimo_v2_flash", "takes equal pairs")],
+    [("deepseek_v3", "one latent vector, kept in full"), ("mimo_v2_flash", "takes equal pairs")],
 )
 def test_what_cannot_be_kept_in_fewer_bits_is_refused(name: str, reason: str) -> None:
     with pytest.raises(UnsupportedModel, match=reason):
