@@ -14,7 +14,7 @@ from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.memory.budget import main_memory
 from qpdsl.executor.engine.memory.kv_cache import KVCache, KVLayout, unsuited
-from qpdsl.executor.engine.model.adapters.rope import short_positions
+from qpdsl.executor.engine.model.adapters.positions import short_positions
 from qpdsl.executor.engine.model.decoder import Decoder
 from qpdsl.executor.engine.model.device_stack import DeviceStack
 from qpdsl.executor.engine.model.families import describe

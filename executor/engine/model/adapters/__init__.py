@@ -2,16 +2,16 @@
 
 The interface gives queries, keys and values, and few more arguments. `told.py` has what is taken from configurations:
 windows and chunks that stand only in masks. Modules that do more, or call no interface, get a method of ours in place
-of the one that does it, by the name of their class: own softmaxes (`softmax.py`), ALiBi (`alibi.py`), scales by
-position (`positions.py`), latent vectors (`latent.py`), and rotations by the length of a text (`rope.py`). Nothing here
-is trusted: the probe compares logits after it as for every model.
+of the one that does it, by the name of their class: own softmaxes (`softmax.py`), ALiBi (`alibi.py`), what depends on
+positions (`positions.py`), latent vectors (`latent.py`). Nothing here is trusted: the probe compares logits after it
+as for every model.
 """
 
 from __future__ import annotations
 
 import torch
 
-from qpdsl.executor.engine.model.adapters import alibi, latent, positions, rope, softmax
+from qpdsl.executor.engine.model.adapters import alibi, latent, positions, softmax
 from qpdsl.executor.engine.model.adapters.attend import Attend
 
 _ADAPTERS = {**softmax.ADAPTERS, **alibi.ADAPTERS, **positions.ADAPTERS}
@@ -25,4 +25,4 @@ def adapt(model: torch.nn.Module, attend: Attend) -> None:
             adapter(module, attend)
         elif hasattr(module, "expand_kv"):
             latent.adapt(module)
-        rope.keep_short(module)
+        positions.keep_short(module)
