@@ -19,7 +19,7 @@ from qpdsl.executor.events.events import (
 )
 from qpdsl.executor.requests.latencies import Waits, percentiles
 from qpdsl.planner.cost.run_figures import MemoryPart, ModelFigures, OperatorFigures, RunFigures
-from qpdsl.planner.cost.step_times import StepTimes
+from qpdsl.planner.cost.timed_steps import TimedSteps
 
 _PARTS = ("mask_seconds", "head_seconds", "draft_seconds")
 
@@ -49,7 +49,7 @@ class _Model:
     # Seconds of the parts of forwards, by the names of the report's fields.
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_PARTS, 0.0))
     waits: Waits = field(default_factory=Waits)
-    times: StepTimes = field(default_factory=StepTimes)
+    times: TimedSteps = field(default_factory=TimedSteps)
 
 
 class RunMeter:
@@ -99,7 +99,7 @@ class RunMeter:
                 self._last = event.at
 
     @property
-    def times(self) -> dict[str, StepTimes]:
+    def times(self) -> dict[str, TimedSteps]:
         """What steps of each model took, by its id."""
         return {name: model.times for name, model in self._models.items()}
 

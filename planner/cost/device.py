@@ -1,6 +1,6 @@
 """The profile of a device: what it copies and multiplies in a second, and the seconds of a step of each model.
 
-A first run times the steps of its models (`step_times.py`), and `qpdsl profile` measures more
+A first run times the steps of its models (`timed_steps.py`), and `qpdsl profile` measures more
 (`executor/measure/device.py`); both are kept as JSON. Where nothing was measured the figures are nominal, and every
 estimate that is shown says so. Rates are those of one process with the threads it was measured
 with. JSON data is checked when it is read, since it may be damaged or of another version.

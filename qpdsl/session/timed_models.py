@@ -10,11 +10,11 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.measure.device import measure_device, shape_of
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.statistics import clock_key
-from qpdsl.planner.cost.step_times import StepTimes, differ
+from qpdsl.planner.cost.timed_steps import TimedSteps, differ
 from qpdsl.session.user_cache import changing_statistics, check_devices_kept, read_device, write_device
 
 
-def keep_times(times: Mapping[str, StepTimes], models: Mapping[str, PagedModel], kind: str, dtype: str) -> None:
+def keep_times(times: Mapping[str, TimedSteps], models: Mapping[str, PagedModel], kind: str, dtype: str) -> None:
     """Keeps what a run's steps took, for those of its `models` that `qpdsl profile` did not measure, by their ids.
 
     They ran on the device `kind` and computed in `dtype`. Nothing is kept of a few steps. A device that is not known

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from qpdsl.planner.cost.device import Device, ModelProfile, ModelShape, nominal
-from qpdsl.planner.cost.step_times import StepTimes, differ
+from qpdsl.planner.cost.timed_steps import TimedSteps, differ
 
 DEVICE = replace(nominal(), measured=True)
 SHAPE = ModelShape(2_600_000, 4, 8, 2, 32)
@@ -20,9 +20,9 @@ def true_seconds(decoded: int, prefilled: int) -> float:
     return 2e-3 + 3e-4 * decoded + 1e-4 * prefilled
 
 
-def run_of(decodes: tuple[int, ...], prefills: tuple[int, ...], *, mixed: bool = False, seed: int = 1) -> StepTimes:
+def run_of(decodes: tuple[int, ...], prefills: tuple[int, ...], *, mixed: bool = False, seed: int = 1) -> TimedSteps:
     """A noisy run: some of its steps take up to twice as long."""
-    pick, times = random.Random(seed), StepTimes()
+    pick, times = random.Random(seed), TimedSteps()
     for _ in range(12):
         sizes = [(size, 0) for size in decodes] + [(2 if mixed else 0, size) for size in prefills]
         for decoded, prefilled in pick.sample(sizes, len(sizes)):
@@ -31,7 +31,7 @@ def run_of(decodes: tuple[int, ...], prefills: tuple[int, ...], *, mixed: bool =
     return times
 
 
-def learned(times: StepTimes, before: ModelProfile | None = None, device: Device = DEVICE) -> ModelProfile:
+def learned(times: TimedSteps, before: ModelProfile | None = None, device: Device = DEVICE) -> ModelProfile:
     profile = times.profile(SHAPE, device, before)
     assert profile is not None
     return profile
@@ -54,7 +54,7 @@ def test_a_larger_step_takes_no_less() -> None:
 
 
 def test_a_few_steps_say_nothing() -> None:
-    times = StepTimes()
+    times = TimedSteps()
     for _ in range(5):
         times.add(1, 0, 0.01)
     assert times.profile(SHAPE, DEVICE) is None
@@ -70,7 +70,7 @@ def test_a_run_of_small_steps_keeps_what_a_larger_one_found() -> None:
 
 def test_a_slower_machine_is_noticed() -> None:
     before = learned(run_of(SIZES, (30, 240)))
-    slower = StepTimes()
+    slower = TimedSteps()
     for _ in range(20):
         slower.add(8, 0, 3 * true_seconds(8, 0))
     assert differ(learned(slower, before), before)

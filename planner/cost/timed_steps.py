@@ -28,7 +28,7 @@ _Steps = dict[int, deque[tuple[int, float]]]
 
 
 @dataclass(slots=True)
-class StepTimes:
+class TimedSteps:
     """The steps of one model: seconds by the sequences that draw in a step, or by its tokens of prompts."""
 
     count: int = 0
