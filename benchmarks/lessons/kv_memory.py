@@ -32,7 +32,7 @@ def exercise(quick: bool) -> str:
         alone = 2 * LAYERS * KV_HEADS * WIDTH * bits / 8
         cells = (f"{alone / 1024:,.0f}", f"{users(alone):,}", f"{own.token_bytes / 1024:,.0f}")
         rows.append((kv_type or "16 bits", *cells, f"{users(own.token_bytes):,}"))
-    full = replace(layout, kv_heads=QUERY_HEADS)
+    full = KVLayout.equal(LAYERS, 16, QUERY_HEADS, WIDTH, torch.bfloat16)
     return "\n".join(
         [
             table(("KV", "KiB a token, numbers alone", "users at 4k", "KiB a token, as stored", "users at 4k"), rows),

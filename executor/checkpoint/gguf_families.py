@@ -274,7 +274,10 @@ def _tensors(header: GGUFHeader, family: _Family, config: Mapping[str, Any]) -> 
         parts.sort(key=lambda each: order.get(each[0], order.get(each[0].rpartition(".")[0], 0)))
         part, first = parts[0]
         outputs = first.shape[-1] if is_vector(first) else first.shape[-2]
-        undo = family.undone(part.removesuffix(".weight").removesuffix(".bias"), outputs, config)
+        try:
+            undo = family.undone(part.removesuffix(".weight").removesuffix(".bias"), outputs, config)
+        except (ArithmeticError, ValueError, TypeError) as error:
+            raise CheckpointError(f"`{header.path.name}` has a `{first.name}` that its settings do not fit") from error
         stored = tuple(tensor for _, tensor in parts)
         if "#" in place:
             stacked = range(first.shape[0])

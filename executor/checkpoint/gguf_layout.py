@@ -23,16 +23,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from qpdsl.executor.checkpoint.gguf_header import GGUFTensor
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 # Names in a file, without "blk.N.", to names in a layer. Where a name has its kind (".weight"), the other one is whole.
 Names = Mapping[str, str]
-Order = NDArray[np.int64]
+Order: TypeAlias = "NDArray[np.int64]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def pairs(part: str, outputs: int, config: Mapping[str, Any]) -> Undo:
     if part not in ("attn_q", "attn_k"):
         return ssm(part, outputs, config)
     heads = config["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
-    return Undo(np.arange(outputs).reshape(heads, -1, 2).swapaxes(1, 2).ravel())
+    return Undo(_arange(outputs).reshape(heads, -1, 2).swapaxes(1, 2).ravel())
 
 
 def plus_one(part: str, outputs: int, config: Mapping[str, Any]) -> Undo:
@@ -108,7 +109,7 @@ def ssm(part: str, outputs: int, config: Mapping[str, Any]) -> Undo:
 def alternating(part: str, outputs: int, config: Mapping[str, Any]) -> Undo:
     """GPT-OSS: gates and ups take turns."""
     if part == "ffn_gate_exps":
-        return Undo(np.arange(2 * outputs).reshape(2, -1).T.ravel(), transposed=True)
+        return Undo(_arange(2 * outputs).reshape(2, -1).T.ravel(), transposed=True)
     return Undo(transposed=part == "ffn_down_exps")
 
 
@@ -124,7 +125,9 @@ def qwen3_next(part: str, outputs: int, config: Mapping[str, Any]) -> Undo:
     if part == "attn_qkv":
         heads, keys = config["linear_num_key_heads"], config["linear_key_head_dim"]
         values = config["linear_num_value_heads"] * config["linear_value_head_dim"]
-        kinds = np.split(np.arange(2 * heads * keys + 2 * values), np.cumsum([heads * keys, heads * keys, values]))
+        import numpy as np
+
+        kinds = np.split(_arange(2 * heads * keys + 2 * values), np.cumsum([heads * keys, heads * keys, values]))
         return Undo(np.concatenate([kind.reshape(heads, -1) for kind in kinds], axis=1).ravel())
     return Undo() if part == "ssm_norm" else plus_one(part, outputs, config) if part != "ssm_a" else Undo(values="log")
 
@@ -138,13 +141,22 @@ def qwen3_5(part: str, outputs: int, config: Mapping[str, Any]) -> Undo:
         order = _grouped(keys, values, dim if part == "attn_gate" else 1)
         return Undo(order, values="log" if part == "ssm_a" else None)
     if part in ("attn_qkv", "ssm_conv1d"):
+        import numpy as np
+
         before = 2 * keys * config["linear_key_head_dim"]
-        return Undo(np.concatenate((np.arange(before), before + _grouped(keys, values, dim))))
+        return Undo(np.concatenate((_arange(before), before + _grouped(keys, values, dim))))
     return Undo() if part == "ssm_norm" else plus_one(part, outputs, config)
 
 
+def _arange(count: int) -> Order:
+    # What describes a file to `check` does without numpy.
+    import numpy as np
+
+    return np.arange(count)
+
+
 def _grouped(keys: int, values: int, dim: int) -> Order:
-    return np.arange(values * dim).reshape(values // keys, keys, dim).swapaxes(0, 1).ravel()
+    return _arange(values * dim).reshape(values // keys, keys, dim).swapaxes(0, 1).ravel()
 
 
 MODEL: Names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}

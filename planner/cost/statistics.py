@@ -292,9 +292,14 @@ def _digest(plan: PhysicalPlan, without: Container[str]) -> str:
     return state.hexdigest()
 
 
+def device_key(device: Device) -> str:
+    """What the speed of a run depends on besides its program and models."""
+    return f"{device.kind} {device.dtype} {device.threads}"
+
+
 def clock_key(device: Device) -> str:
-    """What the speed of a run depends on besides its program and models, and whether the figures are nominal."""
-    return f"{device.kind} {device.dtype} {device.threads}" + ("" if device.measured else " (nominal)")
+    """The same, and whether the figures are nominal."""
+    return device_key(device) + ("" if device.measured else " (nominal)")
 
 
 # What the digest of a program has of an operator: its parts, by the names that they have in older statistics; of any

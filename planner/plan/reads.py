@@ -41,6 +41,8 @@ Part = Literal[
     "closed",
     "thought",
     "written",
+    "tools",
+    "call",
 ]
 Parts = frozenset[Part]
 PARTS: Parts = frozenset(get_args(Part))

@@ -12,7 +12,7 @@ from qpdsl.executor.measure.run_meter import RunMeter
 from qpdsl.planner.cost.device import Device
 from qpdsl.planner.cost.estimate import Estimate, estimate_cost
 from qpdsl.planner.cost.run_figures import ExitRouterFigures, RouterFigures
-from qpdsl.planner.cost.statistics import Statistics, clock_key, fingerprint
+from qpdsl.planner.cost.statistics import Statistics, clock_key, device_key, fingerprint
 from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.explain.analyze import Analysis
 from qpdsl.planner.explain.plan import in_words
@@ -157,7 +157,7 @@ class RouterMemory:
                     kept.put(key, {**kept.states.get(key, {}), **states})
 
     def _key(self, model: str) -> str:
-        return f"{fingerprint(self.plan)} {model} {clock_key(self.device)} {self.session.routing}"
+        return f"{fingerprint(self.plan)} {model} {device_key(self.device)} {self.session.routing}"
 
     def _exit_key(self, model: str) -> str:
         return f"{self._key(model)} exits"

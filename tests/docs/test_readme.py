@@ -28,6 +28,9 @@ def test_programs_in_documents(document: Path, block: Block, tmp_path: Path) -> 
     for name, text in files(document).items():
         (tmp_path / name).write_text(text, "utf-8")
     found = codes(block.text, tmp_path)
+    if document.name == "tools.md":
+        # Whoever runs these hands the tools in, as `tests/programs/test_tools.py` does.
+        found = [code for code in found if code != "QP280"]
     if block.fails is None:
         assert found == []
     elif block.fails:

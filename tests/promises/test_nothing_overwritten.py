@@ -40,7 +40,7 @@ from tests.support.tui.traces import BEAM, recorded
 
 READS, READS_FOLDER, WRITES, REWRITES, NO_FILE = "reads", "reads a folder", "writes", "rewrites", "no file"
 # A file is named within its value.
-READS_TEXTS = "reads texts"
+READS_TEXTS, READS_CODE = "reads texts", "reads code"
 PARAMETERS = {
     "run": {
         "target": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
@@ -48,14 +48,15 @@ PARAMETERS = {
         "assigned": NO_FILE, "disabled": NO_FILE, "kv_bytes": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES,
         "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
-        "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE, "answer": NO_FILE,
+        "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
+        "otel": NO_FILE,
     },
     "explain": {
         "target": READS, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
         "models": READS_FOLDER, "adapters": READS_FOLDER, "pipeline": NO_FILE, "program": NO_FILE,
         "assigned": NO_FILE, "disabled": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "budget": NO_FILE, "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE,
-        "where": NO_FILE, "spread": NO_FILE, "answer": NO_FILE,
+        "where": NO_FILE, "spread": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
     },
     "eval": {
         "targets": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
@@ -63,10 +64,21 @@ PARAMETERS = {
         "disabled": NO_FILE, "kv_bytes": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES, "baseline": NO_FILE,
         "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
-        "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE, "answer": NO_FILE,
+        "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
+        "log": NO_FILE,
     },
-    "check": {"models": READS_FOLDER, "targets": READS, "python": READS, "allow_read": READS_FOLDER},
-    "lsp": {"python": READS, "allow_read": READS_FOLDER},
+    "optimize": {
+        "target": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
+        "adapters": READS_FOLDER, "output": WRITES, "program": NO_FILE, "assigned": NO_FILE, "disabled": NO_FILE,
+        "device": NO_FILE, "drafts": READS_TEXTS, "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES,
+        "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE, "grader": NO_FILE,
+        "by": NO_FILE, "answer": NO_FILE, "reflect": NO_FILE, "work": REWRITES,
+    },
+    "train": {"run": READS, "output": WRITES, "name": NO_FILE},
+    "check": {
+        "models": READS_FOLDER, "targets": READS, "python": READS, "allow_read": READS_FOLDER, "tools": READS_CODE,
+    },
+    "lsp": {"python": READS, "allow_read": READS_FOLDER, "tools": READS_CODE},
     "models": {"model": READS_FOLDER, "probe": NO_FILE},
     # Keys and completions are added to files that hold such already, and to no others.
     "serve": {
@@ -75,7 +87,7 @@ PARAMETERS = {
         "tls_cert": READS, "tls_key": READS, "new_key": NO_FILE, "access_log": REWRITES,
         "allow_host": NO_FILE, "assigned": NO_FILE,
         "defaults": NO_FILE, "expose": READS_FOLDER, "ignore": NO_FILE, "host": NO_FILE, "device": NO_FILE,
-        "kv_bytes": NO_FILE, "disabled": NO_FILE, "answer": NO_FILE,
+        "kv_bytes": NO_FILE, "disabled": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
     },
     "fmt": {"targets": REWRITES},
     "report": {"runs": READS, "output": WRITES},
@@ -95,6 +107,7 @@ PARAMETERS = {
         "contexts": NO_FILE, "batches": NO_FILE, "weights": NO_FILE, "kv_bytes": NO_FILE, "python": READS,
         "allow_read": READS_FOLDER, "models": READS_FOLDER, "adapters": READS_FOLDER, "program": NO_FILE,
         "assigned": NO_FILE, "disabled": NO_FILE, "drafts": READS_TEXTS, "exit_heads": READS_FOLDER, "answer": NO_FILE,
+        "tools": READS_CODE,
     },
     "calibrate": {
         "model": READS_FOLDER, "text": READS, "output": WRITES, "field": NO_FILE, "layers": NO_FILE, "device": NO_FILE,
@@ -203,13 +216,15 @@ def usual(command: str) -> dict[str, str]:
         return {"runs": "trace.jsonl", "output": "new.html"}
     if command == "calibrate":
         return {"model": "model", "text": "notes.txt", "output": "heads"}
+    if command == "train":
+        return {"run": f"kept{SUFFIX}", "output": "new-adapter"}
     if command == "runs export":
         return {"run": f"kept{SUFFIX}", "output": "new.jsonl"}
     return {
         "target": "p.qp", "input": "in.jsonl", "python": "scorers.py", "allow_read": ".", "models": "llm=model",
         "adapters": "llm=adapter", "output": "new.jsonl", "trace": "new-trace.jsonl", "drafts": "ngram(notes.txt)",
         "exit_heads": "exits", "router": "lin_ucb", "prices": "prices.json",
-        "completions": "new.sqlite", "targets": "p.qp", "plot": "new.svg",
+        "completions": "new.sqlite", "targets": "p.qp", "plot": "new.svg", "reflect": "zoo/counting-mini",
     }  # fmt: skip
 
 
@@ -227,8 +242,10 @@ def commands(group: click.Group = cli, lead: str = "") -> Iterator[tuple[str, cl
 
 def line(command: str, values: Mapping[str, str]) -> list[str]:
     """The command line that gives parameters these values."""
-    words = [*command.split(), "--overwrite"]
-    for param in dict(commands())[command].params:
+    words, params = command.split(), dict(commands())[command].params
+    # Some write new files alone.
+    words += ["--overwrite"] if any(param.name == "overwrite" for param in params) else []
+    for param in params:
         if param.name in values:
             words += ([] if isinstance(param, click.Argument) else [param.opts[0]]) + [values[param.name]]
     return words

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import qpdsl as qp
 from qpdsl.executor.runtime import run as runtime
 from qpdsl.executor.runtime.instance.candidates import Candidates, Generated, Row
 from qpdsl.executor.runtime.instance.instance import Instance
@@ -50,6 +51,24 @@ _ASKING = """program p(problem: text) -> text {
   keep 2 by compare(llm, "{a.text} or {b.text}?")
   best by compare(llm, "{a.text} or {b.text}? {a.all}")
 }"""
+
+_CALLING = """model llm = "zoo/counting"
+program p(problem: text) -> int {
+  chat user=problem
+  generate llm as call(doubled)
+  tool call into found
+  chat tool=found
+  generate llm max_tokens=3
+  tool doubled(number=3) into result
+  return result
+}"""
+
+
+@qp.tool
+def doubled(number: int) -> int:
+    """Twice a number."""
+    return 2 * number
+
 
 _read: dict[type[ops.Operator], set[str]] = defaultdict(set)
 
@@ -122,4 +141,5 @@ def test_operators_read_and_change_no_more_of_rows_than_they_say(monkeypatch: py
     for seed, text in enumerate([HEADER + _CLOSING, HEADER + _ASKING, *map(random_search, range(PROGRAMS))]):
         with suppress(QpError):  # the checker refuses a few
             result_of(plan(program_of(text, "p", ENVIRONMENT)), seed, 0)
+    qp.parse(_CALLING, functions=[doubled]).run("2")
     assert ran >= set(runtime._OPERATORS) - {ops.PythonExtract, ops.Passes, ops.Prompt}

@@ -30,6 +30,7 @@ SMALL = {
     "dvts": {"subtrees": 2, "expand": 2},
     "rebase": {"budget": 3},
     "lookahead": {"width": 2, "expand": 2},
+    "math_shepherd": {"rollouts": 2, "reference": "7"},
     "sal_best_of_n": {"n": 2, "system": ""},
     "sal_beam_search": {"width": 2, "expand": 2, "depth": 8, "system": ""},
     "sal_dvts": {"subtrees": 2, "expand": 2, "depth": 8, "system": ""},

@@ -18,7 +18,7 @@ FILES = [
 CONFIG = """
 [mypy]
 strict = true
-[mypy-torch.*,transformers.*,tokenizers.*,numpy.*,networkx.*,safetensors.*,pyarrow.*,datasets.*]
+[mypy-mcp.*,torch.*,transformers.*,tokenizers.*,numpy.*,networkx.*,safetensors.*,pyarrow.*,datasets.*]
 follow_imports = skip
 ignore_missing_imports = true
 [mypy-qpdsl.executor.*,qpdsl.planner.*,qpdsl.grammar.*,qpdsl.zoo.*,qpdsl.cli.*,qpdsl.session.session,qpdsl.exit_heads.*]

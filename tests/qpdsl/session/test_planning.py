@@ -186,7 +186,10 @@ def test_the_choice_by_cost_can_be_left_out(qpdsl: Run, tmp_path: Path, monkeypa
     own_cache(tmp_path / "cache", monkeypatch)
     before = qpdsl("explain", "beam_search", "--verbose").out
     assert "`qpdsl profile`" in before.splitlines()[-2]
-    write_device(replace(nominal(), measured=True))
+    device = replace(nominal(), measured=True)
+    for model in ("zoo/counting", "zoo/counting-prm"):
+        device = device.with_model(model, device.profile(model))
+    write_device(device)
     chosen = json.loads(qpdsl("explain", "beam_search", "--verbose", "--format", "json").out)
     assert {candidate["knob"] for candidate in chosen["trace"]["choice"]["candidates"]} >= {
         "problems at once",
