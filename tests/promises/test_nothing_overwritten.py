@@ -116,8 +116,8 @@ PARAMETERS = {
     "explain-error": {"code": NO_FILE},
     "programs": {"name": NO_FILE},
 }  # fmt: skip
-# What it writes is tried where its runs are: tests/qpdsl/cli/test_whatif.py.
-ELSEWHERE = ("whatif",)
+# What these write is tried where they run: tests/qpdsl/cli/test_whatif.py, tests/qpdsl/runs/test_optimizing.py.
+ELSEWHERE = ("whatif", "optimize")
 
 PROGRAM = """\
 use "part.qp"

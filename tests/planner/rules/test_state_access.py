@@ -55,7 +55,7 @@ _ASKING = """program p(problem: text) -> text {
 _CALLING = """model llm = "zoo/counting"
 program p(problem: text) -> int {
   chat user=problem
-  generate llm as call(doubled)
+  generate llm as call(doubled) into call
   tool call into found
   chat tool=found
   generate llm max_tokens=3

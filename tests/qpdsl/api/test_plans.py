@@ -19,6 +19,8 @@ from tests.support.api import shipped
 TEXTS = {
     entry.name: entry.read_text("utf-8") for entry in files("qpdsl.programs").iterdir() if entry.name[-3:] == ".qp"
 }
+# No annotation says of a field of a record that it may be absent.
+TEXT_ALONE = {"math_shepherd.qp"}
 FILES = {"order": "constrained_json", "meeting": "constrained_json"}
 # What each program that reads notes is given, and arguments under which the searches are soon done.
 KINDS = {"constrained_json": "person", "order": "order", "meeting": "meeting"}
@@ -30,7 +32,6 @@ SMALL = {
     "dvts": {"subtrees": 2, "expand": 2},
     "rebase": {"budget": 3},
     "lookahead": {"width": 2, "expand": 2},
-    "math_shepherd": {"rollouts": 2, "reference": "7"},
     "sal_best_of_n": {"n": 2, "system": ""},
     "sal_beam_search": {"width": 2, "expand": 2, "depth": 8, "system": ""},
     "sal_dvts": {"subtrees": 2, "expand": 2, "depth": 8, "system": ""},
@@ -53,7 +54,7 @@ def loaded(name: str) -> qp.Program[..., Any]:
 
 
 def test_every_shipped_program_is_written_in_python() -> None:
-    assert {f"{name}.qp" for name in shipped.PROGRAMS.keys() - FILES.keys()} == set(TEXTS)
+    assert {f"{name}.qp" for name in shipped.PROGRAMS.keys() - FILES.keys()} == set(TEXTS) - TEXT_ALONE
 
 
 @pytest.mark.parametrize("name", shipped.PROGRAMS)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
-from typing_extensions import NotRequired, TypedDict
 
 import qpdsl as qp
 
@@ -235,38 +234,6 @@ def lookahead(
     return rows.extract("answer", qp.final_answer)
 
 
-class Labelled(TypedDict):
-    answer: NotRequired[str]
-    steps: list[str]
-    rates: list[float]
-
-
-@qp.program
-def math_shepherd(
-    reference: str,
-    problem: str,
-    rollouts: int = 8,
-    depth: int = 40,
-    system: str | None = None,
-    temperature: float = 0.8,
-    max_tokens: int = 2048,
-) -> Labelled:
-    rows = qp.chat(system=system, user=problem)
-    steps = rows.let("steps", [])
-    rates = rows.let("rates", [])
-    with rows.repeat(depth, until=qp.all(qp.col.finished)):
-        rows.generate(llm, stop="\n\n", temperature=temperature, max_tokens=max_tokens)
-        with rows.peek():
-            rows.generate(llm, n=rollouts, temperature=temperature, max_tokens=max_tokens)
-            reached = rows.extract("reached", qp.final_answer)
-            rate = rows.let("rate", qp.mean(reached == reference))
-            rows.first()
-        rows.let("steps", steps + [qp.col.step])  # noqa: RUF005
-        rows.let("rates", rates + [rate])  # noqa: RUF005
-    answer = rows.extract("answer", qp.final_answer)
-    return {"answer": answer, "steps": steps, "rates": rates}
-
-
 @qp.program(like="search_and_learn")
 def sal_best_of_n(
     problem: str, n: int = 16, system: str | None = None, temperature: float = 0.8, max_tokens: int = 2048
@@ -342,7 +309,6 @@ PROGRAMS: dict[str, qp.Program[..., Any]] = {
         compute_optimal,
         rebase,
         lookahead,
-        math_shepherd,
         sal_best_of_n,
         sal_beam_search,
         sal_dvts,
