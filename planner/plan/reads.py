@@ -118,6 +118,9 @@ def draws(op: ops.Operator) -> bool:
 
 def _declared_access(op: ops.Operator) -> StateAccess:
     match op:
+        # What follows a call stands behind the tokens of the call.
+        case ops.Chat(turns=turns) if any(turn.role == "tool" for turn in turns):
+            return replace(_SETS, reads=PARTS)
         case ops.StepScore(raw=True):
             return StateAccess(frozenset({"context", "text", "closed"}))
         case ops.Keep(like=str(), per=ast.Name()):
