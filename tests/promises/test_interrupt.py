@@ -105,7 +105,7 @@ CASES = {
         IMPATIENT,
         "explain {files}/p.qp --analyze --input {files}/in.jsonl --python {files}/plain.py --concurrency 4",
     ),
-    "profile": Case("import qpdsl.session.profile as profile\nprofile.measure_device = held\n", "profile"),
+    "profile": Case("import qpdsl.session.profile as profile\nprofile.measure_model = held\n", "profile"),
     "calibrate": Case(
         "import qpdsl.exit_heads.head_fitting as heads\nheads.load_modules = held\n",
         "calibrate zoo/counting-mini --text {files}/in.jsonl --field problem --output heads",
