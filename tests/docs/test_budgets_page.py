@@ -33,7 +33,7 @@ def test_the_page_shows_what_is_printed(
     assert program is not None
     own_cache(tmp_path / "cache", monkeypatch)
     # What a run times differs from run to run, and so does what is chosen by it.
-    monkeypatch.setenv("QPDSL_STATISTICS", "0")
+    monkeypatch.setattr("qpdsl.session.analysis.keep_times", lambda *given: None)
     monkeypatch.chdir(tmp_path)
     Path("small.qp").write_text(program[1], "utf-8")
     for command, shown in BLOCK.findall(text):

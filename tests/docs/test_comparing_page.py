@@ -43,7 +43,7 @@ def test_the_page_shows_what_is_printed(
     # Statistics of other tests would stand in the plan.
     own_cache(tmp_path / "cache", monkeypatch)
     # What a run times differs from run to run, and so does what is chosen by it.
-    monkeypatch.setenv("QPDSL_STATISTICS", "0")
+    monkeypatch.setattr("qpdsl.session.analysis.keep_times", lambda *given: None)
     monkeypatch.chdir(tmp_path)
     before, heading, text = PAGE.read_text("utf-8").partition("\n## Comparing runs\n")
     assert heading
