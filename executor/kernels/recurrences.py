@@ -289,6 +289,6 @@ def _close(rows: torch.Tensor) -> torch.Tensor:
 
 def _outputs(like: torch.Tensor, step: StateStep, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Where a step's rows go to, in the shape of `like`, and in its type if there is none given."""
-    written = sum(segment.count for segment in step.segments)
+    written = sum(segment.rows for segment in step.segments)
     make = torch.empty if written == len(like) else torch.zeros
     return make(like.shape, dtype=dtype or like.dtype)

@@ -53,13 +53,12 @@ class TimedSteps:
         """Whether enough was seen for a profile."""
         return self.count >= _LEAST and bool(self._decodes or self._prefills)
 
-    def profile(self, shape: ModelShape, device: Device, before: ModelProfile | None = None) -> ModelProfile | None:
-        """The profile of a model of this shape on the device; None where too few steps were seen.
+    def profile(self, shape: ModelShape, device: Device, before: ModelProfile | None = None) -> ModelProfile:
+        """The profile of a model of this shape on the device, where these `tells`.
 
         Sizes that this run did not reach are as `before`, which runs before it gave.
         """
-        if not self.tells:
-            return None
+        assert self.tells
         usual = device.by_roofline(shape)
         decodes = _factors(self._decodes, usual.decode)
         decode = _scaled(

@@ -1,9 +1,9 @@
 """The events of a run as OpenTelemetry's spans and metrics (extra `otel`), for whatever takes OTLP.
 
 A row is a span `invoke_workflow PROGRAM`, and in it each run of an operator that asked a model is one `chat MODEL`, or
-`score MODEL` where it drew nothing.
-Names are those of the semantic conventions for generative AI, written as strings: the package of constants has them all
-as deprecated. What was asked and answered is no part of any span, since it may be personal.
+`score MODEL` where it drew nothing. Names are those of the semantic conventions for generative AI, written as strings:
+the package of constants has them all as deprecated. What was asked and answered is no part of any span, since it may be
+personal.
 """
 
 from __future__ import annotations

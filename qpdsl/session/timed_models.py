@@ -30,7 +30,7 @@ def keep_times(times: Mapping[str, TimedSteps], models: Mapping[str, PagedModel]
     for model, steps in seen.items():
         before = learned.models.get(model)
         profile = steps.profile(shape_of(models[model]), learned, before)
-        if profile is not None and (before is None or differ(profile, before)):
+        if before is None or differ(profile, before):
             learned = learned.with_model(model, profile)
     if learned is not known:
         keep_device(learned)

@@ -135,9 +135,9 @@ class PrefixTree:
             for stop in range(min(limit, start + self._page_size), start, -1):
                 leaf = node.children.get(tuple(tokens[start:stop]))
                 if leaf is not None:
-                    self._touch(leaf)
+                    self.touch(leaf)
                     return PrefixMatch(tuple(pages), leaf.page, stop, node)
-        self._touch(node)
+        self.touch(node)
         return PrefixMatch(tuple(pages), None, start, node)
 
     def match_states(self, tokens: Sequence[int], limit: int, owner: str = "") -> PrefixMatch:
@@ -149,10 +149,10 @@ class PrefixTree:
             for stop in range(min(limit, start + self._page_size - 1), start, -1) if node.children else ():
                 leaf = node.children.get(tuple(tokens[start:stop]))
                 if leaf is not None and leaf.block is not None:
-                    self._touch(leaf)
+                    self.touch(leaf)
                     return PrefixMatch(whole, leaf.page, stop, node, leaf.block, reach)
             if node.block is not None or node.parent is None:
-                self._touch(node)
+                self.touch(node)
                 return PrefixMatch(whole, None, start, node, node.block, reach)
             node = node.parent
 
@@ -190,7 +190,7 @@ class PrefixTree:
                 self._pool.release(pages[index])
                 pages[index] = child.page
             node = child
-        self._touch(node)
+        self.touch(node)
         return node
 
     def cheapest(self) -> Worth | None:
@@ -292,7 +292,7 @@ class PrefixTree:
         node.queued = True
         heappush(self._heap, (node.worth, node))
 
-    def _touch(self, node: PrefixNode | None) -> None:
+    def touch(self, node: PrefixNode | None) -> None:
         """Touches the node and its ancestors, so that none has less worth than its descendants."""
         clock = self._clock
         least = 0.0
@@ -302,10 +302,6 @@ class PrefixTree:
             least = max(least, node.worth[0], clock.now + max(node.gain, self._cost * len(node.tokens)))
             node.worth = (least, clock.touches)
             node = node.parent
-
-    def touch(self, node: PrefixNode) -> None:
-        """Notes that a node is in use."""
-        self._touch(node)
 
 
 class Evictable(Protocol):

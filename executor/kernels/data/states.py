@@ -8,7 +8,7 @@ is two segments with one source; nothing is copied by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -45,15 +45,13 @@ class StateLayout:
         """Bytes of the states of one sequence."""
         return sum(_aligned(part.bytes) for parts in self.layers for part in parts)
 
-    def offsets(self) -> dict[tuple[int, str], int]:
-        """Where each part begins in a block, in bytes."""
-        begins: dict[tuple[int, str], int] = {}
+    def places(self) -> Iterator[tuple[int, StatePart, int]]:
+        """Each part with its layer, and where it begins in a block, in bytes."""
         at = 0
         for layer, parts in enumerate(self.layers):
             for part in parts:
-                begins[layer, part.name] = at
+                yield layer, part, at
                 at += _aligned(part.bytes)
-        return begins
 
 
 def _aligned(size: int) -> int:
@@ -68,12 +66,9 @@ class StateRows:
         size = layout.block_bytes
         count = self.blocks = buffer.numel() // size
         blocks = buffer[: count * size].view(count, size)
-        begins = layout.offsets()
         self._parts: dict[tuple[int, str], torch.Tensor] = {
             (layer, part.name): blocks[:, at : at + part.bytes].view(part.dtype).view(count, *part.shape)
-            for layer, parts in enumerate(layout.layers)
-            for part in parts
-            if (at := begins[layer, part.name]) >= 0
+            for layer, part, at in layout.places()
         }
 
     def part(self, layer: int, name: str) -> torch.Tensor:
@@ -82,12 +77,12 @@ class StateRows:
 
 
 class StateSegment(NamedTuple):
-    """`count` rows of a step from `row` on, the next tokens of one sequence, and the blocks before and after them."""
+    """So many `rows` of a step from `row` on, the next tokens of one sequence, and the blocks before and after them."""
 
     source: int
     target: int
     row: int
-    count: int  # type: ignore[assignment]
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -101,13 +96,3 @@ class StateStep:
     def table(self) -> torch.Tensor:
         """The segments int64 [S, 4], for kernels."""
         return torch.tensor(self.segments, dtype=torch.int64).view(-1, len(StateSegment._fields))
-
-    @classmethod
-    def whole(cls, rows: StateRows, counts: Iterable[int]) -> StateStep:
-        """Texts of so many tokens each from their beginning, in the blocks 0, 1, ..."""
-        segments: list[StateSegment] = []
-        row = 0
-        for block, count in enumerate(counts):
-            segments.append(StateSegment(FRESH, block, row, count))
-            row += count
-        return cls(rows, tuple(segments))

@@ -26,16 +26,16 @@ def convolved(
     out = torch.zeros_like(rows)
     taps = weight.shape[0]
     for segment, before in _begun(kept, segments):
-        part = slice(segment.row, segment.row + segment.count)
+        part = slice(segment.row, segment.row + segment.rows)
         inputs = torch.cat((before, rows[part]))
         wide = inputs.float()
-        total = wide[: segment.count] * weight[0]
+        total = wide[: segment.rows] * weight[0]
         for tap in range(1, taps):
-            total = total + wide[tap : tap + segment.count] * weight[tap]
+            total = total + wide[tap : tap + segment.rows] * weight[tap]
         if bias is not None:
             total = total + bias
         out[part] = silu(total) if activated else total
-        _keep(kept, segment, inputs[segment.count :])
+        _keep(kept, segment, inputs[segment.rows :])
     return out
 
 
@@ -57,7 +57,7 @@ def matrices(
     for segment, before in _begun(kept, segments):
         blocks = before.transpose(1, 2)
         state = blocks.flatten(2)
-        for row in range(segment.row, segment.row + segment.count):
+        for row in range(segment.row, segment.row + segment.rows):
             state = state * decay[row]
             update = value[row]
             if beta is not None:
@@ -80,7 +80,7 @@ def selected(
     """As `SelectiveState`; `logarithm` [N, I], `kept` float32 [blocks, N, I]."""
     out = torch.zeros_like(update)
     for segment, state in _begun(kept, segments):
-        for row in range(segment.row, segment.row + segment.count):
+        for row in range(segment.row, segment.row + segment.rows):
             state = state * (logarithm * rate[row]).exp() + into[row, :, None] * update[row]
             out[row] = (state * out_of[row, :, None]).sum(0)
         _keep(kept, segment, state)

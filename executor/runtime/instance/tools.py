@@ -93,7 +93,7 @@ class ToolCalls:
 
     _known: dict[str, Value] = field(default_factory=dict)
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
-    _limits: dict[tuple[str, int], asyncio.Semaphore] = field(default_factory=dict)
+    _limits: dict[tuple[str, int, int], asyncio.Semaphore] = field(default_factory=dict)
 
     async def result(
         self,
@@ -135,8 +135,9 @@ class ToolCalls:
             return frozen(json.loads(kept)), False
         if kept is not None and tool.care == "effects":
             return f"{ERROR}{_LOST}", False
-        limit = None if at_most is None else self._limits.setdefault((f"{tool.name}/{stage}", at_most), _limit(at_most))
-        if limit is not None:
+        limit = None
+        if at_most is not None:
+            limit = self._limits.setdefault((tool.name, stage, at_most), asyncio.Semaphore(at_most))
             with clock.paused():
                 await limit.acquire()
         try:
@@ -161,10 +162,6 @@ def call_key(tool: CallableTool, arguments: Mapping[str, Value], place: CallPlac
 def is_error(value: Value) -> bool:
     """Whether what a tool gave says that it failed."""
     return isinstance(value, str) and value.startswith(ERROR)
-
-
-def _limit(count: int) -> asyncio.Semaphore:
-    return asyncio.Semaphore(count)
 
 
 def _said(error: BaseException) -> str:

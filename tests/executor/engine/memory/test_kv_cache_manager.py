@@ -106,8 +106,8 @@ class Fake:
         row = 0
         for segment in chunk.segments:
             before = () if segment.source == FRESH else self.seen[segment.source]
-            assert segment.row == row and segment.count > 0
-            row += segment.count
+            assert segment.row == row and segment.rows > 0
+            row += segment.rows
             self.seen[segment.target] = (*before, *chunk.tokens[segment.row : row])
         assert row == (0 if self.blocks is None else chunk.count)
 
