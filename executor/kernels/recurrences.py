@@ -257,7 +257,6 @@ class GatedNorm:
         if self._kernel is None:
             gate = gate.view(-1, *self._weight.shape)
             values = values.view(gate.shape)
-            values = values.reshape(gate.shape)
             return recurrences.gated_norm(values, gate, self._weight, self._epsilon.item(), *self._rules).flatten(1)
         gate = _close(gate.to(self.dtype))
         out = torch.empty(gate.shape, dtype=gate.dtype)

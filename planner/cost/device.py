@@ -2,8 +2,8 @@
 
 A first run times the steps of its models (`timed_steps.py`), and `qpdsl profile` measures more
 (`executor/measure/device.py`); both are kept as JSON. Where nothing was measured the figures are nominal, and every
-estimate that is shown says so. Rates are those of one process with the threads it was measured
-with. JSON data is checked when it is read, since it may be damaged or of another version.
+estimate that is shown says so. Rates are those of one process with the threads it was measured with. JSON data is
+checked when it is read, since it may be damaged or of another version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qpdsl.planner.cost.validation import by_name, count, mapping, number, posit
 
 # The version of the JSON data.
 VERSION = 3
-# Where the figures of some models come from: `qpdsl profile`, the steps of a run, for some from nowhere, or for all.
+# Where the figures of the models of a plan come from.
 DeviceSource = Literal["profiled", "timed", "partial", "nominal"]
 SOURCE_WORDS: Mapping[DeviceSource, str] = {
     "profiled": "the device as `qpdsl profile` measured it",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from qpdsl.planner.cost.device import Curve, Device, ModelProfile, ModelShape
 
 # The first steps of a model are slower than all others, and fewer than `_LEAST` say little.
-_WARMING, _LEAST = 2, 6
+_WARMING, _LEAST = 2, 4
 # Sizes of which the larger is at most so many times the smaller count as one; the latest steps of each are kept.
 _CLASS, _KEPT = math.sqrt(2), 64
 # Figures that differ by no more than this say the same.
@@ -29,29 +29,34 @@ _Steps = dict[int, deque[tuple[int, float]]]
 
 @dataclass(slots=True)
 class TimedSteps:
-    """The steps of one model: seconds by the sequences that draw in a step, or by its tokens of prompts."""
+    """The steps of one model: seconds by the sequences that draw in a step, or by its tokens of prompts.
+
+    `count`: those of either kind. Steps of both kinds only add to what is known of the others.
+    """
 
     count: int = 0
+    _passed: int = 0
     _decodes: _Steps = field(default_factory=dict)
     _prefills: _Steps = field(default_factory=dict)
     _mixed: deque[tuple[int, int, float]] = field(default_factory=lambda: deque(maxlen=_MIXED))
 
     def add(self, decoded: int, prefilled: int, seconds: float) -> None:
         """A step of `decoded` drawn tokens and `prefilled` ones of prompts."""
-        self.count += 1
-        if self.count <= _WARMING or seconds <= 0:
+        if self._passed < _WARMING or seconds <= 0 or not decoded + prefilled:
+            self._passed += 1
             return
-        if decoded and not prefilled:
-            _add(self._decodes, decoded, seconds)
-        elif prefilled and not decoded:
-            _add(self._prefills, prefilled, seconds)
-        elif prefilled >= decoded:
-            self._mixed.append((decoded, prefilled, seconds))
+        if prefilled and decoded:
+            # One that draws more than it reads says too little of the reading.
+            if prefilled >= decoded:
+                self._mixed.append((decoded, prefilled, seconds))
+            return
+        self.count += 1
+        _add(self._prefills if prefilled else self._decodes, prefilled or decoded, seconds)
 
     @property
     def tells(self) -> bool:
         """Whether enough was seen for a profile."""
-        return self.count >= _LEAST and bool(self._decodes or self._prefills)
+        return self.count >= _LEAST
 
     def profile(self, shape: ModelShape, device: Device, before: ModelProfile | None = None) -> ModelProfile:
         """The profile of a model of this shape on the device, where these `tells`.
@@ -60,15 +65,20 @@ class TimedSteps:
         """
         assert self.tells
         usual = device.by_roofline(shape)
-        decodes = _factors(self._decodes, usual.decode)
-        decode = _scaled(
-            usual.decode, decodes or _factors(self._prefills, usual.prefill), None if before is None else before.decode
-        )
+        decodes, prefills = _factors(self._decodes, usual.decode), _factors(self._prefills, usual.prefill)
+        # Of a kind that no run has met, the other kind tells how fast the device is.
+        if before is not None and not decodes:
+            decode = before.decode
+        else:
+            decode = _scaled(usual.decode, decodes or prefills, None if before is None else before.decode)
         # What is left of a step without work, by a line through its smallest sizes.
         (small, low), (large, high) = decode.points[0], decode.points[min(len(decode.points) - 1, _LINE)]
         overhead = max(low - (high - low) / (large - small) * small, 0.0)
         prefills = _factors(self._with_mixed(decode, overhead), usual.prefill)
-        prefill = _scaled(usual.prefill, prefills or decodes, None if before is None else before.prefill)
+        if before is not None and not prefills:
+            prefill = before.prefill
+        else:
+            prefill = _scaled(usual.prefill, prefills or decodes, None if before is None else before.prefill)
         steps = self.count + (0 if before is None else before.steps)
         return ModelProfile(shape, overhead, usual.context, decode, prefill, steps=steps)
 

@@ -65,12 +65,15 @@ class KVLayout:
 
     kept: for each layer the shape of what it keeps, or the number of the layer whose keys and values it reads; None
           where it does not attend
+    is_empty: no layer attends; there are pages all the same, by whose tokens texts are shared, and what they hold is
+              of no use
     """
 
     kept: tuple[KVShape | int | None, ...]
     page_size: int
     dtype: torch.dtype
     kv_type: KVType | None = None
+    is_empty: bool = False
 
     @classmethod
     def equal(
@@ -416,6 +419,10 @@ class Pool:
     def shared(self, page: int) -> bool:
         """True where a write must copy first."""
         return self._references[page] > 1
+
+    def references(self, page: int) -> int:
+        """How many own a page in use."""
+        return self._references[page]
 
     def slab_of(self, page: int) -> int:
         return self._slab_of[page]

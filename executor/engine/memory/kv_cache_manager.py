@@ -45,7 +45,9 @@ class KVCacheManager:
         self.pool = pool
         self.reclaimer = reclaimer or Reclaimer()
         self.residuals = Residuals(pool.arena, self.reclaimer, pool.owner)
-        self.tree = PrefixTree(pool, self.page_size, self.reclaimer.clock, flops / self._token_bytes)
+        # To compute pages that hold nothing again costs nothing but the states, which have their own worth.
+        cost = 0.0 if pool.layout.is_empty else flops / self._token_bytes
+        self.tree = PrefixTree(pool, self.page_size, self.reclaimer.clock, cost)
         self.hits = 0
         self._cache = cache
         self.reclaimer.join(pool, self.tree)

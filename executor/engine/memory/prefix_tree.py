@@ -28,6 +28,8 @@ Tokens = tuple[int, ...]
 Worth = tuple[float, int]
 # Digests of evicted pages that are remembered, at least.
 _MIN_GHOSTS = 1024
+# Entries of a heap that may be passed over before it is made anew.
+_SPARE_ENTRIES = 64
 _UNLIMITED: Worth = (float("inf"), 0)
 
 
@@ -43,7 +45,6 @@ class PrefixNode:
     parent: PrefixNode | None
     digest: int
     worth: Worth = (0.0, 0)
-    queued: bool = False
     children: dict[Tokens, PrefixNode] = field(default_factory=dict)
     end: int = 0
     block: int | None = None
@@ -72,6 +73,47 @@ class EvictionClock:
 
     now: float = 0.0
     touches: int = 0
+
+
+class WorthHeap:
+    """The things of least worth, by their numbers. `worth_of` says what one is worth, None where it cannot go.
+
+    Worth may rise untold: an entry has the worth of its thing or a smaller one. One whose worth has fallen, or that can
+    go now, has to be pushed (again); entries that were pushed before it are passed over.
+    """
+
+    def __init__(self, worth_of: Callable[[int], Worth | None]) -> None:
+        self._worth_of = worth_of
+        self._heap: list[tuple[Worth, int]] = []
+        # The entry of each that counts.
+        self._entries: dict[int, Worth] = {}
+
+    def push(self, number: int) -> None:
+        """Takes one in, where it can go."""
+        worth, known = self._worth_of(number), self._entries.get(number)
+        if worth is None or (known is not None and known <= worth):
+            return
+        if len(self._heap) > 2 * len(self._entries) + _SPARE_ENTRIES:
+            self._heap = sorted((entry, one) for one, entry in self._entries.items())
+        self._entries[number] = worth
+        heappush(self._heap, (worth, number))
+
+    def least(self) -> tuple[Worth, int] | None:
+        """The least worth and what has it; None where nothing can go."""
+        while self._heap:
+            entry, number = self._heap[0]
+            worth = self._worth_of(number)
+            if self._entries.get(number) != entry:
+                heappop(self._heap)
+            elif worth == entry:
+                return entry, number
+            elif worth is None:
+                heappop(self._heap)
+                del self._entries[number]
+            else:
+                self._entries[number] = worth
+                heapreplace(self._heap, (worth, number))
+        return None
 
 
 def digests(tokens: Sequence[int], page_size: int, owner: str = "") -> list[int]:
@@ -106,12 +148,11 @@ class PrefixTree:
         self._cost = cost / page_size
         self._nodes: dict[int, PrefixNode] = {}
         self._digests: dict[int, PrefixNode] = {}
-        # Leaves that only the tree holds, each with its worth, or a smaller one that it had before.
-        self._heap: list[tuple[Worth, PrefixNode]] = []
+        self._leaves = WorthHeap(self._leaf_worth)
         self._ghosts: OrderedDict[int, None] = OrderedDict()
         # Called with each node that goes.
         self.on_remove: Callable[[PrefixNode], None] = lambda node: None
-        pool.on_unshared = self._queue
+        pool.on_unshared = self._leaves.push
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -195,27 +236,17 @@ class PrefixTree:
 
     def cheapest(self) -> Worth | None:
         """The worth of the page that `evict` would free; None where it could free none."""
-        heap = self._heap
-        while heap:
-            worth, node = heap[0]
-            if node.parent is None or node.children or self._pool.shared(node.page):
-                heappop(heap)
-                node.queued = False
-            elif worth != node.worth:
-                heapreplace(heap, (node.worth, node))
-            else:
-                return worth
-        return None
+        found = self._leaves.least()
+        return None if found is None else found[0]
 
     def evict(self) -> bool:
         """Frees the page of least worth that only the tree holds; False where there is none."""
-        worth = self.cheapest()
-        if worth is None:
+        found = self._leaves.least()
+        if found is None:
             return False
-        _, leaf = heappop(self._heap)
-        leaf.queued = False
+        worth, page = found
         self._clock.now = max(self._clock.now, worth[0])
-        self._evict_leaf(leaf)
+        self._evict_leaf(self._nodes[page])
         return True
 
     def worth(self, page: int) -> Worth | None:
@@ -278,19 +309,12 @@ class PrefixTree:
         leaf.parent = None
         self.tokens -= len(leaf.tokens)
         self._pool.release(leaf.page)
-        if parent.parent is not None and not self._pool.shared(parent.page):
-            self._queue(parent.page)
+        self._leaves.push(parent.page)
 
-    def _queue(self, page: int) -> None:
-        """Queues a page for eviction, where it is a leaf's. Only the tree holds it now."""
+    def _leaf_worth(self, page: int) -> Worth | None:
+        """The worth of a leaf's page that only the tree holds; None for any other."""
         node = self._nodes.get(page)
-        if node is None or node.queued or node.children:
-            return
-        if len(self._heap) > 2 * len(self._nodes) + 64:
-            self._heap = [entry for entry in self._heap if entry[1].parent is not None]
-            self._heap.sort()
-        node.queued = True
-        heappush(self._heap, (node.worth, node))
+        return None if node is None or node.children or self._pool.shared(page) else node.worth
 
     def touch(self, node: PrefixNode | None) -> None:
         """Touches the node and its ancestors, so that none has less worth than its descendants."""
@@ -397,38 +421,19 @@ class Reclaimer:
 
 
 class _ModelSlabs:
-    """The slabs of one model that could be emptied, in a heap, each with its worth or a smaller one from before."""
+    """The slabs of one model that could be emptied."""
 
     def __init__(self, pool: Pool, tree: Evictable) -> None:
         self.pool = pool
         self.tree = tree
-        self._heap: list[tuple[Worth, int]] = []
-        self._entries: dict[int, Worth] = {}
+        self._slabs = WorthHeap(self._worth)
 
     def cheapest(self) -> tuple[Worth, int] | None:
         """The least worth and the slab that has it; None where no slab can be emptied."""
-        heap, entries = self._heap, self._entries
         # Only a released page can lower a slab's worth, or make a slab one that can be emptied.
         for slab in self.pool.releasing_slabs():
-            worth = self._worth(slab)
-            if worth is not None and entries.get(slab) != worth:
-                entries[slab] = worth
-                heappush(heap, (worth, slab))
-        while heap:
-            worth, slab = heap[0]
-            if entries.get(slab) != worth:
-                heappop(heap)
-                continue
-            now = self._worth(slab)
-            if now == worth:
-                return worth, slab
-            if now is None:
-                heappop(heap)
-                del entries[slab]
-            else:
-                entries[slab] = now
-                heapreplace(heap, (now, slab))
-        return None
+            self._slabs.push(slab)
+        return self._slabs.least()
 
     def _worth(self, slab: int) -> Worth | None:
         """The worth of its most valuable page; None where a sequence holds one."""

@@ -16,12 +16,18 @@ before them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from heapq import heappop, heappush, heapreplace
 
 from qpdsl.executor.engine.memory.kv_cache import Pool
-from qpdsl.executor.engine.memory.prefix_tree import EvictionClock, PrefixNode, PrefixTree, Reclaimer, Worth
+from qpdsl.executor.engine.memory.prefix_tree import (
+    EvictionClock,
+    PrefixNode,
+    PrefixTree,
+    Reclaimer,
+    Worth,
+    WorthHeap,
+)
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.kernels.data.states import FRESH, StateSegment
 
@@ -47,7 +53,10 @@ class BlockLayout:
 
 
 def spacing(block_bytes: int, token_bytes: int, page_size: int) -> int:
-    """After how many tokens of a long text its states are kept, a multiple of the page size."""
+    """After how many tokens of a long text its states are kept, a multiple of the page size.
+
+    Where no layer keeps keys and values, of which they could be a share, it is the farthest.
+    """
     tokens = min(_FARTHEST, _SHARE * block_bytes // token_bytes)
     return max(1, tokens // page_size) * page_size
 
@@ -59,7 +68,6 @@ class KeptStates:
     """
 
     def __init__(self, pool: Pool, tree: PrefixTree, clock: EvictionClock, cost: float) -> None:
-        self.evictions = 0
         self._pool = pool
         self._tree = tree
         self._clock = clock
@@ -68,10 +76,8 @@ class KeptStates:
         self._worths: dict[int, Worth] = {}
         # Blocks that someone went on from.
         self._found: set[int] = set()
-        # Blocks that only nodes hold, each with its worth, or a smaller one that it had before.
-        self._heap: list[tuple[Worth, int]] = []
-        self._queued: set[int] = set()
-        pool.on_unshared = self._queue
+        self._unshared = WorthHeap(self._unshared_worth)
+        pool.on_unshared = self._unshared.push
         tree.on_remove = self._forget
 
     def __len__(self) -> int:
@@ -110,26 +116,17 @@ class KeptStates:
 
     def cheapest(self) -> Worth | None:
         """See `Evictable`."""
-        heap = self._heap
-        while heap:
-            worth, block = heap[0]
-            now = self._worths.get(block)
-            if now is None or self._pool.shared(block):
-                heappop(heap)
-                self._queued.discard(block)
-            elif worth != now:
-                heapreplace(heap, (now, block))
-            else:
-                return worth
-        return None
+        found = self._unshared.least()
+        return None if found is None else found[0]
 
     def evict(self) -> bool:
         """See `Evictable`."""
-        worth = self.cheapest()
-        if worth is None:
+        found = self._unshared.least()
+        if found is None:
             return False
+        worth, block = found
         self._clock.now = max(self._clock.now, worth[0])
-        self.evict_page(self._heap[0][1])
+        self.evict_page(block)
         return True
 
     def worth(self, page: int) -> Worth | None:
@@ -138,16 +135,12 @@ class KeptStates:
 
     def evict_page(self, page: int) -> None:
         """See `Evictable`."""
-        self.evictions += 1
         self.forget(page)
 
-    def blocks(self) -> Iterable[int]:
-        """Those that nodes have."""
-        return self._nodes.keys()
-
-    def nodes(self) -> Iterable[PrefixNode]:
-        """Those that have states."""
-        return self._nodes.values()
+    @property
+    def nodes(self) -> Mapping[int, PrefixNode]:
+        """Those that have states, by their blocks."""
+        return self._nodes
 
     def _forget(self, node: PrefixNode) -> None:
         block = node.block
@@ -163,10 +156,9 @@ class KeptStates:
         self._tree.touch(node)
         self._worths[node.block] = (self._clock.now + node.gain, self._clock.touches)
 
-    def _queue(self, block: int) -> None:
-        if block in self._worths and block not in self._queued:
-            self._queued.add(block)
-            heappush(self._heap, (self._worths[block], block))
+    def _unshared_worth(self, block: int) -> Worth | None:
+        """The worth of a block that only a node holds; None for any other."""
+        return None if block not in self._nodes or self._pool.shared(block) else self._worths[block]
 
 
 class StateBlocks:
@@ -224,7 +216,8 @@ class StateBlocks:
     def _take_back(self, sequence: Sequence) -> bool:
         """Takes a sequence's block from the tree, so that it can be written; False where others hold it too."""
         block = sequence.states.block
-        return block != FRESH and self.kept.forget(block) and not self.pool.shared(block)
+        # Its own reference, and that of the tree.
+        return block != FRESH and self.pool.references(block) == 2 and self.kept.forget(block)
 
     def share(self, parent: Sequence, child: Sequence) -> None:
         """Lets a fork go on from its parent's states."""
@@ -285,7 +278,7 @@ class StateBlocks:
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """AssertionError unless every block is owned exactly as often as its sequences and the tree say."""
-        owners = Counter(self.kept.blocks())
+        owners = Counter(self.kept.nodes.keys())
         for sequence in sequences:
             owners.update(sequence.states.held)
             assert sequence.states.seen == sequence.computed, "the states are those of other tokens"

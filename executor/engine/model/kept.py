@@ -58,7 +58,7 @@ class KeptKV:
 
 
 def _state(names: list[str]) -> str:
-    return f"its layers keep a state besides keys and values of a kind that is not known here ({', '.join(names)})"
+    return f"its layers keep, besides keys and values, a state of a kind that is not known here ({', '.join(names)})"
 
 
 def _window(layer: Any) -> int | None:

@@ -103,7 +103,8 @@ class PagedModel:
             limits.append(short)
         self.max_positions: int = min(limits, default=1 << 30)
         base = model if head is not None else inner_model(model)
-        mixers = take_over(base, config) if found is None else None
+        with failing("its layers that keep states are not built as is known here"):
+            mixers = take_over(base, config) if found is None else None
         # What its layers keep besides keys and values.
         self.states: StateLayout | None = None if mixers is None else mixers.layout
         trial = found or Probe(model, self.head, self.max_positions, self.states)
@@ -115,7 +116,7 @@ class PagedModel:
         mixed = self.states is not None
         calls = trial.calls if isinstance(trial, TrialFindings) else _calls(stack, trial, layers, mixed)
         plain = _layout(calls, layers, page_size, torch.float32 if self.device == "cpu" else self.dtype)
-        if kv_type is not None and (reason := unsuited(kv_type, plain.shapes)):
+        if kv_type is not None and not plain.is_empty and (reason := unsuited(kv_type, plain.shapes)):
             raise UnsupportedModel(reason)
         if self.kernels and (reason := _beyond_kernels(calls, plain)):
             raise UnsupportedModel(f"{reason}, and there are no kernels for that on a GPU yet: it runs on a CPU")
@@ -390,9 +391,8 @@ def _layout(calls: list[AttentionCall], layers: int, page_size: int, dtype: torc
     for call in calls:
         kept[call.layer] = call.kept if call.owner == call.layer else call.owner
     if not calls:
-        # Texts are shared by pages of their tokens, so there are pages where nothing is in them.
         kept[0] = KVShape(1, 1, 1)
-    return KVLayout(tuple(kept), page_size, dtype)
+    return KVLayout(tuple(kept), page_size, dtype, is_empty=not calls)
 
 
 def _beyond_kernels(calls: list[AttentionCall], layout: KVLayout) -> str | None:

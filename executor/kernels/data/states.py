@@ -62,7 +62,6 @@ class StateRows:
     """The `blocks` in a byte buffer uint8 [bytes]: block b begins at byte b · block_bytes."""
 
     def __init__(self, buffer: torch.Tensor, layout: StateLayout) -> None:
-        self.layout = layout
         size = layout.block_bytes
         count = self.blocks = buffer.numel() // size
         blocks = buffer[: count * size].view(count, size)

@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape, rounded_to_bfloat16, spread
+from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape, spread
 from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, I64, POINTER, KernelCode, Value, Variable
 
 # Whether scores get slopes times distances, or times positions and rounded (see `Alibi`).
@@ -545,7 +546,7 @@ class _Query:
             positions = builder.sub(positions, code.splat(last))
         bias = builder.fmul(self._by_head("slopes"), builder.sitofp(positions, code.vector))
         if alibi == "rounded":
-            bias = rounded_to_bfloat16(code, bias)
+            bias = code.as_float(bias, torch.bfloat16)
         return builder.fmul(bias, code.broadcast(code.arguments["factor"]))
 
     def _add_page(self, page: Value, start: Value, stop: Value, sums: dict[Cell, Variable]) -> None:

@@ -267,29 +267,6 @@ class Cache:
         return self._code.bits(number)
 
 
-def _bfloat16_bits(code: KernelCode, value: Value) -> Value:
-    """The bits of each lane in bfloat16, as int32."""
-    builder = code.builder
-
-    def bits(number: int) -> Value:
-        return ir.Constant(code.integers, [number] * code.width)
-
-    raw = builder.bitcast(value, code.integers)
-    even = builder.and_(builder.lshr(raw, bits(16)), bits(1))
-    rounded = builder.add(builder.add(raw, bits(0x7FFF)), even)
-    # Rounding up could carry a NaN over to another number.
-    quiet = builder.or_(raw, bits(0x400000))
-    rounded = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
-    return builder.lshr(rounded, bits(16))
-
-
-def rounded_to_bfloat16(code: KernelCode, value: Value) -> Value:
-    """Each lane rounded half to even to a number of bfloat16."""
-    builder = code.builder
-    sixteen = ir.Constant(code.integers, [16] * code.width)
-    return builder.bitcast(builder.shl(_bfloat16_bits(code, value), sixteen), code.vector)
-
-
 def spread(code: KernelCode, scalars: Sequence[Value]) -> Value:
     """A vector in which each of the scalars fills the same number of lanes."""
     lanes = code.width // len(scalars)

@@ -54,7 +54,7 @@ def test_a_larger_step_takes_no_less() -> None:
 
 def test_a_few_steps_say_nothing() -> None:
     times = TimedSteps()
-    for _ in range(5):
+    for _ in range(3 + 2):
         times.add(1, 0, 0.01)
     assert not times.tells
 
@@ -65,6 +65,20 @@ def test_a_run_of_small_steps_keeps_what_a_larger_one_found() -> None:
     assert after.decode.at(89) == before.decode.at(89) and after.prefill.at(240) == before.prefill.at(240)
     assert after.steps > before.steps
     assert not differ(after, before) and not differ(before, after)
+
+
+def test_a_run_of_one_kind_leaves_what_is_known_of_the_other() -> None:
+    before = learned(run_of(SIZES, (30, 240)))
+    assert learned(run_of((), (16, 32, 64), seed=4), before).decode == before.decode
+    assert learned(run_of((2, 4), (), seed=4), before).prefill == before.prefill
+
+
+def test_steps_that_are_passed_over_say_nothing() -> None:
+    times = TimedSteps()
+    for _ in range(20):
+        times.add(8, 2, 0.1)
+    times.add(1, 0, 0.5)
+    assert not times.tells
 
 
 def test_a_slower_machine_is_noticed() -> None:

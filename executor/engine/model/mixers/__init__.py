@@ -67,7 +67,7 @@ def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
         for path, module in inner.named_modules():
             if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
                 # The first number in the path of a module is that of its layer.
-                layer = next(int(part) for part in path.split(".") if part.isdigit())
+                layer = next((int(part) for part in path.split(".") if part.isdigit()), 0)
                 if (device := next(module.parameters()).device).type != "cpu":
                     raise UnsupportedModel(f"its layers keep a state, which runs on a CPU only, not on {device.type}")
                 taken.append(kind(module, getattr(module, "layer_idx", layer)))

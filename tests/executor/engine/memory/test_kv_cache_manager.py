@@ -119,7 +119,9 @@ class Fake:
         for sequence in self.scheduler.running:
             own = sequence.states
             assert own.block == FRESH or self.seen[own.block] == tuple(sequence.tokens[: sequence.computed])
-        for node in states.kept.nodes():
+        alone = [node.gain for block, node in states.kept.nodes.items() if not states.pool.shared(block)]
+        assert (states.kept.cheapest() is None) == (not alone)
+        for node in states.kept.nodes.values():
             assert node.block is not None
             tokens, above = node.tokens, node.parent
             while above is not None:
