@@ -74,6 +74,16 @@ class Job:
         return {**(self.greedy.models if self.greedy else {}), **self.plan.models}
 
 
+def refuse_effects(plan: PhysicalPlan, functions: Mapping[str, PythonFunction]) -> None:
+    """Raises UsageError where a program that is run again and again may call a tool with effects."""
+    from qpdsl.executor.runtime.instance.tools import CallableTool
+
+    if any(isinstance(node.op, ops.Tool) for node in everything(plan.ops)):
+        for name, tool in functions.items():
+            if isinstance(tool, CallableTool) and tool.care == "effects":
+                raise UsageError(f"tool `{name}` has effects, and it would be called for each text that is tried")
+
+
 def refuse_tools(plan: PhysicalPlan) -> None:
     """Raises UsageError where a saved run is asked again of a program that calls tools: it would call them again."""
     if any(isinstance(node.op, ops.Tool) for node in everything(plan.ops)):

@@ -121,19 +121,17 @@ def optimized(
 ) -> OptimizedTexts:
     """Optimizes the texts of a program: a quarter of the rows to reflect on, a quarter to choose by, half held out.
 
-    It ends after `budget` rows, or a few more. With a `folder` it goes on with what is there. `reflect` is what a model
-    answers to a prompt. Raises UsageError without gepa and where there are too few rows.
+    It ends after `budget` rows, or a few more. With a `folder` it goes on with what is there, which has to be the
+    user's own: gepa keeps its state as a pickle. `reflect` is what a model answers to a prompt. `tell` hears of each
+    text that was tried on the rows to choose by. Raises UsageError without gepa and where there are too few rows.
     """
-    try:
-        import gepa
-    except ImportError as error:
-        raise UsageError("optimizing needs gepa", "`pip install 'qpdsl[optimize]'`") from error
+    gepa = required_gepa()
     graded = [row for row in rows if row.reference is not None]
     quarter = len(graded) // 4
     if quarter < 2:
         raise UsageError(f"{len(graded)} rows with a right answer are too few to optimize by", "give 8 or more")
     training, choosing, held_out = graded[:quarter], graded[quarter : 2 * quarter], graded[2 * quarter :]
-    adapter = _Adapter(program, run)
+    adapter = _Adapter(program, run, budget, tell)
     found = gepa.optimize(
         seed_candidate=dict(program.texts),
         trainset=list(training),
@@ -143,7 +141,7 @@ def optimized(
         max_metric_calls=budget,
         run_dir=None if folder is None else str(folder),
         seed=seed,
-        logger=_Logger(tell),
+        logger=_Silent(),
     )
     after = dict(found.best_candidate)
     first, second = (adapter.scores(texts, held_out) for texts in (program.texts, after))
@@ -153,12 +151,29 @@ def optimized(
     return OptimizedTexts(dict(program.texts), after, program.with_texts(after), calls, means, gain)
 
 
-class _Logger:
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+def required_gepa() -> Any:
+    """The package. Raises UsageError without it."""
+    try:
+        import gepa
+    except ImportError as error:
+        raise UsageError("optimizing needs gepa", "`pip install 'qpdsl[optimize]'`") from error
+    return gepa
 
+
+def is_state(folder: Path) -> bool:
+    """Whether a folder of the user has the state of an optimization that can go on."""
+    from gepa.core.state import GEPAState
+
+    try:
+        GEPAState.load(str(folder))
+    except Exception:  # what a pickle raises is anything
+        return False
+    return True
+
+
+class _Silent:
     def log(self, message: str) -> None:
-        self._tell(message)
+        pass
 
 
 class _Adapter:
@@ -166,14 +181,21 @@ class _Adapter:
 
     propose_new_texts = None
 
-    def __init__(self, program: ProgramTexts, run: RunRows) -> None:
+    def __init__(self, program: ProgramTexts, run: RunRows, budget: int, tell: Callable[[str], None]) -> None:
         self._program = program
         self._run = run
+        self._budget = budget
+        self._tell = tell
+        self._rows = 0
 
     def evaluate(self, batch: Sequence[InputRow], candidate: Texts, capture_traces: bool = False) -> Any:
         from gepa import EvaluationBatch
 
         outputs, scores, why = self._outputs(candidate, batch)
+        self._rows += len(batch)
+        if not capture_traces:
+            mean = sum(scores) / len(scores)
+            self._tell(f"{self._rows:,} of {self._budget:,} rows: a text scores {mean:.1%} of {len(scores):,} rows")
         traces = list(zip(batch, outputs, why, scores, strict=True)) if capture_traces else None
         return EvaluationBatch(outputs=outputs, scores=scores, trajectories=traces)
 

@@ -19,6 +19,7 @@ import inspect
 import sys
 import types
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Union, final, get_args, get_origin, overload
@@ -162,6 +163,9 @@ def tool_of(
     from pydantic import ConfigDict, PydanticUserError, TypeAdapter, validate_call
 
     name = _name(call, name)
+    if inspect.isclass(call) or inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        what = "class" if inspect.isclass(call) else "generator"
+        raise UsageError(f"tool `{name}` is a {what}", "write a function that returns a value")
     try:
         checked = validate_call(config=ConfigDict(arbitrary_types_allowed=False))(call)
         described: Any = call
@@ -195,19 +199,19 @@ def _untitled(value: Any) -> Any:
     return {key: _untitled(part) for key, part in named.items()}
 
 
-def load_tool(path: str | Path, name: str) -> CallableTool:
-    """The tool of that name in a Python file: a function, decorated or not.
+def load_tool(path: str | Path, function: str, name: str) -> CallableTool:
+    """A function of a Python file, decorated or not, as the tool `name`.
 
     Raises UsageError, and whatever the file itself raises.
     """
-    value = getattr(_module(Path(path)), name, None)
+    value = getattr(_module(Path(path)), function, None)
     if isinstance(value, Registered):
         if isinstance(value.function, CallableTool):
-            return value.function
-        raise UsageError(f"`{name}` of `{path}` is a {value.function.kind}, and no tool")
+            return replace(value.function, name=_name(value, name))
+        raise UsageError(f"`{function}` of `{path}` is a {value.function.kind}, and no tool")
     if not callable(value):
-        raise UsageError(f"`{path}` has no function `{name}`")
-    return tool_of(value)
+        raise UsageError(f"`{path}` has no function `{function}`")
+    return tool_of(value, name)
 
 
 def load_functions(path: str | Path) -> tuple[PythonFunction, ...]:
@@ -247,7 +251,7 @@ def by_name(functions: Iterable[Registered[..., Any] | PythonFunction]) -> dict[
 
 
 def _name(call: Callable[..., Any], name: str | None) -> str:
-    name = call.__name__ if name is None else name
+    name = str(getattr(call, "__name__", type(call).__name__)) if name is None else name
     if not name.isidentifier() or not name.isascii() or name in RESERVED:
         raise UsageError(f"`{name}` cannot be the name of a function in a program", "give it one: `name=…`")
     return name

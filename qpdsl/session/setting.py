@@ -186,7 +186,8 @@ class Setting:
     `shown` is its default in words, where that is not a value. `needs` is another setting without which it means
     nothing, and `why` says so. `about` is "here" for what concerns models of this process and "servers" for others,
     `alone` says why it does not go with `--cluster`. Where tokens may depend on it, it is the part `fingerprint` of a
-    run's fingerprint. `complete` names what proposes values to a shell, `envvar` an environment variable that sets it.
+    run's fingerprint. `grants` says that it lets a command run code, read files besides its own or write some.
+    `complete` names what proposes values to a shell, `envvar` an environment variable that sets it.
     """
 
     heading: str
@@ -202,6 +203,7 @@ class Setting:
     about: str = ""
     alone: str = ""
     fingerprint: str | None = None
+    grants: bool = False
     complete: str | None = None
     envvar: str | None = None
 

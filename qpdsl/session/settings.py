@@ -131,6 +131,7 @@ class SessionSettings:
         heading=PROGRAM,
         kind=FlagOrWord(UNCONFINED),
         on="run eval explain serve",
+        grants=True,
         help="Let `score passes(…)` and the grader `code` run code that a model wrote, in a sandbox. `unconfined` runs "
         "it where the system lacks a wall of it too (see `qpdsl check --sandbox`).",
     )
@@ -191,6 +192,7 @@ class SessionSettings:
         kind=FilePath("completions have a file of their own"),
         metavar="FILE",
         shown="a file in the user's cache folder",
+        grants=True,
         help="Cache completions of remote models in FILE, so that nothing is requested twice; `none` for no cache.",
     )
     max_tokens_total: int | None = _remote(
@@ -424,6 +426,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         kind=FilePath(),
         on="run eval explain serve profile check lsp optimize",
         metavar="FOLDER",
+        grants=True,
         help="Let programs read files in this folder, besides their own.",
     )
     python: tuple[str, ...] = setting(
@@ -432,15 +435,17 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         kind=FilePath(),
         on="run eval explain serve profile check lsp optimize",
         metavar="FILE",
+        grants=True,
         help="Run a Python file, and let programs use the scorers, extractors and tools that it registers.",
     )
     tools: tuple[str, ...] = setting(
         (),
         option="--tool",
         heading=PROGRAM,
-        on="run eval explain serve profile check lsp",
+        on="run eval explain serve profile check lsp optimize",
         alone="replicas would keep no call",
         metavar="NAME=FILE.py:FUNCTION|mcp:URL#TOOL",
+        grants=True,
         help="Let programs call a typed Python function or a tool of an MCP server: `mcp:http://…#TOOL`, or "
         "`mcp:stdio COMMAND #TOOL`. `pure` behind it shares equal calls, `effects` never repeats one.",
     )

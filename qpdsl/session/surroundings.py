@@ -141,12 +141,21 @@ def read_surroundings(
     return Surroundings(folders, functions, ids, digest, kinds, _adapters(adapters, ids), read, asked, _answer(answer))
 
 
-def _tools(settings: Sequence[str], state: blake2b) -> Iterator[CallableTool]:
-    """The tools of `NAME=FILE.py:FUNCTION` and `NAME=mcp:PLACE` settings, each added to `state`. Raises UsageError.
+@dataclass(frozen=True, slots=True)
+class ToolPlace:
+    """Where a tool is that a command names: a function of a Python file, or else a place of an MCP server."""
 
-    Behind each may stand `pure` or `effects`.
-    """
-    for setting in settings:
+    name: str
+    care: Care | None
+    file: str | None
+    within: str
+
+    @classmethod
+    def of(cls, setting: str) -> ToolPlace:
+        """Of `NAME=FILE.py:FUNCTION` or `NAME=mcp:PLACE`, behind which `pure` or `effects` may stand.
+
+        Raises UsageError.
+        """
         name, sign, place = (part.strip() for part in setting.partition("="))
         place, _, word = place.rpartition(" ") if place.endswith((" pure", " effects")) else (place, "", "")
         care: Care | None = word if word in ("pure", "effects") else None  # type: ignore[assignment]
@@ -156,24 +165,35 @@ def _tools(settings: Sequence[str], state: blake2b) -> Iterator[CallableTool]:
                 "`pure` or `effects` may stand behind it",
             )
         if place.startswith("mcp:"):
+            return cls(name, care, None, place.removeprefix("mcp:"))
+        file, _, function = place.rpartition(":")
+        function, _, other = function.partition(" ")
+        if other:
+            raise UsageError(f"`--tool`: `{shorten(other)}` is unknown", "behind a tool stands `pure` or `effects`")
+        if not file.endswith(".py") or not function.isidentifier():
+            raise UsageError(f"`--tool`: `{shorten(place)}` is no Python function", "write FILE.py:FUNCTION")
+        return cls(name, care, file, function)
+
+
+def _tools(settings: Sequence[str], state: blake2b) -> Iterator[CallableTool]:
+    """The tools of `--tool` settings, each added to `state`. Raises UsageError."""
+    for place in [ToolPlace.of(setting) for setting in settings]:
+        if place.file is None:
             from qpdsl.session.mcp_tools import mcp_tool
 
-            tool = mcp_tool(name, place.removeprefix("mcp:"), care)
-            state.update(f"{name} {tool.source} {tool.care}".encode())
+            tool = mcp_tool(place.name, place.within, place.care)
+            state.update(f"{tool.name} {tool.source} {tool.care}".encode())
         else:
-            tool = _python_tool(name, place, care)
-            state.update(f"{name} {tool.care}".encode() + Path(place.rpartition(":")[0]).read_bytes())
+            tool = _python_tool(place.file, place)
+            state.update(f"{tool.name} {tool.care}".encode() + Path(place.file).read_bytes())
         yield tool
 
 
-def _python_tool(name: str, place: str, care: Care | None) -> CallableTool:
+def _python_tool(file: str, place: ToolPlace) -> CallableTool:
     from qpdsl.session.functions import load_tool
 
-    file, sign, function = place.rpartition(":")
-    if not sign or not file.endswith(".py"):
-        raise UsageError(f"`--tool`: `{shorten(place)}` is no Python function", "write FILE.py:FUNCTION")
-    tool = _loaded("--tool", file, lambda: load_tool(file, function))
-    return replace(tool, name=name, care=care or tool.care)
+    tool = _loaded("--tool", file, lambda: load_tool(file, place.within, place.name))
+    return replace(tool, care=place.care or tool.care)
 
 
 def _answer(pattern: str | None) -> ast.Extract | None:

@@ -40,7 +40,8 @@ def exported(stream: EventStream, endpoint: str | None) -> Callable[[], None]:
     """Tells a stream's events to an OTLP endpoint, a URL such as `http://localhost:4318`; None is the environment's.
 
     Returns what ends it and sends the rest. A run never waits for the endpoint while it goes on: what it does not take
-    is dropped. Raises UsageError without the libraries.
+    is dropped. Without the libraries nothing is told to the environment's endpoint, and UsageError is raised for one
+    that was asked for.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -48,6 +49,8 @@ def exported(stream: EventStream, endpoint: str | None) -> Callable[[], None]:
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
+        if endpoint is None:
+            return lambda: None
         raise UsageError("telemetry needs OpenTelemetry's libraries", "`pip install 'qpdsl[otel]'`") from error
     at = [None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{kind}" for kind in ("traces", "metrics")]
     spans = BatchSpanProcessor(OTLPSpanExporter(endpoint=at[0], timeout=_SECONDS))

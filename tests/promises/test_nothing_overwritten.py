@@ -72,7 +72,7 @@ PARAMETERS = {
         "adapters": READS_FOLDER, "output": WRITES, "program": NO_FILE, "assigned": NO_FILE, "disabled": NO_FILE,
         "device": NO_FILE, "drafts": READS_TEXTS, "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES,
         "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE, "grader": NO_FILE,
-        "by": NO_FILE, "answer": NO_FILE, "reflect": NO_FILE, "work": REWRITES,
+        "by": NO_FILE, "answer": NO_FILE, "reflect": NO_FILE, "tools": READS_CODE,
     },
     "train": {"run": READS, "output": WRITES, "name": NO_FILE},
     "check": {

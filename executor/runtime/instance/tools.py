@@ -2,8 +2,8 @@
 
 What a tool raises is a value too: the program goes on with a text that says so. A call is known by the tool, its
 arguments and, unless the tool is pure, its place in the run, so that a run that is resumed, or a row of it that runs
-again, finds it kept. A tool with effects is noted before it is called, and never called again where that call did not
-come back.
+again, finds it kept. A call that failed is made again there. A tool with effects is noted before it is called, and
+never called again, whatever came of that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -24,13 +24,24 @@ from qpdsl.planner.values.value import Value, frozen, thawed
 
 # What may be done with a call: it may be shared among equal calls; or it changes the world.
 Care = Literal["usual", "pure", "effects"]
-# What a result begins with that says what went wrong.
-ERROR = "error: "
+# So long, as JSON, and so deep is what a tool gives, at most: all of it is shown to a model.
+_MAX_CHARACTERS, _MAX_DEPTH = 1_000_000, 64
 _LOST = "it was called before this run was interrupted, and nobody knows what came of that; it is not called again"
 
 
 class ToolFailed(Exception):
     """A tool failed; the message is what a model is told."""
+
+
+class ToolAnswer(NamedTuple):
+    """What a tool gives; where it `failed`, a text that says why."""
+
+    value: Value
+    failed: bool = False
+
+    @classmethod
+    def error(cls, why: object) -> ToolAnswer:
+        return cls(f"error: {why}", failed=True)
 
 
 @dataclass(frozen=True)
@@ -46,25 +57,28 @@ class CallableTool(PythonFunction):
     care: Care = "usual"
     source: str = ""
 
-    async def answer(self, arguments: Mapping[str, Value], seconds: float | None, clock: RowClock) -> Value:
+    async def answer(self, arguments: Mapping[str, Value], seconds: float | None, clock: RowClock) -> ToolAnswer:
         """What it gives, or why it gives nothing. It never raises, but where the caller is cancelled."""
         given = {name: thawed(value) for name, value in arguments.items()}
         try:
             async with asyncio.timeout(seconds):
                 value = await self._result(given, clock)
         except TimeoutError:
-            return f"{ERROR}`{self.name}` took more than {seconds:g} s"
+            return ToolAnswer.error(f"`{self.name}` took more than {seconds:g} s")
         except UserCodeError as error:
             cause = error.__cause__
-            return f"{ERROR}{error if cause is None else _said(cause)}"
-        return f"{ERROR}{value}" if isinstance(value, FunctionError) else value
+            return ToolAnswer.error(error if cause is None else _said(cause))
+        return ToolAnswer.error(value) if isinstance(value, FunctionError) else ToolAnswer(value)
 
     async def _result(self, arguments: Mapping[str, Any], clock: RowClock) -> Value | FunctionError:
         work = partial(self.call, **arguments)
         if self._is_async:
-            return self._checked(await in_loop(work, clock))
-        value = await in_thread(self.name, work)
-        return self._checked(await in_loop(lambda: value, clock) if inspect.isawaitable(value) else value)
+            value = await in_loop(work, clock)
+        else:
+            value = await in_thread(self.name, work)
+            value = await in_loop(lambda: value, clock) if inspect.isawaitable(value) else value
+        why = _too_much(value)
+        return self._checked(value) if why is None else FunctionError(f"what `{self.name}` gives {why}")
 
 
 class CallStore(Protocol):
@@ -105,7 +119,7 @@ class ToolCalls:
         seconds: float | None = None,
         at_most: int | None = None,
         clock: RowClock,
-    ) -> tuple[Value, bool]:
+    ) -> tuple[ToolAnswer, bool]:
         """What a call gives, and whether it was made now and not known already."""
         key = call_key(tool, arguments, place)
         if tool.care != "pure":
@@ -113,11 +127,11 @@ class ToolCalls:
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
             if key in self._known:
-                return self._known[key], False
-            value, made = await self._made(tool, arguments, key, store, place.stage, seconds, at_most, clock)
-            if not is_error(value):
-                self._known[key] = value
-            return value, made
+                return ToolAnswer(self._known[key]), False
+            answer, made = await self._made(tool, arguments, key, store, place.stage, seconds, at_most, clock)
+            if not answer.failed:
+                self._known[key] = answer.value
+            return answer, made
 
     async def _made(
         self,
@@ -129,12 +143,13 @@ class ToolCalls:
         seconds: float | None,
         at_most: int | None,
         clock: RowClock,
-    ) -> tuple[Value, bool]:
+    ) -> tuple[ToolAnswer, bool]:
         kept = None if store is None else store.call(key)
         if kept:
-            return frozen(json.loads(kept)), False
+            value, failed = json.loads(kept)
+            return ToolAnswer(frozen(value), failed), False
         if kept is not None and tool.care == "effects":
-            return f"{ERROR}{_LOST}", False
+            return ToolAnswer.error(_LOST), False
         limit = None
         if at_most is not None:
             limit = self._limits.setdefault((tool.name, stage, at_most), asyncio.Semaphore(at_most))
@@ -143,13 +158,13 @@ class ToolCalls:
         try:
             if store is not None and tool.care == "effects":
                 store.keep_call(key, "")
-            value = await tool.answer(arguments, seconds, clock)
+            answer = await tool.answer(arguments, seconds, clock)
         finally:
             if limit is not None:
                 limit.release()
-        if store is not None:
-            store.keep_call(key, json.dumps(thawed(value)))
-        return value, True
+        if store is not None and (tool.care == "effects" or not answer.failed):
+            store.keep_call(key, json.dumps([thawed(answer.value), answer.failed]))
+        return answer, True
 
 
 def call_key(tool: CallableTool, arguments: Mapping[str, Value], place: CallPlace) -> str:
@@ -159,9 +174,23 @@ def call_key(tool: CallableTool, arguments: Mapping[str, Value], place: CallPlac
     return blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def is_error(value: Value) -> bool:
-    """Whether what a tool gave says that it failed."""
-    return isinstance(value, str) and value.startswith(ERROR)
+def _too_much(value: Any) -> str | None:
+    """Why what a tool gives cannot be taken: it is too long, or too deep."""
+    left, level = _MAX_CHARACTERS, [value]
+    for _ in range(_MAX_DEPTH):
+        left -= sum(len(part) if isinstance(part, str) else 1 for part in level)
+        if left < 0:
+            return f"has more than {_MAX_CHARACTERS:,} characters"
+        level = [inner for part in level for inner in _parts(part)]
+        if not level:
+            return None
+    return f"is nested more than {_MAX_DEPTH} deep"
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return [part for pair in value.items() for part in pair]
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _said(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.instance.row_tasks import together
-from qpdsl.executor.runtime.instance.tools import CallableTool, CallPlace, is_error
+from qpdsl.executor.runtime.instance.tools import CallableTool, CallPlace
 from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import Value
 
@@ -26,11 +26,11 @@ async def tool(op: ops.Tool, rows: Candidates, instance: Instance) -> Candidates
             return _no_tool(op, name)
         place = CallPlace(instance.name, instance.seed, op.stage, instance.rounds, row.path)
         services = instance.services
-        value, made = await services.tool_calls.result(
+        answer, made = await services.tool_calls.result(
             tool, arguments, place, services.call_store, seconds=seconds, at_most=at_most, clock=instance.clock
         )
-        instance.usage.counts.update(tool_calls=int(made), tool_kept=int(not made), tool_errors=int(is_error(value)))
-        return value
+        instance.usage.counts.update(tool_calls=int(made), tool_kept=int(not made), tool_errors=int(answer.failed))
+        return answer.value
 
     calls = _calls(op, rows, instance)
     asked = [(row, call) for row, call in zip(rows, calls, strict=True) if call is not None]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -20,6 +21,7 @@ from qpdsl.session.setting import FilePath, Whole, setting
 from qpdsl.session.settings import OUTPUT, Settings
 
 if TYPE_CHECKING:
+    from qpdsl.cli.file_guard import OutputFile
     from qpdsl.runs.data.input_row import InputRow
     from qpdsl.runs.graders.grader import Grader
     from qpdsl.runs.optimizing import OptimizedTexts
@@ -29,14 +31,15 @@ if TYPE_CHECKING:
 
 OPTIMIZING = "Optimizing"
 _own = partial(setting, on="optimize", heading=OPTIMIZING)
+# The model is replaced by the one of `--reflect`.
 _REFLECTION = """\
-model llm = "{model}"
+model llm = "zoo/counting"
 
-program reflect(asked: text) -> text {{
+program reflect(asked: text) -> text {
   chat user=asked
   generate llm max_tokens=4096
   return text
-}}
+}
 """
 
 
@@ -46,11 +49,6 @@ class OptimizeOptions(Settings):
 
     reflect: str | None = _own(metavar="MODEL", help="The model that reads what went wrong and writes new texts.")
     rows: int = _own(200, kind=Whole(1), option="--budget", metavar="N", help="Run the program on about N rows in all.")
-    work: str | None = _own(
-        kind=FilePath("it is a folder"),
-        metavar="FOLDER",
-        help="Keep the state here, and go on from it.",
-    )
     output: str | None = setting(
         on="optimize",
         heading=OUTPUT,
@@ -59,6 +57,7 @@ class OptimizeOptions(Settings):
         shown="stdout",
         help="Write the program with its new texts to FILE.",
     )
+    overwrite: bool = setting(False, on="optimize", heading=OUTPUT, help="Replace the file of --output.")
 
 
 @click.command(cls=HeadedCommand)
@@ -68,7 +67,8 @@ def command(**values: Any) -> Exit:
     """Improve the texts of a program by GEPA (extra `optimize`), and say by how much on rows that were held out.
 
     Texts are the defaults of text parameters, and strings of `chat`, `prompt` and `say`; what stands in braces is
-    inserted as before. A quarter of the rows is reflected on, a quarter chooses, and half is held out.
+    inserted as before. A quarter of the rows is reflected on, a quarter chooses, and half is held out. Where it
+    was interrupted, the same command goes on.
 
     \b
     qpdsl optimize my.qp --input problems.jsonl --reflect Qwen/Qwen3-4B --budget 400 --output better.qp
@@ -80,26 +80,23 @@ def command(**values: Any) -> Exit:
 
 
 def _optimize(options: OptimizeOptions) -> Exit:
-    from qpdsl.cli.file_guard import Contents, FileGuard
-    from qpdsl.runs.optimizing import ProgramTexts, optimized
+    from qpdsl.cli.shared_options import graded_input, grader_for
+    from qpdsl.runs.job import refuse_effects
+    from qpdsl.runs.optimizing import ProgramTexts, optimized, required_gepa
 
     if options.reflect is None or options.input is None:
         raise UsageError("`qpdsl optimize` needs `--input` and `--reflect`")
-    from qpdsl.cli.shared_options import graded_input, grader_for
-
     first = _prepared(options)
+    surroundings = first.bound.surroundings
+    refuse_effects(first.plan, surroundings.functions)
     texts = ProgramTexts.of(first.program)
+    target = _output(options, first)
+    required_gepa()
     data = graded_input(options, first.plan, first.values)
     for note in data.notes:
         say(note)
-    grader = grader_for(options, data, first.bound.surroundings)
-    target = None
-    if options.output is not None:
-        guard = FileGuard()
-        guard.reads(Path(options.input), "the input")
-        target = guard.writes(
-            Path(options.output), "`--output`", Contents("a program", lambda file: False), overwrite=False
-        )
+    grader = grader_for(options, data, surroundings)
+    state = _state_folder(options, first, data.rows)
     with tempfile.TemporaryDirectory(prefix="qpdsl-") as folder:
         runner = _Runner(options, first, grader, Path(folder))
         found = optimized(
@@ -109,15 +106,60 @@ def _optimize(options: OptimizeOptions) -> Exit:
             runner.reflector(options.reflect),
             options.rows,
             seed=options.seed or 0,
-            folder=None if options.work is None else Path(options.work),
-            tell=lambda line: None,
+            folder=state,
+            tell=say,
         )
     if target is None:
         put(found.source.rstrip("\n"))
     else:
         target.write(found.source.splitlines())
+    shutil.rmtree(state, ignore_errors=True)
     say("\n".join(_report(found)))
     return Exit.OK
+
+
+def _output(options: OptimizeOptions, first: Prepared) -> OutputFile | None:
+    """Where the program goes, once all files are known. Raises UsageError."""
+    from qpdsl.cli.file_guard import Contents
+    from qpdsl.cli.runs.run_files import guard_of, name_completions
+
+    targets = [] if options.target is None else [options.target]
+    guard = guard_of(
+        options, targets, {**first.models, "reflect": options.reflect or ""}, first.plans, first.bound.surroundings
+    )
+    name_completions(guard, options)
+    if options.output is None:
+        return None
+    contents = Contents("a program", _begins_program)
+    return guard.writes(Path(options.output).absolute(), "`--output`", contents, overwrite=options.overwrite)
+
+
+def _begins_program(file: BinaryIO) -> bool:
+    from qpdsl.grammar.diagnostic import QpError
+    from qpdsl.grammar.parse.parser import parse_file
+    from qpdsl.grammar.source import Source
+
+    try:
+        return bool(parse_file(Source("", file.read().decode())).programs)
+    except (QpError, UnicodeDecodeError):
+        return False
+
+
+def _state_folder(options: OptimizeOptions, first: Prepared, rows: Sequence[InputRow]) -> Path:
+    """Where the state is kept of this program, these rows and models: the user's own folder, as gepa unpickles it."""
+    from qpdsl.runs.optimizing import is_state
+    from qpdsl.runs.store.fingerprint import digest
+    from qpdsl.session import user_cache
+
+    asked = [[row.id, dict(row.arguments), row.reference] for row in rows]
+    about = [first.program.source.text, repr(asked), dict(first.models), options.reflect, options.seed or 0]
+    state = user_cache.folder() / "optimize" / digest(about)
+    if is_state(state):
+        say("it goes on from where it was interrupted")
+    else:
+        shutil.rmtree(state, ignore_errors=True)
+    state.mkdir(parents=True, exist_ok=True)
+    return state
 
 
 def _report(found: OptimizedTexts) -> list[str]:
@@ -163,11 +205,19 @@ class _Runner:
         from qpdsl.runs.data.input_row import InputRow
         from qpdsl.runs.graders.grader import EqualAnswer
 
-        source = _REFLECTION.format(model=model)
         settings = replace(
-            self._options, models=(), adapters=(), assigned=(), drafts=(), program=None, answer=None, input=None
+            self._options,
+            models=(f"llm={model}",),
+            adapters=(),
+            assigned=(),
+            drafts=(),
+            python=(),
+            tools=(),
+            program=None,
+            answer=None,
+            input=None,
         )
-        prepared = _prepared(self._named(source, settings))
+        prepared = _prepared(self._named(_REFLECTION, settings))
         surroundings = prepared.bound.surroundings
         session = loaded_session(settings.for_plan(prepared.plan), [prepared.plan], surroundings, quiet=True)
         asked = 0
@@ -176,7 +226,7 @@ class _Runner:
             nonlocal asked
             asked += 1
             row = InputRow(f"reflection {asked}", {"asked": prompt})
-            (outcome,) = self._run(session, source, settings, EqualAnswer(), [row], asked)
+            (outcome,) = self._run(session, _REFLECTION, settings, EqualAnswer(), [row], asked)
             return str(outcome.answer or "")
 
         return reflect

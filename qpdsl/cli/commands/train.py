@@ -53,6 +53,7 @@ def command(
     qpdsl train last --output adapter
     qpdsl run greedy --adapter llm=adapter --input test.jsonl
     """
+    from qpdsl.cli.runs.run_files import name_models
     from qpdsl.output import folder_written
     from qpdsl.runs.fine_tuning import (
         ADAPTER_FILES,
@@ -68,13 +69,13 @@ def command(
 
     folder = RunFolder()
     path = folder.find(run)
-    guard = FileGuard()
-    guard.keeps(folder.path, "the folder of the saved runs")
     contents = Contents("an adapter", begins_adapter)
-    target = guard.writes_folder(Path(output), "`--output`", ADAPTER_FILES, contents, overwrite=overwrite)
     with RunFile.reading(path) as kept:
-        rows = saved_rows(kept, per_row)
         models = kept.record.models
+        guard = FileGuard()
+        name_models(guard, models)
+        target = guard.writes_folder(Path(output), "`--output`", ADAPTER_FILES, contents, overwrite=overwrite)
+        rows = saved_rows(kept, per_row)
     model = _model(models, name, [draw.model for row in rows for draw in row.trajectory.draws])
     sequences = learned_sequences(rows, model)
     if not sequences:

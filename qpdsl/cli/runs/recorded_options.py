@@ -12,22 +12,14 @@ from qpdsl.errors import UsageError
 from qpdsl.grammar.suggest import listed
 from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.runs.store.run_record import RunRecord
-
-# What lets a command run code, read files besides its own or write some: nobody may have that done by a run file.
-_GRANTS = {
-    "python": "--python",
-    "tools": "--tool",
-    "allow_code": "--allow-code",
-    "allow_read": "--allow-read",
-    "completions": "--completions",
-}
+from qpdsl.session.setting import given, option_of
 
 
 def recorded_options(record: RunRecord, path: Path) -> RunOptions | SweepOptions:
     """Those of the run in the file `path`.
 
-    Raises UsageError where no command made the run, where its command line cannot be read again, and where that asks
-    for what a file may not that is none of the user's own runs.
+    Raises UsageError where no command made the run, where its command line cannot be read again or names tools, which
+    would be called again, and where it asks for what a file may not that is none of the user's own runs.
     """
     from qpdsl.cli.app import cli
 
@@ -42,6 +34,8 @@ def recorded_options(record: RunRecord, path: Path) -> RunOptions | SweepOptions
     except (click.ClickException, click.exceptions.Exit) as error:
         raise UsageError(f"the command line of the run is one of another version: {error}") from error
     _check_grants(options, path)
+    if options.tools:
+        raise UsageError("the run was started with `--tool`, and to ask it again would call tools again")
     return options
 
 
@@ -49,12 +43,12 @@ def _check_grants(options: RunOptions | SweepOptions, path: Path) -> None:
     folder = RunFolder().path
     if path.resolve().parent == folder.resolve():
         return
-    asked = [option for name, option in _GRANTS.items() if getattr(options, name)]
+    asked = [option_of(name, known) for name, known in given(options) if known.grants]
     asked += ["--grader python:…"] if (options.grader or "").startswith("python:") else []
     if asked:
         raise UsageError(
             f"`{path}` is none of your own runs, and its command line has {listed(asked, last='and')}",
-            f"to permit that, copy it into `{folder}`",
+            f"that runs code, or reads and writes files; to permit it, copy the run into `{folder}`",
         )
 
 

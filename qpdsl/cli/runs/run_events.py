@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from qpdsl import __version__
 from qpdsl.cli.console import say
@@ -61,7 +61,7 @@ def run_events(
     stream.emit(_listed(rows))
     if os.environ.get(WATCHED):
         stream.subscribe(lambda event: None, details=True)
-    end_telemetry = exported(stream, options.otel) if is_wanted(options.otel) else None
+    end_telemetry: Callable[[], None] | None = None
     server: Server | None = None
     with contextlib.suppress(OSError, UserError):
         # A run that cannot be attached to is still a run.
@@ -69,6 +69,8 @@ def run_events(
     status: Status = "failed"
     error: str | None = None
     try:
+        if is_wanted(options.otel):
+            end_telemetry = exported(stream, options.otel)
         yield events
         status = "done"
     except KeyboardInterrupt:

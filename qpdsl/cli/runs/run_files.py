@@ -25,7 +25,7 @@ from qpdsl.session import user_cache
 from qpdsl.session.prepare import Prepared
 from qpdsl.session.programs import program_path
 from qpdsl.session.settings import Settings
-from qpdsl.session.surroundings import Surroundings
+from qpdsl.session.surroundings import Surroundings, ToolPlace
 
 RESULTS = Contents("the results of a run", begins_results)
 TRACE = Contents("the trace of a run", begins_trace)
@@ -71,6 +71,9 @@ def guard_of(
         guard.reads(file, "a file that the program uses")
     for name in options.python:
         guard.reads(Path(name), "a file of `--python`")
+    for tool in map(ToolPlace.of, options.tools):
+        if tool.file is not None:
+            guard.reads(Path(tool.file), "a file of `--tool`")
     name_models(guard, models)
     folders = {*map(str, options.exit_heads.values()), *(folder for plan in plans for folder in head_folders(plan))}
     for folder in sorted(folders):

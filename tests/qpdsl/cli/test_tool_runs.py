@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from qpdsl.cli.exits import Exit
 from qpdsl.errors import UsageError
 from qpdsl.session.surroundings import read_surroundings
+from tests.support.cli import Run
 from tests.support.paths import ROOT
 
 TOOL = '''
@@ -25,6 +27,14 @@ def look(q: str) -> str:
     if os.environ.get("TOOL_KILL") and len(log.read_text().splitlines()) >= int(os.environ["TOOL_KILL"]):
         os.kill(os.getpid(), signal.SIGKILL)
     return q.upper()[:10]
+
+def each(q: str):
+    yield q
+
+def some(*q: str) -> str:
+    return q[0]
+
+nameless = lambda q: q
 '''
 SEARCH = """
 model llm = "zoo/counting"
@@ -44,6 +54,11 @@ BAD = (
     ("look=tools.py", "no Python function"),
     ("look=tools.py:nothing", "has no function `nothing`"),
     ("a b=tools.py:look", "takes NAME=FILE.py:FUNCTION"),
+    ("look=tools.py:look safe", "`safe` is unknown"),
+    ("look=tools.py:Path", "`look` is a class"),
+    ("look=tools.py:each", "`look` is a generator"),
+    ("look=tools.py:some", "its arguments have no schema"),
+    ("look=tools.py:os", "has no function `os`"),
 )
 
 
@@ -71,6 +86,29 @@ def test_a_function_is_a_tool_under_the_name_that_it_is_given(file: Path) -> Non
     }
     assert (form.returns, form.description) == ("text", "Looks something up.")
     assert surroundings.python != read_surroundings(tools=[f"web={file}:look"]).python
+
+
+def test_a_function_without_a_name_gets_one(file: Path) -> None:
+    assert read_surroundings(tools=[f"web={file}:nameless"]).environment(None).tools["web"].returns == "unknown"
+
+
+def test_a_run_with_tools_is_not_asked_again_and_their_file_is_not_run(
+    qpdsl: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("TOOL_LOG", str(tmp_path / "log"))
+    (tmp_path / "p.qp").write_text(SEARCH, "utf-8")
+    tool = ("--tool", f"look={file}:look")
+    run = ("run", tmp_path / "p.qp", "--input", "counting-500", "--limit", 1, "--no-greedy", *tool)
+    ran = qpdsl(*run, "--save-samples")
+    assert ran.code == Exit.OK, ran.err
+    file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')", "utf-8")
+    for command in (["verify", "last"], ["whatif", "last", "--set", "n=1"]):
+        ran = qpdsl(*command)
+        assert ran.code == Exit.USAGE and "would call tools again" in ran.err, ran.err
+    assert not (tmp_path / "ran").exists()
+    over = qpdsl(*run, "--output", file)
+    assert over.code == Exit.USAGE and "a file of `--tool`" in over.err
 
 
 @pytest.mark.parametrize("care", ["", " effects"])

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-pytest.importorskip("opentelemetry.sdk", reason="needs OpenTelemetry: pip install 'qpdsl[otel]'")
-
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
+from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import InstanceDone, InstanceStarted, OperatorDone, RunStarted
 from qpdsl.executor.events.stream import EventStream
-from qpdsl.session.telemetry import is_wanted, told
+from qpdsl.session.telemetry import exported, is_wanted, told
 
 
 def test_a_row_is_a_workflow_with_the_requests_in_it() -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="needs OpenTelemetry: pip install 'qpdsl[otel]'")
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
     stream, spans, metrics = EventStream(), InMemorySpanExporter(), InMemoryMetricReader()
     operators = [{"id": "1", "operator": "Generate", "text": "generate llm n=2"}]
     plan = {"models": {"llm": "zoo/counting"}, "operators": operators}
@@ -57,3 +59,10 @@ def test_it_is_off_unless_an_endpoint_is_named(monkeypatch: pytest.MonkeyPatch) 
     assert is_wanted(None)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     assert not is_wanted("http://localhost:4318")
+
+
+def test_the_environments_endpoint_ends_no_run_for_want_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
+    exported(EventStream(), None)()
+    with pytest.raises(UsageError, match="needs OpenTelemetry's libraries"):
+        exported(EventStream(), "http://localhost:4318")

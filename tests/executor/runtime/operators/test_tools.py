@@ -39,7 +39,7 @@ class Store:
 
 async def answer(tool: Any, store: Store | None, place: CallPlace = PLACE, **arguments: Any) -> Any:
     calls = ToolCalls()
-    return (await calls.result(tool.function, arguments, place, store, clock=RowClock()))[0]
+    return (await calls.result(tool.function, arguments, place, store, clock=RowClock()))[0].value
 
 
 def test_what_a_tool_raises_is_the_rows_value() -> None:
@@ -124,6 +124,40 @@ def test_a_kept_call_is_not_made_again_and_one_with_effects_that_broke_off_never
     store.keep_call(call_key(send.function, {"n": 1}, other), "")
     assert "it is not called again" in asyncio.run(answer(send, store, other, n=1))
     assert made == [1]
+
+
+def test_a_call_that_failed_is_made_again_unless_its_tool_has_effects() -> None:
+    made: list[str] = []
+
+    def failing_once(word: str) -> str:
+        made.append(word)
+        if made.count(word) == 1:
+            raise ValueError("not now")
+        return "error: is what I say"
+
+    for word, care in (("usual", {}), ("pure", {"pure": True}), ("effects", {"effects": True})):
+        store, own = Store(), qp.tool(**care)(failing_once)
+        answers = [asyncio.run(answer(own, store, word=word)) for _ in range(3)]
+        lost = "error: ValueError: not now"
+        assert answers == ([lost] * 3 if care == {"effects": True} else [lost, *["error: is what I say"] * 2])
+        assert made.count(word) == (1 if care == {"effects": True} else 2)
+
+
+def test_what_is_too_long_or_too_deep_is_an_error() -> None:
+    deep: Any = []
+    for _ in range(5000):
+        deep = [deep]
+    endless: list[Any] = []
+    endless.append(endless)
+
+    @qp.tool
+    def large(kind: str) -> Any:
+        return {"long": ["x" * 600_000] * 2, "deep": deep, "endless": endless, "fits": "x" * 900_000}[kind]
+
+    told = {kind: asyncio.run(answer(large, Store(), kind=kind)) for kind in ("long", "deep", "endless", "fits")}
+    assert told["long"] == "error: what `large` gives has more than 1,000,000 characters"
+    assert told["deep"] == told["endless"] == "error: what `large` gives is nested more than 64 deep"
+    assert len(told["fits"]) == 900_000
 
 
 def test_a_program_without_its_tool_says_how_to_hand_it_in() -> None:
