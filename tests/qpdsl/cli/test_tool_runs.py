@@ -107,6 +107,7 @@ def test_a_run_with_tools_is_not_asked_again_and_their_file_is_not_run(
         ran = qpdsl(*command)
         assert ran.code == Exit.USAGE and "would call tools again" in ran.err, ran.err
     assert not (tmp_path / "ran").exists()
+    file.write_text(TOOL, "utf-8")
     over = qpdsl(*run, "--output", file)
     assert over.code == Exit.USAGE and "a file of `--tool`" in over.err
 
