@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import llguidance.hf
 import numpy as np
@@ -23,16 +23,12 @@ from llguidance.numpy import (
 from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.text.compile_check import COMPILE_CHECK
+from qpdsl.planner.names.json_schema import SPACING
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 Bits = np.ndarray[Any, np.dtype[np.int32]]
-
-# What stands between the parts of a record: what `json.dumps` writes, which is what models have read most. With one way
-# to write it, half of a record's tokens are forced. A schema may ask for any white space (`x-guidance`).
-_SPACING: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-
 
 # Of those who write records in a way of their own.
 _ANY_SPACING: JsonCompileOptions = {"whitespace_flexible": True}
@@ -43,7 +39,8 @@ def json_grammar(schema: str, *, any_spacing: bool = False) -> str:
 
     With `any_spacing` there may be white space wherever JSON permits it, else where `json.dumps` puts it.
     """
-    return LLMatcher.grammar_from_json_schema(schema, defaults=_ANY_SPACING if any_spacing else _SPACING)
+    spacing = _ANY_SPACING if any_spacing else cast("JsonCompileOptions", dict(SPACING))
+    return LLMatcher.grammar_from_json_schema(schema, defaults=spacing)
 
 
 _GRAMMARS: dict[str, Callable[[str], str]] = {

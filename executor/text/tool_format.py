@@ -17,15 +17,13 @@ from typing import Any, Literal
 from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.text.chat_template import ContextError, kept_with_its_tokenizer, render
-from qpdsl.planner.names.json_schema import nested, to_text
+from qpdsl.planner.names.json_schema import SPACING, nested, to_text
 
 _NAME, _KEY, _VALUE, _SAID, _CAME = "qpdslname", "qpdslkey", "qpdslvalue", "qpdslsaid", "qpdslcame"
 _ARGUMENTS = ("arguments", "parameters")
 # What a schema says in words that a template may look at; all else that is text is a stranger's.
 _WORDS = ("name", "type", "format", "$ref", "required", "role")
 _PLAIN_WORD = re.compile(r"[\w.:/#$-]*")
-# As `json.dumps` writes, and so as models do.
-_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _INTRODUCTION = (
     "You can call these tools, one at a time. To call one, answer with nothing but JSON of this form: "
     '{"name": NAME, "arguments": {…}}. The tools, with the JSON Schema of their parameters:'
@@ -51,37 +49,80 @@ class ToolFormat:
     def is_plain(self) -> bool:
         return self.family == "plain"
 
-    def grammar(self, tools: str, tokenizer: PreTrainedTokenizerFast) -> str:
-        """A llguidance Lark grammar of the calls of these tools, a JSON list."""
+    def grammar(self, tools: str, tokenizer: PreTrainedTokenizerFast, *, or_text: bool = False) -> str:
+        """A llguidance Lark grammar of the calls of these tools, a JSON list.
+
+        With `or_text` of texts too: they may end in a call where there is a mark before it, and never begin one that
+        they do not end.
+        """
         literal = _literals(tokenizer)
+        before = literal(self.before)
+        texts: list[str] = []
+        listed = json.loads(tools)
+        if or_text:
+            before, texts = self._after_text([tool["name"] for tool in listed], literal)
         rules, names = [], []
-        for number, tool in enumerate(json.loads(tools)):
+        for number, tool in enumerate(listed):
             names.append(f"call_{number}")
-            if self.family == "object":
-                path = f"#/properties/{self.key}"
-                fields = {"name": {"enum": [tool["name"]]}, self.key: nested(tool["parameters"], path)}
-                document: dict[str, Any] = {"type": "object", "properties": fields, "required": [*fields]}
-                held = f"json_{number}"
-            else:
+            if self.family == "named":
                 document, held = nested(tool["parameters"], "#"), literal(f"{tool['name']}{self.between}")
                 held += f" json_{number}"
-            document |= {"additionalProperties": False, "x-guidance": _SPACING}
-            rules.append(f"call_{number}: {literal(self.before)} {held} {literal(self.after)}")
+            else:
+                path = f"#/properties/{self.key}"
+                fields = {"name": {"enum": [tool["name"]]}, self.key: nested(tool["parameters"], path)}
+                document = {"type": "object", "properties": fields, "required": [*fields]}
+                held = f"json_{number}"
+            document |= {"additionalProperties": False, "x-guidance": SPACING}
+            rules.append(f"call_{number}: {before} {held} {literal(self.after)}")
             rules.append(f"json_{number}: %json {to_text(document)}")
-        return "\n".join([f"start: {' | '.join(names)}", *rules])
+        names += ["TEXT"] if or_text else []
+        return "\n".join([f"start: {' | '.join(names)}", *rules, *texts])
+
+    def _after_text(self, names: Sequence[str], literal: Callable[[str], str]) -> tuple[str, list[str]]:
+        """What stands before a call where a text may, in a grammar, and the rules for that and for texts."""
+        mark = self.before.strip()
+        if not mark:
+            starts = [f"{name}{self.between}" for name in names] if self.family == "named" else ["{"]
+            begun = "|".join(map(_in_regex, starts))
+            return "", [rf"TEXT: /(.|\n)+/ & ~/({begun})(.|\n)*/"]
+        held = literal(self.before.lstrip())
+        if held.startswith("<["):
+            # No text spells a special token.
+            return f"TEXT? {held}", [r"TEXT: /(.|\n)+/"]
+        rest = self.before.lstrip().removeprefix(mark)
+        rules = [
+            rf"TEXT: /(.|\n)+/ & ~/(.|\n)*{_in_regex(mark)}(.|\n)*/",
+            rf"begun[suffix={json.dumps(mark)}]: /(.|\n)*/",
+        ]
+        return f"begun {literal(rest)}", rules
 
     def spelt(self, text: str, tools: str) -> str:
-        """A call that was written so, as JSON of a `name` and its `arguments`; the text itself where it is none."""
-        at = text.find("{")
-        try:
-            record, _ = json.JSONDecoder().raw_decode(text, at) if at >= 0 else ({}, 0)
-        except (ValueError, RecursionError):
-            return text
-        if self.family == "object" and isinstance(record, dict) and self.key in record:
-            return json.dumps({"name": record.get("name"), "arguments": record[self.key]}, ensure_ascii=False)
-        known = sorted((tool["name"] for tool in json.loads(tools)), key=len, reverse=True)
-        name = next((name for name in known if name in text[:at]), None) if self.family == "named" else None
-        return text if name is None else json.dumps({"name": name, "arguments": record}, ensure_ascii=False)
+        """A call that ends a text, as JSON of a `name` and its `arguments`; the text itself where none does."""
+        at = -1 if self.is_plain else text.find("{")
+        while at >= 0:
+            try:
+                record, end = json.JSONDecoder().raw_decode(text, at)
+            except (ValueError, RecursionError):
+                record, end = None, 0
+            # Special tokens are no part of the text.
+            if end and text[end:].strip() in self.after:
+                return self._call(text, at, record, tools) or text
+            at = text.find("{", max(at + 1, end))
+        return text
+
+    def _call(self, text: str, at: int, record: Any, tools: str) -> str | None:
+        if self.family == "named":
+            known = sorted((tool["name"] for tool in json.loads(tools)), key=len, reverse=True)
+            name = next((name for name in known if name in text[:at]), None)
+            return None if name is None else json.dumps({"name": name, "arguments": record}, ensure_ascii=False)
+        if not isinstance(record, dict) or self.key not in record:
+            return None
+        return json.dumps({"name": record.get("name"), "arguments": record[self.key]}, ensure_ascii=False)
+
+
+def _in_regex(text: str) -> str:
+    """A text as a regex of llguidance that stands between slashes."""
+    return re.sub(r"([\\.+*?()|\[\]{}^$/&~#-])", r"\\\1", text).replace("\n", r"\n")
 
 
 @kept_with_its_tokenizer

@@ -85,9 +85,11 @@ class CallTarget(Node):
     """`as call(search, Answer)`: output is a call of one of these tools, or of a schema as if it were a tool.
 
     It is written as the model writes calls, where its chat template tells how, else as JSON: a `name` with `arguments`.
+    With `or_text`, as in `as call(search, text)`, the model may write a text in its place.
     """
 
     tools: tuple[ToolRef, ...]
+    or_text: bool = False
 
 
 ConstraintKind = typing.Literal["json_schema", "regex", "choice", "grammar"]
@@ -102,7 +104,8 @@ class Constraint:
     llguidance can hold to it. `name` is what the program calls it. `schema` is the JSON Schema that the program gives,
     which every output must satisfy; empty for other kinds. `type` is that of the column that `into` names. `options`
     are those of a choice that is known when it is made; then `source` is empty. `tools` describes the tools that a call
-    may be of, as a JSON list of records of a `name`, a `description` and the schema of its `parameters`.
+    may be of, as a JSON list of records of a `name`, a `description` and the schema of its `parameters`; with `or_text`
+    a text may stand in the place of a call.
     """
 
     kind: ConstraintKind
@@ -112,6 +115,7 @@ class Constraint:
     type: str = "text"
     options: Expr | None = None
     tools: str = ""
+    or_text: bool = False
 
     def __post_init__(self) -> None:
         require(self.kind in typing.get_args(ConstraintKind), f"there is no constraint `{self.kind}`")

@@ -151,11 +151,12 @@ class FormBuilder(OptionBuilder):
     def _call_target(self, form: Form) -> ast.CallTarget | None:
         given = [one.value for one in form.arguments if isinstance(one, ast.Argument) and one.name is None]
         tools = tuple(ast.ToolRef(value.id, span=value.span) for value in given if isinstance(value, ast.Name))
-        if not tools or len(tools) < len(form.arguments):
+        named = tuple(tool for tool in tools if tool.name != "text")
+        if not named or len(tools) < len(form.arguments):
             message = "`call` takes the names of tools"
-            self.report("QP125", message, form.span, notes=("form: as call(TOOL, …)",))
+            self.report("QP125", message, form.span, notes=("form: as call(TOOL, …), or as call(TOOL, …, text)",))
             return None
-        return ast.CallTarget(tools, span=form.span)
+        return ast.CallTarget(named, len(named) < len(tools), span=form.span)
 
     def via_of(self, form: Form) -> ast.Via | None:
         """`filter(MODEL, THRESHOLD, …)`, `contrast(MODEL, ALPHA, …)`, or an early exit."""

@@ -365,8 +365,8 @@ def _target(target: ast.Target) -> str:
     match target:
         case ast.SchemaTarget(name=name):
             return name
-        case ast.CallTarget(tools=tools):
-            return f"call({', '.join(tool.name for tool in tools)})"
+        case ast.CallTarget(tools=tools, or_text=or_text):
+            return f"call({', '.join([*(tool.name for tool in tools), *(['text'] if or_text else [])])})"
         case ast.ChoiceTarget(options=options):
             return f"choice({', '.join(map(format_text, options))})"
         case ast.OptionsTarget(options=listed):

@@ -13,7 +13,7 @@ from qpdsl.grammar.suggest import did_you_mean, listed
 from qpdsl.planner.check.binder import Binder
 from qpdsl.planner.check.call import by_name
 from qpdsl.planner.names.constraints import refusal
-from qpdsl.planner.names.json_schema import nested, value_type
+from qpdsl.planner.names.json_schema import SPACING, nested, value_type
 from qpdsl.planner.names.modules import ToolForm
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.types import Typer
@@ -58,10 +58,16 @@ def call_constraint(binder: Binder, target: ast.CallTarget) -> tuple[ast.Constra
     tools = [
         {"name": name, "description": form.description, "parameters": dict(form.schema)} for name, form in found.items()
     ]
-    shown = f"call({', '.join(found)})"
-    return ast.Constraint(
+    shown = f"call({', '.join([*found, *(['text'] if target.or_text else [])])})"
+    held = ast.Constraint(
         "json_schema", schema.constraint, shown, schema.source, CALL, tools=json.dumps(tools, ensure_ascii=False)
-    ), schema
+    )
+    if target.or_text:
+        # JSON of a call, or what does not begin as JSON does.
+        document = json.dumps({**json.loads(schema.constraint), "x-guidance": dict(SPACING)})
+        source = f"start: call | TEXT\ncall: %json {document}\nTEXT: /[^{{](.|\\n)*/"
+        held = replace(held, kind="grammar", source=source, or_text=True)
+    return held, schema
 
 
 def _callable(binder: Binder, ref: ast.ToolRef) -> ToolForm | None:

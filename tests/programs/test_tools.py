@@ -34,6 +34,11 @@ def test_react_ends_in_an_answer() -> None:
     assert called["name"] == "Answer" and set(called["arguments"]) == {"number"}
 
 
+def test_an_agent_ends_in_a_text() -> None:
+    result = _loaded("agent").run(QUESTION)
+    assert result.value == result.rows[0]["text"] and result.rows[0]["call"] is None
+
+
 def test_what_is_searched_for_in_the_turn_leads_to_the_answer() -> None:
     result = _loaded("search_r1").run(QUESTION)
     assert result.value == "392" and result.rows[0]["found"] == "392"
@@ -54,7 +59,7 @@ def test_what_fails_is_shown_to_the_model() -> None:
     assert all(turn["content"].startswith("It fails: ") for turn in mended)
 
 
-@pytest.mark.parametrize("name", ["react", "best_trajectory", "search_r1"])
+@pytest.mark.parametrize("name", ["react", "agent", "best_trajectory", "search_r1"])
 def test_every_plan_gives_the_same(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
     for plan in ("naive", "optimized"):
@@ -63,3 +68,20 @@ def test_every_plan_gives_the_same(name: str, capsys: pytest.CaptureFixture[str]
         out = capsys.readouterr().out
         shown.append([line for line in out.splitlines() if not line.startswith("tokens ")])
     assert shown[0] == shown[1]
+
+
+def test_python_says_the_same() -> None:
+    llm = qp.model("zoo/counting")
+
+    @qp.program
+    def agent(problem: str, rounds: int = 4) -> str:
+        rows = qp.chat(user=problem)
+        with rows.repeat(rounds, until=qp.all(qp.col.finished)):
+            call = rows.generate(llm, as_=qp.call(calculator, search, str), into="call")
+            with rows.if_(call != None):  # noqa: E711
+                seen = rows.tool("seen", call)
+                rows.chat(tool=seen)
+        return qp.col.text
+
+    written = PROGRAMS["agent"].read_text("utf-8").replace("  return text\n", "")
+    assert str(agent).strip().endswith(written[written.index("program") :].strip())

@@ -238,6 +238,9 @@ class Continuation:
         if op.constraint is not None and op.constraint.tools and whole:
             spelt = model.tool_format.spelt(step, op.constraint.tools)
         invalid = fault_of(spelt, op.constraint.schema) if op.constraint and op.constraint.schema and whole else None
+        says = op.constraint is not None and op.constraint.or_text and invalid is not None
+        if says:
+            invalid = None
         generated = Generated(
             model.name,
             tokens,
@@ -252,7 +255,9 @@ class Continuation:
             thought=state,
             written=before.written if op.into is None else {**before.written, op.into.id: _written(sample)},
             tools=before.tools if op.constraint is None else with_tools(before.tools, op.constraint.tools),
-            call=None if op.constraint is None else _call(op.constraint, spelt, text.removesuffix(step), whole=whole),
+            call=None
+            if op.constraint is None or says
+            else _call(op.constraint, spelt, text.removesuffix(step), whole=whole),
         )
         columns = {
             **row.columns,
@@ -266,7 +271,7 @@ class Continuation:
             "thought_tokens": state.tokens,
         }
         if op.into is not None:
-            columns[op.into.id] = None if generated.incomplete else _held(op.constraint, spelt)
+            columns[op.into.id] = None if generated.incomplete or says else _held(op.constraint, spelt)
         return Row(row.context, self.paths[index], columns, generated)
 
     def _texts(self, tokens: tuple[int, ...], detokenizer: Detokenizer, *, finished: bool) -> tuple[str, str]:

@@ -435,10 +435,12 @@ class Sampling:
 
 def _constraint(op: ops.Generate, model: TextModel) -> SampleConstraint:
     """What the output is held to; a call as the model writes calls."""
-    assert op.constraint is not None
-    if op.constraint.tools and not model.tool_format.is_plain:
-        return SampleConstraint("grammar", model.tool_format.grammar(op.constraint.tools, model.tokenizer))
-    return SampleConstraint(op.constraint.kind, op.constraint.source)
+    held = op.constraint
+    assert held is not None
+    if held.tools and not model.tool_format.is_plain:
+        source = model.tool_format.grammar(held.tools, model.tokenizer, or_text=held.or_text)
+        return SampleConstraint("grammar", source)
+    return SampleConstraint(held.kind, held.source)
 
 
 def _mask(op: ops.Generate, model: TextModel) -> Callable[[], Mask]:

@@ -239,10 +239,11 @@ class StageCall:
                 texts = tuple(self.composition.plain(option, span, "a choice") for option in options)
                 return ast.ChoiceTarget(texts, span=span)
             case targets.ToolChoice(tools=tools):
-                refs = tuple(ast.ToolRef(self._tool_name(tool, span), span=span) for tool in tools)
+                called = [tool for tool in tools if tool is not str]
+                refs = tuple(ast.ToolRef(self._tool_name(tool, span), span=span) for tool in called)
                 if not refs:
                     raise self.refuse("`qp.call` takes a tool at least", span)
-                return ast.CallTarget(refs, span=span)
+                return ast.CallTarget(refs, len(called) < len(tools), span=span)
             case targets.Grammar(text=text, path=path):
                 return ast.GrammarTarget(path or self.composition.file_of("grammar", "lark", text or ""), span=span)
             case targets.NamedSchema(name=name):

@@ -212,7 +212,8 @@ def choice(*options: str | Sequence[str]) -> Choice:
 def call(*tools: Any) -> ToolChoice:
     """Output that is a call of one of these tools, which `qp.tool` makes, or of a pydantic model as if it were one.
 
-    The column is a record of a `name` and its `arguments`; `rows.tool` makes the call.
+    The column is a record of a `name` and its `arguments`; `rows.tool` makes the call. With `str` among the tools the
+    model may write a text in the place of a call, and the column is None then.
     """
     return ToolChoice(tools)
 

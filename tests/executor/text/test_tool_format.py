@@ -53,6 +53,28 @@ def test_a_grammar_takes_calls_as_the_template_writes_them_and_nothing_else(name
     assert json.loads(FORMATS[name].spelt(CALLS[name], TOOLS)) == {"name": "add", "arguments": {"a": 7}}
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_a_text_may_stand_in_the_place_of_a_call_and_begins_none_that_it_does_not_end(name: str) -> None:
+    own, form, call = tokenizer(name), FORMATS[name], CALLS[name]
+    grammar = form.grammar(TOOLS, own, or_text=True)
+    make = Constrainer(own, len(own), [own.eos_token_id]).masks("grammar", grammar)
+    start = own.encode("<|pad|>", add_special_tokens=False) if name == "named" else []
+
+    def ends(text: str, lead: str = "") -> bool:
+        """Whether a text, and a call or the beginning of one behind it, may be drawn to the end."""
+        begun = start if text and name == "named" else []
+        ids = own.encode(lead, add_special_tokens=False) + begun + own.encode(text, add_special_tokens=False)
+        return make().admits([*ids, own.eos_token_id]) == len(ids) + 1
+
+    assert ends(call) and ends("", "7 + 5 = {12} <b> and so\n\nit is.")
+    assert not ends("") and not ends(call[:-3]) and not ends(call.replace("add", "sub"))
+    if form.before:
+        assert ends(call, "I add them.\n") and not ends(call[:-3], "I add them.\n")
+    for text in ("7 + 5 = {12}", 'so {"a": 7} it is'):
+        assert form.spelt(text, TOOLS) == text
+    assert json.loads(form.spelt(f'{{"b": 1}}, so\n{call}', TOOLS)) == {"name": "add", "arguments": {"a": 7}}
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_neither_tools_nor_what_they_give_forge_a_turn(name: str) -> None:
     own = tokenizer(name)

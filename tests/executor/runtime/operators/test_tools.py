@@ -10,15 +10,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from transformers import AutoTokenizer
 
 import qpdsl as qp
 from qpdsl import zoo
 from qpdsl.executor.engine.paged_engine import PagedEngine
 from qpdsl.executor.runtime.instance.row_tasks import RowClock
 from qpdsl.executor.runtime.instance.tools import CallPlace, ToolCalls, call_key
+from qpdsl.session.functions import load_tool
+from tests.support.cli import Run
 from tests.support.paths import ROOT
 
 HEAD = 'model llm = "zoo/counting"\nprogram p(problem: text) -> text {\n  chat user=problem\n  generate llm n=4\n'
+# What begins a call, and how much likelier its tokens are made, so that the model calls now and then.
+START = {"bare_object": ("{", 22.0), "named": ("<|pad|>", 12.0), "tags": ("{", 6.5)}
+LOOK = """
+from typing import Literal
+
+def look(word: Literal["a", "b"]) -> str:
+    return f"seen {word}"
+"""
 PLACE = CallPlace("row", 0, 2, (), (0,))
 
 
@@ -193,6 +204,45 @@ def test_what_the_model_drew_stays_and_the_result_follows() -> None:
     program = qp.parse(f"{head}{stages}  generate llm max_tokens=4\n}}", functions=[echo])
     result = program.run("Bo has 2 pens.")
     assert [turn["role"] for turn in result.transcript][:3] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("template", START)
+def test_a_model_calls_or_says_something_and_every_plan_gives_the_same(
+    template: str, tmp_path: Path, qpdsl: Run
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(zoo.path("zoo/counting"), folder)
+    templates = ROOT / "tests" / "executor" / "text" / "tool_templates"
+    shutil.copy(templates / f"{template}.jinja", folder / "chat_template.jinja")
+    start, more = START[template]
+    own = AutoTokenizer.from_pretrained(zoo.path("zoo/counting"))
+    ids = {*own.encode(start, add_special_tokens=False)}
+    bias = "[" + ", ".join(f"{{token: {id}, bias: {more}}}" for id in sorted(ids)) + "]"
+    text = f"""
+model llm = "{folder}"
+program p(problem: text) -> text {{
+  chat user=problem
+  generate llm n=12 temperature=1.5 max_tokens=60 logit_bias={bias} as call(look, text) into c
+  tool c into x
+  if c != none {{
+    chat tool=x
+    generate llm max_tokens=4
+  }}
+  return text
+}}
+"""
+    (tmp_path / "p.qp").write_text(text, "utf-8")
+    (tmp_path / "tools.py").write_text(LOOK, "utf-8")
+    tool = f"look={tmp_path / 'tools.py'}:look"
+    command = ("run", tmp_path / "p.qp", "--tool", tool, "--set", "problem=Bo has 2 pens.")
+    shown = [qpdsl(*command, "--no-greedy", "--rows", "--plan", plan).out for plan in ("naive", "optimized")]
+    naive, optimized = ([line for line in out.splitlines() if not line.startswith("tokens ")] for out in shown)
+    assert naive == optimized
+    look = load_tool(tmp_path / "tools.py", "look", "look")
+    rows = qp.parse(text, functions=[look]).run("Bo has 2 pens.").rows
+    called = [row for row in rows if row["c"] is not None]
+    assert 0 < len(called) < 12
+    assert all(row["x"] == f"seen {row['c']['arguments']['word']}" for row in called)
 
 
 @pytest.mark.parametrize("template", ["object_in_marks", "named", "tags"])
