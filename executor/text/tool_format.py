@@ -1,9 +1,10 @@
 """How a model writes calls of tools and is shown what came of them, as its chat template tells.
 
 A call of a tool that nobody has is rendered, and what stands around its name and its arguments is the frame of a call.
-Two families of frames can be held to: a JSON object with the name in it, bare or between marks (Qwen, Hermes, Llama
-3), and a name with a JSON object behind it (Mistral, DeepSeek). For a template of another family, or one that knows no
-tools, all is plain text: the tools stand in the system turn, a call is JSON, and what came of it is a user's turn.
+Three families of frames can be held to: a JSON object with the name in it, bare or between marks (Qwen, Hermes, Llama
+3), a name with a JSON object behind it (Mistral, DeepSeek), and arguments between marks of their own
+(`tagged_calls.py`). For a template of another family, or one that knows no tools, all is plain text: the tools stand in
+the system turn, a call is JSON, and what came of it is a user's turn.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any, Literal
 from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.text.chat_template import ContextError, kept_with_its_tokenizer, render
+from qpdsl.executor.text.tagged_calls import KEY, NAME, VALUE, ArgumentTags, Rendered, in_regex
 from qpdsl.planner.names.json_schema import SPACING, nested, to_text
 
-_NAME, _KEY, _VALUE, _SAID, _CAME = "qpdslname", "qpdslkey", "qpdslvalue", "qpdslsaid", "qpdslcame"
+_SAID, _CAME = "qpdslsaid", "qpdslcame"
 _ARGUMENTS = ("arguments", "parameters")
 # What a schema says in words that a template may look at; all else that is text is a stranger's.
 _WORDS = ("name", "type", "format", "$ref", "required", "role")
@@ -35,15 +37,16 @@ class ToolFormat:
     """`shows`: the template writes the tools that it is given. What stands around a call: `before` and `after` it.
 
     Of the family "object" a JSON object stands there, of a `name` and the arguments as `key`; of "named" the name, then
-    `between`, then the arguments as a JSON object.
+    `between`, then the arguments as a JSON object; of "tags" the name, then each argument between its `tags`.
     """
 
-    family: Literal["plain", "object", "named"] = "plain"
+    family: Literal["plain", "object", "named", "tags"] = "plain"
     shows: bool = False
     before: str = ""
     between: str = ""
     after: str = ""
     key: str = "arguments"
+    tags: ArgumentTags | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -61,9 +64,13 @@ class ToolFormat:
         listed = json.loads(tools)
         if or_text:
             before, texts = self._after_text([tool["name"] for tool in listed], literal)
-        rules, names = [], []
+        rules: list[str] = []
+        names: list[str] = []
         for number, tool in enumerate(listed):
             names.append(f"call_{number}")
+            if self.tags is not None:
+                rules += self.tags.rules(f"call_{number}", before, tool["name"], tool["parameters"], literal)
+                continue
             if self.family == "named":
                 document, held = nested(tool["parameters"], "#"), literal(f"{tool['name']}{self.between}")
                 held += f" json_{number}"
@@ -76,14 +83,15 @@ class ToolFormat:
             rules.append(f"call_{number}: {before} {held} {literal(self.after)}")
             rules.append(f"json_{number}: %json {to_text(document)}")
         names += ["TEXT"] if or_text else []
+        texts += [r"ANY: /(.|\n)+/"] if self.tags is not None else []
         return "\n".join([f"start: {' | '.join(names)}", *rules, *texts])
 
     def _after_text(self, names: Sequence[str], literal: Callable[[str], str]) -> tuple[str, list[str]]:
         """What stands before a call where a text may, in a grammar, and the rules for that and for texts."""
-        mark = self.before.strip()
+        mark = self.before.strip().partition("\n")[0]
         if not mark:
-            starts = [f"{name}{self.between}" for name in names] if self.family == "named" else ["{"]
-            begun = "|".join(map(_in_regex, starts))
+            starts = ["{"] if self.family == "object" else [f"{name}{self.between}" for name in names]
+            begun = "|".join(map(in_regex, starts))
             return "", [rf"TEXT: /(.|\n)+/ & ~/({begun})(.|\n)*/"]
         held = literal(self.before.lstrip())
         if held.startswith("<["):
@@ -91,13 +99,18 @@ class ToolFormat:
             return f"TEXT? {held}", [r"TEXT: /(.|\n)+/"]
         rest = self.before.lstrip().removeprefix(mark)
         rules = [
-            rf"TEXT: /(.|\n)+/ & ~/(.|\n)*{_in_regex(mark)}(.|\n)*/",
+            rf"TEXT: /(.|\n)+/ & ~/(.|\n)*{in_regex(mark)}(.|\n)*/",
             rf"begun[suffix={json.dumps(mark)}]: /(.|\n)*/",
         ]
         return f"begun {literal(rest)}", rules
 
-    def spelt(self, text: str, tools: str) -> str:
-        """A call that ends a text, as JSON of a `name` and its `arguments`; the text itself where none does."""
+    def spelt(self, text: str, tools: str, whole: Callable[[], str] | None = None) -> str:
+        """A call that ends a text, as JSON of a `name` and its `arguments`; the text itself where none does.
+
+        `whole` gives the text with the special tokens in it.
+        """
+        if self.tags is not None:
+            return self._tagged(text if whole is None else whole(), tools) or text
         at = -1 if self.is_plain else text.find("{")
         while at >= 0:
             try:
@@ -110,6 +123,17 @@ class ToolFormat:
             at = text.find("{", max(at + 1, end))
         return text
 
+    def _tagged(self, text: str, tools: str) -> str | None:
+        assert self.tags is not None
+        head = self.before.strip()
+        listed = {tool["name"]: tool["parameters"] for tool in json.loads(tools)}
+        names = "|".join(map(re.escape, sorted(listed, key=len, reverse=True)))
+        for found in re.finditer(f"{re.escape(head)}({names})", text):
+            arguments = self.tags.read(text, found.end(), listed[found[1]])
+            if arguments is not None:
+                return json.dumps({"name": found[1], "arguments": arguments}, ensure_ascii=False)
+        return None
+
     def _call(self, text: str, at: int, record: Any, tools: str) -> str | None:
         if self.family == "named":
             known = sorted((tool["name"] for tool in json.loads(tools)), key=len, reverse=True)
@@ -120,24 +144,17 @@ class ToolFormat:
         return json.dumps({"name": record.get("name"), "arguments": record[self.key]}, ensure_ascii=False)
 
 
-def _in_regex(text: str) -> str:
-    """A text as a regex of llguidance that stands between slashes."""
-    return re.sub(r"([\\.+*?()|\[\]{}^$/&~#-])", r"\\\1", text).replace("\n", r"\n")
-
-
 @kept_with_its_tokenizer
 def tool_format(tokenizer: PreTrainedTokenizerFast) -> ToolFormat:
     """The format of a tokenizer's chat template; plain where the template does not tell it."""
     asked = {"role": "user", "content": "hello"}
-    function = {"name": _NAME, "arguments": {_KEY: _VALUE}}
-    call = {"id": "call00001", "type": "function", "function": function}
-    called = {"role": "assistant", "content": "", "tool_calls": [call]}
-    came = {"role": "tool", "tool_call_id": "call00001", "name": _NAME, "content": _CAME}
-    tools = {"tools": [function_of({"name": _NAME, "description": "", "parameters": _schema()})]}
+    called = _called({KEY: VALUE})
+    came = {"role": "tool", "tool_call_id": "call00001", "name": NAME, "content": _CAME}
+    tools = {"tools": [function_of({"name": NAME, "description": "", "parameters": _schema()})]}
     try:
-        said = render(tokenizer, [asked, {"role": "assistant", "content": _SAID}], to_go_on=False)
-        rendered = render(tokenizer, [asked, called], to_go_on=False)
-        shows = _NAME in render(tokenizer, [asked], arguments=tools)
+        said = render(tokenizer, [asked, {"role": "assistant", "content": _SAID}], to_go_on=False, arguments=tools)
+        rendered = render(tokenizer, [asked, called], to_go_on=False, arguments=tools)
+        shows = NAME in render(tokenizer, [asked], arguments=tools)
         if _CAME not in render(tokenizer, [asked, called, came], arguments=tools):
             return ToolFormat()
     except ContextError:
@@ -145,27 +162,45 @@ def tool_format(tokenizer: PreTrainedTokenizerFast) -> ToolFormat:
     begin, _, end = said.partition(_SAID)
     for start in (begin, begin.rstrip()):
         if rendered.startswith(start) and rendered.endswith(end) and len(rendered) > len(start + end):
-            return _of(rendered[len(start) : len(rendered) - len(end)], shows=shows)
+
+            def frame(arguments: Mapping[str, Any], start: str = start) -> str | None:
+                turns = [asked, _called(arguments)]
+                try:
+                    whole = render(tokenizer, turns, to_go_on=False, arguments=tools)
+                except ContextError:
+                    return None
+                fits = whole.startswith(start) and whole.endswith(end)
+                return whole[len(start) : len(whole) - len(end)] if fits else None
+
+            return _of(rendered[len(start) : len(rendered) - len(end)], frame, shows=shows)
     return ToolFormat()
 
 
+def _called(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    call = {"id": "call00001", "type": "function", "function": {"name": NAME, "arguments": arguments}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
 def _schema() -> dict[str, Any]:
-    return {"type": "object", "properties": {_KEY: {"type": "string"}}, "required": [_KEY]}
+    return {"type": "object", "properties": {KEY: {"type": "string"}}, "required": [KEY]}
 
 
-def _of(frame: str, *, shows: bool) -> ToolFormat:
-    """The format of a call that is written so."""
+def _of(frame: str, rendered: Rendered, *, shows: bool) -> ToolFormat:
+    """The format of a call that is written so; other calls are `rendered`."""
+    head, sign, _ = frame.partition(NAME)
+    if sign and (tags := ArgumentTags.of(head, rendered)) is not None:
+        return ToolFormat("tags", shows, head, tags.first, tags.last, tags=tags)
     at = frame.find("{")
     try:
         record, end = json.JSONDecoder().raw_decode(frame, at) if at >= 0 else (None, 0)
     except ValueError:
         return ToolFormat()
     before, after = frame[:at], frame[end:]
-    if record == {_KEY: _VALUE} and before.count(_NAME) == 1:
-        head, _, between = before.partition(_NAME)
+    if record == {KEY: VALUE} and before.count(NAME) == 1:
+        head, _, between = before.partition(NAME)
         return ToolFormat("named", shows, head, between, after)
     for key in _ARGUMENTS:
-        if record == {"name": _NAME, key: {_KEY: _VALUE}} and list(record) == ["name", key]:
+        if record == {"name": NAME, key: {KEY: VALUE}} and list(record) == ["name", key]:
             return ToolFormat("object", shows, before, "", after, key)
     return ToolFormat()
 

@@ -236,7 +236,7 @@ class Continuation:
             step = stop.without(step)
         whole, spelt = op.constraint is None or finish == "match", step
         if op.constraint is not None and op.constraint.tools and whole:
-            spelt = model.tool_format.spelt(step, op.constraint.tools)
+            spelt = model.tool_format.spelt(step, op.constraint.tools, partial(_decoded, model, tokens))
         invalid = fault_of(spelt, op.constraint.schema) if op.constraint and op.constraint.schema and whole else None
         says = op.constraint is not None and op.constraint.or_text and invalid is not None
         if says:
@@ -325,6 +325,11 @@ class Continuation:
         if sample.finish == "length" and (full or chooses):
             return "context"
         return "match" if sample.finish == "eos" and op.constraint is not None else sample.finish
+
+
+def _decoded(model: TextModel, tokens: tuple[int, ...]) -> str:
+    """A text with the special tokens in it."""
+    return str(model.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def thought_tokens(sample: Sample) -> int:

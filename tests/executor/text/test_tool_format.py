@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -11,20 +13,29 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from qpdsl import zoo
 from qpdsl.executor.text.constraint import Constrainer
 from qpdsl.executor.text.context import Context, Turn, encode
+from qpdsl.executor.text.tagged_calls import ArgumentTags
 from qpdsl.executor.text.tool_format import ToolFormat, tool_format, with_tools
 
 TEMPLATES = Path(__file__).parent / "tool_templates"
+TAGS = ArgumentTags("><parameter=", ">", ">", "</parameter><parameter=", "</parameter></function>", "></function>")
+SPECIAL_TAGS = ArgumentTags("\n", "<|pad|>", "<|pad|>", "<|pad|>\n", "<|pad|>.", ".")
 FORMATS = {
     "object_in_marks": ToolFormat("object", True, "<tool_call>\n", "", "\n</tool_call>"),
     "bare_object": ToolFormat("object", True, key="parameters"),
     "named": ToolFormat("named", True, "<|pad|>", "[ARGS]"),
-    "tags": ToolFormat(),
+    "tags": ToolFormat("tags", False, "<function=", "><parameter=", "</parameter></function>", tags=TAGS),
+    "special_tags": ToolFormat("tags", False, "<|pad|>", "\n", "<|pad|>.", tags=SPECIAL_TAGS),
+    "python_call": ToolFormat(),
 }
 CALLS = {
     "object_in_marks": '<tool_call>\n{"name": "add", "arguments": {"a": 7}}\n</tool_call>',
     "bare_object": '{"name": "add", "parameters": {"a": 7}}',
     "named": 'add[ARGS]{"a": 7}',
+    "tags": "<function=add><parameter=a>7</parameter></function>",
+    "special_tags": "add\na<|pad|>7<|pad|>.",
 }
+# Those whose first token is a special one.
+BEGUN = ("named", "special_tags")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 TOOLS = json.dumps([{"name": "add", "description": "Adds <|end|><|system|>.", "parameters": SCHEMA}])
 
@@ -45,12 +56,13 @@ def test_a_grammar_takes_calls_as_the_template_writes_them_and_nothing_else(name
     own = tokenizer(name)
     grammar = FORMATS[name].grammar(TOOLS, own)
     make = Constrainer(own, len(own), [own.eos_token_id]).masks("grammar", grammar)
-    start = own.encode("<|pad|>", add_special_tokens=False) if name == "named" else []
+    start = own.encode("<|pad|>", add_special_tokens=False) if name in BEGUN else []
     ids = start + own.encode(CALLS[name], add_special_tokens=False)
     assert make().admits(ids) == len(ids)
     wrong = start + own.encode(CALLS[name].replace("add", "sub"), add_special_tokens=False)
     assert make().admits(wrong) < len(wrong)
-    assert json.loads(FORMATS[name].spelt(CALLS[name], TOOLS)) == {"name": "add", "arguments": {"a": 7}}
+    text = CALLS[name] if name != "special_tags" else f"<|pad|>{CALLS[name]}"
+    assert json.loads(FORMATS[name].spelt(text, TOOLS)) == {"name": "add", "arguments": {"a": 7}}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -58,11 +70,11 @@ def test_a_text_may_stand_in_the_place_of_a_call_and_begins_none_that_it_does_no
     own, form, call = tokenizer(name), FORMATS[name], CALLS[name]
     grammar = form.grammar(TOOLS, own, or_text=True)
     make = Constrainer(own, len(own), [own.eos_token_id]).masks("grammar", grammar)
-    start = own.encode("<|pad|>", add_special_tokens=False) if name == "named" else []
+    start = own.encode("<|pad|>", add_special_tokens=False) if name in BEGUN else []
 
     def ends(text: str, lead: str = "") -> bool:
         """Whether a text, and a call or the beginning of one behind it, may be drawn to the end."""
-        begun = start if text and name == "named" else []
+        begun = start if text and name in BEGUN else []
         ids = own.encode(lead, add_special_tokens=False) + begun + own.encode(text, add_special_tokens=False)
         return make().admits([*ids, own.eos_token_id]) == len(ids) + 1
 
@@ -72,7 +84,8 @@ def test_a_text_may_stand_in_the_place_of_a_call_and_begins_none_that_it_does_no
         assert ends(call, "I add them.\n") and not ends(call[:-3], "I add them.\n")
     for text in ("7 + 5 = {12}", 'so {"a": 7} it is'):
         assert form.spelt(text, TOOLS) == text
-    assert json.loads(form.spelt(f'{{"b": 1}}, so\n{call}', TOOLS)) == {"name": "add", "arguments": {"a": 7}}
+    lead = "<|pad|>" if name == "special_tags" else ""
+    assert json.loads(form.spelt(f'{{"b": 1}}, so\n{lead}{call}', TOOLS)) == {"name": "add", "arguments": {"a": 7}}
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -100,3 +113,45 @@ def test_tools_of_a_later_call_come_before_those_known() -> None:
     other = json.dumps([{"name": "sub", "description": "", "parameters": SCHEMA}])
     assert [tool["name"] for tool in json.loads(with_tools(TOOLS, other))] == ["sub", "add"]
     assert with_tools(TOOLS, "") == with_tools("", TOOLS) == TOOLS
+
+
+@pytest.mark.parametrize("name", ["tags", "special_tags"])
+def test_arguments_between_tags_are_read_as_they_were_written(name: str) -> None:
+    """Texts stand as they are, all else is JSON; what may be left out may be left out."""
+    own, form = tokenizer(name), FORMATS[name]
+    fields = {
+        "a": {"type": "string"},
+        "ab": {"type": "array", "items": {"type": "integer"}},
+        "kind": {"enum": ["low", "lowest"]},
+        "deep": {"$ref": "#/$defs/pair"},
+    }
+    pair = {**SCHEMA, "properties": {"x": {"type": "string"}}, "required": ["x"]}
+    schema = {"type": "object", "properties": fields, "required": ["ab"], "$defs": {"pair": pair}}
+    none = {"name": "ff", "description": "", "parameters": {"type": "object"}}
+    tools = json.dumps([{"name": "f", "description": "", "parameters": schema}, none])
+    make = Constrainer(own, len(own), [own.eos_token_id]).masks("grammar", form.grammar(tools, own))
+    pick = Random(5)
+    for _ in range(60):
+        texts = ["", "\n a\n", 'ü "q" {', "<parameter=ab>", "7", "</param"]
+        given: dict[str, Any] = {
+            "a": pick.choice(texts),
+            "ab": [pick.randrange(99)] * pick.randrange(3),
+            "kind": pick.choice(["low", "lowest"]),
+            "deep": {"x": pick.choice(texts)},
+        }
+        arguments = {key: value for key, value in given.items() if key == "ab" or pick.random() < 0.6}
+        call = {"name": "f", "arguments": arguments} if pick.random() < 0.8 else {"name": "ff", "arguments": {}}
+        written = form.before + str(call["name"]) + _tagged(form.tags, call["arguments"])
+        ids = own.encode(written, add_special_tokens=False)
+        assert make().admits([*ids, own.eos_token_id]) == len(ids) + 1, written
+        assert json.loads(form.spelt("so: " + written, tools)) == call
+        wrong = own.encode(written.replace("low", "high") + "!", add_special_tokens=False)
+        assert make().admits(wrong) < len(wrong)
+
+
+def _tagged(tags: ArgumentTags, arguments: dict[str, Any]) -> str:
+    parts = []
+    for key, value in arguments.items():
+        given = tags.text + value if isinstance(value, str) else tags.other + json.dumps(value, ensure_ascii=False)
+        parts.append(key + given)
+    return tags.first + tags.then.join(parts) + tags.last if parts else tags.none

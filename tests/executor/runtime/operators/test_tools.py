@@ -23,7 +23,12 @@ from tests.support.paths import ROOT
 
 HEAD = 'model llm = "zoo/counting"\nprogram p(problem: text) -> text {\n  chat user=problem\n  generate llm n=4\n'
 # What begins a call, and how much likelier its tokens are made, so that the model calls now and then.
-START = {"bare_object": ("{", 22.0), "named": ("<|pad|>", 12.0), "tags": ("{", 6.5)}
+START = {
+    "bare_object": ("{", 22.0),
+    "named": ("<|pad|>", 12.0),
+    "special_tags": ("<|pad|>", 15.0),
+    "python_call": ("{", 6.5),
+}
 LOOK = """
 from typing import Literal
 
@@ -245,7 +250,7 @@ program p(problem: text) -> text {{
     assert all(row["x"] == f"seen {row['c']['arguments']['word']}" for row in called)
 
 
-@pytest.mark.parametrize("template", ["object_in_marks", "named", "tags"])
+@pytest.mark.parametrize("template", ["object_in_marks", "named", "tags", "special_tags", "python_call"])
 def test_a_conversation_with_tools_only_grows(template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each prompt begins with the one before it and what was drawn there, whatever the template makes of it."""
     folder = tmp_path / "model"
