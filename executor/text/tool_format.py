@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.text.chat_template import ContextError, kept_with_its_tokenizer, render
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.planner.names.json_schema import nested, to_text
 
 _NAME, _KEY, _VALUE, _SAID, _CAME = "qpdslname", "qpdslkey", "qpdslvalue", "qpdslsaid", "qpdslcame"
@@ -51,7 +50,7 @@ class ToolFormat:
     def is_plain(self) -> bool:
         return self.family == "plain"
 
-    def grammar(self, tools: str, tokenizer: PreTrainedTokenizerFast) -> str:
+    def grammar(self, tools: str, tokenizer: TextTokenizer) -> str:
         """A llguidance Lark grammar of the calls of these tools, a JSON list."""
         literal = _literals(tokenizer)
         rules, names = [], []
@@ -85,7 +84,7 @@ class ToolFormat:
 
 
 @kept_with_its_tokenizer
-def tool_format(tokenizer: PreTrainedTokenizerFast) -> ToolFormat:
+def tool_format(tokenizer: TextTokenizer) -> ToolFormat:
     """The format of a tokenizer's chat template; plain where the template does not tell it."""
     asked = {"role": "user", "content": "hello"}
     function = {"name": _NAME, "arguments": {_KEY: _VALUE}}
@@ -130,11 +129,11 @@ def _of(frame: str, *, shows: bool) -> ToolFormat:
 
 
 @kept_with_its_tokenizer
-def _special(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+def _special(tokenizer: TextTokenizer) -> dict[str, int]:
     return {token.content: id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
-def _literals(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], str]:
+def _literals(tokenizer: TextTokenizer) -> Callable[[str], str]:
     """What writes a text of a frame in a Lark grammar: special tokens by their ids, all else as strings."""
     special = _special(tokenizer)
     pattern = re.compile("(" + ("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)") + ")")

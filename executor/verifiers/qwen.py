@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.context import Piece, chat_frame, encode_pieces
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.verifiers.verifier import ModelFiles, Solution, StepReads, Verifier, two_way
 
 MARK = "<extra_0>"
@@ -26,9 +25,7 @@ class QwenVerifier(Verifier):
     head = "score"
     head_width = 2
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
-    ) -> None:
+    def __init__(self, tokenizer: TextTokenizer, width: int | None = None, padding: int | None = None) -> None:
         super().__init__(tokenizer, width, padding)
         added = {token.content: id for id, token in tokenizer.added_tokens_decoder.items()}
         if MARK not in added:
