@@ -260,7 +260,7 @@ class _Weights:
             if module.stored in self._stored or self._gguf is None:
                 return StoredLinear(self.stored(module.stored), own)
             shape = torch.Size(self._gguf.named[module.stored].shape)
-            return StoredLinear(LateWeight((shape[0], shape[1]), partial(self._gguf.weight, module.stored, shape)), own)
+            return StoredLinear(LateWeight((shape[0], shape[1]), partial(self._gguf.late_weight, module.stored, shape)), own)
         if module.kind == "Linear":
             linear = torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
             linear.is_mapped = self._is_mapped(module.tensors["weight"])  # type: ignore[assignment]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -157,6 +157,56 @@ class GroupedWeight:
         groups = self.block // self.group
         spread = factors if groups == 1 else factors.repeat_interleave(groups, dim=1)
         return spread if codes is None else spread * codes.float()
+
+
+class LateGroupedWeight(GroupedWeight):
+    """Weights [outputs, in] that are read when their numbers are asked for, and kept then.
+
+    Their `form` is weights like these with fewer outputs: what can be said of their groups without reading them.
+    """
+
+    __slots__ = ("_form", "_outputs", "_read", "_whole")
+
+    def __init__(self, form: GroupedWeight, outputs: int, read: Callable[[], GroupedWeight]) -> None:
+        own = {"_form": form, "_outputs": outputs, "_read": read, "_whole": None}
+        for name, value in own.items():
+            object.__setattr__(self, name, value)
+
+    def _all(self) -> GroupedWeight:
+        if self._whole is None:
+            object.__setattr__(self, "_whole", self._read())
+        return self._whole
+
+    codes = property(lambda self: self._all().codes)
+    scales = property(lambda self: self._all().scales)
+    offsets = property(lambda self: self._all().offsets)
+    scale_codes = property(lambda self: self._all().scale_codes)
+    offset_codes = property(lambda self: self._all().offset_codes)
+    bits = property(lambda self: self._form.bits)
+    group = property(lambda self: self._form.group)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._outputs, self._form.shape[1]
+
+    @property
+    def block(self) -> int:
+        return self._form.block
+
+    @property
+    def kind(self) -> str:
+        return self._form.kind
+
+    def select(self, outputs: torch.Tensor | slice) -> GroupedWeight:
+        if isinstance(outputs, torch.Tensor) and not len(outputs):
+            return self._form.select(outputs)
+        return self._all().select(outputs)
+
+    def select_inputs(self, inputs: torch.Tensor) -> GroupedWeight:
+        return self._all().select_inputs(inputs)
+
+    def split(self, group: int) -> GroupedWeight:
+        return self._all().split(group)
 
 
 Weight = FloatWeight | GroupedWeight
