@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from qpdsl.cli.dataclass_code import code_kept
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.signals import watch_signals
 from qpdsl.garbage_collector import collections_seldom
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         watch_signals()
     try:
-        with collections_seldom():
+        with collections_seldom(), code_kept():
             # Imported here, so that an interrupt during the imports is reported like any other.
             from qpdsl.cli.app import dispatch
 
