@@ -20,7 +20,7 @@ from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tokenizers
 import torch
@@ -46,9 +46,6 @@ from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.verifiers.registry import named, own_head
 from qpdsl.executor.verifiers.verifier import CheckpointTensors
 from qpdsl.grammar.words import KVType
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # By the names that safetensors has for them.
@@ -260,7 +257,8 @@ class _Weights:
             if module.stored in self._stored or self._gguf is None:
                 return StoredLinear(self.stored(module.stored), own)
             shape = torch.Size(self._gguf.named[module.stored].shape)
-            return StoredLinear(LateWeight((shape[0], shape[1]), partial(self._gguf.late_weight, module.stored, shape)), own)
+            read = partial(self._gguf.late_weight, module.stored, shape)
+            return StoredLinear(LateWeight((shape[0], shape[1]), read), own)
         if module.kind == "Linear":
             linear = torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
             linear.is_mapped = self._is_mapped(module.tensors["weight"])  # type: ignore[assignment]
@@ -355,9 +353,9 @@ def _tokenizer(outline: TokenizerOutline, folder: ModelFolder, files: Path) -> T
     if backend is None:
         return known_tokenizer(outline.kind, folder, files)
 
-    def original() -> PreTrainedTokenizerFast:
+    def original() -> TextTokenizer:
         # The folder may not be the isolated one any more.
-        with isolated(folder) as files, no_hub():
+        with isolated(folder) as files:
             return known_tokenizer(outline.kind, folder, files)
 
     return QuickTokenizer(outline, backend, original)
@@ -370,19 +368,21 @@ def stored_backend(folder: ModelFolder, files: Path) -> Tokenizer | None:
     return Tokenizer.from_file(str(files / TOKENIZER)) if TOKENIZER in folder.files else None
 
 
-def known_tokenizer(name: str, folder: ModelFolder, files: Path) -> PreTrainedTokenizerFast:
+def known_tokenizer(name: str, folder: ModelFolder, files: Path) -> TextTokenizer:
     """The tokenizer of a model, of which `name` is its class. `files`: the folder in isolation.
 
     Raises whatever a class that is not its own provokes.
     """
-    if folder.gguf is not None:
-        return gguf_tokenizer(folder.gguf.header)
     import transformers
-    from transformers import PreTrainedTokenizerFast
 
-    made = getattr(transformers, name)
-    assert issubclass(made, PreTrainedTokenizerFast)
-    return made.from_pretrained(files, trust_remote_code=False)
+    with no_hub():
+        if folder.gguf is not None:
+            made: TextTokenizer = gguf_tokenizer(folder.gguf.header)
+        else:
+            own = getattr(transformers, name)
+            assert issubclass(own, transformers.PreTrainedTokenizerFast)
+            made = own.from_pretrained(files, trust_remote_code=False)
+    return made
 
 
 def _key(folder: ModelFolder, dtype: torch.dtype | None, kind: str | None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from qpdsl.executor.checkpoint.hub_snapshot import cached_snapshot
-from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated, no_hub
+from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated
 from qpdsl.executor.models.known_model import known_tokenizer
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.engine import Capabilities
@@ -86,9 +86,10 @@ def _tokenizer(kind: str, name: str, location: str | Path) -> TextTokenizer:
     try:
         assert path is not None
         folder = ModelFolder.of(name, path, weights=False)
-        with isolated(folder) as files, no_hub():
+        with isolated(folder) as files:
             return known_tokenizer(kind, folder, files)
     except Exception:  # whatever files provoke; the load itself says what is wrong
         from qpdsl.executor.models.load import load_tokens
 
-        return load_tokens(name, location).tokenizer
+        tokenizer: TextTokenizer = load_tokens(name, location).tokenizer
+        return tokenizer

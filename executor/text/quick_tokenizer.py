@@ -84,9 +84,7 @@ class TokenizerOutline:
 class QuickTokenizer:
     """The tokenizer of an outline over its backend; `original` makes that of transformers."""
 
-    def __init__(
-        self, outline: TokenizerOutline, backend: Tokenizer, original: Callable[[], PreTrainedTokenizerFast]
-    ) -> None:
+    def __init__(self, outline: TokenizerOutline, backend: Tokenizer, original: Callable[[], TextTokenizer]) -> None:
         backend.no_truncation()
         backend.no_padding()
         self.backend_tokenizer = backend
@@ -97,7 +95,7 @@ class QuickTokenizer:
         self._make = original
 
     @cached_property
-    def _original(self) -> PreTrainedTokenizerFast:
+    def _original(self) -> TextTokenizer:
         made = self._make()
         made.chat_template = self.chat_template
         return made

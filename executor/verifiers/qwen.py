@@ -35,10 +35,12 @@ class QwenVerifier(Verifier):
 
     @classmethod
     def recognizes(cls, files: ModelFiles) -> bool:
+        """Whether it is the architecture that Qwen published with its verifiers."""
         architectures = getattr(files.config, "architectures", None) or [""]
         return bool(architectures[0].endswith("ForProcessRewardModel"))
 
     def lay_out(self, solution: Solution) -> StepReads | None:
+        """The conversation up to its last mark; each step is read at its own, by both classes."""
         if not solution.steps:
             return None
         pieces: list[Piece] = []
@@ -54,4 +56,5 @@ class QwenVerifier(Verifier):
         return StepReads(tokens[: positions[-1] + 1], positions, (0, 1))
 
     def score(self, values: Sequence[float]) -> float:
+        """The probability of the second of two classes, by their logits."""
         return two_way(values[1], values[0])

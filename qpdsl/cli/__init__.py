@@ -5,7 +5,8 @@ Open `app.py` first: it lists the commands, which lie in `commands/`, and turns 
 command lines. The kinds of run lie in `runs/`. Every command that writes a file names all its files to `file_guard.py`
 first, and every option that names a file has the type `FileName`. Everything is printed through `console.py`: stdout is
 for data, stderr for notes and diagnostics, and a terminal gets nothing that it would obey. No command shows a
-traceback. Modules here are imported by every command, so they import little.
+traceback. Modules here are imported by every command, so they import little; `dataclass_code.py` keeps what Python
+would compile anew at each start.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -162,51 +163,51 @@ class GroupedWeight:
 class LateGroupedWeight(GroupedWeight):
     """Weights [outputs, in] that are read when their numbers are asked for, and kept then.
 
-    Their `form` is weights like these with fewer outputs: what can be said of their groups without reading them.
+    `form` is weights like these with fewer outputs: what can be said of their groups without reading them.
     """
 
-    __slots__ = ("_form", "_outputs", "_read", "_whole")
+    form: GroupedWeight
+    outputs: int
+    read: Callable[[], GroupedWeight]
 
     def __init__(self, form: GroupedWeight, outputs: int, read: Callable[[], GroupedWeight]) -> None:
-        own = {"_form": form, "_outputs": outputs, "_read": read, "_whole": None}
-        for name, value in own.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(form=form, outputs=outputs, read=read)
 
-    def _all(self) -> GroupedWeight:
-        if self._whole is None:
-            object.__setattr__(self, "_whole", self._read())
-        return self._whole
+    @cached_property
+    def whole(self) -> GroupedWeight:
+        """All of them, read."""
+        return self.read()
 
-    codes = property(lambda self: self._all().codes)
-    scales = property(lambda self: self._all().scales)
-    offsets = property(lambda self: self._all().offsets)
-    scale_codes = property(lambda self: self._all().scale_codes)
-    offset_codes = property(lambda self: self._all().offset_codes)
-    bits = property(lambda self: self._form.bits)
-    group = property(lambda self: self._form.group)
+    codes = property(lambda self: self.whole.codes)
+    scales = property(lambda self: self.whole.scales)
+    offsets = property(lambda self: self.whole.offsets)
+    scale_codes = property(lambda self: self.whole.scale_codes)
+    offset_codes = property(lambda self: self.whole.offset_codes)
+    bits = property(lambda self: self.form.bits)
+    group = property(lambda self: self.form.group)
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self._outputs, self._form.shape[1]
+        return self.outputs, self.form.shape[1]
 
     @property
     def block(self) -> int:
-        return self._form.block
+        return self.form.block
 
     @property
     def kind(self) -> str:
-        return self._form.kind
+        return self.form.kind
 
     def select(self, outputs: torch.Tensor | slice) -> GroupedWeight:
         if isinstance(outputs, torch.Tensor) and not len(outputs):
-            return self._form.select(outputs)
-        return self._all().select(outputs)
+            return self.form.select(outputs)
+        return self.whole.select(outputs)
 
     def select_inputs(self, inputs: torch.Tensor) -> GroupedWeight:
-        return self._all().select_inputs(inputs)
+        return self.whole.select_inputs(inputs)
 
     def split(self, group: int) -> GroupedWeight:
-        return self._all().split(group)
+        return self.whole.split(group)
 
 
 Weight = FloatWeight | GroupedWeight
