@@ -128,7 +128,10 @@ class QuickTokenizer:
     def get_added_vocab(self) -> dict[str, int]:
         return {token.content: id for id, token in sorted(self.added_tokens_decoder.items(), key=lambda item: item[0])}
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True, **unusual: Any) -> list[int]:
+        if unusual:
+            ids: list[int] = self._original.encode(text, add_special_tokens=add_special_tokens, **unusual)
+            return ids
         return list(self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(
