@@ -13,6 +13,7 @@ import marshal
 import sys
 from collections.abc import Iterator
 from hashlib import blake2b
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -64,7 +65,7 @@ def _read(place: Path) -> dict[str, bytes]:
     except OSError:
         return {}
     digest, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    if digest != blake2b(content, digest_size=_DIGEST_BYTES).digest():
+    if digest != _digest(content):
         return {}
     found: dict[str, bytes] = marshal.loads(content)
     return found
@@ -74,4 +75,9 @@ def _write(place: Path, codes: dict[str, bytes]) -> None:
     from qpdsl.executor.checkpoint.cache_folder import keep_file
 
     content = marshal.dumps(codes)
-    keep_file(place, blake2b(content, digest_size=_DIGEST_BYTES).digest() + content)
+    keep_file(place, _digest(content) + content)
+
+
+def _digest(content: bytes) -> bytes:
+    """Another one for each form of compiled code."""
+    return blake2b(content, key=MAGIC_NUMBER, digest_size=_DIGEST_BYTES).digest()
