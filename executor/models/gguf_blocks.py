@@ -214,9 +214,14 @@ def _half(data: torch.Tensor, place: int) -> torch.Tensor:
 
 def _fields(data: torch.Tensor, run: int, bits: int, count: int) -> torch.Tensor:
     """Runs of `run` bytes have `count` numbers of `bits` in each byte: all the first ones, then all the second ones…"""
-    runs = data.reshape(*data.shape[:-1], -1, run)
-    mask = (1 << bits) - 1
-    return torch.stack([runs >> bits * place & mask for place in range(count)], dim=-2).flatten(-3)
+    # Several bytes at a time: what comes down from the next byte is masked.
+    word = torch.int64 if run % 8 == 0 else torch.int32
+    words = data.clone(memory_format=torch.contiguous_format).view(word).view(-1, run // word.itemsize)
+    fields = words.new_empty(len(words), count, words.shape[1])
+    for place in range(count):
+        torch.bitwise_right_shift(words, bits * place, out=fields[:, place])
+    fields &= int.from_bytes(bytes([(1 << bits) - 1] * word.itemsize), "little")
+    return fields.view(torch.uint8).view(*data.shape[:-1], -1)
 
 
 def _nibbles(data: torch.Tensor, run: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from qpdsl.executor.checkpoint.errors import CheckpointError
 from qpdsl.executor.checkpoint.gguf_families import GGUFModel
 from qpdsl.executor.checkpoint.gguf_header import GGUFTensor
 from qpdsl.executor.checkpoint.gguf_layout import StoredTensor, is_vector
-from qpdsl.executor.kernels.data.weights import FloatWeight, Weight, joined, no_number
+from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, LateGroupedWeight, Weight, joined, no_number
 from qpdsl.executor.kernels.linear import StoredEmbedding, StoredExperts, StoredLinear
 from qpdsl.executor.models.gguf_blocks import weight
 
@@ -74,6 +74,28 @@ class StoredTensors:
         (found,) = self._matrices(tensor)
         return found
 
+    def late_weight(self, name: str, shape: torch.Size) -> Weight:
+        """The same, read only when its numbers are asked for if it is a matrix of the file as it lies there.
+
+        Raises CheckpointError, then or now.
+        """
+        tensor = self._tensor(name, shape)
+        source, undo = tensor.sources[0], tensor.undo
+        whole = len(tensor.sources) == 1 and len(source.shape) == 2 and not undo.latent
+        if not whole or undo.part is not None or undo.inputs is not None:
+            return self.weight(name, shape)
+        row = self._bytes(source)[: source.size // source.shape[0]]
+        form = weight(source.type, row, 1, source.shape[1])
+        if isinstance(form, FloatWeight):
+            return self.weight(name, shape)
+
+        def read() -> GroupedWeight:
+            found = self.weight(name, shape)
+            assert isinstance(found, GroupedWeight)
+            return found
+
+        return LateGroupedWeight(form, source.shape[0], read)
+
     def experts(self, name: str, shape: torch.Size) -> list[Weight]:
         """The weights [out, in] of each of some experts; `shape` is that of all. Raises CheckpointError."""
         return self._matrices(self._tensor(name, shape))
@@ -122,20 +144,24 @@ class StoredTensors:
 
     def _read(self, stored: GGUFTensor) -> Weight:
         """A tensor of the file as a matrix [out, in]."""
+        found = weight(stored.type, self._bytes(stored), prod(stored.shape[:-1]), stored.shape[-1])
+        # It is read once as a rule, and its pages need not stay in this process.
+        end = stored.start + stored.size
+        first, last = -(-stored.start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first and hasattr(mmap, "MADV_DONTNEED"):
+            self._maps[stored.path].madvise(mmap.MADV_DONTNEED, first, last - first)
+        if (kind := no_number(found)) is not None:
+            raise self._error(f"`{stored.name}` holds {kind}; its weights are damaged")
+        return found
+
+    def _bytes(self, stored: GGUFTensor) -> torch.Tensor:
+        """A tensor where it lies in the file, uint8."""
         if stored.path not in self._maps:
             with stored.path.open("rb") as file:
                 # A private map can be written to, which torch asks for, and is not.
                 self._maps[stored.path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        own, end = self._maps[stored.path], stored.start + stored.size
-        data = torch.from_numpy(np.frombuffer(own, dtype=np.uint8))[stored.start : end]
-        found = weight(stored.type, data, prod(stored.shape[:-1]), stored.shape[-1])
-        # It is read once as a rule, and its pages need not stay in this process.
-        first, last = -(-stored.start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-        if last > first and hasattr(mmap, "MADV_DONTNEED"):
-            own.madvise(mmap.MADV_DONTNEED, first, last - first)
-        if (kind := no_number(found)) is not None:
-            raise self._error(f"`{stored.name}` holds {kind}; its weights are damaged")
-        return found
+        data = torch.from_numpy(np.frombuffer(self._maps[stored.path], dtype=np.uint8))
+        return data[stored.start : stored.start + stored.size]
 
     def _tensor(self, name: str, shape: torch.Size) -> StoredTensor:
         tensor = self.named.get(name)

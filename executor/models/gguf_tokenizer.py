@@ -12,18 +12,20 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from hashlib import blake2b
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
-import transformers
 from tokenizers import Regex, Tokenizer, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.checkpoint.cache_folder import cache_folder
 from qpdsl.executor.checkpoint.errors import CheckpointError
 from qpdsl.executor.checkpoint.gguf_header import GGUFHeader
 from qpdsl.executor.foreign.bounded_file import MAX_VOCABULARY, read_bounded
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # To be counted up where what is kept changes.
 _FORM = 1
@@ -53,8 +55,7 @@ _WHOLE_WORDS = (*_BEGIN, "glm4")
 
 def tokenizer(header: GGUFHeader, first_time: Callable[[], None] | None = None) -> PreTrainedTokenizerFast:
     """The tokenizer of a file; `first_time` is called before it is made. Raises CheckpointError."""
-    kept = cache_folder()
-    place = None if kept is None else kept / "gguf" / _key(header)
+    place = _place(header)
     if place is not None and (found := _loaded(place)) is not None:
         return found
     if first_time is not None:
@@ -69,19 +70,37 @@ def tokenizer(header: GGUFHeader, first_time: Callable[[], None] | None = None) 
     return loaded
 
 
-def _key(header: GGUFHeader) -> str:
-    """What the tokenizer depends on: all of the file but its tensors, and the libraries."""
-    parts = (header.digest, _FORM, transformers.__version__, tokenizers.__version__)
-    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+def kept_backend(header: GGUFHeader) -> Tokenizer | None:
+    """The Rust tokenizer of a file whose tokenizer was made before; None where it is not kept."""
+    place = _place(header)
+    try:
+        return None if place is None else Tokenizer.from_buffer(_kept(place)[0])
+    except Exception:  # whatever a damaged file makes of the library
+        return None
+
+
+def _place(header: GGUFHeader) -> Path | None:
+    """Where it is kept, by what it depends on: all of the file but its tensors, and the libraries."""
+    cache = cache_folder()
+    parts = (header.digest, _FORM, version("transformers"), tokenizers.__version__)
+    return None if cache is None else cache / "gguf" / blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def _kept(place: Path) -> tuple[bytes, dict[str, Any]]:
+    """The tokenizer in a folder, as JSON, and its settings. Raises whatever a folder that is not whole provokes."""
+    settings: dict[str, Any] = json.loads(read_bounded(place / _SETTINGS))
+    content = read_bounded(place / _TOKENIZER, MAX_VOCABULARY)
+    if settings.pop("digest") != blake2b(content).hexdigest():
+        raise CheckpointError(f"`{place / _TOKENIZER}` was changed")
+    return content, settings
 
 
 def _loaded(place: Path) -> PreTrainedTokenizerFast | None:
     """What is kept in a folder; None where it is not whole."""
+    from transformers import PreTrainedTokenizerFast
+
     try:
-        settings: dict[str, Any] = json.loads(read_bounded(place / _SETTINGS))
-        content = read_bounded(place / _TOKENIZER, MAX_VOCABULARY)
-        if settings.pop("digest") != blake2b(content).hexdigest():
-            return None
+        _, settings = _kept(place)
         return PreTrainedTokenizerFast(tokenizer_file=str(place / _TOKENIZER), **settings)
     except Exception:  # whatever a damaged file makes of the libraries
         return None
@@ -104,6 +123,8 @@ def _keep(made: Path, place: Path) -> None:
 
 def _make(header: GGUFHeader, place: Path) -> None:
     """Writes the tokenizer of a file into a folder. Raises CheckpointError."""
+    from transformers import PreTrainedTokenizerFast
+
     split, name = _split(header), header.metadata.get("tokenizer.ggml.pre")
     begins = {"add_bos_token": True} if name in _BEGIN else {}
     try:

@@ -17,18 +17,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from hashlib import blake2b
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import tokenizers
 import torch
-import transformers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Tokenizer
 
 from qpdsl.executor.checkpoint.cache_folder import cache_folder, keep_file, opened
 from qpdsl.executor.checkpoint.model_digest import model_digest
-from qpdsl.executor.checkpoint.model_folder import ModelFolder
+from qpdsl.executor.checkpoint.model_folder import TOKENIZER, ModelFolder, isolated, no_hub
 from qpdsl.executor.engine.memory.budget import trim_heap
 from qpdsl.executor.engine.model.kept import KeptKV
 from qpdsl.executor.engine.model.module_stack import AttentionCall
@@ -38,8 +38,11 @@ from qpdsl.executor.kernels.data.weights import Weight
 from qpdsl.executor.kernels.linear import LateWeight, StoredEmbedding, StoredExperts, StoredLinear
 from qpdsl.executor.kernels.llvm.compile import digest_of_sources, surroundings
 from qpdsl.executor.models.gguf_model import StoredTensors
+from qpdsl.executor.models.gguf_tokenizer import kept_backend
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
 from qpdsl.executor.models.text_model import PagedTextModel
+from qpdsl.executor.text.quick_tokenizer import QuickTokenizer, TokenizerOutline
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.verifiers.registry import named, own_head
 from qpdsl.executor.verifiers.verifier import CheckpointTensors
 from qpdsl.grammar.words import KVType
@@ -254,7 +257,8 @@ class _Weights:
             if module.stored in self._stored or self._gguf is None:
                 return StoredLinear(self.stored(module.stored), own)
             shape = torch.Size(self._gguf.named[module.stored].shape)
-            return StoredLinear(LateWeight((shape[0], shape[1]), partial(self._gguf.weight, module.stored, shape)), own)
+            read = partial(self._gguf.late_weight, module.stored, shape)
+            return StoredLinear(LateWeight((shape[0], shape[1]), read), own)
         if module.kind == "Linear":
             linear = torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
             linear.is_mapped = self._is_mapped(module.tensors["weight"])  # type: ignore[assignment]
@@ -297,13 +301,13 @@ class _Weights:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """All that a load came to. `kind`: of verifier, None where it writes; `tokenizer`: the name of its class."""
+    """All that a load came to. `kind`: of verifier, None where it writes."""
 
     outline: Outline
     found: TrialFindings
     kind: str | None
     eos: list[int]
-    tokenizer: str
+    tokenizer: TokenizerOutline
 
     @classmethod
     def from_json(cls, said: Any) -> KnownModel:
@@ -321,14 +325,14 @@ class KnownModel:
             found,
             said["kind"],
             said["eos"],
-            said["tokenizer"],
+            TokenizerOutline(**said["tokenizer"]),
         )
 
     def loaded(
         self, name: str, folder: ModelFolder, files: Path, dtype: torch.dtype | None, kv_type: KVType | None
     ) -> PagedTextModel:
         """The model again. `files`: the folder in isolation. Raises whatever a record that is not its provokes."""
-        tokenizer = known_tokenizer(self.tokenizer, folder, files)
+        tokenizer = _tokenizer(self.tokenizer, folder, files)
         # Or it would add to the most that a load takes.
         trim_heap()
         modules: Any = KnownModules(self.outline, folder, dtype)
@@ -343,16 +347,42 @@ class KnownModel:
         return PagedTextModel.of(name, tokenizer, paged, frozenset(self.eos), verifier, (), held)
 
 
-def known_tokenizer(name: str, folder: ModelFolder, files: Path) -> PreTrainedTokenizerFast:
+def _tokenizer(outline: TokenizerOutline, folder: ModelFolder, files: Path) -> TextTokenizer:
+    """The tokenizer of a model. Raises whatever an outline that is not the folder's provokes."""
+    backend = stored_backend(folder, files) if outline.is_quick else None
+    if backend is None:
+        return known_tokenizer(outline.kind, folder, files)
+
+    def original() -> TextTokenizer:
+        # The folder may not be the isolated one any more.
+        with isolated(folder) as files:
+            return known_tokenizer(outline.kind, folder, files)
+
+    return QuickTokenizer(outline, backend, original)
+
+
+def stored_backend(folder: ModelFolder, files: Path) -> Tokenizer | None:
+    """The Rust tokenizer that lies in a model's folder, or was kept of its GGUF file. Raises what its file provokes."""
+    if folder.gguf is not None:
+        return kept_backend(folder.gguf.header)
+    return Tokenizer.from_file(str(files / TOKENIZER)) if TOKENIZER in folder.files else None
+
+
+def known_tokenizer(name: str, folder: ModelFolder, files: Path) -> TextTokenizer:
     """The tokenizer of a model, of which `name` is its class. `files`: the folder in isolation.
 
     Raises whatever a class that is not its own provokes.
     """
-    if folder.gguf is not None:
-        return gguf_tokenizer(folder.gguf.header)
-    made = getattr(transformers, name)
-    assert issubclass(made, PreTrainedTokenizerFast)
-    return made.from_pretrained(files, trust_remote_code=False)
+    import transformers
+
+    with no_hub():
+        if folder.gguf is not None:
+            made: TextTokenizer = gguf_tokenizer(folder.gguf.header)
+        else:
+            own = getattr(transformers, name)
+            assert issubclass(own, transformers.PreTrainedTokenizerFast)
+            made = own.from_pretrained(files, trust_remote_code=False)
+    return made
 
 
 def _key(folder: ModelFolder, dtype: torch.dtype | None, kind: str | None) -> str:
@@ -365,8 +395,8 @@ def _key(folder: ModelFolder, dtype: torch.dtype | None, kind: str | None) -> st
 @cache
 def _libraries() -> tuple[str, ...]:
     sources = Path(__file__).parents[1]
-    own = [digest_of_sources(sources / part) for part in ("checkpoint", "engine/model", "models", "verifiers")]
-    return transformers.__version__, tokenizers.__version__, torch.__version__, *own
+    own = [digest_of_sources(sources / part) for part in ("checkpoint", "engine/model", "models", "text", "verifiers")]
+    return version("transformers"), tokenizers.__version__, torch.__version__, *own
 
 
 def known(folder: ModelFolder, dtype: torch.dtype | None, kind: str | None) -> KnownModel | None:

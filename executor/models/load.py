@@ -7,6 +7,7 @@ numbers.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -46,12 +47,13 @@ from qpdsl.executor.foreign.bounded_file import MAX_VOCABULARY
 from qpdsl.executor.kernels.linear import stored_parameters
 from qpdsl.executor.models.gguf_model import built
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
-from qpdsl.executor.models.known_model import DTYPES, KnownModel, Outline, keep
+from qpdsl.executor.models.known_model import DTYPES, KnownModel, Outline, keep, stored_backend
 from qpdsl.executor.models.lora import merge
 from qpdsl.executor.models.quantized_model import NotStored, loaded_stored, mixed_rows, unknown_method
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.text.chat_template import ContextError
+from qpdsl.executor.text.quick_tokenizer import TokenizerOutline
 from qpdsl.executor.verifiers.registry import BY_CONFIGURATION, named, own_head, recognized
 from qpdsl.executor.verifiers.verifier import CheckpointTensors, ModelFiles, Verifier
 from qpdsl.grammar.suggest import listed
@@ -218,9 +220,15 @@ class _Loading:
         loaded = PagedTextModel.of(self.name, tokenizer, paged, eos, verifier, self._notes(), held)
         if outline is not None and paged.is_compiled:
             own = None if verifier is None else verifier.kind
-            known = KnownModel(outline, paged.found, own, sorted(eos), type(tokenizer).__name__)
+            known = KnownModel(outline, paged.found, own, sorted(eos), self._outlined(tokenizer))
             keep(known, loaded, self.folder, self.files, self._stored_dtype, kind)
         return loaded
+
+    def _outlined(self, tokenizer: PreTrainedTokenizerFast) -> TokenizerOutline:
+        backend = None
+        with contextlib.suppress(Exception):  # whatever a file provokes that transformers reads in its own way
+            backend = stored_backend(self.folder, self.files)
+        return TokenizerOutline.of(tokenizer, backend)
 
     def _is_keepable(self, model: PreTrainedModel) -> bool:
         """Whether the next load may do without transformers' code, and memory holds the weights three times for it."""

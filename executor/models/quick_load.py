@@ -12,7 +12,7 @@ import torch
 
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.hub_snapshot import cached_snapshot
-from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated, no_hub
+from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated
 from qpdsl.executor.engine.memory.budget import trim_heap
 from qpdsl.executor.models.known_model import DTYPES, known
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
@@ -73,7 +73,7 @@ def _again(
         model = known(folder, floats, kind)
         if model is None:
             return None
-        with isolated(folder) as files, no_hub():
+        with isolated(folder) as files:
             return model.loaded(name, folder, files, floats, kv_type)
     except Exception:  # whatever files that are damaged since provoke; the load itself says what is wrong
         return None

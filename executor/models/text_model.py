@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.model.heads import ValueHead
@@ -16,6 +15,7 @@ from qpdsl.executor.text.constraint import Constrainer
 from qpdsl.executor.text.context import Piece, parts_of
 from qpdsl.executor.text.detokenizer import Detokenizer
 from qpdsl.executor.text.text_mask import BannedTexts, TokenTexts
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.text.thinking import Thinking, thinking_of
 from qpdsl.executor.text.thought_marks import ThoughtMarks
 from qpdsl.executor.text.tool_format import ToolFormat, tool_format
@@ -37,7 +37,7 @@ class TextModel:
     """
 
     name: str
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: TextTokenizer
     eos: frozenset[int]
     max_positions: int
     width: int
@@ -154,8 +154,7 @@ class TextModel:
 
     def letter_ends(self, text: str) -> list[int]:
         """For each token of a text, how many of its characters are whole after the tokens up to there."""
-        encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
-        spans: list[tuple[int, int]] = encoded["offset_mapping"]
+        spans = self._splitting.encode(text, add_special_tokens=False).offsets
         # The next token goes on with a letter that is not whole.
         starts = [*(start for start, _ in spans[1:]), len(text)]
         return [min(end, start) for (_, end), start in zip(spans, starts, strict=True)] if spans else []
@@ -200,7 +199,7 @@ class PagedTextModel(TextModel):
     def of(
         cls,
         name: str,
-        tokenizer: PreTrainedTokenizerFast,
+        tokenizer: TextTokenizer,
         paged: PagedModel,
         eos: frozenset[int],
         verifier: Verifier | None = None,

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.checkpoint.hub_snapshot import cached_snapshot
-from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated, no_hub
+from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated
 from qpdsl.executor.models.known_model import known_tokenizer
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.request import Feature, Repeats
+from qpdsl.executor.text.quick_tokenizer import kind_of
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.verifiers.registry import named
 
 
@@ -51,7 +51,7 @@ class ModelFacts:
             model.kind,
             None if verifier is None else verifier.width,
             None if verifier is None else verifier.padding,
-            type(model.tokenizer).__name__,
+            kind_of(model.tokenizer),
             tuple(sorted(able.features)),
             able.spare_rows,
             able.repeats,
@@ -80,15 +80,16 @@ class ModelFacts:
         return TextModel(name, tokenizer, frozenset(self.eos), *how, own_tokens=self.own_tokens)
 
 
-def _tokenizer(kind: str, name: str, location: str | Path) -> PreTrainedTokenizerFast:
+def _tokenizer(kind: str, name: str, location: str | Path) -> TextTokenizer:
     """Without transformers' code for models, which takes seconds to import, if that does. Raises ModelError."""
     path = location if isinstance(location, Path) else cached_snapshot(location)
     try:
         assert path is not None
         folder = ModelFolder.of(name, path, weights=False)
-        with isolated(folder) as files, no_hub():
+        with isolated(folder) as files:
             return known_tokenizer(kind, folder, files)
     except Exception:  # whatever files provoke; the load itself says what is wrong
         from qpdsl.executor.models.load import load_tokens
 
-        return load_tokens(name, location).tokenizer
+        tokenizer: TextTokenizer = load_tokens(name, location).tokenizer
+        return tokenizer

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.models.text_model import TextModel
@@ -25,12 +24,17 @@ from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities,
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.constraint import Constrainer
 from qpdsl.executor.text.detokenizer import byte_characters
+from qpdsl.executor.text.quick_tokenizer import QuickTokenizer, TokenizerOutline
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.text.thinking import Thinking
 from qpdsl.executor.text.tool_format import ToolFormat
 from qpdsl.executor.verifiers.registry import BY_CONFIGURATION, check_width, named
 from qpdsl.executor.verifiers.verifier import Verifier
 from qpdsl.grammar.model_id import think_of
 from qpdsl.grammar.words import VERIFIER_KINDS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # How many ids stand for a byte each; those after them are marks.
 BYTES = 256
@@ -64,18 +68,23 @@ _TEMPLATE = (
 
 
 @cache
-def text_tokenizer() -> PreTrainedTokenizerFast:
+def text_tokenizer() -> TextTokenizer:
     """The tokenizer, made in memory. It is one object, so models on servers share what is compiled for it."""
     backend = Tokenizer(models.BPE(vocab=byte_characters(), merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in _NAMES.values()])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=_NAMES[EOS])
-    tokenizer.chat_template = _TEMPLATE
-    return tokenizer
+    special = {"eos_token": _NAMES[EOS]}
+
+    def original() -> PreTrainedTokenizerFast:
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+    return QuickTokenizer(TokenizerOutline("PreTrainedTokenizerFast", _TEMPLATE, special), backend, original)
 
 
-def is_text(tokenizer: PreTrainedTokenizerFast) -> bool:
+def is_text(tokenizer: TextTokenizer) -> bool:
     """Whether tokens are bytes of text, as only the server knows the model's own."""
     return tokenizer is text_tokenizer()
 
@@ -201,7 +210,7 @@ def text_model(
 def remote_verifier(
     address: Address,
     kind: str,
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: TextTokenizer,
     padding: int | None,
     capabilities: ServerCapabilities,
 ) -> Verifier:

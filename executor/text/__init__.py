@@ -1,7 +1,8 @@
 """Between text and token ids: contexts, detokenization, stop strings, constraints. The engine knows ids only.
 
 Open `context.py` first: it encodes contexts by a chat template, which `chat_template.py` renders within bounds and
-`thinking.py` asks how its model thinks. No text that the program's author did not write
+`thinking.py` asks how its model thinks. Tokenizers are transformers', or give the same without it
+(`quick_tokenizer.py`); `text_tokenizer.py` is what is asked of both. No text that the program's author did not write
 ever becomes a special token, so an input cannot forge a turn; where there is nothing to forge, the ids are exactly
 those of `apply_chat_template`. Tokens become text in `detokenizer.py` alone, which keeps a letter apart that is only
 begun. Work between two forwards is not repeated: a `Detokenizer` decodes a token after the token before it once for all

@@ -7,9 +7,8 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.foreign.time_limit import TookTooLong, within
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 
 # A message as a template takes it: `role`, `content`, and what else it has.
 Message = Mapping[str, Any]
@@ -27,13 +26,13 @@ class ContextError(Exception):
 
 
 def kept_with_its_tokenizer(
-    function: Callable[Concatenate[PreTrainedTokenizerFast, Args], Result],
-) -> Callable[Concatenate[PreTrainedTokenizerFast, Args], Result]:
+    function: Callable[Concatenate[TextTokenizer, Args], Result],
+) -> Callable[Concatenate[TextTokenizer, Args], Result]:
     """Remembers results for as long as there is the tokenizer that they are of: some take 200 MB. For any thread."""
-    kept: WeakKeyDictionary[PreTrainedTokenizerFast, dict[tuple[object, ...], Result]] = WeakKeyDictionary()
+    kept: WeakKeyDictionary[TextTokenizer, dict[tuple[object, ...], Result]] = WeakKeyDictionary()
 
     @wraps(function)
-    def remembered(tokenizer: PreTrainedTokenizerFast, /, *args: Args.args, **named: Args.kwargs) -> Result:
+    def remembered(tokenizer: TextTokenizer, /, *args: Args.args, **named: Args.kwargs) -> Result:
         own = kept.setdefault(tokenizer, {})
         try:
             return own[args]
@@ -48,7 +47,7 @@ def kept_with_its_tokenizer(
 
 
 def render(
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: TextTokenizer,
     messages: Sequence[Message],
     *,
     to_go_on: bool = True,

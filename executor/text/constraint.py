@@ -9,10 +9,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import llguidance.hf
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import (
@@ -20,9 +20,9 @@ from llguidance.numpy import (
     fill_next_token_bitmask_par,
     fill_next_token_bitmask_par_with_draft_tokens,
 )
-from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.text.compile_check import COMPILE_CHECK
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.planner.names.json_schema import SPACING
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Constrainer:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerFast,
+        tokenizer: TextTokenizer,
         vocabulary: int,
         eos: Collection[int],
         *,
@@ -90,8 +90,11 @@ class Constrainer:
         most_bytes: int = _MAX_BYTES,
     ) -> None:
         try:
-            self._tokens: LLTokenizer = llguidance.hf.from_tokenizer(
-                tokenizer, n_vocab=vocabulary, eos_token=sorted(eos) or None
+            backend = copy(tokenizer.backend_tokenizer)
+            backend.no_padding()
+            backend.no_truncation()
+            self._tokens = LLTokenizer(
+                backend.to_str(), n_vocab=vocabulary, eos_token=sorted(eos) or tokenizer.eos_token_id
             )
         except Exception as error:  # llguidance may raise anything for a tokenizer that it does not know
             raise ConstraintError(f"its tokenizer cannot be held to a constraint: {error}") from error

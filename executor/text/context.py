@@ -17,9 +17,9 @@ from datetime import date
 from typing import Any, NamedTuple, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
-from transformers import PreTrainedTokenizerFast
 
 from qpdsl.executor.text.chat_template import ContextError, kept_with_its_tokenizer, render
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.text.thinking import Thinking
 from qpdsl.executor.text.tool_format import ToolFormat, introduction, marked_tools, tool_format
 from qpdsl.grammar.printable import shorten
@@ -125,7 +125,7 @@ class Encoded:
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: TextTokenizer,
     context: Context,
     thinking: Thinking | None = None,
     switch: str = "",
@@ -153,7 +153,7 @@ def encode(
 
 
 def encode_after(
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: TextTokenizer,
     context: Context,
     number: int,
     thinking: Thinking | None,
@@ -179,14 +179,14 @@ async def read_beside(characters: int, function: Callable[[], Result]) -> Result
     return function() if characters <= _LONG else await asyncio.to_thread(function)
 
 
-def encode_pieces(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> tuple[int, ...]:
+def encode_pieces(tokenizer: TextTokenizer, pieces: list[Piece]) -> tuple[int, ...]:
     """Token ids of text in pieces. Only trusted pieces give guarded tokens."""
     whole = tuple(tokenizer.encode("".join(text for text, _ in pieces), add_special_tokens=False))
     return whole if _only_trusted(tokenizer, pieces, whole) else _encode_separately(tokenizer, pieces).tokens
 
 
 def encode_located(
-    tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], whole: Callable[[str], Encoded] | None = None
+    tokenizer: TextTokenizer, pieces: list[Piece], whole: Callable[[str], Encoded] | None = None
 ) -> Encoded:
     """As `encode_pieces`, with the span of each token in the text of all pieces.
 
@@ -203,7 +203,7 @@ def located(tokenizer: Tokenizer, text: str) -> Encoded:
     return Encoded(tuple(encoding.ids), tuple(encoding.offsets))
 
 
-def _only_trusted(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], whole: tuple[int, ...]) -> bool:
+def _only_trusted(tokenizer: TextTokenizer, pieces: list[Piece], whole: tuple[int, ...]) -> bool:
     """Whether the guarded tokens in `whole` are those of the trusted pieces, in number and order."""
     guarded = _guarded(tokenizer)
     trusted_ids = [id for text, trusted in pieces if trusted for id in _guarded_in(tokenizer, text)]
@@ -211,7 +211,7 @@ def _only_trusted(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], whole
 
 
 @kept_with_its_tokenizer
-def _guarded(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
+def _guarded(tokenizer: TextTokenizer) -> dict[int, str]:
     """The added tokens that make up the frame of a conversation, by id: special ones, and those of the template.
 
     Others, such as runs of spaces, are text like any other.
@@ -226,13 +226,13 @@ def _guarded(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
 
 
 @kept_with_its_tokenizer
-def _guarded_in(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[int, ...]:
+def _guarded_in(tokenizer: TextTokenizer, text: str) -> tuple[int, ...]:
     """The guarded tokens in a piece of a template or prompt. A run has the same few pieces."""
     guarded = _guarded(tokenizer)
     return tuple(id for id in tokenizer.encode(text, add_special_tokens=False) if id in guarded)
 
 
-def parts_of(tokenizer: PreTrainedTokenizerFast, pieces: Sequence[Piece]) -> Iterator[tuple[str, int | None]]:
+def parts_of(tokenizer: TextTokenizer, pieces: Sequence[Piece]) -> Iterator[tuple[str, int | None]]:
     """Texts that stand together, and between them the guarded tokens of trusted pieces: their text and their id."""
     names = {content: id for id, content in _guarded(tokenizer).items()}
     if not any(name in text for text, trusted in pieces if trusted for name in names):
@@ -254,7 +254,7 @@ def parts_of(tokenizer: PreTrainedTokenizerFast, pieces: Sequence[Piece]) -> Ite
         yield run, None
 
 
-def _encode_separately(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) -> Encoded:
+def _encode_separately(tokenizer: TextTokenizer, pieces: list[Piece]) -> Encoded:
     """As `encode_located`, with all text between the guarded tokens of trusted pieces encoded without such tokens."""
     names = {content: id for id, content in _guarded(tokenizer).items()}
     pattern = re.compile("(" + "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) + ")")
@@ -284,7 +284,7 @@ def _encode_separately(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece]) 
 
 
 @kept_with_its_tokenizer
-def _without_guarded_tokens(tokenizer: PreTrainedTokenizerFast) -> tuple[Tokenizer, dict[int, int]]:
+def _without_guarded_tokens(tokenizer: TextTokenizer) -> tuple[Tokenizer, dict[int, int]]:
     """The tokenizer that reads guarded tokens as text, and the ids of its other added tokens by those that it gives."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     guarded = _guarded(tokenizer)
@@ -298,7 +298,7 @@ def _without_guarded_tokens(tokenizer: PreTrainedTokenizerFast) -> tuple[Tokeniz
     return plain, {mine: theirs for mine, theirs in given if mine is not None}
 
 
-def automatic_prefix(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
+def automatic_prefix(tokenizer: TextTokenizer) -> tuple[int, ...]:
     """The ids that the tokenizer puts before any text, such as bos; not those after it, which would end the text."""
     bare = tokenizer.encode("a", add_special_tokens=False)
     ids = tokenizer.encode("a", add_special_tokens=True)
@@ -309,7 +309,7 @@ def automatic_prefix(tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
 
 
 def chat_frame(
-    tokenizer: PreTrainedTokenizerFast, turns: Sequence[tuple[str, str | None]], *, to_go_on: bool = True
+    tokenizer: TextTokenizer, turns: Sequence[tuple[str, str | None]], *, to_go_on: bool = True
 ) -> list[str | int]:
     """The chat template rendered around turns (role, text), with the generation prompt after them if `to_go_on`.
 
@@ -338,7 +338,7 @@ def _parts(rendered: str, marks: int) -> list[str | int]:
 
 
 def _chat_pieces(
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: TextTokenizer,
     turns: Sequence[Turn],
     thinking: Thinking | None,
     arguments: Mapping[str, Any],
@@ -392,7 +392,7 @@ def _plain_turn(turn: Turn) -> Turn:
 
 @kept_with_its_tokenizer
 def _frame(
-    tokenizer: PreTrainedTokenizerFast, shape: str, arguments: str, within_last: bool, marks: int, day: date
+    tokenizer: TextTokenizer, shape: str, arguments: str, within_last: bool, marks: int, day: date
 ) -> list[str | int]:
     return _parts(render(tokenizer, json.loads(shape), within_last=within_last, arguments=json.loads(arguments)), marks)
 
@@ -461,7 +461,7 @@ def _written(text: str) -> list[str]:
 
 
 @kept_with_its_tokenizer
-def template_strips(tokenizer: PreTrainedTokenizerFast) -> bool:
+def template_strips(tokenizer: TextTokenizer) -> bool:
     """Whether the chat template strips a user's text. Raises ContextError."""
     return " x " not in render(tokenizer, [{"role": "user", "content": " x "}])
 
@@ -474,7 +474,7 @@ class ResumedEncoder:
     lies before and after a cut is encoded by itself.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: TextTokenizer) -> None:
         self._backend: Tokenizer = tokenizer.backend_tokenizer
         added = tokenizer.added_tokens_decoder
         names = [token.content for token in added.values()]

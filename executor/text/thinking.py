@@ -16,9 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.text.chat_template import ContextError, Message, kept_with_its_tokenizer, render
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.grammar.model_id import thought_marks
 from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import THOUGHT_FIELDS
@@ -160,12 +159,12 @@ def given_thinking(text: str) -> Thinking | None:
     return None if marks is None else Thinking(*marks)
 
 
-def find_thinking(tokenizer: PreTrainedTokenizerFast) -> Thinking | None:
+def find_thinking(tokenizer: TextTokenizer) -> Thinking | None:
     """How a model thinks, by its tokenizer; None where nothing says that it does."""
     return thinking_of(tokenizer)[0]
 
 
-def thinking_of(tokenizer: PreTrainedTokenizerFast, said: str | None = None) -> tuple[Thinking | None, str]:
+def thinking_of(tokenizer: TextTokenizer, said: str | None = None) -> tuple[Thinking | None, str]:
     """How a model thinks, and why it is used as one that does not, where something says that it does.
 
     With what a program says of it (see `given_thinking`), the template is asked what else there is to know of those
@@ -176,14 +175,14 @@ def thinking_of(tokenizer: PreTrainedTokenizerFast, said: str | None = None) -> 
 
 
 @kept_with_its_tokenizer
-def _asked(tokenizer: PreTrainedTokenizerFast, given: Thinking | None) -> tuple[Thinking | None, str]:
+def _asked(tokenizer: TextTokenizer, given: Thinking | None) -> tuple[Thinking | None, str]:
     return _Asking(tokenizer).answer(given) if tokenizer.chat_template else (given, "")
 
 
 class _Asking:
     """A chat template that is asked how its model thinks."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
         self._source = str(tokenizer.chat_template)
         names = sorted(set(_ARGUMENT.findall(self._source)), key=lambda name: (name not in _USUAL, name))

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.text.context import encode_pieces
 from qpdsl.executor.text.detokenizer import Detokenizer, Tokens
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.text.thinking import Thinking
 
 # Where a turn is: before its first mark, in its thought, or in its answer.
@@ -37,7 +36,7 @@ class ThoughtMarks:
     text.
     """
 
-    def __init__(self, thinking: Thinking, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, thinking: Thinking, tokenizer: TextTokenizer) -> None:
         self.thinking = thinking
         self._tokenizer = tokenizer
         self._plain = Detokenizer(tokenizer.backend_tokenizer)

@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.text.chat_template import ContextError, kept_with_its_tokenizer, render
 from qpdsl.executor.text.tagged_calls import KEY, NAME, VALUE, ArgumentTags, Rendered, in_regex
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.planner.names.json_schema import SPACING, nested, to_text
 
 _SAID, _CAME = "qpdslsaid", "qpdslcame"
@@ -52,7 +51,7 @@ class ToolFormat:
     def is_plain(self) -> bool:
         return self.family == "plain"
 
-    def grammar(self, tools: str, tokenizer: PreTrainedTokenizerFast, *, or_text: bool = False) -> str:
+    def grammar(self, tools: str, tokenizer: TextTokenizer, *, or_text: bool = False) -> str:
         """A llguidance Lark grammar of the calls of these tools, a JSON list.
 
         With `or_text` of texts too: they may end in a call where there is a mark before it, and never begin one that
@@ -145,7 +144,7 @@ class ToolFormat:
 
 
 @kept_with_its_tokenizer
-def tool_format(tokenizer: PreTrainedTokenizerFast) -> ToolFormat:
+def tool_format(tokenizer: TextTokenizer) -> ToolFormat:
     """The format of a tokenizer's chat template; plain where the template does not tell it."""
     asked = {"role": "user", "content": "hello"}
     called = _called({KEY: VALUE})
@@ -206,11 +205,11 @@ def _of(frame: str, rendered: Rendered, *, shows: bool) -> ToolFormat:
 
 
 @kept_with_its_tokenizer
-def _special(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+def _special(tokenizer: TextTokenizer) -> dict[str, int]:
     return {token.content: id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
-def _literals(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], str]:
+def _literals(tokenizer: TextTokenizer) -> Callable[[str], str]:
     """What writes a text of a frame in a Lark grammar: special tokens by their ids, all else as strings."""
     special = _special(tokenizer)
     pattern = re.compile("(" + ("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)") + ")")

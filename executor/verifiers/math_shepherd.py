@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.context import Piece, automatic_prefix, encode_located
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.verifiers.verifier import (
     STEP_SEPARATOR,
     Solution,
@@ -32,9 +31,7 @@ class MathShepherdVerifier(Verifier):
 
     kind = "math_shepherd"
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
-    ) -> None:
+    def __init__(self, tokenizer: TextTokenizer, width: int | None = None, padding: int | None = None) -> None:
         super().__init__(tokenizer, width, padding)
         self._tag = sign_token(tokenizer, TAG, "a Math-Shepherd")
         self._prefix = automatic_prefix(tokenizer)

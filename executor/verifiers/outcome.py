@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.context import Piece, automatic_prefix, chat_frame, encode_pieces, template_strips
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, ModelFiles, Solution, StepReads, Verifier, two_way
 
 
@@ -24,9 +23,7 @@ class OutcomeVerifier(Verifier):
     kind = "outcome"
     head = "score"
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
-    ) -> None:
+    def __init__(self, tokenizer: TextTokenizer, width: int | None = None, padding: int | None = None) -> None:
         super().__init__(tokenizer, width, padding)
         outputs = 1 if width is None else width
         if outputs > 2:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.context import Piece, chat_frame, encode_pieces
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.verifiers.verifier import ModelFiles, Solution, StepReads, Verifier, two_way
 
 MARK = "<extra_0>"
@@ -26,9 +25,7 @@ class QwenVerifier(Verifier):
     head = "score"
     head_width = 2
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
-    ) -> None:
+    def __init__(self, tokenizer: TextTokenizer, width: int | None = None, padding: int | None = None) -> None:
         super().__init__(tokenizer, width, padding)
         added = {token.content: id for id, token in tokenizer.added_tokens_decoder.items()}
         if MARK not in added:
@@ -38,10 +35,12 @@ class QwenVerifier(Verifier):
 
     @classmethod
     def recognizes(cls, files: ModelFiles) -> bool:
+        """Whether it is the architecture that Qwen published with its verifiers."""
         architectures = getattr(files.config, "architectures", None) or [""]
         return bool(architectures[0].endswith("ForProcessRewardModel"))
 
     def lay_out(self, solution: Solution) -> StepReads | None:
+        """The conversation up to its last mark; each step is read at its own, by both classes."""
         if not solution.steps:
             return None
         pieces: list[Piece] = []
@@ -57,4 +56,5 @@ class QwenVerifier(Verifier):
         return StepReads(tokens[: positions[-1] + 1], positions, (0, 1))
 
     def score(self, values: Sequence[float]) -> float:
+        """The probability of the second of two classes, by their logits."""
         return two_way(values[1], values[0])

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.text.context import Encoded, Piece, ResumedEncoder, chat_frame, encode_located, template_strips
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.verifiers.verifier import Solution, StepReads, Verifier, sign_token, two_way
 
 
@@ -23,9 +22,7 @@ class RlhflowVerifier(Verifier):
 
     kind = "rlhflow"
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
-    ) -> None:
+    def __init__(self, tokenizer: TextTokenizer, width: int | None = None, padding: int | None = None) -> None:
         super().__init__(tokenizer, width, padding)
         self._encoder = ResumedEncoder(tokenizer)
         self._frames: dict[int, list[str | int]] = {}

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from transformers import PreTrainedTokenizerFast
-
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.context import encode_pieces
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS, ModelFiles, Solution, StepReads, Verifier
 
 
@@ -23,9 +22,7 @@ class SkyworkVerifier(Verifier):
     head = "v_head.summary"
     head_width = 1
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
-    ) -> None:
+    def __init__(self, tokenizer: TextTokenizer, width: int | None = None, padding: int | None = None) -> None:
         super().__init__(tokenizer, width, padding)
         ids = tokenizer.encode("\n", add_special_tokens=False)
         if not ids or tokenizer.decode(ids[-1:]) != "\n":

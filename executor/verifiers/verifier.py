@@ -12,15 +12,18 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from safetensors import safe_open
-from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.executor.engine.model.heads import Layer, ValueHead
 from qpdsl.executor.text.chat_template import ContextError
+from qpdsl.executor.text.text_tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 # Scores are rounded before anything compares them, so that a batch's rounding errors decide nothing.
 SCORE_DIGITS = 5
@@ -37,7 +40,7 @@ class ModelFiles:
 
     config: PretrainedConfig
     tensors: CheckpointTensors
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +84,7 @@ class Verifier(ABC):
     head: ClassVar[str | None] = None
     head_width: ClassVar[int | None] = None
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, width: int | None = None, padding: int | None = None
-    ) -> None:
+    def __init__(self, tokenizer: TextTokenizer, width: int | None = None, padding: int | None = None) -> None:
         """`width`: how many numbers a head of its own gives; `padding`: the id of the model's padding token, if any.
 
         Raises ContextError where the tokenizer or the width does not fit the kind.
@@ -164,7 +165,7 @@ def two_way(first: float, second: float) -> float:
     return round(1.0 / (1.0 + math.exp(min(second - first, 700.0))), SCORE_DIGITS)
 
 
-def sign_token(tokenizer: PreTrainedTokenizerFast, sign: str, kind: str) -> int:
+def sign_token(tokenizer: TextTokenizer, sign: str, kind: str) -> int:
     """The token id of a sign by itself. Raises ContextError where it has none; `kind` says what it is needed for."""
     ids = tokenizer.encode(sign, add_special_tokens=False)
     if not ids or (len(ids) > 1 and tokenizer.decode(ids[:-1]).strip()):

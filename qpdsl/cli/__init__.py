@@ -5,19 +5,23 @@ Open `app.py` first: it lists the commands, which lie in `commands/`, and turns 
 command lines. The kinds of run lie in `runs/`. Every command that writes a file names all its files to `file_guard.py`
 first, and every option that names a file has the type `FileName`. Everything is printed through `console.py`: stdout is
 for data, stderr for notes and diagnostics, and a terminal gets nothing that it would obey. No command shows a
-traceback. Modules here are imported by every command, so they import little.
+traceback. Modules here are imported by every command, so they import little; `dataclass_code.py` keeps what Python
+would compile anew at each start.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
 import threading
 from collections.abc import Sequence
 
+from qpdsl.cli.dataclass_code import code_kept
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.signals import watch_signals
+from qpdsl.garbage_collector import collections_seldom
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,27 +34,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         watch_signals()
     try:
-        # Imported here, so that an interrupt during the imports is reported like any other.
-        from qpdsl.cli.app import dispatch
+        with collections_seldom(), code_kept():
+            # Imported here, so that an interrupt during the imports is reported like any other.
+            from qpdsl.cli.app import dispatch
 
-        code = dispatch(sys.argv[1:] if argv is None else argv)
+            code = dispatch(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr, flush=True)
         code = Exit.INTERRUPTED
-    # Where the interrupt went through an `exec`, as in many an import, Python would end itself by the signal. And it
-    # waits for the threads of the user's functions, which may never end.
-    if argv is None and (code == Exit.INTERRUPTED or _is_something_left_running()):
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError, OSError, ValueError):
-                stream.flush()
-        os._exit(code)
+    if argv is None:
+        _end(code)
     return code
 
 
-def _is_something_left_running() -> bool:
-    """Whether a thread goes on that Python would wait for, or that is in a function that was given up."""
+def _end(code: int) -> None:
+    """Ends the process, unless Python has threads to wait for.
+
+    Python would take all modules apart first, which takes half as long as importing torch. Where an interrupt went
+    through an `exec`, as in many an import, it would end itself by the signal. And it would wait for the threads of the
+    user's functions, which may never end.
+    """
+    if code != Exit.INTERRUPTED and not _is_user_code_left_running():
+        if any(not thread.daemon for thread in _others()):
+            return
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _is_user_code_left_running() -> bool:
+    """Whether a thread goes on in a function of the user, also one that was given up."""
     code = sys.modules.get("qpdsl.executor.runtime.instance.user_code")
     if code is None:
         return False
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    return any(not thread.daemon or thread.name.endswith(code.LEFT_RUNNING) for thread in others)
+    return any(not thread.daemon or thread.name.endswith(code.LEFT_RUNNING) for thread in _others())
+
+
+def _others() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread is not threading.main_thread()]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -157,6 +158,56 @@ class GroupedWeight:
         groups = self.block // self.group
         spread = factors if groups == 1 else factors.repeat_interleave(groups, dim=1)
         return spread if codes is None else spread * codes.float()
+
+
+class LateGroupedWeight(GroupedWeight):
+    """Weights [outputs, in] that are read when their numbers are asked for, and kept then.
+
+    `form` is weights like these with fewer outputs: what can be said of their groups without reading them.
+    """
+
+    form: GroupedWeight
+    outputs: int
+    read: Callable[[], GroupedWeight]
+
+    def __init__(self, form: GroupedWeight, outputs: int, read: Callable[[], GroupedWeight]) -> None:
+        vars(self).update(form=form, outputs=outputs, read=read)
+
+    @cached_property
+    def whole(self) -> GroupedWeight:
+        """All of them, read."""
+        return self.read()
+
+    codes = property(lambda self: self.whole.codes)
+    scales = property(lambda self: self.whole.scales)
+    offsets = property(lambda self: self.whole.offsets)
+    scale_codes = property(lambda self: self.whole.scale_codes)
+    offset_codes = property(lambda self: self.whole.offset_codes)
+    bits = property(lambda self: self.form.bits)
+    group = property(lambda self: self.form.group)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.outputs, self.form.shape[1]
+
+    @property
+    def block(self) -> int:
+        return self.form.block
+
+    @property
+    def kind(self) -> str:
+        return self.form.kind
+
+    def select(self, outputs: torch.Tensor | slice) -> GroupedWeight:
+        if isinstance(outputs, torch.Tensor) and not len(outputs):
+            return self.form.select(outputs)
+        return self.whole.select(outputs)
+
+    def select_inputs(self, inputs: torch.Tensor) -> GroupedWeight:
+        return self.whole.select_inputs(inputs)
+
+    def split(self, group: int) -> GroupedWeight:
+        return self.whole.split(group)
 
 
 Weight = FloatWeight | GroupedWeight

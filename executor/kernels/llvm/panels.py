@@ -223,8 +223,8 @@ def _fill_grouped(weight: GroupedWeight, form: GroupedPanels, target: torch.Tens
             at += width
     codes = weight.codes
     if form.bits == 4:
-        nibbles = codes.view(codes.shape[0], -1, STEP).to(torch.int32)
-        codes = (nibbles << torch.arange(0, 32, 4, dtype=torch.int32)).sum(dim=-1, dtype=torch.int32)
-        put(codes, torch.int32, groups[..., at:])
+        # The second of two codes goes above the first, into the byte that is kept.
+        pairs = codes.contiguous().view(torch.int16)
+        put((pairs | pairs >> 4).to(torch.uint8).view(torch.int32), torch.int32, groups[..., at:])
     else:
         put(codes, torch.int8, groups[..., at:])

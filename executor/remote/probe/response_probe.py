@@ -17,7 +17,7 @@ from qpdsl.executor.remote.server.failures import Refused, Unreachable
 from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from qpdsl.executor.text.text_tokenizer import TextTokenizer
 
 # A prompt that fills a page of any server's cache, of 128 tokens at most, and then some.
 _LONG = " ".join(f"{number} and {number + 1} are {2 * number + 1}." for number in range(1, 41))
@@ -29,9 +29,7 @@ _GAUGES = "vllm:num_requests_running|sglang:num_running_reqs|qpdsl_requests_runn
 _RUNNING = re.compile(rf"^(?:{_GAUGES})(?:\{{.*\}})? ([0-9.]+)$", re.MULTILINE)
 
 
-async def response(
-    client: ProbeClient, number: int, text: str, tokenizer: PreTrainedTokenizerFast | None
-) -> ServerCapabilities:
+async def response(client: ProbeClient, number: int, text: str, tokenizer: TextTokenizer | None) -> ServerCapabilities:
     """What an answer has beside the greedy text after a prompt. `tokenizer`: where the server's ids are its."""
     shape = replace(client.shape, logprobs=True, token_ids=True)
     answer = await client.ask(ProbeRequest(client.prompts[number], shape=shape))
@@ -79,7 +77,7 @@ def _are_logprobs(answer: CompletionChunk) -> bool:
     return counts and right and len(set(values)) > 1
 
 
-def _are_ids(answer: CompletionChunk, text: str, tokenizer: PreTrainedTokenizerFast | None) -> bool:
+def _are_ids(answer: CompletionChunk, text: str, tokenizer: TextTokenizer | None) -> bool:
     if not answer.ids:
         return False
     if tokenizer is not None:
@@ -103,7 +101,7 @@ async def _streams(client: ProbeClient, number: int, text: str) -> bool:
     return sum(bool(piece.text) for piece in pieces) > 2 and alike
 
 
-async def _counts_cached(client: ProbeClient, tokenizer: PreTrainedTokenizerFast | None) -> bool:
+async def _counts_cached(client: ProbeClient, tokenizer: TextTokenizer | None) -> bool:
     """Whether a long prompt that was just asked about is told to have been in the cache."""
     prompt: Prompt = client.prompts[0]
     if isinstance(prompt, Messages):

@@ -33,7 +33,7 @@ from qpdsl.executor.text.thought_marks import ThoughtMarks
 from qpdsl.grammar.suggest import listed
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from qpdsl.executor.text.text_tokenizer import TextTokenizer
 
 # Seconds for all of it; a server that takes longer has other work.
 _PATIENCE = 600.0
@@ -75,9 +75,7 @@ _TO_TEXT = (
 _PLAIN: Mapping[str, Any] = {"add_special_tokens": False, "add_special": False}
 
 
-async def probe(
-    connection: Connection, address: Address, tokenizer: PreTrainedTokenizerFast | None = None
-) -> ServerCapabilities:
+async def probe(connection: Connection, address: Address, tokenizer: TextTokenizer | None = None) -> ServerCapabilities:
     """What the server was seen to do for the model, by some fifty requests for a few tokens each.
 
     `tokenizer` is that of the address, where it names one. Raises ModelError where the server does not answer or does
@@ -94,7 +92,7 @@ async def probe(
 
 
 async def _probed(
-    connection: Connection, address: Address, tokenizer: PreTrainedTokenizerFast | None, identity: Identity
+    connection: Connection, address: Address, tokenizer: TextTokenizer | None, identity: Identity
 ) -> ServerCapabilities:
     known = ServerCapabilities(context=identity.context_of(address.name), version=identity.named)
     clients = await _clients(connection, address, tokenizer)
@@ -155,7 +153,7 @@ async def _probed(
     return capabilities if own is None else await _scores(connection, address, own, capabilities)
 
 
-def _behind_thoughts(client: ProbeClient, tokenizer: PreTrainedTokenizerFast) -> ProbeClient | None:
+def _behind_thoughts(client: ProbeClient, tokenizer: TextTokenizer) -> ProbeClient | None:
     """A client whose prompts end with a thought that is closed; None of a model that does not think."""
     thinking = find_thinking(tokenizer)
     if thinking is None:
@@ -181,7 +179,7 @@ def _silent(thinking: ServerThinking | None) -> str:
 
 
 async def _clients(
-    connection: Connection, address: Address, tokenizer: PreTrainedTokenizerFast | None
+    connection: Connection, address: Address, tokenizer: TextTokenizer | None
 ) -> dict[Endpoint, ProbeClient]:
     """A client for each form of prompts that the server answers, the best first."""
     dialect = named(address.dialect)
@@ -233,7 +231,7 @@ def _common(known: ServerCapabilities, seen: Mapping[Endpoint, Sequence[ServerCa
 
 
 async def _scores(
-    connection: Connection, address: Address, tokenizer: PreTrainedTokenizerFast, known: ServerCapabilities
+    connection: Connection, address: Address, tokenizer: TextTokenizer, known: ServerCapabilities
 ) -> ServerCapabilities:
     """With what the server reads of given tokens."""
 
@@ -287,7 +285,7 @@ def _notes(
     return tuple(dict.fromkeys(notes))
 
 
-async def _same_tokens(connection: Connection, model: str, tokenizer: PreTrainedTokenizerFast) -> bool | None:
+async def _same_tokens(connection: Connection, model: str, tokenizer: TextTokenizer) -> bool | None:
     """Whether ids mean the same there and here, None where the server does not say.
 
     A server that reads our ids as our text has our vocabulary, whatever it makes of text itself: text is cut here.

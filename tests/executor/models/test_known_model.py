@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -180,10 +181,23 @@ def test_what_is_wrong_with_a_known_model_is_said(tmp_path: Path) -> None:
         quick_load("m", tmp_path / "m", "cpu", None)
 
 
-def test_the_second_run_imports_no_model_of_transformers(tmp_path: Path) -> None:
+# What a second start has no use for, and takes long to import.
+NOT_AGAIN = (
+    "transformers",
+    "huggingface_hub",
+    "torch._dynamo",
+    "torch._inductor",
+    "sympy",
+    "datasets",
+    "rich",
+    "httpx",
+)
+
+
+def test_the_second_run_imports_nothing_of_transformers(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom qpdsl.cli import main\nmain(['run', 'best_of_n', '--set', 'problem=Mia has 3 boxes.'])\n"
-        "print([name for name in sys.modules if name.startswith('transformers.model')])"
+        f"print([name for name in {NOT_AGAIN} if name in sys.modules])"
     )
     outputs = [
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -191,4 +205,16 @@ def test_the_second_run_imports_no_model_of_transformers(tmp_path: Path) -> None
     ]
     *answers, (first, second) = zip(*(output.splitlines() for output in outputs), strict=True)
     assert all(one == other for one, other in answers)
-    assert "modeling_llama" in first and "modeling_llama" not in second
+    assert "transformers" in first and second == "[]"
+
+
+def test_a_tokenizer_that_transformers_adds_to_stays_transformers_own(tmp_path: Path) -> None:
+    save_random(tmp_path / "m", "llama")
+    settings = tmp_path / "m" / "tokenizer_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "sep_token": "Zoë has"}))
+    tokenizer = json.loads((tmp_path / "m" / "tokenizer.json").read_text())
+    first = quick_load("m", tmp_path / "m", "cpu", None)
+    again = quick_load("m", tmp_path / "m", "cpu", None)
+    assert "Zoë has" in first.tokenizer.get_vocab() and "Zoë has" not in tokenizer["model"]["vocab"]
+    assert first.encode("Zoë has 3.") == again.encode("Zoë has 3.")
+    assert first.tokenizer.get_vocab() == again.tokenizer.get_vocab()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from qpdsl.cli import main
 from qpdsl.cli.console import keep_streams, put, say, wants_colour, width_of
 from qpdsl.grammar.printable import cells
 from tests.support.cli import Terminal
+from tests.support.paths import ROOT
 
 BAD = "a\x1b[31m\u202e\tb\nc"
 SEEN = "a\\u001b[31m\\u202e\tb\nc"
@@ -97,3 +99,19 @@ def test_plans_keep_to_the_width_of_the_terminal(
         assert max(map(cells, terminal.text.split("\n"))) <= 60
     monkeypatch.delenv("COLUMNS")
     assert width_of(Terminal()) == 80
+
+
+def test_a_command_ends_with_what_was_to_be_done_at_exit() -> None:
+    """Its process is ended without taking Python apart."""
+    code = (
+        "import atexit, sys, threading, time\nfrom qpdsl.cli import main\natexit.register(print, 'at exit')\n"
+        "if sys.argv.pop() == 'threads':\n"
+        "    threading.Thread(target=lambda: (time.sleep(0.5), print('thread'))).start()\n"
+        "sys.exit(main())"
+    )
+    for threads in ("none", "threads"):
+        ended = subprocess.run(
+            [sys.executable, "-c", code, "check", "no_such_program", threads], capture_output=True, text=True, cwd=ROOT
+        )
+        assert ended.returncode == 2 and "no_such_program" in ended.stderr
+        assert ended.stdout.split("\n") == [*(["thread"] if threads == "threads" else []), "at exit", ""]

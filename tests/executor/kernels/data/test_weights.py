@@ -10,7 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, GroupedWeight, Weight, joined, stacked
+from qpdsl.executor.kernels.data.weights import (
+    FLOATS,
+    FloatWeight,
+    GroupedWeight,
+    LateGroupedWeight,
+    Weight,
+    joined,
+    stacked,
+)
 
 INPUTS = 128
 
@@ -152,3 +160,37 @@ def test_a_weight_is_the_same_piece_by_piece(weight: GroupedWeight, size: int) -
     whole = stacked(pieces, outputs)
     assert whole.parts.keys() == weight.parts.keys()
     assert all(torch.equal(part, weight.parts[name]) for name, part in whole.parts.items())
+
+
+@given(grouped(), st.data())
+@settings(max_examples=30)
+def test_weights_that_are_read_late_are_the_same_ones(weight: GroupedWeight, data: st.DataObject) -> None:
+    reads: list[None] = []
+
+    def read() -> GroupedWeight:
+        reads.append(None)
+        return weight
+
+    late = LateGroupedWeight(weight.select(slice(0, 1)), weight.shape[0], read)
+    nothing = torch.empty(0, dtype=torch.int64)
+    joined([late.select(nothing), weight.select(nothing)])
+    assert (late.shape, late.kind, late.block, late.group, late.bits) == (
+        weight.shape,
+        weight.kind,
+        weight.block,
+        weight.group,
+        weight.bits,
+    )
+    assert not reads
+    outputs = torch.tensor(data.draw(st.lists(st.integers(0, weight.shape[0] - 1), min_size=1, max_size=6)))
+    columns = torch.arange(INPUTS).flip(0).view(-1, 16).flip(1).flatten()
+    for ours, theirs in (
+        (late, weight),
+        (late.select(outputs), weight.select(outputs)),
+        (late.select_inputs(columns), weight.select_inputs(columns)),
+        (late.split(8), weight.split(8)),
+        (late.folded(), weight.folded()),
+        (joined([late, late]), joined([weight, weight])),
+    ):
+        assert torch.equal(ours.dequantized(), theirs.dequantized())
+    assert len(reads) == 1
