@@ -5,8 +5,7 @@ Open `app.py` first: it lists the commands, which lie in `commands/`, and turns 
 command lines. The kinds of run lie in `runs/`. Every command that writes a file names all its files to `file_guard.py`
 first, and every option that names a file has the type `FileName`. Everything is printed through `console.py`: stdout is
 for data, stderr for notes and diagnostics, and a terminal gets nothing that it would obey. No command shows a
-traceback. Modules here are imported by every command, so they import little; `dataclass_code.py` keeps what Python
-would compile anew at each start.
+traceback. Modules here are imported by every command, so they import little.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from qpdsl.cli.dataclass_code import code_kept
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.signals import watch_signals
 from qpdsl.garbage_collector import collections_seldom
@@ -34,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         watch_signals()
     try:
-        with collections_seldom(), code_kept():
+        with collections_seldom():
             # Imported here, so that an interrupt during the imports is reported like any other.
             from qpdsl.cli.app import dispatch
 
