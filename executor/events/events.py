@@ -7,7 +7,8 @@ Event
 ├── Earlier, Lost                                       what a reader that came late, or was slow, did not see
 └── Detail                                              heavy: emitted only while a reader wants details
     ├── OperatorStarted
-    └── Expanded, Valued, Selected                      the candidates of one row, as a tree by their paths
+    ├── Expanded, Valued, Compared, Selected, GivenUp   the candidates of one row, as a tree by their paths
+    └── Answered                                        which of them the row's answer was read from
 
 The names of these classes and of their fields are part of the trace format, and `codec.py` reads the annotations.
 """
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 Rounds = tuple[int, ...]
 # The indices that a row took through the fan-outs: its parent's path and one index more.
 Path = tuple[int, ...]
+# Operators that run others beside the rows, from the outermost in: each is its id and what tells its runs apart.
+Aside = tuple[str, ...]
 Status = Literal["done", "failed", "interrupted"]
 
 
@@ -202,11 +205,16 @@ class Lost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail(Event):
-    """Something about the candidates of one instance, after one run of one operator."""
+    """Something about the candidates of one instance, after one run of one operator.
+
+    `aside`: what rows come to in a `peek`, an `ask`, a `call` or one of several ways, which they then go on without. A
+    candidate is known by that and its path together: the rows that go on take the same paths.
+    """
 
     instance: str
     operator: str
     rounds: Rounds = ()
+    aside: Aside = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +228,11 @@ class OperatorStarted(Detail):
 class CandidateRecord:
     """A row that was made: its path (its parent's and one index more), the text of its step, and why that ended.
 
+    One without a `finish` is a copy of its parent, and has written nothing.
+
     `logprob` is the whole row's. `pieces` are the step's tokens as text and `logprobs` theirs, both empty where they
-    are not at hand. `ahead` marks a row made before it was known whether its parent is kept. Of the `tokens` so many
-    were drawn for a `thought`, which stands before the step; None where the step is a part of it, or nothing was
-    thought.
+    are not at hand. Of the `tokens` so many were drawn for a `thought`, which stands before the step; None where the
+    step is a part of it, or nothing was thought.
     """
 
     path: Path
@@ -234,7 +243,6 @@ class CandidateRecord:
     tokens: int = 0
     pieces: tuple[str, ...] = ()
     logprobs: tuple[float, ...] = ()
-    ahead: bool = False
     thought: str | None = None
     thought_tokens: int = 0
 
@@ -257,8 +265,39 @@ class Valued(Detail):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compared(Detail):
+    """Matches between rows, and the chance of the first of each pair to win."""
+
+    firsts: tuple[Path, ...]
+    seconds: tuple[Path, ...]
+    chances: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Selected(Detail):
-    """Which of an operator's rows were kept, in their new order, and which were dropped."""
+    """Which of an operator's rows were kept, in their new order, and which were dropped.
+
+    Rows of a `group` stand against each other alone, and each group is an event. `keys` are those of the rows that were
+    kept, then of the others: what they were ordered by or told apart by, the answers of a vote. There are none where
+    each row was decided about by itself. `weights` are those of a vote's rows, None for a row that was not counted.
+    """
 
     kept: tuple[Path, ...]
     dropped: tuple[Path, ...]
+    group: str | None = None
+    keys: tuple[str | float | bool | None, ...] = ()
+    weights: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp(Detail):
+    """Samples that were not waited for, as what follows was decided without them."""
+
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered(Detail):
+    """The candidate that the answer of the row was read from."""
+
+    path: Path

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 # Operators one after and inside another that are shown. A trace may hold anything.
@@ -75,7 +76,7 @@ class PlanLine:
     repeats: str = "exact"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlanTree:
     """The lines of a plan, last operator first, as EXPLAIN shows it."""
 
@@ -85,6 +86,14 @@ class PlanTree:
     models: Mapping[str, str]
     lines: tuple[PlanLine, ...]
     parameters: tuple[tuple[str, str], ...]
+
+    def line(self, operator: str) -> PlanLine | None:
+        """The line of an operator, by its id."""
+        return self._by_id.get(operator)
+
+    @cached_property
+    def _by_id(self) -> dict[str, PlanLine]:
+        return {line.id: line for line in self.lines if line.id}
 
     @property
     def permits(self) -> tuple[str, str]:

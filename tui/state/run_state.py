@@ -139,6 +139,8 @@ class RunState:
 
     def _instance_started(self, event: events.InstanceStarted) -> None:
         if not event.baseline:
+            # A row that is run again is searched from the beginning.
+            self.trees.pop(event.instance, None)
             self.row(event.instance).started = event.at
             self.running += 1
             self.started += 1
@@ -153,8 +155,13 @@ class RunState:
         row.answer, row.ended, row.doing = event.answer, event.at, None
         for operator in self._in.pop(event.instance, ()):
             self.totals(operator).now -= 1
-        if event.instance in self.trees:
-            self.trees[event.instance].answered(event.path)
+        tree = self.trees.get(event.instance)
+        if tree is not None:
+            tree.ended = "done" if event.error is None else "failed"
+            if event.error is not None:
+                tree.unanswered()
+            elif not tree.is_answered and event.path:
+                tree.answered(event.path)
 
     def _row_done(self, event: events.RowDone) -> None:
         row = self.row(event.row)
@@ -209,7 +216,17 @@ class RunState:
         self.tree(event.instance).valued(event)
 
     def _selected(self, event: events.Selected) -> None:
-        self.tree(event.instance).selected(event)
+        line = None if self.plan is None else self.plan.line(event.operator)
+        self.tree(event.instance).selected(event, "" if line is None else line.operator)
+
+    def _compared(self, event: events.Compared) -> None:
+        self.tree(event.instance).compared(event)
+
+    def _given_up(self, event: events.GivenUp) -> None:
+        self.tree(event.instance).given_up_on(event)
+
+    def _answered(self, event: events.Answered) -> None:
+        self.tree(event.instance).answered(event.path, event.aside)
 
     def _earlier(self, event: events.Earlier) -> None:
         self.missed_rows = event.rows

@@ -1,0 +1,138 @@
+"""What the dashboard says of every shipped program and idiom: its tree, its rankings and its sums are the run's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from qpdsl.executor.events import events
+from qpdsl.executor.events.codec import decode, encode
+from qpdsl.executor.events.events import Event, Expanded, InstanceDone, OperatorDone, RunStarted
+from qpdsl.executor.runtime.run import InstanceResult
+from qpdsl.grammar import ast
+from qpdsl.planner.explain.plan import explain_json
+from qpdsl.planner.plan import ops
+from qpdsl.tui.state.run_state import RunState
+from qpdsl.tui.state.search import CandidateNode, SearchTree, rankings
+from tests.support.shipped_programs import Case, cases, session, together
+
+
+@dataclass
+class Watched:
+    """A program that ran while somebody watched, and what that one knows of it."""
+
+    case: Case
+    result: InstanceResult
+    state: RunState
+    seen: list[Event] = field(default_factory=list)
+
+    @property
+    def tree(self) -> SearchTree:
+        return self.state.trees.get(self.case.name, SearchTree())
+
+    @property
+    def stars(self) -> list[CandidateNode]:
+        return [node for node in self.tree.nodes() if node.answer]
+
+
+@pytest.fixture(scope="module")
+def watched() -> list[Watched]:
+    # All come to a result in the greater of two widths.
+    some = [case for case in cases() if "n=2" not in case.name]
+    one, seen = session(), []
+    one.events.subscribe(seen.append, details=True)
+    results = together(one, some)
+    by_name = {}
+    for case, result in zip(some, results, strict=True):
+        by_name[case.name] = Watched(case, result, RunState())
+        by_name[case.name].state.add(_begun(case))
+    for event in seen:
+        if (name := getattr(event, "instance", None)) in by_name:
+            read = decode(encode(event, one.events.zero))
+            by_name[name].seen.append(read)
+            by_name[name].state.add(read)
+    return list(by_name.values())
+
+
+def _begun(case: Case) -> RunStarted:
+    how = {"seed": 0, "device": "cpu", "concurrency": 1, "pid": 1, "wall": 0.0, "version": "0"}
+    return RunStarted(at=0.0, program=case.name, plan=explain_json(case.plan), rows=1, **how)  # type: ignore[arg-type]
+
+
+def test_no_candidate_is_written_twice(watched: list[Watched]) -> None:
+    for one in watched:
+        made = [event for event in one.seen if isinstance(event, Expanded)]
+        keys = Counter((event.aside, candidate.path) for event in made for candidate in event.candidates)
+        assert set(keys.values()) <= {1}, one.case.name
+        for node in one.tree.nodes():
+            assert one.tree.get(node.key) is node and node in node.parent.children  # type: ignore[union-attr]
+
+
+def test_the_star_has_the_answer_of_the_row(watched: list[Watched]) -> None:
+    """Where the answer is one column, a text or column of the star is it; rows that fail have no star."""
+    for one in watched:
+        done = next(event for event in one.seen if isinstance(event, InstanceDone))
+        if done.error is not None:
+            assert not one.stars, one.case.name
+            continue
+        (star,) = one.stars
+        root = one.case.plan.ops[-1].op
+        assert isinstance(root, ops.Return) and done.answer is not None
+        if not isinstance(root.value, ast.Name) or root.value.id in one.case.values:
+            continue
+        wrote = _letters("".join(node.record.step for node in star.line() if not node.copied))
+        answer = _letters(done.answer)
+        told = {_letters(str(value)) for value in star.values.values()}
+        # A `say` puts text between that no candidate wrote.
+        assert answer in wrote or answer in told or (wrote and answer.endswith(_letters(star.record.step))), (
+            one.case.name
+        )
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split())
+
+
+def test_no_cut_contradicts_what_was_kept(watched: list[Watched]) -> None:
+    cuts = 0
+    for one in watched:
+        for ranking in rankings(one.tree):
+            if ranking.kind == "TopK" and 0 < ranking.kept < len(ranking.ranked):
+                cuts += 1
+                assert ranking.cuts, (one.case.name, ranking)
+            if ranking.tally:
+                winner = next(iter(ranking.selection.keys), None)
+                assert ranking.tally[0].answer == winner, one.case.name
+                assert sum(votes.rows for votes in ranking.tally) == len(ranking.ranked)
+    assert cuts > 50
+
+
+def test_bars_are_parts_of_their_rounds(watched: list[Watched]) -> None:
+    scaled = set()
+    for one in watched:
+        scaled |= {one.case.name} if one.tree.scaled else set()
+        parts = [part for node in one.tree.nodes() if (part := one.tree.part(node)) is not None]
+        assert all(0 <= part <= 1 for part in parts), one.case.name
+    assert any("deepconf" in name for name in scaled) and any("logprob" in name for name in scaled)
+
+
+def test_the_sums_of_the_plan_are_the_row_s(watched: list[Watched]) -> None:
+    for one in watched:
+        done = next(event for event in one.seen if isinstance(event, InstanceDone))
+        plan = one.state.plan
+        assert plan is not None
+        top = [one.state.totals(node.id) for node in one.case.plan.ops]
+        assert sum(totals.sampled_tokens for totals in top) == done.sampled_tokens, one.case.name
+        assert sum(totals.prompt_tokens for totals in top) == done.prompt_tokens, one.case.name
+        runs = Counter(event.operator for event in one.seen if isinstance(event, OperatorDone))
+        assert all(plan.line(operator) is not None for operator in runs), one.case.name
+        assert all(totals.now == 0 for totals in one.state.operators.values()), one.case.name
+
+
+def test_every_kind_of_event_has_a_reader() -> None:
+    kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+    from qpdsl.tui.state.run_state import _TAKES
+
+    assert set(_TAKES) == set(kinds) - {Event, events.Detail}
