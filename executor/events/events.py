@@ -149,7 +149,10 @@ class EngineStepped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceDone(Event):
-    """A row of the input ended; `error` says why it failed. `path` is that of the candidate whose answer it is."""
+    """A row of the input ended; `error` says why it failed, or with `unanswered` why it came to no answer.
+
+    `path` is that of the row that gave the answer.
+    """
 
     instance: str
     prompt_tokens: int
@@ -160,13 +163,15 @@ class InstanceDone(Event):
     score: float | None = None
     path: Path = ()
     baseline: bool = False
+    unanswered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDone(Event):
     """The result of a row of the input, and of greedy decoding where that was run for comparison.
 
-    `correct` and `greedy_correct` are None where there is no reference.
+    `correct` and `greedy_correct` are None where there is no reference. `error` says why it failed, `unanswered` why it
+    has no answer and is wrong.
     """
 
     row: str
@@ -180,6 +185,7 @@ class RowDone(Event):
     greedy: str | None = None
     greedy_correct: bool | None = None
     error: str | None = None
+    unanswered: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -159,6 +159,7 @@ async def run(
             score=end.score,
             path=end.rows[0].path if end.rows and error is None else (),
             baseline=baseline,
+            unanswered=unanswered,
         )
     )
     return InstanceResult(

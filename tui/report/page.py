@@ -77,6 +77,8 @@ def _facts(state: RunState) -> list[tuple[str, str]]:
     facts = [("rows", f"{len(rows):,} of {state.total:,}")]
     if state.failed:
         facts.append(("failed", f"{state.failed:,}"))
+    if state.unanswered:
+        facts.append(("no answer", f"{state.unanswered:,}"))
     if state.judged:
         facts.append(("right", f"{state.right:,} of {state.judged:,} ({figures.share(state.right / state.judged)})"))
         if any(row.greedy_correct is not None for row in rows):
@@ -177,7 +179,7 @@ def _models(state: RunState) -> list[dict[str, Any]]:
 
 def _rows(state: RunState) -> list[list[Any]]:
     return [
-        [row.id, row.status, row.answer or "", row.reference or "", row.score, row.tokens, row.seconds, row.error or ""]
+        [row.id, row.status, row.answer or "", row.reference or "", row.score, row.tokens, row.seconds, row.why or ""]
         for row in list(state.rows.values())[:_ROWS]
     ]
 

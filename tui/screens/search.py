@@ -160,7 +160,7 @@ class SearchView(View):
 
     def action_row(self, by: int) -> None:
         trees = self.state.trees
-        rows = [id_ for id_, row_state in self.state.rows.items() if id_ in trees or row_state.error is not None]
+        rows = [id_ for id_, row_state in self.state.rows.items() if id_ in trees or row_state.why is not None]
         rows += [id_ for id_ in trees if id_ not in self.state.rows]
         if rows:
             at = rows.index(self.instance) if self.instance in rows else 0
@@ -217,8 +217,8 @@ class SearchView(View):
         row_state = self.state.rows.get(instance)
         text = Text.assemble((f" {one_line(instance)}", f"bold {palette.accent}"))
         text.append(" following " if self.row is None else " ", palette.muted)
-        if row_state is not None and row_state.error is not None:
-            text.append(f" ✖ {one_line(row_state.error)} ", palette.bad)
+        if row_state is not None and row_state.why is not None:
+            text.append(f" ✖ {one_line(row_state.why)} ", palette.bad)
         tree = self.searched
         if tree is None:
             text.append(f" {self._why_empty(row_state)}", palette.muted)
@@ -244,7 +244,7 @@ class SearchView(View):
         """Why a row has no candidates here."""
         if row_state is None or (row_state.started is None and row_state.ended is None):
             return "waits for its turn"
-        if row_state.error is not None:
+        if row_state.why is not None:
             return "no candidates"
         if self.state.missed_rows or self.state.lost:
             return "its candidates came before anybody watched"
@@ -253,9 +253,9 @@ class SearchView(View):
     def _failure(self, palette: Palette) -> Text:
         """Why the row failed, in full, where there is no candidate to show."""
         row_state = self.state.rows.get(self.instance or "")
-        if row_state is None or row_state.error is None:
+        if row_state is None or row_state.why is None:
             return Text()
-        text = Text(f"✖ {printable(row_state.error, tabs=False)}", style=palette.bad)
+        text = Text(f"✖ {printable(row_state.why, tabs=False)}", style=palette.bad)
         return text.append(f"\n\n{one_line(row_state.asked)}", palette.muted)
 
     def _show_candidate(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.tui.state.engine import ModelState
-from qpdsl.tui.state.plan import CALLS, COST, OperatorTotals, PlanTree
+from qpdsl.tui.state.plan import OperatorTotals, PlanTree
 from qpdsl.tui.state.search import SearchTree
 
 Status = Literal["waiting", "running", "done", "right", "wrong", "failed"]
@@ -42,6 +42,7 @@ class RowState:
     greedy: str | None = None
     greedy_correct: bool | None = None
     error: str | None = None
+    unanswered: str | None = None
     doing: str | None = None
 
     @property
@@ -51,6 +52,11 @@ class RowState:
         if self.ended is not None:
             return "done" if self.correct is None else "right" if self.correct else "wrong"
         return "waiting" if self.started is None else "running"
+
+    @property
+    def why(self) -> str | None:
+        """Why it failed, or has no answer; None where it has one."""
+        return self.error or self.unanswered
 
     @property
     def tokens(self) -> int:
@@ -78,7 +84,7 @@ class RunState:
         self.latest: str | None = None
         self.lost = 0
         self.missed_rows = 0
-        self.done = self.failed = self.right = self.judged = self.greedy_right = 0
+        self.done = self.failed = self.unanswered = self.right = self.judged = self.greedy_right = 0
         self.running = self.started = 0
         self._in: dict[str, list[str]] = {}
 
@@ -151,13 +157,14 @@ class RunState:
         row = self.row(event.instance)
         self.running -= row.started is not None
         row.prompt_tokens, row.sampled_tokens = event.prompt_tokens, event.sampled_tokens
-        row.seconds, row.error, row.score = event.seconds, event.error, event.score
+        row.seconds, row.score = event.seconds, event.score
+        row.error, row.unanswered = (None, event.error) if event.unanswered else (event.error, None)
         row.answer, row.ended, row.doing = event.answer, event.at, None
         for operator in self._in.pop(event.instance, ()):
             self.totals(operator).now -= 1
         tree = self.trees.get(event.instance)
         if tree is not None:
-            tree.ended = "done" if event.error is None else "failed"
+            tree.ended = "done" if row.error is None else "failed"
             if event.error is not None:
                 tree.unanswered()
             elif not tree.is_answered and event.path:
@@ -165,13 +172,15 @@ class RunState:
 
     def _row_done(self, event: events.RowDone) -> None:
         row = self.row(event.row)
-        row.answer, row.score, row.error, row.seconds = event.answer, event.score, event.error, event.seconds
+        row.answer, row.score, row.seconds = event.answer, event.score, event.seconds
+        row.error, row.unanswered = event.error, event.unanswered
         row.prompt_tokens, row.sampled_tokens = event.prompt_tokens, event.sampled_tokens
         row.reference = row.reference if event.reference is None else event.reference
         row.correct, row.greedy, row.greedy_correct = event.correct, event.greedy, event.greedy_correct
         row.ended = event.at if row.ended is None else row.ended
         self.done += 1
         self.failed += event.error is not None
+        self.unanswered += event.unanswered is not None
         self.judged += event.correct is not None
         self.right += event.correct is True
         self.greedy_right += event.greedy_correct is True
@@ -188,9 +197,7 @@ class RunState:
         totals.runs += 1
         for name in _SUMS:
             setattr(totals, name, getattr(totals, name) + getattr(event, name))
-        totals.shadowed += event.counts.get("shadowed", 0)
-        totals.differed += event.counts.get("differed", 0)
-        totals.calls.update({name: event.counts[name] for name in (*CALLS, COST) if name in event.counts})
+        totals.counts.update(event.counts)
         inside = self._in.get(event.instance)
         if inside is not None and event.operator in inside:
             inside.remove(event.operator)

@@ -10,11 +10,12 @@ import pytest
 from qpdsl.executor.events import events
 from qpdsl.executor.events.codec import decode, encode
 from qpdsl.executor.events.events import Event, Expanded, InstanceDone, OperatorDone, RunStarted
+from qpdsl.executor.events.operator_counts import count_name
 from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.grammar import ast
 from qpdsl.planner.explain.plan import explain_json
 from qpdsl.planner.plan import ops
-from qpdsl.tui.state.run_state import RunState
+from qpdsl.tui.state.run_state import _TAKES, RunState
 from qpdsl.tui.state.search import CandidateNode, SearchTree, rankings
 from tests.support.shipped_programs import Case, cases, session, together
 
@@ -131,8 +132,11 @@ def test_the_sums_of_the_plan_are_the_row_s(watched: list[Watched]) -> None:
         assert all(totals.now == 0 for totals in one.state.operators.values()), one.case.name
 
 
+def test_every_count_has_a_name(watched: list[Watched]) -> None:
+    names = {name for one in watched for totals in one.state.operators.values() for name in totals.counts}
+    assert len(names) > 40 and not [name for name in names if count_name(name) is None]
+
+
 def test_every_kind_of_event_has_a_reader() -> None:
     kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
-    from qpdsl.tui.state.run_state import _TAKES
-
     assert set(_TAKES) == set(kinds) - {Event, events.Detail}
