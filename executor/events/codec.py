@@ -223,6 +223,7 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
     "str": _checked(str),
     "str | None": _optional(_checked(str)),
     "int": _checked(int),
+    "int | None": _optional(_checked(int)),
     "float": _number,
     "float | None": _optional(_number),
     "bool": _checked(bool),

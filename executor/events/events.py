@@ -4,6 +4,7 @@ Event
 ├── RunStarted, InputListed, ModelsLoaded, RunEnded     the run as a whole; kept for readers that come late
 ├── InstanceStarted, InstanceDone, RowDone              one row of the input
 ├── OperatorDone, Routed, EngineStepped                 one operator, one choice of a router, one forward
+├── ServerReported                                      how a model on a server stands
 ├── Earlier, Lost                                       what a reader that came late, or was slow, did not see
 └── Detail                                              heavy: emitted only while a reader wants details
     ├── OperatorStarted
@@ -145,6 +146,36 @@ class EngineStepped(Event):
     """One forward of one model. A run emits the engine's own report; an event read from a trace has its figures."""
 
     report: StepReport | EngineFigures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerReported(Event):
+    """How a model on a server stands, a few times a second while that changes.
+
+    `in_flight` of its requests are there, which gets `limit` at once for all its models, and `queued` wait for their
+    turn. `again` of the queued were sent before: `why` says what became of the latest of these, None where there are
+    none. The first of them failed `failing` seconds ago, and one is sent again in `resumes` seconds.
+
+    So far, of what was asked and of what was given up: `requests` sent, `retries` of them again, `replayed` ones whose
+    answer was kept; tokens as the server counted them, `prompt_tokens` None where it does not say; `cost` in the
+    currency of the price table.
+    """
+
+    model: str
+    in_flight: int
+    limit: int
+    queued: int
+    requests: int
+    retries: int
+    replayed: int
+    sampled_tokens: int
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    cost: float = 0.0
+    again: int = 0
+    why: str | None = None
+    failing: float = 0.0
+    resumes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

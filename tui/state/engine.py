@@ -46,6 +46,13 @@ class Series:
             self.buckets.append(Bucket(pages=last.pages))
         return self.buckets[index]
 
+    def rate(self, now: float, kind: str, window: float = 5.0) -> float:
+        """Tokens a second over the last `window` seconds; `kind` is `prefill` or `decode`."""
+        first = max(0, int((now - window) / self.width))
+        seconds = min(now, max(window, self.width)) or 1.0
+        total: int = sum(getattr(bucket, kind) for bucket in self.buckets[first:])
+        return total / seconds
+
     def _halve(self) -> None:
         pairs = [self.buckets[at : at + 2] for at in range(0, len(self.buckets), 2)]
         self.width *= 2
@@ -107,12 +114,3 @@ class ModelState:
     @property
     def others(self) -> Mapping[str, float]:
         return self.latest.others
-
-    def rate(self, now: float, kind: str, window: float = 5.0) -> float:
-        """Tokens a second over the last `window` seconds; `kind` is `prefill` or `decode`."""
-        series = self.series
-        first = max(0, int((now - window) / series.width))
-        recent = series.buckets[first:]
-        seconds = min(now, max(window, series.width)) or 1.0
-        total: int = sum(getattr(bucket, kind) for bucket in recent)
-        return total / seconds

@@ -13,6 +13,7 @@ from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.tui.state.engine import ModelState
 from qpdsl.tui.state.plan import OperatorTotals, PlanTree
 from qpdsl.tui.state.search import SearchTree
+from qpdsl.tui.state.server import ServerState
 
 Status = Literal["waiting", "running", "done", "right", "wrong", "failed"]
 # In the order in which somebody would look at them.
@@ -80,6 +81,7 @@ class RunState:
         self.operators: defaultdict[str, OperatorTotals] = defaultdict(OperatorTotals)
         self.rows: dict[str, RowState] = {}
         self.models: dict[str, ModelState] = {}
+        self.servers: dict[str, ServerState] = {}
         self.trees: dict[str, SearchTree] = {}
         self.latest: str | None = None
         self.lost = 0
@@ -107,6 +109,11 @@ class RunState:
     @property
     def total(self) -> int:
         return max(self.begun.rows if self.begun else 0, len(self.rows))
+
+    def rate(self) -> float:
+        """Tokens a second that all models sampled in the last seconds; those of servers count once they are there."""
+        series = [*(one.series for one in self.models.values()), *(one.series for one in self.servers.values())]
+        return sum(one.rate(self.now, "decode") for one in series)
 
     def totals(self, operator: str) -> OperatorTotals:
         return self.operators[operator]
@@ -215,6 +222,12 @@ class RunState:
         if model is None:
             model = self.models[report.model] = ModelState(report.model, report)
         model.add(event)
+
+    def _server_reported(self, event: events.ServerReported) -> None:
+        server, first = self.servers.get(event.model), event.model not in self.servers
+        if server is None:
+            server = self.servers[event.model] = ServerState(event)
+        server.add(event, first=first)
 
     def _expanded(self, event: events.Expanded) -> None:
         self.tree(event.instance).expanded(event)

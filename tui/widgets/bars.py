@@ -79,9 +79,11 @@ class Title(Widget):
             parts.append((f"{state.unanswered:,} without an answer", palette.warn))
         if state.judged and state.total > 1:
             parts.append((f"{figures.share(state.right / state.judged)} right", palette.text))
-        rate = sum(model.rate(state.now, "decode") for model in state.models.values())
-        if self._phase == "running" and state.models:
-            parts.append((f"{figures.count(rate)} tok/s", palette.text))
+        if self._phase == "running" and (state.models or state.servers):
+            parts.append((f"{figures.count(state.rate())} tok/s", palette.text))
+        again = sum(server.latest.again for server in state.servers.values())
+        if again and state.ended is None:
+            parts.append((f"{again:,} to be sent again", palette.warn))
         for text, style in parts:
             if cells(left.plain) + cells(right.plain) + cells(text) + 6 > width:
                 break
