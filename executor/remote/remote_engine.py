@@ -34,6 +34,8 @@ from qpdsl.executor.requests.ticket import Ticket
 _LOOKUPS = 32
 # Seconds between two reports.
 _REPORT_EVERY = 0.1
+# And between those of requests that fail.
+_FAILING_EVERY = 1.0
 # Turns of the event loop in which what was replayed is looked at.
 _TURNS = 8
 
@@ -207,12 +209,17 @@ class RemoteEngine:
         if self._report_due is not None:
             self._report_due.cancel()
             self._report_due = None
+        fails = False
         for model in self._models:
             counts = self.counts(model)
-            if counts != self._reported.get(model):
+            # For how long requests fail changes while they wait.
+            if counts != self._reported.get(model) or counts.again:
                 self._reported[model] = counts
                 self._reported_at = time.monotonic()
                 self._on_report(model, counts)
+            fails = fails or counts.again > 0
+        if fails and not now:
+            self._report_due = asyncio.get_running_loop().call_later(_FAILING_EVERY, self._wake)
 
     async def _take_in(self) -> None:
         """Answers new requests out of the store, and queues the others."""

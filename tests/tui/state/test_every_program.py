@@ -13,10 +13,22 @@ from qpdsl.executor.events.events import Event, Expanded, InstanceDone, Operator
 from qpdsl.executor.events.operator_counts import count_name
 from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.grammar import ast
+from qpdsl.grammar.parse.parser import parse_file
+from qpdsl.grammar.source import Source
+from qpdsl.planner.check.program import lower
 from qpdsl.planner.explain.plan import explain_json
+from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.optimize.budgeted_plan import budgeted
+from qpdsl.planner.optimize.optimizer import Optimized, optimize
 from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.budget_policy import BudgetPolicy, Turn
+from qpdsl.planner.plan.logical import LogicalProgram
+from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.strategies.written_strategies import strategies_of
 from qpdsl.tui.state.run_state import _TAKES, RunState
 from qpdsl.tui.state.search import CandidateNode, SearchTree, rankings
+from tests.support.executor.programs import arguments, texts
+from tests.support.paths import ROOT
 from tests.support.shipped_programs import Case, cases, session, together
 
 
@@ -41,7 +53,7 @@ class Watched:
 @pytest.fixture(scope="module")
 def watched() -> list[Watched]:
     # All come to a result in the greater of two widths.
-    some = [case for case in cases() if "n=2" not in case.name]
+    some = [*(case for case in cases() if "n=2" not in case.name), _budgeted()]
     one, seen = session(), []
     one.events.subscribe(seen.append, details=True)
     results = together(one, some)
@@ -55,6 +67,21 @@ def watched() -> list[Watched]:
             by_name[name].seen.append(read)
             by_name[name].state.add(read)
     return list(by_name.values())
+
+
+def _budgeted() -> Case:
+    """A program under a budget, which answers greedily, and then searches whatever came of that."""
+    path = ROOT / "programs" / "compute_optimal.qp"
+    program = lower(parse_file(Source(path.name, path.read_text("utf-8"))), path.stem, Environment())
+    ways = strategies_of(program)
+    search = next(at for at, way in enumerate(ways) if "subtrees=2" in way.name)
+    policy = BudgetPolicy(ways, 0, {0: Turn((), (search,))}, "tokens", 500.0, None, None, "a test")
+
+    def way_plan(way: LogicalProgram, reads: tuple[str, ...] | None, sure: bool) -> Optimized:
+        return optimize(plan(way, reads, support=sure))
+
+    whole = budgeted(program, (), policy, way_plan).plan
+    return Case("programs/compute_optimal", whole, arguments(whole, problem=texts(1)[0], expand=2, depth=2))
 
 
 def _begun(case: Case) -> RunStarted:
@@ -79,7 +106,8 @@ def test_the_star_has_the_answer_of_the_row(watched: list[Watched]) -> None:
             assert not one.stars, one.case.name
             continue
         (star,) = one.stars
-        root = one.case.plan.ops[-1].op
+        last = one.case.plan.ops[-1]
+        root = last.arms[-1][-1].op if last.arms else last.op
         assert isinstance(root, ops.Return) and done.answer is not None
         if not isinstance(root.value, ast.Name) or root.value.id in one.case.values:
             continue
@@ -110,6 +138,15 @@ def test_no_cut_contradicts_what_was_kept(watched: list[Watched]) -> None:
     assert cuts > 50
 
 
+def test_each_way_under_a_budget_is_a_tree_of_its_own(watched: list[Watched]) -> None:
+    one = next(one for one in watched if one.case.name == "programs/compute_optimal")
+    ways = [node for node in one.tree.root.children if node.heads]
+    assert [node.aside[0] for node in ways] == ["way 1: arm 1", "way 2: arm 2 (subtrees=2)"]
+    (star,) = one.stars
+    assert star.aside == ways[1].aside and len(star.line()) > 2
+    assert one.tree.fates.total() > 4 and one.tree.fates["beside"] == 0
+
+
 def test_bars_are_parts_of_their_rounds(watched: list[Watched]) -> None:
     scaled = set()
     for one in watched:
@@ -122,13 +159,13 @@ def test_bars_are_parts_of_their_rounds(watched: list[Watched]) -> None:
 def test_the_sums_of_the_plan_are_the_row_s(watched: list[Watched]) -> None:
     for one in watched:
         done = next(event for event in one.seen if isinstance(event, InstanceDone))
-        plan = one.state.plan
-        assert plan is not None
+        shown = one.state.plan
+        assert shown is not None
         top = [one.state.totals(node.id) for node in one.case.plan.ops]
         assert sum(totals.sampled_tokens for totals in top) == done.sampled_tokens, one.case.name
         assert sum(totals.prompt_tokens for totals in top) == done.prompt_tokens, one.case.name
         runs = Counter(event.operator for event in one.seen if isinstance(event, OperatorDone))
-        assert all(plan.line(operator) is not None for operator in runs), one.case.name
+        assert all(shown.line(operator) is not None for operator in runs), one.case.name
         assert all(totals.now == 0 for totals in one.state.operators.values()), one.case.name
 
 
