@@ -241,6 +241,9 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
     "tuple[CandidateRecord, ...]": _many(_candidate),
     "Mapping[str, Any]": _checked(dict),
     "Mapping[str, int]": _counts,
+    "Mapping[str, Mapping[str, int]]": lambda record: {
+        name: _counts(counts) for name, counts in _checked(dict)(record).items()
+    },
     "Mapping[str, tuple[float, ...]]": _sums,
     "StepReport | EngineFigures": _figures,
 }

@@ -223,14 +223,15 @@ class RowDone(Event):
 class Earlier(Event):
     """Sums over the events that the history of a late reader no longer holds.
 
-    `operators`: id → (runs, rows in, rows out, prompt, sampled and cached tokens, seconds); `rows` counts those done.
+    `operators`: id → (runs, rows in, rows out, prompt, sampled and cached tokens, seconds), and `counts`: id → those of
+    `OperatorDone`; `models`: name → (steps, prefill and decode tokens, seconds); `rows` counts those done.
     """
 
     events: int
     operators: Mapping[str, tuple[float, ...]]
     rows: int
-    prefill_tokens: int
-    decode_tokens: int
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    models: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

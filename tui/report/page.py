@@ -9,6 +9,7 @@ import html
 import json
 import statistics
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, BinaryIO
 
 from qpdsl.executor.events import events
@@ -91,6 +92,8 @@ def _facts(state: RunState) -> list[tuple[str, str]]:
         facts += [(f"model {name}", model) for name, model in plan.models.items()]
         facts.append(plan.permits)
     if begun is not None:
+        began = datetime.fromtimestamp(begun.wall).astimezone().isoformat(" ", "seconds")
+        facts += [("began", began)] if begun.wall else []
         facts += [("seed", str(begun.seed)), ("device", begun.device), ("version", begun.version)]
     return facts
 

@@ -119,7 +119,7 @@ def sureness(node: CandidateNode, palette: Palette) -> Text:
     if candidate.finish:
         text.append(f"  ended by {one_line(candidate.finish)}", palette.muted)
     if candidate.logprobs:
-        text.append(f"  log p {sum(candidate.logprobs):.2f}", palette.muted)
+        text.append(f"  log p {sum(candidate.logprobs):.2f}, of the row {candidate.logprob:.2f}", palette.muted)
         unsure = sorted(zip(candidate.logprobs, candidate.pieces, strict=False))[:3]
         shown = [(piece, math.exp(min(logprob, 0.0))) for logprob, piece in unsure]
         for piece, sure in shown:

@@ -145,7 +145,12 @@ class PlanView(View):
         for name, model in plan.models.items():
             text.append("  ").append(f"{one_line(name)} ", palette.muted).append(one_line(model), palette.text)
         begun = self.state.begun
-        return text if begun is None else text.append(f"  seed {begun.seed}  {one_line(begun.device)}", palette.muted)
+        if begun is not None:
+            rows = f"  {begun.concurrency:,} rows at once" if begun.concurrency > 1 else ""
+            text.append(f"  seed {begun.seed}  {one_line(begun.device)}{rows}", palette.muted)
+        if self.state.missed_events:
+            text.append(f"  {self.state.missed_events:,} earlier events are in the sums alone", palette.muted)
+        return text
 
 
 def time_share(state: RunState, line: PlanLine) -> float | None:

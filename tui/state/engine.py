@@ -82,6 +82,15 @@ class ModelState:
     series: Series = field(default_factory=Series)
     waits: Waits = field(default_factory=Waits)
 
+    def add_earlier(self, sums: tuple[float, ...]) -> None:
+        """What came before anybody watched: steps, prefill and decode tokens, seconds; none where it is not known."""
+        if len(sums) == 4:
+            steps, prefill, decode, seconds = sums
+            self.steps += int(steps)
+            self.prefill_tokens += int(prefill)
+            self.decode_tokens += int(decode)
+            self.busy += seconds
+
     def add(self, event: EngineStepped) -> None:
         report = event.report
         assert isinstance(report, EngineFigures)

@@ -85,7 +85,8 @@ class RunState:
         self.trees: dict[str, SearchTree] = {}
         self.latest: str | None = None
         self.lost = 0
-        self.missed_rows = 0
+        self.missed_rows = self.missed_events = 0
+        self._missed_steps: dict[str, tuple[float, ...]] = {}
         self.done = self.failed = self.unanswered = self.right = self.judged = self.greedy_right = 0
         self.running = self.started = 0
         self._in: dict[str, list[str]] = {}
@@ -221,6 +222,7 @@ class RunState:
         model = self.models.get(report.model)
         if model is None:
             model = self.models[report.model] = ModelState(report.model, report)
+            model.add_earlier(self._missed_steps.pop(report.model, ()))
         model.add(event)
 
     def _server_reported(self, event: events.ServerReported) -> None:
@@ -249,7 +251,9 @@ class RunState:
         self.tree(event.instance).answered(event.path, event.aside)
 
     def _earlier(self, event: events.Earlier) -> None:
-        self.missed_rows = event.rows
+        self.missed_rows, self.missed_events, self._missed_steps = event.rows, event.events, dict(event.models)
+        for operator, counts in event.counts.items():
+            self.totals(operator).counts.update(counts)
         for operator, sums in event.operators.items():
             if len(sums) == len(_SUMS) + 1:
                 totals = self.totals(operator)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast as python
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 
 import pytest
 
@@ -177,3 +178,16 @@ def test_every_count_has_a_name(watched: list[Watched]) -> None:
 def test_every_kind_of_event_has_a_reader() -> None:
     kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
     assert set(_TAKES) == set(kinds) - {Event, events.Detail}
+
+
+def test_every_field_of_an_event_is_read() -> None:
+    """By its name: what nobody here reads was carried for nothing."""
+    read: set[str] = set()
+    for path in (ROOT / "tui").rglob("*.py"):
+        for node in python.walk(python.parse(path.read_text("utf-8"))):
+            match node:
+                case python.Attribute(attr=name) | python.Constant(value=str(name)):
+                    read.add(name)
+    kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and is_dataclass(kind)]
+    carried = {f"{kind.__name__}.{one.name}": one.name for kind in kinds for one in fields(kind)}
+    assert [place for place, name in carried.items() if name not in read] == []
