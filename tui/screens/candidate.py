@@ -33,6 +33,8 @@ FATES: dict[Fate, tuple[str, str, str]] = {
 }
 # Below this probability a token is worth a look.
 _UNSURE = 0.9
+# Log-probabilities are shown to hundredths.
+_SAME = 0.005
 
 
 def legend(tree: SearchTree | None, palette: Palette) -> Text:
@@ -119,7 +121,10 @@ def sureness(node: CandidateNode, palette: Palette) -> Text:
     if candidate.finish:
         text.append(f"  ended by {one_line(candidate.finish)}", palette.muted)
     if candidate.logprobs:
-        text.append(f"  log p {sum(candidate.logprobs):.2f}, of the row {candidate.logprob:.2f}", palette.muted)
+        own = sum(candidate.logprobs)
+        text.append(f"  log p {own:.2f}", palette.muted)
+        if abs(own - candidate.logprob) > _SAME:
+            text.append(f", {candidate.logprob:.2f} with the steps before", palette.muted)
         unsure = sorted(zip(candidate.logprobs, candidate.pieces, strict=False))[:3]
         shown = [(piece, math.exp(min(logprob, 0.0))) for logprob, piece in unsure]
         for piece, sure in shown:
@@ -226,6 +231,18 @@ def ranking_table(
         text.append_text(line).append("\n")
     if len(ranking.ranked) > most:
         text.append(f"     and {len(ranking.ranked) - most} more\n", palette.muted)
+    return text
+
+
+def votes(ranking: Ranking | None, palette: Palette) -> Text:
+    """The votes by answer in one line; empty where it is no vote."""
+    text = Text()
+    for place, own in enumerate(() if ranking is None else ranking.tally):
+        answer = "no vote" if own.answer is None else one_line(own.answer)
+        style = f"bold {palette.good}" if place == 0 and own.answer is not None else palette.muted
+        text.append(" · " if place else "", palette.muted).append(answer, style)
+        count = own.rows if own.answer is None else own.total
+        text.append(f" ×{count:g}" if count == int(count) else f" {count:.3g}", palette.text)
     return text
 
 

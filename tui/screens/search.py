@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
+from qpdsl.executor.events.events import REPLICA_SIGN
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.view import View
@@ -213,7 +214,7 @@ class SearchView(View):
     def _head(self, palette: Palette) -> Text:
         instance = self.instance
         if instance is None:
-            return Text(" no candidates yet", style=palette.muted)
+            return Text(f" {self._why_empty(None)}", style=palette.muted)
         row_state = self.state.rows.get(instance)
         text = Text.assemble((f" {one_line(instance)}", f"bold {palette.accent}"))
         text.append(" following " if self.row is None else " ", palette.muted)
@@ -242,6 +243,10 @@ class SearchView(View):
 
     def _why_empty(self, row_state: RowState | None) -> str:
         """Why a row has no candidates here."""
+        if any(REPLICA_SIGN in name for name in self.state.models):
+            return "replicas send no candidates"
+        if self.instance is None:
+            return "no candidates yet"
         if row_state is None or (row_state.started is None and row_state.ended is None):
             return "waits for its turn"
         if row_state.why is not None:
@@ -280,7 +285,13 @@ class SearchView(View):
             candidate.fate_line(tree, node, self.state.plan, palette),
             candidate.step_text(node, palette),
             Text("  ").join(
-                [part for part in (candidate.values(node, palette), candidate.sureness(node, palette)) if part]
+                part
+                for part in (
+                    candidate.votes(ranking, palette),
+                    candidate.values(node, palette),
+                    candidate.sureness(node, palette),
+                )
+                if part
             ),
         )
         return Text("\n").join(lines)
