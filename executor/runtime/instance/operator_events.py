@@ -160,12 +160,15 @@ def _emit_selected(op: ops.Operator, before: Candidates, after: Candidates, inst
     """Which rows an operator kept, of each group by itself."""
     decision = instance.decision or Decision([range(len(before))])
     places = {row.path: place for place, row in enumerate(before)}
-    kept = [places[row.path] for row in after if row.path in places]
+    group_of = {place: number for number, group in enumerate(decision.groups) for place in group}
+    kept: list[list[int]] = [[] for _ in decision.groups]
+    for row in after:
+        if (place := places.get(row.path)) is not None:
+            kept[group_of[place]].append(place)
     per = getattr(op, "per", None)
-    for group in decision.groups:
-        own = set(group)
-        stay = [place for place in kept if place in own]
-        order = [*stay, *(place for place in group if place not in stay)]
+    for group, stay in zip(decision.groups, kept, strict=True):
+        standing = set(stay)
+        order = [*stay, *(place for place in group if place not in standing)]
         if not order:
             continue
         _emit_selection(
