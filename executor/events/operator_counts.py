@@ -41,8 +41,6 @@ COUNTS: Mapping[str, CountName] = {
     "shared_scores": CountName("scores of other rows used", "steps"),
     "shared_samples": CountName("samples of other rows used", "samples"),
     "saved_tokens": CountName("saved by that", "tokens"),
-    "run_ahead": CountName("ran ahead", "samples"),
-    "run_ahead_used": CountName("of them used", "samples", "run_ahead"),
     "unused_prompt": CountName("prompts that ran ahead for nothing", "tokens"),
     "unused_sampled": CountName("sampled ahead for nothing", "tokens"),
     "drafted": CountName("drafted", "tokens"),
@@ -90,6 +88,8 @@ COUNTS: Mapping[str, CountName] = {
 _FAMILIES = (
     (re.compile(r"allowed_(\d+)"), "masks that allowed {} ids", "tokens", "draws"),
     (re.compile(r"flush_(\d+)"), "requests in batches of {}", "requests", None),
+    (re.compile(r"(\w+)_ahead"), "{} ahead of time", "samples", None),
+    (re.compile(r"(\w+)_ahead_used"), "of them used", "samples", "{}_ahead"),
     (re.compile(r"way_(\d+)"), "tried by way {}", "rows", None),
     (re.compile(r"shadowed_([\d.]+)"), "shadowed, sure to {}", "tokens", "shadowed"),
     (re.compile(r"differed_([\d.]+)"), "would differ, sure to {}", "tokens", "shadowed_{}"),
