@@ -16,7 +16,7 @@ from typing import Any
 from qpdsl.executor.events import events
 from qpdsl.executor.events.events import CandidateRecord, EngineFigures, Event
 
-FORMAT = 1
+FORMAT = 2
 _MARK = "qpdsl_trace"
 # Digits after the point: finer differences cannot be seen.
 _DIGITS = 6
@@ -107,7 +107,7 @@ def _plain(value: Any) -> Any:
 def _candidate_record(candidate: CandidateRecord) -> dict[str, Any]:
     """The fields that say something. Written by hand, because most of a trace is candidates."""
     record: dict[str, Any] = {"path": candidate.path}
-    for name in ("step", "finish", "finished", "tokens", "ahead", "thought", "thought_tokens"):
+    for name in ("step", "finish", "finished", "tokens", "thought", "thought_tokens"):
         value = getattr(candidate, name)
         if value:
             record[name] = value
@@ -223,6 +223,7 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
     "str": _checked(str),
     "str | None": _optional(_checked(str)),
     "int": _checked(int),
+    "int | None": _optional(_checked(int)),
     "float": _number,
     "float | None": _optional(_number),
     "bool": _checked(bool),
@@ -230,14 +231,19 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
     "Status": _checked(str),
     "Path": _path,
     "Rounds": _path,
+    "Aside": _many(_checked(str)),
     "tuple[Path, ...]": _many(_path),
     "tuple[str, ...]": _many(_checked(str)),
     "tuple[float, ...]": _many(_number),
+    "tuple[float | None, ...]": _many(_optional(_number)),
     "tuple[str | None, ...]": _many(_optional(_checked(str))),
     "tuple[str | float | bool | None, ...]": _many(_optional(_checked(str, int, float, bool))),
     "tuple[CandidateRecord, ...]": _many(_candidate),
     "Mapping[str, Any]": _checked(dict),
     "Mapping[str, int]": _counts,
+    "Mapping[str, Mapping[str, int]]": lambda record: {
+        name: _counts(counts) for name, counts in _checked(dict)(record).items()
+    },
     "Mapping[str, tuple[float, ...]]": _sums,
     "StepReport | EngineFigures": _figures,
 }
@@ -259,6 +265,7 @@ _FORMS: dict[str, Callable[[Any], Any]] = {
     "float": _plain,
     "float | None": _plain,
     "tuple[float, ...]": _plain,
+    "tuple[float | None, ...]": _plain,
     "tuple[str | float | bool | None, ...]": _plain,
     "tuple[CandidateRecord, ...]": lambda candidates: [_candidate_record(candidate) for candidate in candidates],
     "Mapping[str, Any]": _plain,

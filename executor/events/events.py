@@ -4,10 +4,12 @@ Event
 ├── RunStarted, InputListed, ModelsLoaded, RunEnded     the run as a whole; kept for readers that come late
 ├── InstanceStarted, InstanceDone, RowDone              one row of the input
 ├── OperatorDone, Routed, EngineStepped                 one operator, one choice of a router, one forward
+├── ServerReported                                      how a model on a server stands
 ├── Earlier, Lost                                       what a reader that came late, or was slow, did not see
 └── Detail                                              heavy: emitted only while a reader wants details
     ├── OperatorStarted
-    └── Expanded, Valued, Selected                      the candidates of one row, as a tree by their paths
+    ├── Expanded, Valued, Compared, Selected, GivenUp   the candidates of one row, as a tree by their paths
+    └── Answered                                        which of them the row's answer was read from
 
 The names of these classes and of their fields are part of the trace format, and `codec.py` reads the annotations.
 """
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 Rounds = tuple[int, ...]
 # The indices that a row took through the fan-outs: its parent's path and one index more.
 Path = tuple[int, ...]
+# Operators that run others beside the rows, from the outermost in: each is its id and what tells its runs apart.
+Aside = tuple[str, ...]
 Status = Literal["done", "failed", "interrupted"]
 
 
@@ -145,8 +149,41 @@ class EngineStepped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerReported(Event):
+    """How a model on a server stands, a few times a second while that changes.
+
+    `in_flight` of its requests are there, which gets `limit` at once for all its models, and `queued` wait for their
+    turn. `again` of the queued were sent before: `why` says what became of the latest of these, None where there are
+    none. The first of them failed `failing` seconds ago, and one is sent again in `resumes` seconds.
+
+    So far, of what was asked and of what was given up: `requests` sent, `retries` of them again, `replayed` ones whose
+    answer was kept; tokens as the server counted them, `prompt_tokens` None where it does not say; `cost` in the
+    currency of the price table.
+    """
+
+    model: str
+    in_flight: int
+    limit: int
+    queued: int
+    requests: int
+    retries: int
+    replayed: int
+    sampled_tokens: int
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    cost: float = 0.0
+    again: int = 0
+    why: str | None = None
+    failing: float = 0.0
+    resumes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceDone(Event):
-    """A row of the input ended; `error` says why it failed. `path` is that of the candidate whose answer it is."""
+    """A row of the input ended; `error` says why it failed, or with `unanswered` why it came to no answer.
+
+    `path` is that of the row that gave the answer.
+    """
 
     instance: str
     prompt_tokens: int
@@ -157,13 +194,15 @@ class InstanceDone(Event):
     score: float | None = None
     path: Path = ()
     baseline: bool = False
+    unanswered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDone(Event):
     """The result of a row of the input, and of greedy decoding where that was run for comparison.
 
-    `correct` and `greedy_correct` are None where there is no reference.
+    `correct` and `greedy_correct` are None where there is no reference. `error` says why it failed, `unanswered` why it
+    has no answer and is wrong.
     """
 
     row: str
@@ -177,20 +216,22 @@ class RowDone(Event):
     greedy: str | None = None
     greedy_correct: bool | None = None
     error: str | None = None
+    unanswered: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier(Event):
     """Sums over the events that the history of a late reader no longer holds.
 
-    `operators`: id → (runs, rows in, rows out, prompt, sampled and cached tokens, seconds); `rows` counts those done.
+    `operators`: id → (runs, rows in, rows out, prompt, sampled and cached tokens, seconds), and `counts`: id → those of
+    `OperatorDone`; `models`: name → (steps, prefill and decode tokens, seconds); `rows` counts those done.
     """
 
     events: int
     operators: Mapping[str, tuple[float, ...]]
     rows: int
-    prefill_tokens: int
-    decode_tokens: int
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    models: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,11 +243,16 @@ class Lost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail(Event):
-    """Something about the candidates of one instance, after one run of one operator."""
+    """Something about the candidates of one instance, after one run of one operator.
+
+    `aside`: what rows come to in a `peek`, an `ask`, a `call` or one of several ways, which they then go on without. A
+    candidate is known by that and its path together: the rows that go on take the same paths.
+    """
 
     instance: str
     operator: str
     rounds: Rounds = ()
+    aside: Aside = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +266,11 @@ class OperatorStarted(Detail):
 class CandidateRecord:
     """A row that was made: its path (its parent's and one index more), the text of its step, and why that ended.
 
+    One without a `finish` is a copy of its parent, and has written nothing.
+
     `logprob` is the whole row's. `pieces` are the step's tokens as text and `logprobs` theirs, both empty where they
-    are not at hand. `ahead` marks a row made before it was known whether its parent is kept. Of the `tokens` so many
-    were drawn for a `thought`, which stands before the step; None where the step is a part of it, or nothing was
-    thought.
+    are not at hand. Of the `tokens` so many were drawn for a `thought`, which stands before the step; None where the
+    step is a part of it, or nothing was thought.
     """
 
     path: Path
@@ -234,7 +281,6 @@ class CandidateRecord:
     tokens: int = 0
     pieces: tuple[str, ...] = ()
     logprobs: tuple[float, ...] = ()
-    ahead: bool = False
     thought: str | None = None
     thought_tokens: int = 0
 
@@ -257,8 +303,39 @@ class Valued(Detail):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compared(Detail):
+    """Matches between rows, and the chance of the first of each pair to win."""
+
+    firsts: tuple[Path, ...]
+    seconds: tuple[Path, ...]
+    chances: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Selected(Detail):
-    """Which of an operator's rows were kept, in their new order, and which were dropped."""
+    """Which of an operator's rows were kept, in their new order, and which were dropped.
+
+    Rows of a `group` stand against each other alone, and each group is an event. `keys` are those of the rows that were
+    kept, then of the others: what they were ordered by or told apart by, the answers of a vote. There are none where
+    each row was decided about by itself. `weights` are those of a vote's rows, None for a row that was not counted.
+    """
 
     kept: tuple[Path, ...]
     dropped: tuple[Path, ...]
+    group: str | None = None
+    keys: tuple[str | float | bool | None, ...] = ()
+    weights: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp(Detail):
+    """Samples that were not waited for, as what follows was decided without them."""
+
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered(Detail):
+    """The candidate that the answer of the row was read from."""
+
+    path: Path

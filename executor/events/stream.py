@@ -5,12 +5,13 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
 from qpdsl.executor.events.events import (
     Detail,
     Earlier,
+    EngineFigures,
     EngineStepped,
     Event,
     InputListed,
@@ -83,6 +84,7 @@ class EventStream:
 
     def _keep(self, event: Event) -> None:
         if isinstance(event, Detail):
+            self._earlier.events += len(self._details) == self._details.maxlen
             self._details.append(event)
         elif isinstance(event, RowDone):
             self._earlier.rows += len(self._rows) == self._rows.maxlen
@@ -109,19 +111,23 @@ class _Sums:
         self.events = 0
         self.rows = 0
         self._operators: dict[str, list[float]] = {}
-        self._prefill = 0
-        self._decode = 0
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._models: dict[str, list[float]] = {}
 
     def add(self, event: Event) -> None:
         self.events += 1
         if isinstance(event, EngineStepped):
-            self._prefill += event.report.prefill_tokens
-            self._decode += event.report.decode_tokens
+            report = event.report
+            seconds = report.others.get("seconds", 0.0) if isinstance(report, EngineFigures) else report.seconds
+            own = self._models.setdefault(report.model, [0.0] * 4)
+            for index, value in enumerate((1, report.prefill_tokens, report.decode_tokens, seconds)):
+                own[index] += value
         elif isinstance(event, OperatorDone) and not event.baseline:
             sums = self._operators.setdefault(event.operator, [0.0] * 7)
             counts = (1, event.rows_in, event.rows_out, event.prompt_tokens, event.sampled_tokens, event.cached_tokens)
             for index, value in enumerate((*counts, event.seconds)):
                 sums[index] += value
+            self._counts[event.operator].update(event.counts)
 
     def event(self, at: float) -> Earlier:
         operators = {operator: tuple(sums) for operator, sums in self._operators.items()}
@@ -130,6 +136,6 @@ class _Sums:
             events=self.events,
             operators=operators,
             rows=self.rows,
-            prefill_tokens=self._prefill,
-            decode_tokens=self._decode,
+            counts={operator: dict(counts) for operator, counts in self._counts.items()},
+            models={model: tuple(sums) for model, sums in self._models.items()},
         )

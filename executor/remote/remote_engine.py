@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,10 @@ from qpdsl.executor.requests.ticket import Ticket
 
 # Requests that are looked up in the store before others get their turn.
 _LOOKUPS = 32
+# Seconds between two reports.
+_REPORT_EVERY = 0.1
+# And between those of requests that fail.
+_FAILING_EVERY = 1.0
 # Turns of the event loop in which what was replayed is looked at.
 _TURNS = 8
 
@@ -39,23 +44,34 @@ _TURNS = 8
 class RemoteCounts:
     """What a model took so far: of its `calls`, what was given up and what broke off counts too.
 
-    `in_flight` of its requests are at the server, which gets `limit` at once for all its models.
+    `in_flight` of its requests are at the server, which gets `limit` at once for all its models, and `queued` wait for
+    their turn. `again` of the queued were sent before: `why` says what became of the latest of these, None where there
+    are none. The first of them failed `failing` seconds ago, and one is sent again in `resumes` seconds.
     """
 
     in_flight: int
     limit: int
     calls: Calls
+    queued: int = 0
+    again: int = 0
+    why: str | None = None
+    failing: float = field(default=0.0, compare=False)
+    resumes: float = field(default=0.0, compare=False)
 
 
 @dataclass(eq=False)
 class _Server:
-    """What all models under one URL share. Nothing is sent before `not_before`, as the server asked."""
+    """What all models under one URL share. Nothing is sent before `not_before`, as the server asked.
+
+    `failure` is how a request failed last that was to be sent again.
+    """
 
     connection: Connection
     retries: Retries
     concurrency: ConcurrencyLimit = field(default_factory=ConcurrencyLimit)
     queue: RequestQueue[ServerCall] = field(default_factory=RequestQueue)
     not_before: float = 0.0
+    failure: str = ""
 
 
 @dataclass(eq=False)
@@ -75,7 +91,8 @@ class RemoteEngine:
     answer after which a server is given up, and `drive` raises ServerGone. With `outlives` what waits for that server
     fails with it instead, as what comes later does at its first failure, until the server answers again; the rest goes
     on. `tell` is called with notes for the user, `changed` when requests have come or gone, and with them what is
-    `busy`. `transport` takes the place of sockets, for tests. While `drive` does not run, nothing is open.
+    `busy`; `on_report` gets a model and its counts, a few times a second while they change. `transport` takes the place
+    of sockets, for tests. While `drive` does not run, nothing is open.
     """
 
     def __init__(
@@ -88,6 +105,7 @@ class RemoteEngine:
         outlives: bool = False,
         tell: Callable[[str], None] | None = None,
         changed: Callable[[], None] = lambda: None,
+        on_report: Callable[[str, RemoteCounts], None] | None = None,
     ) -> None:
         self._store = store
         self._meter = meter or Meter()
@@ -96,6 +114,10 @@ class RemoteEngine:
         self._outlives = outlives
         self._tell = tell
         self._changed = changed
+        self._on_report = on_report
+        self._reported: dict[str, RemoteCounts] = {}
+        self._reported_at = -math.inf
+        self._report_due: asyncio.TimerHandle | None = None
         self._told = False
         self._models: dict[str, ModelAtServer] = {}
         self._servers: dict[str, _Server] = {}
@@ -122,7 +144,20 @@ class RemoteEngine:
         """What the model took since the engine was made."""
         server = self._server(self._models[model])
         in_flight = sum(call.model.id == model for call in self._running)
-        return RemoteCounts(in_flight, server.concurrency.limit, self._spent[model])
+        queued = [call for call in server.queue if call.model.id == model]
+        again = [call for call in queued if call.attempts]
+        counts = RemoteCounts(in_flight, server.concurrency.limit, self._spent[model], len(queued))
+        if not again:
+            return counts
+        now = time.monotonic()
+        resumes = max(server.not_before, min(call.not_before for call in again)) - now
+        return replace(
+            counts,
+            again=len(again),
+            why=server.failure,
+            failing=now - min(call.failing for call in again),
+            resumes=max(resumes, 0.0),
+        )
 
     def busy(self, model: str) -> int:
         """The samples and readings that are waited for."""
@@ -156,9 +191,35 @@ class RemoteEngine:
                 if self._failure is not None:
                     raise self._failure
                 self._changed()
+                self._report()
                 await self._woken.wait()
         finally:
             await self._stop()
+            self._report(now=True)
+
+    def _report(self, *, now: bool = False) -> None:
+        """Tells how the models stand that have changed; what comes too early is told with what comes later."""
+        if self._on_report is None:
+            return
+        wait = self._reported_at + _REPORT_EVERY - time.monotonic()
+        if wait > 0 and not now:
+            if self._report_due is None:
+                self._report_due = asyncio.get_running_loop().call_later(wait, self._wake)
+            return
+        if self._report_due is not None:
+            self._report_due.cancel()
+            self._report_due = None
+        fails = False
+        for model in self._models:
+            counts = self.counts(model)
+            # For how long requests fail changes while they wait.
+            if counts != self._reported.get(model) or counts.again:
+                self._reported[model] = counts
+                self._reported_at = time.monotonic()
+                self._on_report(model, counts)
+            fails = fails or counts.again > 0
+        if fails and not now:
+            self._report_due = asyncio.get_running_loop().call_later(_FAILING_EVERY, self._wake)
 
     async def _take_in(self) -> None:
         """Answers new requests out of the store, and queues the others."""
@@ -263,8 +324,9 @@ class RemoteEngine:
         elif error.status is None:
             server.concurrency.lost()
         if call.attempts == 0:
-            call.answers = server.retries.answers
+            call.answers, call.failing = server.retries.answers, time.monotonic()
         call.attempts += 1
+        server.failure = server.connection.without_key(str(error))
         try:
             wait = server.retries.wait(error, call.attempts, call.answers, sent)
         except ServerGone as last:

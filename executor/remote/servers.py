@@ -20,7 +20,7 @@ from qpdsl.executor.requests.request import Calls
 from qpdsl.planner.plan.physical import PhysicalPlan
 
 if TYPE_CHECKING:
-    from qpdsl.executor.remote.remote_engine import RemoteEngine
+    from qpdsl.executor.remote.remote_engine import RemoteCounts, RemoteEngine
     from qpdsl.executor.remote.remote_model import RemoteTextModel
     from qpdsl.executor.remote.spending import Meter
 
@@ -31,7 +31,8 @@ class Servers:
     """Finds out about servers, makes text models of what is on them, and keeps within what may be spent.
 
     `locate` says where the tokenizer of an address lies, None where only its server knows it. `tell` gets notes for the
-    user, and `changed` is called when requests to servers have come or gone. `outlives`: see `RemoteEngine`.
+    user, and `changed` is called when requests to servers have come or gone. `outlives`, `on_report`: see
+    `RemoteEngine`.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class Servers:
         changed: Callable[[], None] = lambda: None,
         *,
         outlives: bool = False,
+        on_report: Callable[[str, RemoteCounts], None] | None = None,
     ) -> None:
         self.spending = spending
         self._outlives = outlives
         self._locate = locate
         self._tell = tell
         self._changed = changed
+        self._on_report = on_report
         self._engine: RemoteEngine | None = None
         self._meter: Meter | None = None
         self._addresses: dict[str, Address] = {}
@@ -151,6 +154,7 @@ class Servers:
             outlives=self._outlives,
             tell=self._tell,
             changed=self._changed,
+            on_report=self._on_report,
         )
 
 

@@ -21,7 +21,15 @@ from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, JsonVa
 from qpdsl.executor.runtime.instance.functions import FunctionError
 from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError, Services, Usage, check_rows
 from qpdsl.executor.runtime.instance.internal_error import internal_error
-from qpdsl.executor.runtime.instance.operator_events import emit_changes, emit_copies, emit_done, emit_started
+from qpdsl.executor.runtime.instance.operator_events import (
+    add_sources,
+    emit_answered,
+    emit_changes,
+    emit_copies,
+    emit_done,
+    emit_started,
+    emit_values,
+)
 from qpdsl.executor.runtime.instance.row_tasks import RowClock, together
 from qpdsl.executor.runtime.last_choice import FinalCandidate, candidates_of, last_choice
 from qpdsl.executor.runtime.operators.context import say, set_context
@@ -151,6 +159,7 @@ async def run(
             score=end.score,
             path=end.rows[0].path if end.rows and error is None else (),
             baseline=baseline,
+            unanswered=unanswered,
         )
     )
     return InstanceResult(
@@ -226,6 +235,8 @@ async def _run_operators(chain: tuple[PhysicalOp, ...], score_column: str | None
         value = return_value(root, rows, instance)
     except (RowError, TooLarge, OverflowError) as failure:
         return ProgramEnd(rows, failure=failure, score=score, candidates=candidates)
+    if instance.watched and rows:
+        emit_answered(root.value, rows[0], instance)
     return ProgramEnd(rows, value, None, score, support_of(chain, instance.supports, score), candidates)
 
 
@@ -255,7 +266,7 @@ async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
     """One operator on all its rows, with its events."""
     start = time.monotonic()
     # The arms of a branch run side by side, so each operator counts what it spends in a usage of its own.
-    own = replace(instance, usage=Usage(), operator=node.id)
+    own = replace(instance, usage=Usage(), operator=node.id, decision=None)
     if instance.watched:
         emit_started(len(rows), own)
     try:
@@ -264,7 +275,7 @@ async def _run_one(node: PhysicalOp, rows: Candidates, instance: Instance) -> Ca
         instance.usage.add(own.usage)
     emit_done(len(rows), len(rows_out), time.monotonic() - start, own)
     if instance.watched:
-        emit_changes(node.op, rows, rows_out, own)
+        emit_changes(node, rows, rows_out, own)
     return rows_out
 
 
@@ -326,7 +337,10 @@ async def _peek(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
     assert isinstance(node.op, ops.Peek)
     if node.op.alone:
         return await _for_each(node, rows, rows, instance)
-    after = await _run_chain(node.body, rows, replace(instance, ahead=None))
+    inner = instance.beside()
+    after = await _run_chain(node.body, rows, inner)
+    if instance.watched:
+        add_sources(node, rows, after, inner, instance)
     return tuple(
         replace(
             row, columns={**row.columns, **{name: peek.columns[name] for name in peek.columns if name not in FRESH}}
@@ -343,11 +357,14 @@ async def _ask(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candid
 
 async def _for_each(node: PhysicalOp, rows: Candidates, starts: Iterable[Row], instance: Instance) -> Candidates:
     """The rows, with the columns that the body made of what each starts from."""
+    inner = instance.beside()
     ends = await together(
         # Scores that another operator reads again are kept for one chain of rows.
-        _run_chain(node.body, (start,), replace(instance, ahead=None, steps={}, emptied=[]))
+        _run_chain(node.body, (start,), replace(inner, steps={}, emptied=[]))
         for start in starts
     )
+    if instance.watched:
+        add_sources(node, rows, [end[0] if end else None for end in ends], inner, instance)
     made = [name for name in node.columns if name in made_by(node.body) and name not in FRESH]
     ended = [end[0].columns if end else {} for end in ends]
     return tuple(
@@ -362,12 +379,13 @@ async def _call(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
     assert isinstance(op, ops.Call) and op.value is not None
     value = op.value
     given = {column.name: instance.values(column.value, rows) for column in op.columns}
+    inner = instance.beside()
     made = await together(
         # Scores that another operator reads again are kept for one chain of rows.
         _run_chain(
             node.body,
             (Row(None, row.path, {name: values[number] for name, values in given.items()}),),
-            replace(instance, ahead=None, steps={}),
+            replace(inner, steps={}),
         )
         for number, row in enumerate(rows)
     )
@@ -380,6 +398,8 @@ async def _call(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
         return evaluate_rows(op.otherwise, scopes, known) if found is None and op.otherwise is not None else found
 
     values = [result(number, last) for number, last in enumerate(made)]
+    if instance.watched:
+        add_sources(node, rows, [last[0] if last else None for last in made], inner, instance)
     if op.type is not None:
         values = [spelt_in(value, op.type) if isinstance(value, str) else value for value in values]
     return tuple(row.with_column(made_column(op) or "", value) for row, value in zip(rows, values, strict=True))
@@ -452,6 +472,7 @@ async def _each(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
         instance.emptied.append(why_none(op, rows))
     if instance.watched:
         emit_copies(copies, instance)
+        emit_values(op.column.id, copies, instance, scores=False)
     return await _run_chain(node.body, copies, instance) if copies else ()
 
 

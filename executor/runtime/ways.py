@@ -61,6 +61,7 @@ async def try_ways(node: PhysicalOp, instance: Instance, run: RunWay) -> Program
         own = replace(
             instance,
             services=services,
+            aside=(*instance.aside, f"way {len(names)}: {way.name}"),
             emptied=[],
             supports={},
             steps={},

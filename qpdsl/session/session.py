@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -23,7 +23,7 @@ from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step.margin import Margin, TokenLogprobs, is_plain, logprobs_of, margin_of
 from qpdsl.executor.engine.step.routed_head import HeadRouter
 from qpdsl.executor.engine.step_report import StepReport
-from qpdsl.executor.events.events import EngineStepped
+from qpdsl.executor.events.events import EngineStepped, ServerReported
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.eagle_checkpoint import load_head
 from qpdsl.executor.models.quick_load import load, score_with
@@ -67,6 +67,9 @@ from qpdsl.planner.values.value import Value
 from qpdsl.session.setting import method_keywords_of, values_of
 from qpdsl.session.settings import SessionSettings
 from qpdsl.threads import usual_threads
+
+if TYPE_CHECKING:
+    from qpdsl.executor.remote.remote_engine import RemoteCounts
 
 # So many turns of the event loop a task takes to its first request: one to start it, and one each for the tasks that it
 # starts itself, such as the arms of a branch or the samples of a filter.
@@ -115,7 +118,12 @@ class Session:
         arguments = SessionArguments(**{name: value for name, value in given.items() if value is not None})
         settings = self.settings = arguments.of_session
         self._servers = Servers(
-            settings.spending, locate_tokenizer, arguments.tell, self._note_busy, outlives=arguments.outlive_servers
+            settings.spending,
+            locate_tokenizer,
+            arguments.tell,
+            self._note_busy,
+            outlives=arguments.outlive_servers,
+            on_report=self._reported,
         )
         self.events = arguments.events or EventStream()
         self._functions = {function.name: function for function in arguments.functions}
@@ -524,6 +532,28 @@ class Session:
     def _stepped(self, report: StepReport) -> None:
         self.events.emit(EngineStepped(report=report))
         self._note_busy()
+
+    def _reported(self, model: str, counts: RemoteCounts) -> None:
+        calls = counts.calls
+        self.events.emit(
+            ServerReported(
+                model=model,
+                in_flight=counts.in_flight,
+                limit=counts.limit,
+                queued=counts.queued,
+                again=counts.again,
+                why=counts.why,
+                failing=counts.failing,
+                resumes=counts.resumes,
+                requests=calls.requests,
+                retries=calls.retries,
+                replayed=calls.replayed,
+                prompt_tokens=calls.prompt_tokens,
+                cached_tokens=calls.cached_tokens,
+                sampled_tokens=calls.sampled_tokens,
+                cost=calls.cost,
+            )
+        )
 
     def _note_busy(self) -> None:
         busy = self.busy if self._floors else 0

@@ -9,15 +9,17 @@ import html
 import json
 import statistics
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, BinaryIO
 
 from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.report.template import filled, part
+from qpdsl.tui.screens.candidate import FATES, name
 from qpdsl.tui.screens.plan import estimate, time_share
 from qpdsl.tui.state.run_state import RunState
-from qpdsl.tui.state.search import CandidateNode, SearchTree
+from qpdsl.tui.state.search import Key, SearchTree
 from qpdsl.tui.widgets import figures
 
 _MARK = b'<meta name="generator" content="qpdsl">'
@@ -33,13 +35,13 @@ def begins_page(file: BinaryIO) -> bool:
     return _MARK in file.read(_HEAD)
 
 
-def page(events: Sequence[Event], notes: Sequence[str], name: str) -> str:
+def page(events: Sequence[Event], notes: Sequence[str], file: str) -> str:
     """One HTML file that loads nothing."""
     data = report_data(events, notes)
     # No text of a model may end the script that it stands in. Escapes keep the data as it is.
     embedded = printable(json.dumps(data, ensure_ascii=False, separators=(",", ":"))).replace("<", "\\u003c")
     values = {
-        "title": html.escape(one_line(f"{data['program']} · {name}")),
+        "title": html.escape(one_line(f"{data['program']} · {file}")),
         "style": part("report.css"),
         "data": embedded,
         "script": part("report.js"),
@@ -66,6 +68,7 @@ def report_data(recording: Sequence[Event], notes: Sequence[str]) -> dict[str, A
         "rows": _rows(state),
         "accuracy": _accuracy(state),
         "trees": _trees(state),
+        "fates": {fate: [sign, word] for fate, (sign, word, _) in FATES.items()},
     }
 
 
@@ -75,6 +78,8 @@ def _facts(state: RunState) -> list[tuple[str, str]]:
     facts = [("rows", f"{len(rows):,} of {state.total:,}")]
     if state.failed:
         facts.append(("failed", f"{state.failed:,}"))
+    if state.unanswered:
+        facts.append(("no answer", f"{state.unanswered:,}"))
     if state.judged:
         facts.append(("right", f"{state.right:,} of {state.judged:,} ({figures.share(state.right / state.judged)})"))
         if any(row.greedy_correct is not None for row in rows):
@@ -87,6 +92,8 @@ def _facts(state: RunState) -> list[tuple[str, str]]:
         facts += [(f"model {name}", model) for name, model in plan.models.items()]
         facts.append(plan.permits)
     if begun is not None:
+        began = datetime.fromtimestamp(begun.wall).astimezone().isoformat(" ", "seconds")
+        facts += [("began", began)] if begun.wall else []
         facts += [("seed", str(begun.seed)), ("device", begun.device), ("version", begun.version)]
     return facts
 
@@ -175,7 +182,7 @@ def _models(state: RunState) -> list[dict[str, Any]]:
 
 def _rows(state: RunState) -> list[list[Any]]:
     return [
-        [row.id, row.status, row.answer or "", row.reference or "", row.score, row.tokens, row.seconds, row.error or ""]
+        [row.id, row.status, row.answer or "", row.reference or "", row.score, row.tokens, row.seconds, row.why or ""]
         for row in list(state.rows.values())[:_ROWS]
     ]
 
@@ -205,25 +212,31 @@ def _trees(state: RunState) -> list[dict[str, Any]]:
     order = {"failed": 0, "wrong": 1}
     names = sorted(state.trees, key=lambda name: order.get(state.rows[name].status if name in state.rows else "", 2))
     trees = []
-    for name in names[:_TREES]:
-        row = state.rows.get(name)
+    for row_id in names[:_TREES]:
+        row = state.rows.get(row_id)
         trees.append(
             {
-                "row": name,
+                "row": row_id,
                 "status": row.status if row else "",
                 "asked": row.asked if row else "",
                 "answer": (row.answer or "") if row else "",
                 "reference": (row.reference or "") if row else "",
-                "nodes": _nodes(state.trees[name]),
+                "nodes": _nodes(state, state.trees[row_id]),
             }
         )
     return trees
 
 
-def _nodes(tree: SearchTree) -> list[list[Any]]:
-    """Nodes as (path, round, score, fate, text), parents first."""
-
-    def shown(node: CandidateNode) -> list[Any]:
-        return [list(node.path), node.round, node.score, node.fate, node.candidate.step.strip()]
-
-    return [shown(node) for node in sorted(tree.nodes(), key=lambda node: (len(node.path), node.path))[:_NODES]]
+def _nodes(state: RunState, tree: SearchTree) -> list[list[Any]]:
+    """Nodes as (place, round, score, its part of the round's scores, fate, text), parents first."""
+    places: dict[Key, list[int]] = {tree.root.key: []}
+    shown: list[list[Any]] = []
+    waiting = [tree.root]
+    while waiting and len(shown) < _NODES:
+        above = waiting.pop(0)
+        for number, node in enumerate(above.children):
+            places[node.key] = [*places[above.key], number]
+            text = node.record.step.strip() or name(node, state.plan)
+            shown.append([places[node.key], node.round, node.score, tree.part(node), tree.fate(node), text])
+        waiting += above.children
+    return shown[:_NODES]

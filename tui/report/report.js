@@ -2,8 +2,6 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const colours = ["var(--accent)", "var(--warn)", "var(--second)", "var(--good)"];
-const signs = { answer: "★", finished: "◆", kept: "●", open: "○", dropped: "✕" };
-const words = { answer: "the answer", finished: "finished", kept: "kept", open: "open", dropped: "pruned" };
 
 function made(tag, attributes = {}, ...children) {
   const svg = ["svg", "g", "rect", "line", "path", "circle", "text", "title"].includes(tag);
@@ -114,7 +112,7 @@ function accuracy() {
 function tree(index) {
   const chosen = data.trees[index];
   byId("tree-asked").textContent = chosen.asked;
-  const nodes = chosen.nodes.map(([path, round, score, fate, text]) => ({ path, round, score, fate, text, key: path.join("."), children: [] }));
+  const nodes = chosen.nodes.map(([path, round, score, part, fate, text]) => ({ path, round, score, part, fate, text, key: path.join("."), children: [] }));
   const known = new Map(nodes.map((node) => [node.key, node]));
   const roots = [];
   for (const node of nodes) { const parent = known.get(node.path.slice(0, -1).join(".")); (parent ? parent.children : roots).push(node); node.parent = parent; }
@@ -129,7 +127,7 @@ function tree(index) {
   for (let node = nodes.find((each) => each.fate === "answer"); node; node = node.parent) best.add(node);
   const room = Math.floor((across - 40) / 6.3);
   const label = (node) => {
-    const shown = `${signs[node.fate]} ${node.score === null ? "" : node.score.toFixed(3)} ${node.text.replace(/\s+/g, " ")}`;
+    const shown = `${data.fates[node.fate][0]} ${node.score === null ? "" : node.score.toFixed(3)} ${node.text.replace(/\s+/g, " ")}`;
     return shown.length > room ? `${shown.slice(0, room - 1)}…` : shown;
   };
   for (const node of nodes) if (node.parent) {
@@ -137,7 +135,7 @@ function tree(index) {
     svg.append(made("path", { d: `M${from},${y(node.parent)} C${middle},${y(node.parent)} ${middle},${y(node)} ${x(node) - 7},${y(node)}`, class: best.has(node) ? "edge lives" : "edge" }));
   }
   for (const node of nodes) {
-    const colour = node.score === null ? "var(--muted)" : `color-mix(in oklab, var(--good) ${Math.round(node.score * 100)}%, var(--bad))`;
+    const colour = node.score === null ? "var(--muted)" : `color-mix(in oklab, var(--good) ${Math.round(node.part * 100)}%, var(--bad))`;
     const dot = made("circle", { cx: x(node), cy: y(node), r: best.has(node) ? 7 : 5, fill: node.fate === "dropped" ? "var(--surface)" : colour, stroke: colour, "stroke-width": 2, class: "node", tabindex: 0 });
     dot.append(made("title", {}, node.text));
     dot.onclick = dot.onfocus = () => show(node, dot);
@@ -153,7 +151,7 @@ function show(node, dot) {
   if (dot) dot.classList.add("on");
   const steps = [];
   for (let each = node; each; each = each.parent) steps.unshift(`${each.score === null ? "     " : each.score.toFixed(3)}  ${each.text}`);
-  byId("node").textContent = `${signs[node.fate]} ${words[node.fate]}${node.round ? `, round ${node.round}` : ""}\n\n${steps.join("\n")}`;
+  byId("node").textContent = `${data.fates[node.fate].join(" ")}${node.round ? `, round ${node.round}` : ""}\n\n${steps.join("\n")}`;
 }
 
 function trees() {

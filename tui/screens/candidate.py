@@ -8,7 +8,7 @@ from rich.text import Text
 
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.state.plan import PlanTree
-from qpdsl.tui.state.search import CandidateNode, Fate, Ranking, SearchTree, ranking_of
+from qpdsl.tui.state.search import CandidateNode, Fate, Ranking, SearchTree, is_share, part_of, ranking_of
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
@@ -18,50 +18,89 @@ FATES: dict[Fate, tuple[str, str, str]] = {
     "answer": ("★", "the answer", "good"),
     "finished": ("◆", "finished", "accent"),
     "kept": ("●", "kept", "text"),
-    "open": ("○", "open", "muted"),
+    "open": ("○", "not judged yet", "muted"),
     "dropped": ("✕", "pruned", "faint"),
+    "agreed": ("◇", "agreed", "text"),
+    "outvoted": ("▽", "outvoted", "muted"),
+    "no vote": ("∅", "no vote", "muted"),
+    "duplicate": ("≈", "a duplicate", "muted"),
+    "joined": ("⊕", "joined", "muted"),
+    "given up": ("⊘", "given up", "muted"),
+    "unfinished": ("…", "unfinished", "warn"),
+    "failed": ("✖", "failed", "bad"),
+    "copy": ("=", "a copy", "muted"),
+    "beside": ("┆", "aside", "second"),
 }
-AHEAD = "»"
 # Below this probability a token is worth a look.
 _UNSURE = 0.9
+# Log-probabilities are shown to hundredths.
+_SAME = 0.005
 
 
-def sign(node: CandidateNode) -> str:
-    return (AHEAD if node.candidate.ahead else "") + FATES[node.fate][0]
-
-
-def legend(palette: Palette) -> Text:
+def legend(tree: SearchTree | None, palette: Palette) -> Text:
+    """The signs that are in the tree, and what they mean."""
     text = Text(" ")
-    for mark, word, colour in FATES.values():
-        text.append(f"{mark} ", getattr(palette, colour)).append(f"{word}  ", palette.muted)
-    return text.append(f"{AHEAD} ", palette.second).append("run ahead", palette.muted)
+    found = {tree.fate(node) for node in tree.nodes()} if tree is not None else set()
+    for fate, (mark, word, colour) in FATES.items():
+        if fate in found:
+            text.append(f"{mark} ", getattr(palette, colour)).append(f"{word}  ", palette.muted)
+    return text
+
+
+def fates(tree: SearchTree) -> str:
+    """How many candidates there are, and what became of those that were left behind."""
+    counts = tree.fates
+    left = [
+        f"{counts[fate]:,} {FATES[fate][1].removeprefix('a ')}"
+        for fate in FATES
+        if counts[fate] and fate not in ("answer", "finished", "kept", "open")
+    ]
+    total = counts.total()
+    return ", ".join([f"{total:,} candidate{'s' * (total != 1)}", *left])
 
 
 def fate_line(tree: SearchTree, node: CandidateNode, plan: PlanTree | None, palette: Palette) -> Text:
     """What became of a candidate, in one line."""
-    _, word, colour = FATES[node.fate]
+    sign, word, colour = FATES[tree.fate(node)]
     colour = "muted" if colour == "faint" else colour
-    text = Text.assemble((f"{sign(node)} {word}", f"bold {getattr(palette, colour)}"))
+    text = Text.assemble((f"{sign} {word}", f"bold {getattr(palette, colour)}"))
     if node.score is not None:
-        text.append(f"  {figures.score(node.score)}", f"bold {palette.scale(node.score)}")
+        text.append(f"  {figures.score(node.score)}", f"bold {palette.scale(tree.part(node))}")
     ranking = ranking_of(tree, node)
     if ranking is None:
         return text
-    place = ranking.place(node.path)
+    place = ranking.place(tree.ranked_row(node))
     text.append(f"  {place} of {len(ranking.ranked)}", palette.text)
     where = operator_text(plan, ranking.operator)
     text.append(f" at {where}" if where else "", palette.muted)
-    return text.append(f", round {ranking.round}" if ranking.round else "", palette.muted)
+    return text.append(_which(ranking), palette.muted)
+
+
+def _which(ranking: Ranking) -> str:
+    group = ranking.selection.group
+    text = f", group {one_line(group)}" if group is not None else ""
+    return text + (f", round {ranking.round}" if ranking.round else "")
 
 
 def operator_text(plan: PlanTree | None, operator: str) -> str:
-    lines = plan.lines if plan else ()
-    return one_line(next((f"`{line.text}`" for line in lines if line.id == operator), ""))
+    line = plan.line(operator) if plan else None
+    return "" if line is None else one_line(f"`{line.text}`")
+
+
+def name(node: CandidateNode, plan: PlanTree | None) -> str:
+    """What a node is called that wrote no text: what looks at rows aside, the row that it copies, else its path."""
+    if node.heads:
+        frame = node.aside[-1]
+        line = plan.line(frame.partition("@")[0]) if plan else None
+        return one_line(frame if line is None else line.text)
+    if node.path[-1] < 0:
+        return "rolled out"
+    return one_line(node.writer.record.step) or f"[{'.'.join(map(str, node.path))}]"
 
 
 def step_text(node: CandidateNode, palette: Palette) -> Text:
     """The step's text, each token in the colour of its probability where that is known."""
-    candidate = node.candidate
+    candidate = node.record
     if not candidate.pieces:
         return Text(printable(candidate.step.strip("\n"), tabs=False), style=palette.text)
     text = Text()
@@ -75,14 +114,17 @@ def step_text(node: CandidateNode, palette: Palette) -> Text:
 
 def sureness(node: CandidateNode, palette: Palette) -> Text:
     """Tokens and their probability, the least sure named."""
-    candidate = node.candidate
+    candidate = node.record
     text = Text(f"{candidate.tokens} tokens", style=palette.muted)
     if candidate.thought_tokens:
         text.append(f", {candidate.thought_tokens} of them thought", palette.muted)
     if candidate.finish:
         text.append(f"  ended by {one_line(candidate.finish)}", palette.muted)
     if candidate.logprobs:
-        text.append(f"  log p {sum(candidate.logprobs):.2f}", palette.muted)
+        own = sum(candidate.logprobs)
+        text.append(f"  log p {own:.2f}", palette.muted)
+        if abs(own - candidate.logprob) > _SAME:
+            text.append(f", {candidate.logprob:.2f} with the steps before", palette.muted)
         unsure = sorted(zip(candidate.logprobs, candidate.pieces, strict=False))[:3]
         shown = [(piece, math.exp(min(logprob, 0.0))) for logprob, piece in unsure]
         for piece, sure in shown:
@@ -94,7 +136,7 @@ def sureness(node: CandidateNode, palette: Palette) -> Text:
 
 def token_table(node: CandidateNode, width: int, palette: Palette) -> Text:
     """Every token with its probability, as many columns as there is room for."""
-    candidate = node.candidate
+    candidate = node.record
     cells_each = 22
     columns = max(width // cells_each, 1)
     pairs = list(zip(candidate.pieces, candidate.logprobs, strict=False))
@@ -116,15 +158,18 @@ def _whitespace(piece: str) -> str:
     return printable(piece.replace("\n", "⏎").replace(" ", "␣"), tabs=False)
 
 
-def solution(tree: SearchTree, node: CandidateNode, palette: Palette) -> Text:
+def solution(tree: SearchTree, node: CandidateNode, plan: PlanTree | None, palette: Palette) -> Text:
     """All steps up to this one, with their scores; above a step what the model thought before it."""
     text = Text()
-    for step in tree.line_of(node):
-        if step.candidate.thought is not None:
-            text.append(_indented(f"thought, {step.candidate.thought_tokens:,} tokens"), palette.muted)
-            text.append(_indented(printable(step.candidate.thought, tabs=False)), f"italic {palette.muted}")
-        shown = printable(step.candidate.step.strip("\n"), tabs=False) or " ".join(map(str, step.path[-1:]))
-        text.append(f"{figures.score(step.score):>6} ", palette.scale(step.score))
+    for step in node.line():
+        record = step.record
+        if step.copied and step is not node:
+            continue
+        if record.thought is not None:
+            text.append(_indented(f"thought, {record.thought_tokens:,} tokens"), palette.muted)
+            text.append(_indented(printable(record.thought, tabs=False)), f"italic {palette.muted}")
+        shown = printable(record.step.strip("\n"), tabs=False) or name(step, plan)
+        text.append(f"{figures.score(step.score):>6} ", palette.scale(tree.part(step)))
         text.append(shown.replace("\n", "\n       "), palette.text if step is not node else f"bold {palette.text}")
         text.append("\n")
     return text
@@ -136,33 +181,86 @@ def _indented(lines: str) -> str:
 
 
 def values(node: CandidateNode, palette: Palette) -> Text:
+    """Its columns, and the matches that it played."""
     text = Text()
-    for name, value in node.values.items():
-        text.append(f"{one_line(name)} ", palette.muted).append(f"{one_line(str(value))}  ", f"bold {palette.text}")
+    for name_, value in node.values.items():
+        shown = f"{value:.5g}" if isinstance(value, float) else str(value)
+        text.append(f"{one_line(name_)} ", palette.muted).append(f"{one_line(shown)}  ", f"bold {palette.text}")
+    if node.matches:
+        won = sum(chance >= 0.5 for _, chance in node.matches)
+        text.append("matches ", palette.muted).append(f"{won} of {len(node.matches)} won  ", f"bold {palette.text}")
+        chances = " ".join(f"{chance:.2f}" for _, chance in node.matches)
+        text.append("chances ", palette.muted).append(f"{chances}  ", palette.text)
     return text
 
 
-def ranking_table(ranking: Ranking, chosen: CandidateNode, width: int, palette: Palette, most: int) -> Text:
-    """The round's candidates by rank, and a line where the cut was."""
-    text = Text()
+def ranking_head(ranking: Ranking, plan: PlanTree | None, palette: Palette) -> Text:
+    """Which selection it is, how many it kept, and the scale of the bars."""
+    text = Text(_which(ranking).removeprefix(", ") or "ranking", style=f"bold {palette.text}")
+    text.append(f"  {ranking.kept} of {len(ranking.ranked)} kept", palette.muted)
+    low, high = ranking.span
+    if ranking.kind == "TopK" and not is_share(ranking.span):
+        text.append(f"  bars from {figures.score(low)} to {figures.score(high)}", palette.muted)
+    return text.append(f"  {operator_text(plan, ranking.operator)}\n", palette.muted)
+
+
+def ranking_table(
+    tree: SearchTree, ranking: Ranking, chosen: CandidateNode, width: int, palette: Palette, most: int
+) -> Text:
+    """The round's candidates by rank, and a line where the cut was; before them the votes by answer."""
+    text = tally(tree, ranking, width, palette)
+    chosen = tree.ranked_row(chosen)
     shown = ranking.ranked[:most]
     for place, candidate in enumerate(shown, 1):
-        if place - 1 == ranking.kept and ranking.kept:
+        if place - 1 == ranking.kept and ranking.cuts:
             text.append("╌" * 12 + " cut ".ljust(width - 12, "╌")[: max(width - 12, 0)] + "\n", palette.warn)
-        node, score = candidate.node, candidate.node.score
+        node, key = candidate.node, candidate.key
         here = node is chosen
+        part = part_of(key, ranking.span)
         line = Text(f"{'▸' if here else ' '}{place:>3} ", style=palette.accent if here else palette.muted)
-        line.append(
-            f"{('★' if node.answer else '●') if candidate.kept else '✕'} ",
-            palette.text if candidate.kept else palette.faint,
-        )
-        line.append(f"{figures.score(score):>6} ", palette.scale(score))
-        line.append_text(cell(Text(figures.bar(score or 0.0, 8), style=palette.scale(score)), 9))
+        sign, _, colour = FATES[tree.fate(node.writer if node.writer.answer else node)]
+        line.append(f"{'●' if sign == '=' and candidate.kept else sign} ", getattr(palette, colour))
+        line.append(f"{figures.score(key):>6} ", palette.scale(part))
+        line.append_text(cell(Text(figures.bar(part or 0.0, 8), style=palette.scale(part)), 9))
         colour = palette.text if candidate.kept else palette.muted
         line.append_text(
-            cell(Text(one_line(node.candidate.step), style=f"bold {colour}" if here else colour), max(width - 23, 8))
+            cell(
+                Text(one_line(node.writer.record.step), style=f"bold {colour}" if here else colour), max(width - 23, 8)
+            )
         )
         text.append_text(line).append("\n")
     if len(ranking.ranked) > most:
         text.append(f"     and {len(ranking.ranked) - most} more\n", palette.muted)
+    return text
+
+
+def votes(ranking: Ranking | None, palette: Palette) -> Text:
+    """The votes by answer in one line; empty where it is no vote."""
+    text = Text()
+    for place, own in enumerate(() if ranking is None else ranking.tally):
+        answer = "no vote" if own.answer is None else one_line(own.answer)
+        style = f"bold {palette.good}" if place == 0 and own.answer is not None else palette.muted
+        text.append(" · " if place else "", palette.muted).append(answer, style)
+        count = own.rows if own.answer is None else own.total
+        text.append(f" ×{count:g}" if count == int(count) else f" {count:.3g}", palette.text)
+    return text
+
+
+def tally(tree: SearchTree, ranking: Ranking, width: int, palette: Palette) -> Text:
+    """The votes by answer, the winner first, and how many samples nobody waited for; empty where it is no vote."""
+    votes = ranking.tally
+    text = Text()
+    most = max((vote.total for vote in votes), default=0.0) or 1.0
+    for place, vote in enumerate(votes):
+        answer = "no vote" if vote.answer is None else one_line(vote.answer)
+        style = palette.muted if vote.answer is None else f"bold {palette.good}" if place == 0 else palette.text
+        text.append_text(cell(Text(answer, style=style), min(max(width // 3, 8), 24))).append(" ")
+        count = vote.rows if vote.answer is None else vote.total
+        text.append_text(cell(Text(figures.bar(vote.total / most, 10), style=palette.accent), 11))
+        text.append(f"{count:g}" if count == int(count) else f"{count:.3g}", palette.text)
+        text.append(
+            "\n" if vote.total == vote.rows or vote.answer is None else f" of {vote.rows} rows\n", palette.muted
+        )
+    if votes and tree.given_up:
+        text.append(f"{tree.given_up} given up: they could not change it\n", palette.muted)
     return text

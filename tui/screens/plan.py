@@ -9,9 +9,10 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
+from qpdsl.executor.events.operator_counts import told_counts
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.state.plan import CALLS, COST, OperatorTotals, PlanLine
+from qpdsl.tui.state.plan import OperatorTotals, PlanLine
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
@@ -144,7 +145,12 @@ class PlanView(View):
         for name, model in plan.models.items():
             text.append("  ").append(f"{one_line(name)} ", palette.muted).append(one_line(model), palette.text)
         begun = self.state.begun
-        return text if begun is None else text.append(f"  seed {begun.seed}  {one_line(begun.device)}", palette.muted)
+        if begun is not None:
+            rows = f"  {begun.concurrency:,} rows at once" if begun.concurrency > 1 else ""
+            text.append(f"  seed {begun.seed}  {one_line(begun.device)}{rows}", palette.muted)
+        if self.state.missed_events:
+            text.append(f"  {self.state.missed_events:,} earlier events are in the sums alone", palette.muted)
+        return text
 
 
 def time_share(state: RunState, line: PlanLine) -> float | None:
@@ -186,17 +192,13 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
         facts.add("prompt tokens", f"{totals.prompt_tokens:,}")
         facts.add("from the cache", f"{totals.cached_tokens:,}  {figures.share(totals.cached_share)}")
         facts.add("sampled tokens", f"{totals.sampled_tokens:,}")
-    if totals.shadowed:
-        share = f"{totals.differed:,} would differ  {figures.share(totals.differed / totals.shadowed)}"
-        facts.add("shadowed draws", f"{totals.shadowed:,}, {share}")
-    for name, words in CALLS.items():
-        facts.add(words, f"{totals.calls[name]:,}" if totals.calls[name] else None)
-    if millionths := totals.calls[COST]:
-        facts.add("cost", f"{millionths / 1e6:,.6f}".rstrip("0"))
     facts.add("seconds in it", f"{totals.seconds:,.2f} over all rows")
     facts.add("share", None if part is None else figures.share(part))
     if totals.runs:
         facts.add("a run", figures.seconds(totals.seconds / totals.runs))
+    facts.gap()
+    for words, figure in told_counts(totals.counts):
+        facts.add(one_line(words), figure)
     facts.gap()
     facts.add("columns", ", ".join(f"{name}: {kind}" for name, kind in line.columns.items()))
     return facts

@@ -62,8 +62,8 @@ class RowLines(LineList):
         sign, colour = SIGNS[row_state.status]
         style = getattr(palette, colour)
         answer = (
-            Text(one_line(row_state.error), style=palette.bad)
-            if row_state.error
+            Text(one_line(row_state.why), style=palette.bad)
+            if row_state.why
             else Text(one_line(row_state.answer or ""))
         )
         values = {
@@ -202,8 +202,8 @@ class RowsView(View):
             panel.update(Text("nothing matches" if self.wanted else "no rows yet", style=palette.muted))
             return
         text = Text()
-        if row_state.error is not None:
-            text.append(f"✖ {one_line(row_state.error)}", palette.bad)
+        if row_state.why is not None:
+            text.append(f"✖ {one_line(row_state.why)}", palette.bad)
         else:
             text.append("answer ", palette.muted).append(
                 one_line(row_state.answer or figures.NONE), f"bold {palette.text}"
@@ -217,7 +217,7 @@ class RowsView(View):
 def row_facts(row_state: RowState) -> Facts:
     facts = Facts(f"{row_state.id}  {SIGNS[row_state.status][0]} {row_state.status}")
     facts.add("asked", row_state.asked)
-    facts.add("error", row_state.error)
+    facts.add("error" if row_state.error else "no answer", row_state.why)
     facts.add("answer", row_state.answer)
     facts.add("right answer", row_state.reference)
     facts.add("greedy", row_state.greedy)
@@ -236,7 +236,7 @@ def matches(row_state: RowState, wanted: str) -> bool:
                 return False
         elif not any(
             word in (text or "").lower()
-            for text in (row_state.id, row_state.asked, row_state.answer, row_state.error, row_state.status)
+            for text in (row_state.id, row_state.asked, row_state.answer, row_state.why, row_state.status)
         ):
             return False
     return True

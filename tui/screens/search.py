@@ -12,11 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
+from qpdsl.executor.events.events import REPLICA_SIGN
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.view import View
+from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState
-from qpdsl.tui.state.search import CandidateNode, Path, SearchTree, TreeLine, flattened, ranking_of
+from qpdsl.tui.state.search import CandidateNode, Key, SearchTree, TreeLine, flattened, ranking_of
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
@@ -26,6 +28,8 @@ from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 _BAR = 6
 # Seconds that a row stays on the screen after it has ended, so that rows that take no time can be seen.
 _STAY = 3.0
+# Fates of candidates that still count.
+_STANDING = ("answer", "finished", "kept", "open", "agreed")
 COLUMNS = (
     TableColumn("round", "round", 5, weight=20),
     TableColumn("score", "score", 6, weight=90),
@@ -40,11 +44,14 @@ class TreeLines(LineList):
 
     def __init__(self) -> None:
         super().__init__(id="tree-lines")
-        self.folded: set[Path] = set()
+        self.folded: set[Key] = set()
+        self.tree_shown = SearchTree()
+        self.plan: PlanTree | None = None
 
-    def show(self, tree: SearchTree | None, *, living: bool) -> None:
+    def show(self, tree: SearchTree | None, plan: PlanTree | None, *, living: bool) -> None:
+        self.tree_shown, self.plan = tree or SearchTree(), plan
         lines = [] if tree is None else flattened(tree, self.folded, living=living)
-        self.set_items(lines, lambda line: line.node.path)
+        self.set_items(lines, lambda line: line.node.key)
 
     @property
     def node(self) -> CandidateNode | None:
@@ -57,18 +64,26 @@ class TreeLines(LineList):
         room = max(width // 3, 8)
         if len(strokes) > room:
             strokes = "‥" + strokes[len(strokes) - room + 1 :]
-        colour = getattr(palette, candidate.FATES[node.fate][2])
-        text = Text(strokes, style=palette.faint).append(f"{candidate.sign(node)} ", f"bold {colour}")
-        shown = one_line(node.candidate.step) or _name(node)
-        text.append(shown, palette.muted if node.fate == "dropped" else palette.text)
-        if node.path in self.folded:
+        tree, record = self.tree_shown, node.record
+        fate = tree.fate(node)
+        sign, _, colour = candidate.FATES[fate]
+        text = Text(strokes, style=palette.faint).append(f"{sign} ", f"bold {getattr(palette, colour)}")
+        shown = one_line(record.step) or candidate.name(node, self.plan)
+        text.append(shown, palette.text if fate in _STANDING else palette.muted)
+        visits = node.values.get("visits")
+        if isinstance(visits, (int, float)):
+            value = node.values.get("value")
+            shown = f", {figures.score(value)}" if isinstance(value, float) else ""
+            text.append(f"  {visits:g} visit{'s' * (visits != 1)}{shown}", palette.second)
+        if node.key in self.folded:
             text.append(f"  +{len(node.children)}", palette.second)
+        part = tree.part(node)
         values = {
             "round": Text(str(node.round) if node.round else "", style=palette.muted),
-            "score": Text(figures.score(node.score) if node.scores else "", style=palette.scale(node.score)),
-            "bar": Text(figures.bar(node.score or 0.0, _BAR) if node.scores else "", style=palette.scale(node.score)),
+            "score": Text(figures.score(node.score) if node.scores else "", style=palette.scale(part)),
+            "bar": Text(figures.bar(part or 0.0, _BAR) if node.scores else "", style=palette.scale(part)),
             "text": text,
-            "tokens": Text(str(node.candidate.tokens or ""), style=palette.muted),
+            "tokens": Text(str(record.tokens or ""), style=palette.muted),
         }
         return row(fitted(COLUMNS, width), values)
 
@@ -128,11 +143,11 @@ class SearchView(View):
         self.searched = None if self.instance is None else self.state.trees.get(self.instance)
         if self.instance != before:
             lines.folded.clear()
-        lines.show(self.searched, living=self.living)
+        lines.show(self.searched, self.state.plan, living=self.living)
         if self.searched is not None and not lines.by_hand:
             self._point_at_what_is_new(lines)
         self.query_one("#search-row", Static).update(self._head(Palette.of(self.app)))
-        self.query_one("#search-foot", Static).update(candidate.legend(Palette.of(self.app)))
+        self.query_one("#search-foot", Static).update(candidate.legend(self.searched, Palette.of(self.app)))
         self._show_candidate()
 
     def on_line_list_moved(self) -> None:
@@ -146,7 +161,7 @@ class SearchView(View):
 
     def action_row(self, by: int) -> None:
         trees = self.state.trees
-        rows = [id_ for id_, row_state in self.state.rows.items() if id_ in trees or row_state.error is not None]
+        rows = [id_ for id_, row_state in self.state.rows.items() if id_ in trees or row_state.why is not None]
         rows += [id_ for id_ in trees if id_ not in self.state.rows]
         if rows:
             at = rows.index(self.instance) if self.instance in rows else 0
@@ -168,7 +183,7 @@ class SearchView(View):
     def action_fold(self) -> None:
         lines = self.query_one(TreeLines)
         if lines.node is not None and lines.node.children:
-            lines.folded ^= {lines.node.path}
+            lines.folded ^= {lines.node.key}
             self.draw()
 
     def _following(self, lines: TreeLines) -> str | None:
@@ -186,30 +201,33 @@ class SearchView(View):
 
     def _point_at_what_is_new(self, lines: TreeLines) -> None:
         """Puts the cursor on the answer, or while there is none on the best of the latest candidates."""
-        order = {"answer": 3, "finished": 1, "kept": 1, "open": 1, "dropped": 0}
+        order = {"answer": 2, "finished": 1, "kept": 1, "open": 1}
+        tree = lines.tree_shown
 
         def worth(at: int) -> tuple[bool, int, int, float]:
             node: CandidateNode = lines.items[at].node
-            return order[node.fate] == 3, node.round, order[node.fate], node.score or 0.0
+            fate = order.get(tree.fate(node), 0)
+            return fate == 2, node.round, fate, node.score or 0.0
 
         lines.point(max(range(len(lines.items)), key=worth, default=0))
 
     def _head(self, palette: Palette) -> Text:
         instance = self.instance
         if instance is None:
-            return Text(" no candidates yet", style=palette.muted)
+            return Text(f" {self._why_empty(None)}", style=palette.muted)
         row_state = self.state.rows.get(instance)
         text = Text.assemble((f" {one_line(instance)}", f"bold {palette.accent}"))
         text.append(" following " if self.row is None else " ", palette.muted)
-        if row_state is not None and row_state.error is not None:
-            text.append(f" ✖ {one_line(row_state.error)} ", palette.bad)
+        if row_state is not None and row_state.why is not None:
+            text.append(f" ✖ {one_line(row_state.why)} ", palette.bad)
         tree = self.searched
         if tree is None:
             text.append(f" {self._why_empty(row_state)}", palette.muted)
             text.truncate(max(self.size.width, 20), overflow="ellipsis")
             return text
-        dropped = sum(node.dropped_by is not None for node in tree.nodes())
-        text.append(f" {len(tree)} candidates, {dropped} pruned", palette.muted)
+        text.append(f" {candidate.fates(tree)}", palette.muted)
+        if tree.scaled:
+            text.append("  bars: from the least to the greatest of a round", palette.muted)
         if row_state is not None and row_state.answer is not None:
             mark = {True: "✔ ", False: "✖ ", None: ""}[row_state.correct]
             text.append(
@@ -225,9 +243,13 @@ class SearchView(View):
 
     def _why_empty(self, row_state: RowState | None) -> str:
         """Why a row has no candidates here."""
+        if any(REPLICA_SIGN in name for name in self.state.models):
+            return "replicas send no candidates"
+        if self.instance is None:
+            return "no candidates yet"
         if row_state is None or (row_state.started is None and row_state.ended is None):
             return "waits for its turn"
-        if row_state.error is not None:
+        if row_state.why is not None:
             return "no candidates"
         if self.state.missed_rows or self.state.lost:
             return "its candidates came before anybody watched"
@@ -236,9 +258,9 @@ class SearchView(View):
     def _failure(self, palette: Palette) -> Text:
         """Why the row failed, in full, where there is no candidate to show."""
         row_state = self.state.rows.get(self.instance or "")
-        if row_state is None or row_state.error is None:
+        if row_state is None or row_state.why is None:
             return Text()
-        text = Text(f"✖ {printable(row_state.error, tabs=False)}", style=palette.bad)
+        text = Text(f"✖ {printable(row_state.why, tabs=False)}", style=palette.bad)
         return text.append(f"\n\n{one_line(row_state.asked)}", palette.muted)
 
     def _show_candidate(self) -> None:
@@ -263,7 +285,13 @@ class SearchView(View):
             candidate.fate_line(tree, node, self.state.plan, palette),
             candidate.step_text(node, palette),
             Text("  ").join(
-                [part for part in (candidate.values(node, palette), candidate.sureness(node, palette)) if part]
+                part
+                for part in (
+                    candidate.votes(ranking, palette),
+                    candidate.values(node, palette),
+                    candidate.sureness(node, palette),
+                )
+                if part
             ),
         )
         return Text("\n").join(lines)
@@ -274,17 +302,15 @@ class SearchView(View):
         row_state = self.state.rows.get(self.instance or "")
         if row_state is not None and row_state.asked:
             text.append(one_line(row_state.asked), palette.muted).append("\n\n")
-        text.append_text(candidate.solution(tree, node, palette)).append("\n")
+        text.append_text(candidate.solution(tree, node, self.state.plan, palette)).append("\n")
         shown = candidate.values(node, palette)
         if shown:
             text.append_text(shown).append("\n\n")
         ranking = ranking_of(tree, node)
         if ranking is not None:
-            where = candidate.operator_text(self.state.plan, ranking.operator)
-            text.append(f"{'round ' + str(ranking.round) if ranking.round else 'ranking'}", f"bold {palette.text}")
-            text.append(f"  {ranking.kept} of {len(ranking.ranked)} kept  {where}\n", palette.muted)
-            text.append_text(candidate.ranking_table(ranking, node, width, palette, 24)).append("\n")
-        if node.candidate.pieces:
+            text.append_text(candidate.ranking_head(ranking, self.state.plan, palette))
+            text.append_text(candidate.ranking_table(tree, ranking, node, width, palette, 24)).append("\n")
+        if node.record.pieces:
             text.append("tokens", f"bold {palette.text}").append("  and their probabilities\n", palette.muted)
             text.append_text(candidate.token_table(node, width, palette))
         return text
@@ -294,13 +320,18 @@ class SearchView(View):
         width = max(min(self.app.size.width - 12, 96), 30)
         facts = Facts(candidate.fate_line(tree, node, self.state.plan, palette).plain)
         facts.add("path", ".".join(map(str, node.path)))
-        facts.add("solution", Text("\n").append_text(candidate.solution(tree, node, palette)))
-        if node.values:
+        facts.add("solution", Text("\n").append_text(candidate.solution(tree, node, self.state.plan, palette)))
+        if node.values or node.matches:
             facts.add("columns", candidate.values(node, palette))
         ranking = ranking_of(tree, node)
         if ranking is not None:
-            facts.add("ranking", Text("\n").append_text(candidate.ranking_table(ranking, node, width, palette, 64)))
-        if node.candidate.pieces:
+            facts.add(
+                "ranking",
+                candidate.ranking_head(ranking, self.state.plan, palette).append_text(
+                    candidate.ranking_table(tree, ranking, node, width, palette, 64)
+                ),
+            )
+        if node.record.pieces:
             facts.add("tokens", Text("\n").append_text(candidate.token_table(node, width, palette)))
         return facts
 
@@ -309,12 +340,7 @@ def ranking_table(tree: SearchTree, node: CandidateNode, width: int, palette: Pa
     """The ranking around the node's place, as many lines as the small panel has."""
     ranking = ranking_of(tree, node)
     assert ranking is not None
-    lines = candidate.ranking_table(ranking, node, width, palette, len(ranking.ranked)).split("\n")
+    lines = candidate.ranking_table(tree, ranking, node, width, palette, len(ranking.ranked)).split("\n")
     here = next((at for at, line in enumerate(lines) if line.plain.startswith("▸")), 0)
     first = max(0, min(here - most // 2, len(lines) - most))
     return Text("\n").join(lines[first : first + most])
-
-
-def _name(node: CandidateNode) -> str:
-    """The name of a node that has no text of its own."""
-    return f"[{'.'.join(map(str, node.path))}]"

@@ -46,6 +46,13 @@ class Series:
             self.buckets.append(Bucket(pages=last.pages))
         return self.buckets[index]
 
+    def rate(self, now: float, kind: str, window: float = 5.0) -> float:
+        """Tokens a second over the last `window` seconds; `kind` is `prefill` or `decode`."""
+        first = max(0, int((now - window) / self.width))
+        seconds = min(now, max(window, self.width)) or 1.0
+        total: int = sum(getattr(bucket, kind) for bucket in self.buckets[first:])
+        return total / seconds
+
     def _halve(self) -> None:
         pairs = [self.buckets[at : at + 2] for at in range(0, len(self.buckets), 2)]
         self.width *= 2
@@ -74,6 +81,15 @@ class ModelState:
     cached_tokens: int = 0
     series: Series = field(default_factory=Series)
     waits: Waits = field(default_factory=Waits)
+
+    def add_earlier(self, sums: tuple[float, ...]) -> None:
+        """What came before anybody watched: steps, prefill and decode tokens, seconds; none where it is not known."""
+        if len(sums) == 4:
+            steps, prefill, decode, seconds = sums
+            self.steps += int(steps)
+            self.prefill_tokens += int(prefill)
+            self.decode_tokens += int(decode)
+            self.busy += seconds
 
     def add(self, event: EngineStepped) -> None:
         report = event.report
@@ -107,12 +123,3 @@ class ModelState:
     @property
     def others(self) -> Mapping[str, float]:
         return self.latest.others
-
-    def rate(self, now: float, kind: str, window: float = 5.0) -> float:
-        """Tokens a second over the last `window` seconds; `kind` is `prefill` or `decode`."""
-        series = self.series
-        first = max(0, int((now - window) / series.width))
-        recent = series.buckets[first:]
-        seconds = min(now, max(window, series.width)) or 1.0
-        total: int = sum(getattr(bucket, kind) for bucket in recent)
-        return total / seconds

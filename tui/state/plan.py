@@ -5,28 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 # Operators one after and inside another that are shown. A trace may hold anything.
 _DEEPEST = 400
-# Counts of events that tell of models on servers, and what they are called; the cost is in millionths.
-CALLS: Mapping[str, str] = {
-    "requests": "requests",
-    "retries": "sent again",
-    "replayed": "replayed",
-    "server_cached": "cached at servers",
-    "saved_calls": "calls saved",
-    "beyond_tokens": "tokens past stops",
-}
-COST = "cost_millionths"
 
 
 @dataclass(slots=True)
 class OperatorTotals:
     """Sums over all runs of an operator; `now` counts the instances that are in it, `regret` that of its router.
 
-    Of `shadowed` early draws `differed` are not what the full model would have drawn. `calls` are the counts that tell
-    of servers, by their names in the events.
+    `counts` are those of the events, by their names there (`executor/events/operator_counts.py`).
     """
 
     runs: int = 0
@@ -37,11 +27,9 @@ class OperatorTotals:
     cached_tokens: int = 0
     seconds: float = 0.0
     now: int = 0
-    shadowed: int = 0
-    differed: int = 0
     choice: str | None = None
     regret: float | None = None
-    calls: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def tokens(self) -> int:
@@ -75,7 +63,7 @@ class PlanLine:
     repeats: str = "exact"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlanTree:
     """The lines of a plan, last operator first, as EXPLAIN shows it."""
 
@@ -85,6 +73,14 @@ class PlanTree:
     models: Mapping[str, str]
     lines: tuple[PlanLine, ...]
     parameters: tuple[tuple[str, str], ...]
+
+    def line(self, operator: str) -> PlanLine | None:
+        """The line of an operator, by its id."""
+        return self._by_id.get(operator)
+
+    @cached_property
+    def _by_id(self) -> dict[str, PlanLine]:
+        return {line.id: line for line in self.lines if line.id}
 
     @property
     def permits(self) -> tuple[str, str]:

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.tui.state.engine import ModelState
-from qpdsl.tui.state.plan import CALLS, COST, OperatorTotals, PlanTree
+from qpdsl.tui.state.plan import OperatorTotals, PlanTree
 from qpdsl.tui.state.search import SearchTree
+from qpdsl.tui.state.server import ServerState
 
 Status = Literal["waiting", "running", "done", "right", "wrong", "failed"]
 # In the order in which somebody would look at them.
@@ -42,6 +43,7 @@ class RowState:
     greedy: str | None = None
     greedy_correct: bool | None = None
     error: str | None = None
+    unanswered: str | None = None
     doing: str | None = None
 
     @property
@@ -51,6 +53,11 @@ class RowState:
         if self.ended is not None:
             return "done" if self.correct is None else "right" if self.correct else "wrong"
         return "waiting" if self.started is None else "running"
+
+    @property
+    def why(self) -> str | None:
+        """Why it failed, or has no answer; None where it has one."""
+        return self.error or self.unanswered
 
     @property
     def tokens(self) -> int:
@@ -74,11 +81,13 @@ class RunState:
         self.operators: defaultdict[str, OperatorTotals] = defaultdict(OperatorTotals)
         self.rows: dict[str, RowState] = {}
         self.models: dict[str, ModelState] = {}
+        self.servers: dict[str, ServerState] = {}
         self.trees: dict[str, SearchTree] = {}
         self.latest: str | None = None
         self.lost = 0
-        self.missed_rows = 0
-        self.done = self.failed = self.right = self.judged = self.greedy_right = 0
+        self.missed_rows = self.missed_events = 0
+        self._missed_steps: dict[str, tuple[float, ...]] = {}
+        self.done = self.failed = self.unanswered = self.right = self.judged = self.greedy_right = 0
         self.running = self.started = 0
         self._in: dict[str, list[str]] = {}
 
@@ -101,6 +110,11 @@ class RunState:
     @property
     def total(self) -> int:
         return max(self.begun.rows if self.begun else 0, len(self.rows))
+
+    def rate(self) -> float:
+        """Tokens a second that all models sampled in the last seconds; those of servers count once they are there."""
+        series = [*(one.series for one in self.models.values()), *(one.series for one in self.servers.values())]
+        return sum(one.rate(self.now, "decode") for one in series)
 
     def totals(self, operator: str) -> OperatorTotals:
         return self.operators[operator]
@@ -139,6 +153,8 @@ class RunState:
 
     def _instance_started(self, event: events.InstanceStarted) -> None:
         if not event.baseline:
+            # A row that is run again is searched from the beginning.
+            self.trees.pop(event.instance, None)
             self.row(event.instance).started = event.at
             self.running += 1
             self.started += 1
@@ -149,22 +165,30 @@ class RunState:
         row = self.row(event.instance)
         self.running -= row.started is not None
         row.prompt_tokens, row.sampled_tokens = event.prompt_tokens, event.sampled_tokens
-        row.seconds, row.error, row.score = event.seconds, event.error, event.score
+        row.seconds, row.score = event.seconds, event.score
+        row.error, row.unanswered = (None, event.error) if event.unanswered else (event.error, None)
         row.answer, row.ended, row.doing = event.answer, event.at, None
         for operator in self._in.pop(event.instance, ()):
             self.totals(operator).now -= 1
-        if event.instance in self.trees:
-            self.trees[event.instance].answered(event.path)
+        tree = self.trees.get(event.instance)
+        if tree is not None:
+            tree.ended = "done" if row.error is None else "failed"
+            if event.error is not None:
+                tree.unanswered()
+            elif not tree.is_answered and event.path:
+                tree.answered(event.path)
 
     def _row_done(self, event: events.RowDone) -> None:
         row = self.row(event.row)
-        row.answer, row.score, row.error, row.seconds = event.answer, event.score, event.error, event.seconds
+        row.answer, row.score, row.seconds = event.answer, event.score, event.seconds
+        row.error, row.unanswered = event.error, event.unanswered
         row.prompt_tokens, row.sampled_tokens = event.prompt_tokens, event.sampled_tokens
         row.reference = row.reference if event.reference is None else event.reference
         row.correct, row.greedy, row.greedy_correct = event.correct, event.greedy, event.greedy_correct
         row.ended = event.at if row.ended is None else row.ended
         self.done += 1
         self.failed += event.error is not None
+        self.unanswered += event.unanswered is not None
         self.judged += event.correct is not None
         self.right += event.correct is True
         self.greedy_right += event.greedy_correct is True
@@ -181,9 +205,7 @@ class RunState:
         totals.runs += 1
         for name in _SUMS:
             setattr(totals, name, getattr(totals, name) + getattr(event, name))
-        totals.shadowed += event.counts.get("shadowed", 0)
-        totals.differed += event.counts.get("differed", 0)
-        totals.calls.update({name: event.counts[name] for name in (*CALLS, COST) if name in event.counts})
+        totals.counts.update(event.counts)
         inside = self._in.get(event.instance)
         if inside is not None and event.operator in inside:
             inside.remove(event.operator)
@@ -200,7 +222,14 @@ class RunState:
         model = self.models.get(report.model)
         if model is None:
             model = self.models[report.model] = ModelState(report.model, report)
+            model.add_earlier(self._missed_steps.pop(report.model, ()))
         model.add(event)
+
+    def _server_reported(self, event: events.ServerReported) -> None:
+        server, first = self.servers.get(event.model), event.model not in self.servers
+        if server is None:
+            server = self.servers[event.model] = ServerState(event)
+        server.add(event, first=first)
 
     def _expanded(self, event: events.Expanded) -> None:
         self.tree(event.instance).expanded(event)
@@ -209,10 +238,22 @@ class RunState:
         self.tree(event.instance).valued(event)
 
     def _selected(self, event: events.Selected) -> None:
-        self.tree(event.instance).selected(event)
+        line = None if self.plan is None else self.plan.line(event.operator)
+        self.tree(event.instance).selected(event, "" if line is None else line.operator)
+
+    def _compared(self, event: events.Compared) -> None:
+        self.tree(event.instance).compared(event)
+
+    def _given_up(self, event: events.GivenUp) -> None:
+        self.tree(event.instance).given_up_on(event)
+
+    def _answered(self, event: events.Answered) -> None:
+        self.tree(event.instance).answered(event.path, event.aside)
 
     def _earlier(self, event: events.Earlier) -> None:
-        self.missed_rows = event.rows
+        self.missed_rows, self.missed_events, self._missed_steps = event.rows, event.events, dict(event.models)
+        for operator, counts in event.counts.items():
+            self.totals(operator).counts.update(counts)
         for operator, sums in event.operators.items():
             if len(sums) == len(_SUMS) + 1:
                 totals = self.totals(operator)

@@ -27,6 +27,7 @@ _PHASES = {
     "interrupted": ("■", "interrupted", "warn"),
     "gone": ("✖", "the run is gone", "bad"),
 }
+_ALL_FAILED = ("✖", "all failed", "bad")
 
 
 class Title(Widget):
@@ -64,6 +65,9 @@ class Title(Widget):
     def _figures(self, palette: Palette) -> Text:
         state, width = self._state, self.size.width
         sign, word, colour = _PHASES.get(self._phase, ("●", one_line(self._phase), "muted"))
+        if self._phase == "done" and state.failed:
+            # A run that came to its end with rows that failed is not as good as it looks.
+            sign, word, colour = _ALL_FAILED if state.failed == state.done else (sign, word, "warn")
         left = Text.assemble((" ◆ ", palette.accent), (one_line(self._title()), "bold"))
         right = Text.assemble((f"{sign} {word}", f"bold {getattr(palette, colour)}"))
         parts = [(figures.clock(self._elapsed), palette.text)]
@@ -71,11 +75,15 @@ class Title(Widget):
             parts.append((f"{state.done:,}/{state.total:,} rows", palette.text))
         if state.failed:
             parts.append((f"✖ {state.failed:,} failed", palette.bad))
+        if state.unanswered:
+            parts.append((f"{state.unanswered:,} without an answer", palette.warn))
         if state.judged and state.total > 1:
             parts.append((f"{figures.share(state.right / state.judged)} right", palette.text))
-        rate = sum(model.rate(state.now, "decode") for model in state.models.values())
-        if self._phase == "running" and state.models:
-            parts.append((f"{figures.count(rate)} tok/s", palette.text))
+        if self._phase == "running" and (state.models or state.servers):
+            parts.append((f"{figures.count(state.rate())} tok/s", palette.text))
+        again = sum(server.latest.again for server in state.servers.values())
+        if again and state.ended is None:
+            parts.append((f"{again:,} to be sent again", palette.warn))
         for text, style in parts:
             if cells(left.plain) + cells(right.plain) + cells(text) + 6 > width:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import wrap
 from typing import ClassVar
 
@@ -16,7 +17,8 @@ from qpdsl.grammar.printable import one_line, printable, shorten
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
 
-_LABEL = 16
+# Cells for names, and the most of them.
+_LABEL, _MOST = 16, 36
 
 
 class Facts:
@@ -39,11 +41,12 @@ class Facts:
         """The title and the short facts in two columns, for a low panel."""
         short = [part for part in self._parts if part is not None and not _long(part[1])]
         half = width // 2
+        label = _width(short[: 2 * (height - 1)])
         lines = [Text.assemble((shorten(self.title, width), "bold"), end="")]
         for at in range(height - 1):
             line = Text(end="")
             for name, value in short[at :: height - 1][:2]:
-                pair = Text(f"{name:<{_LABEL}}", style=palette.muted, end="")
+                pair = Text(f"{name:<{label}}", style=palette.muted, end="")
                 pair.append_text(
                     value if isinstance(value, Text) else Text(printable(value, tabs=False), style=palette.text)
                 )
@@ -54,16 +57,17 @@ class Facts:
     def render(self, palette: Palette, width: int = 88) -> Text:
         """All facts. A value that is too long for its line continues below."""
         text = Text.assemble((self.title, "bold"), "\n")
+        label = _width([part for part in self._parts if part is not None and not _long(part[1])])
         for part in self._parts:
             text.append("\n")
             if part is None:
                 continue
             name, value = part
-            text.append(f"{name:<{_LABEL}}" if not _long(value) else f"{name}\n", palette.muted)
+            text.append(f"{name:<{label}}" if not _long(value) else f"{name}\n", palette.muted)
             if isinstance(value, str):
                 shown = printable(value, tabs=False)
                 if not _long(value):
-                    shown = ("\n" + " " * _LABEL).join(wrap(shown, max(width - _LABEL, 12)))
+                    shown = ("\n" + " " * label).join(wrap(shown, max(width - label, 12)))
                 value = Text(shown, style=palette.text)
             text.append_text(value)
         return text
@@ -96,6 +100,11 @@ class Details(ModalScreen[None]):
 
     def action_scroll(self, by: int) -> None:
         self.query_one("#details").scroll_relative(y=by, animate=False)
+
+
+def _width(facts: Sequence[tuple[str, str | Text]]) -> int:
+    """As many cells as the names need."""
+    return min(max(_LABEL, 2 + max((len(name) for name, _ in facts), default=0)), _MOST)
 
 
 def _long(value: str | Text) -> bool:

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from qpdsl.executor.events.events import Path
 from qpdsl.executor.requests.request import Completion, Sample, WatchAround
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.generate.continuation import Continuation, finished_row, read_contexts, thought_tokens
@@ -38,6 +39,7 @@ from qpdsl.executor.runtime.instance.operator_events import (
     emit_changes,
     emit_done,
     emit_expanded,
+    emit_given_up,
     emit_started,
 )
 from qpdsl.executor.runtime.operators.relational import sort_key, why_none
@@ -152,7 +154,9 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
         # How many rows came to the vote depends on which ended first.
         instance.supports.pop(vote.id, None)
     if instance.watched:
-        emit_changes(vote.op, voters, winners, own)
+        feeding.tell()
+        emit_given_up([path for slot, path in feeding.paths.items() if slot not in known], feeding.instance)
+        emit_changes(vote, voters, winners, own)
     accounts[-1].rows_in, accounts[-1].rows_out = len(voters), len(winners)
     for node, account in zip(nodes, accounts, strict=True):
         own = replace(instance, usage=account.usage, operator=node.id)
@@ -161,12 +165,17 @@ async def run_decided_vote(nodes: tuple[PhysicalOp, ...], rows: Candidates, inst
 
 
 class _SampleQueue:
-    """The samples of a `generate` as they end. A row's place among all that it makes is its slot."""
+    """The samples of a `generate` as they end. A row's place among all that it makes is its slot.
+
+    `paths` are those of the rows that samples make, by their slots.
+    """
 
     def __init__(self, nodes: tuple[PhysicalOp, ...], rows: Candidates, instance: Instance, ahead: StepsAhead) -> None:
         node, last = nodes[0], nodes[-1]
         assert isinstance(node.op, ops.Generate) and isinstance(node.strategy, GenerateStrategy)
         self._sampling = sampling = Sampling.of(node.op, instance, node.strategy)
+        self.instance = instance
+        self.paths: dict[int, Path] = {}
         self._ready: asyncio.Queue[tuple[int, Row | None] | BaseException | None] = asyncio.Queue()
         self._waiting: dict[asyncio.Task[Completion], Ticket] = {}
         limits = isinstance(last.op, ops.Keep) and not instance.services.shares_samples
@@ -190,6 +199,7 @@ class _SampleQueue:
             self._drawn += sampling.distinct(continuation)
             for slot, path in enumerate(continuation.paths, self.slots):
                 self.open.add(slot, path, continuation)
+                self.paths[slot] = path
             self.slots += continuation.options.count
 
     @property
@@ -230,7 +240,7 @@ class _SampleQueue:
         """Tells whoever watches of the rows that samples made since the last time."""
         fresh, self._unreported = self._unreported, []
         if fresh:
-            emit_expanded(fresh, self._sampling.model, self._sampling.instance)
+            emit_expanded(fresh, self._sampling.op, self._sampling.model, self._sampling.instance)
 
     async def close(self) -> None:
         """Gives up the samples that have not ended."""
@@ -316,7 +326,7 @@ async def _through(
         account.rows_out += len(rows)
         account.seconds += time.monotonic() - start
         if instance.watched:
-            emit_changes(node.op, before, rows, own)
+            emit_changes(node, before, rows, own)
     return list(zip(slots, rows, strict=True))
 
 

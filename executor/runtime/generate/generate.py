@@ -68,7 +68,7 @@ async def generate(
             for child, sample in zip(own, samples, strict=True)
         ]
     if instance.watched:
-        emit_expanded(made, sampling.model, instance)
+        emit_expanded(made, op, sampling.model, instance)
     return tuple(children)
 
 

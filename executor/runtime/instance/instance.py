@@ -6,10 +6,10 @@ import asyncio
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from qpdsl.executor.events.events import Path, Rounds
+from qpdsl.executor.events.events import Aside, Path, Rounds
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.engine import Engine
@@ -24,6 +24,7 @@ from qpdsl.executor.runtime.instance.mathematics import Mathematics
 from qpdsl.executor.runtime.instance.request_cache import RequestCache
 from qpdsl.executor.runtime.instance.row_tasks import RowClock
 from qpdsl.executor.runtime.instance.tools import CallStore, ToolCalls
+from qpdsl.executor.runtime.instance.value_sources import ValueSources
 from qpdsl.executor.runtime.sandbox.permission import CodePermission
 from qpdsl.executor.text.context import Context
 from qpdsl.executor.verifiers.verifier import ScoreStore, Verifier
@@ -229,13 +230,27 @@ class Usage:
             self.counts[name] += count
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How an operator told its rows apart: by these keys, those of each group by themselves.
+
+    `groups` are places of rows. `weights` are those of a vote's rows, None for one that was not counted.
+    """
+
+    groups: Sequence[Sequence[int]]
+    keys: Sequence[Hashable] = ()
+    weights: Sequence[float | None] = ()
+
+
 @dataclass
 class Instance:
     """One run of a program over one problem. `run` makes it.
 
     An operator runs on a copy with its own `operator` (its id) and `usage`, and inside `repeat` its own `rounds`; the
-    rest is shared. `floor`: see `PhysicalPlan`. `ahead` is what runs ahead in a `repeat`. `baseline` marks greedy
-    decoding that is run for comparison. `clock` bounds how long it may take.
+    rest is shared. `aside`: see `Detail` of the events; `decision` is what that operator came to, where it chooses
+    among rows, and `sources` are those of values, where somebody watches. `floor`: see `PhysicalPlan`. `ahead` is what
+    runs ahead in a `repeat`. `baseline` marks greedy decoding that is run for comparison. `clock` bounds how long it
+    may take.
 
     These keep what was computed, so that equal content is computed once: `scores` maps a digest of a model and a token
     prefix to the score read at its end, and `scored` holds the digests of whole texts; `judged` maps what a judge or a
@@ -258,6 +273,8 @@ class Instance:
     baseline: bool = False
     operator: str = ""
     rounds: Rounds = ()
+    aside: Aside = ()
+    decision: Decision | None = None
     usage: Usage = field(default_factory=Usage)
     floor: int = 0
     ahead: RunAhead | None = None
@@ -274,6 +291,7 @@ class Instance:
     digests: dict[Context, bytes] = field(default_factory=dict)
     judged: dict[tuple[str, ...], Value] = field(default_factory=dict)
     written: deque[WrittenAhead] = field(default_factory=lambda: deque(maxlen=_MAX_WRITTEN))
+    sources: ValueSources = field(default_factory=ValueSources)
     _scoring: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     @property
@@ -285,6 +303,11 @@ class Instance:
     def watched(self) -> bool:
         """Whether somebody reads about this instance's candidates."""
         return self.services.events.detailed and not self.baseline
+
+    def beside(self) -> Instance:
+        """The instance for what its operator runs beside the rows: see `Detail` of the events."""
+        frame = f"{self.operator}@{'.'.join(map(str, self.rounds))}"
+        return replace(self, aside=(*self.aside, frame), ahead=None)
 
     def keys(self, ordinal: int, context: Context, paths: Sequence[Path]) -> tuple[int, ...]:
         """The noise keys of the samples of a `generate`, by its ordinal, that a row with that context makes."""

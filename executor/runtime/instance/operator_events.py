@@ -7,22 +7,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from qpdsl.executor.events.events import CandidateRecord, Expanded, OperatorDone, OperatorStarted, Selected, Valued
+from qpdsl.executor.events.events import (
+    Answered,
+    CandidateRecord,
+    Compared,
+    Expanded,
+    GivenUp,
+    OperatorDone,
+    OperatorStarted,
+    Path,
+    Selected,
+    Valued,
+)
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.request import Sample
-from qpdsl.executor.runtime.instance.candidates import Candidates, Row
-from qpdsl.executor.runtime.instance.instance import Instance
+from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, Row
+from qpdsl.executor.runtime.instance.instance import Decision, Instance
+from qpdsl.executor.runtime.instance.value_sources import ValueSource
+from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import made_column
 from qpdsl.planner.plan import ops
-from qpdsl.planner.values.value import Value, format_value
+from qpdsl.planner.plan.physical import PhysicalOp, everything
+from qpdsl.planner.plan.reads import made_by
+from qpdsl.planner.values.value import format_value
 
 
 def emit_started(rows_in: int, instance: Instance) -> None:
     """The operator begins on that many rows."""
     instance.services.events.emit(
-        OperatorStarted(instance=instance.name, operator=instance.operator, rounds=instance.rounds, rows_in=rows_in)
+        OperatorStarted(
+            instance=instance.name,
+            operator=instance.operator,
+            rounds=instance.rounds,
+            aside=instance.aside,
+            rows_in=rows_in,
+        )
     )
 
 
@@ -46,30 +67,132 @@ def emit_done(rows_in: int, rows_out: int, seconds: float, instance: Instance) -
     )
 
 
-def emit_changes(op: ops.Operator, before: Candidates, after: Candidates, instance: Instance) -> None:
+def emit_changes(node: PhysicalOp, before: Candidates, after: Candidates, instance: Instance) -> None:
     """What an operator did to its rows: values set, rows kept and dropped, rows copied.
 
-    `generate` emits its own event, while it has the samples; operators that contain others emit nothing here, but
-    for the column that a `call` makes.
+    `generate` emits its own event, while it has the samples; of operators that contain others this has the columns that
+    come from beside the rows.
     """
-    column = made_column(op)
+    op, column = node.op, made_column(node.op)
     if isinstance(op, ops.Split):
+        parents = {row.path[:-1] for row in after}
+        if not_copied := [row.path for row in before if row.path not in parents]:
+            _emit_selection([row.path for row in before if row.path in parents], not_copied, instance)
         emit_copies(after, instance)
     elif op.rows in ("fewer", "count", "one") and not isinstance(op, ops.Return):
-        kept = {row.path for row in after}
+        _emit_selected(op, before, after, instance)
+        if isinstance(op, ops.Join):
+            emit_values(op.column.id, after, instance, scores=False)
+    elif isinstance(op, ops.Say):
+        emit_values("step", after, instance, scores=False)
+    elif isinstance(op, ops.Peek | ops.Ask):
+        scores = {made_column(inner.op) for inner in everything(node.body) if isinstance(inner.op, ops.Score)}
+        for name in _columns_from_beside(node):
+            emit_values(name, after, instance, scores=name in scores)
+    elif op.rows == "same" and column is not None:
+        if not isinstance(op, ops.Call):
+            instance.sources.set_here(instance.aside, [row.path for row in after], column)
+        emit_values(column, after, instance, scores=isinstance(op, ops.Score))
+
+
+def add_sources(
+    node: PhysicalOp, rows: Candidates, ends: Sequence[Row | None], inner: Instance, instance: Instance
+) -> None:
+    """Remembers which rows the values came from that an operator read beside its rows, which ran as `inner`."""
+    sources = instance.sources
+    if isinstance(node.op, ops.Call):
+        value = node.op.value
+        read = {made_column(node.op) or "": value.id if isinstance(value, ast.Name) else None}
+    else:
+        read = {name: name for name in _columns_from_beside(node)}
+    for row, end in zip(rows, ends, strict=True):
+        for name, source in read.items():
+            if end is not None:
+                there = ValueSource(inner.aside, end.path, source)
+                sources.add(ValueSource(instance.aside, row.path, name), there)
+
+
+def emit_answered(value: ast.Expr, row: Row, instance: Instance) -> None:
+    """The program's value was read from a row: that which its column comes from, where it is one column."""
+    source = ValueSource(instance.aside, row.path, value.id if isinstance(value, ast.Name) else None)
+    if source.column is not None:
+        source = instance.sources.of(source)
+    instance.services.events.emit(
+        Answered(instance=instance.name, operator=instance.operator, aside=source.aside, path=source.path)
+    )
+
+
+def emit_compared(matches: Sequence[tuple[Row, Row]], chances: Sequence[float], instance: Instance) -> None:
+    """Rows played against each other; the chance of the first of each pair."""
+    instance.services.events.emit(
+        Compared(
+            instance=instance.name,
+            operator=instance.operator,
+            rounds=instance.rounds,
+            aside=instance.aside,
+            firsts=tuple(first.path for first, _ in matches),
+            seconds=tuple(second.path for _, second in matches),
+            chances=tuple(chances),
+        )
+    )
+
+
+def emit_given_up(paths: Sequence[Path], instance: Instance) -> None:
+    """Samples that were not waited for."""
+    if paths:
         instance.services.events.emit(
-            Selected(
+            GivenUp(
                 instance=instance.name,
                 operator=instance.operator,
                 rounds=instance.rounds,
-                kept=tuple(row.path for row in after),
-                dropped=tuple(row.path for row in before if row.path not in kept),
+                aside=instance.aside,
+                paths=tuple(paths),
             )
         )
-    elif isinstance(op, ops.Say):
-        _emit_values("step", after, instance, scores=False)
-    elif op.rows == "same" and column is not None:
-        _emit_values(column, after, instance, scores=isinstance(op, ops.Score))
+
+
+def _columns_from_beside(node: PhysicalOp) -> list[str]:
+    made = made_by(node.body)
+    return [name for name in node.columns if name in made and name not in FRESH]
+
+
+def _emit_selected(op: ops.Operator, before: Candidates, after: Candidates, instance: Instance) -> None:
+    """Which rows an operator kept, of each group by itself."""
+    decision = instance.decision or Decision([range(len(before))])
+    places = {row.path: place for place, row in enumerate(before)}
+    group_of = {place: number for number, group in enumerate(decision.groups) for place in group}
+    kept: list[list[int]] = [[] for _ in decision.groups]
+    for row in after:
+        if (place := places.get(row.path)) is not None:
+            kept[group_of[place]].append(place)
+    per = getattr(op, "per", None)
+    for group, stay in zip(decision.groups, kept, strict=True):
+        standing = set(stay)
+        order = [*stay, *(place for place in group if place not in standing)]
+        if not order:
+            continue
+        _emit_selection(
+            [before[place].path for place in stay],
+            [before[place].path for place in order[len(stay) :]],
+            instance,
+            group=None if per is None else format_value(before[order[0]].columns.get(per.id)),
+            keys=tuple(_scalar(decision.keys[place]) for place in order) if decision.keys else (),
+            weights=tuple(decision.weights[place] for place in order) if decision.weights else (),
+        )
+
+
+def _emit_selection(kept: Sequence[Path], dropped: Sequence[Path], instance: Instance, **how: Any) -> None:
+    instance.services.events.emit(
+        Selected(
+            instance=instance.name,
+            operator=instance.operator,
+            rounds=instance.rounds,
+            aside=instance.aside,
+            kept=tuple(kept),
+            dropped=tuple(dropped),
+            **how,
+        )
+    )
 
 
 def emit_copies(copies: Candidates, instance: Instance) -> None:
@@ -89,14 +212,22 @@ class MadeRow(NamedTuple):
     thought: int
 
 
-def emit_expanded(made: Sequence[MadeRow], model: TextModel, instance: Instance) -> None:
+def emit_expanded(made: Sequence[MadeRow], op: ops.Generate, model: TextModel, instance: Instance) -> None:
     """The rows that samples made."""
+    if op.into is not None:
+        instance.sources.set_here(instance.aside, [one.row.path for one in made], op.into.id)
     _emit_expanded(tuple(_candidate(*one, model) for one in made), instance)
 
 
 def _emit_expanded(candidates: tuple[CandidateRecord, ...], instance: Instance) -> None:
     instance.services.events.emit(
-        Expanded(instance=instance.name, operator=instance.operator, rounds=instance.rounds, candidates=candidates)
+        Expanded(
+            instance=instance.name,
+            operator=instance.operator,
+            rounds=instance.rounds,
+            aside=instance.aside,
+            candidates=candidates,
+        )
     )
 
 
@@ -127,12 +258,14 @@ def _pieces(tokens: tuple[int, ...], earlier: tuple[int, ...], model: TextModel,
     return tuple(pieces)
 
 
-def _emit_values(column: str, rows: Candidates, instance: Instance, *, scores: bool) -> None:
+def emit_values(column: str, rows: Sequence[Row], instance: Instance, *, scores: bool) -> None:
+    """A column of rows was set."""
     instance.services.events.emit(
         Valued(
             instance=instance.name,
             operator=instance.operator,
             rounds=instance.rounds,
+            aside=instance.aside,
             column=column,
             paths=tuple(row.path for row in rows),
             values=tuple(_scalar(row.columns.get(column)) for row in rows),
@@ -141,5 +274,5 @@ def _emit_values(column: str, rows: Candidates, instance: Instance, *, scores: b
     )
 
 
-def _scalar(value: Value) -> str | float | bool | None:
+def _scalar(value: Any) -> str | float | bool | None:
     return format_value(value) if isinstance(value, (tuple, Mapping)) else value

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, JsonValue, Row
-from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError
+from qpdsl.executor.runtime.instance.instance import Decision, Instance, NoAnswerError, RowError
 from qpdsl.executor.runtime.operators.extract import why_not_found
 from qpdsl.executor.runtime.operators.json_documents import record
 from qpdsl.executor.runtime.operators.valid_records import fault_of
@@ -38,7 +38,9 @@ async def top_k(op: ops.Keep, rows: Candidates, instance: Instance) -> Candidate
     k = instance.whole("keep", op.count, rows) if rows else 0
     values = instance.values(op.by, rows)
     kept: list[Row] = []
-    for group in grouped(rows, op.per):
+    groups = grouped(rows, op.per)
+    instance.decision = Decision(groups, values)
+    for group in groups:
         # Python's sort is stable, so that ties stay in row order; a row without a value sorts after all others.
         best = sorted(group, key=lambda index: sort_key(values[index]), reverse=True)[:k]
         if op.like is not None:
@@ -55,14 +57,18 @@ async def top_k(op: ops.Keep, rows: Candidates, instance: Instance) -> Candidate
 async def first(op: ops.First, rows: Candidates, instance: Instance) -> Candidates:
     """The first rows of each group, all in the order in which they stand. Raises RowError."""
     count = instance.whole("first", op.count, rows) if rows else 0
-    kept = {index for group in grouped(rows, op.per) for index in group[:count]}
+    groups = grouped(rows, op.per)
+    instance.decision = Decision(groups)
+    kept = {index for group in groups for index in group[:count]}
     return tuple(row for index, row in enumerate(rows) if index in kept)
 
 
 async def distinct(op: ops.Distinct, rows: Candidates, instance: Instance) -> Candidates:
     """The first row of each value, within each group; none is a value too."""
     values = instance.values(op.by, rows)
-    firsts = [{values[index]: index for index in reversed(group)} for group in grouped(rows, op.per)]
+    groups = grouped(rows, op.per)
+    instance.decision = Decision(groups, values)
+    firsts = [{values[index]: index for index in reversed(group)} for group in groups]
     kept = {index for group in firsts for index in group.values()}
     return tuple(row for index, row in enumerate(rows) if index in kept)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
 from qpdsl.executor.runtime.instance.candidates import Candidates
-from qpdsl.executor.runtime.instance.instance import Instance, RowError
+from qpdsl.executor.runtime.instance.instance import Decision, Instance, RowError
 from qpdsl.executor.runtime.instance.mathematics import Mathematics, NoMathematics
 from qpdsl.executor.runtime.operators.relational import grouped
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
@@ -53,12 +53,17 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
     sure = instance.number("decided", op.decided)
     weights = [1] * len(rows) if op.weight is None else instance.values(op.weight, rows)
     winners: list[int] = []
-    for group in grouped(rows, op.per):
+    groups = grouped(rows, op.per)
+    votes: list[float | None] = [None] * len(rows)
+    instance.decision = Decision(groups, _shown(answers, values), votes)
+    for group in groups:
         counted = group if sure is None else group[: decided_after([answers[index] for index in group], sure)]
         for index in counted:
             weight = weights[index]
             if answers[index] is not None and isinstance(weight, (int, float)) and not 0 <= weight < math.inf:
                 raise RowError(_wrong_weight(op, values[index], weight))
+            if answers[index] is not None and isinstance(weight, (int, float)):
+                votes[index] = weight
         winner = elected([answers[index] for index in counted], [weights[index] for index in counted])
         if winner is not None:
             place, total = winner
@@ -66,6 +71,15 @@ async def vote(op: ops.Vote, rows: Candidates, instance: Instance) -> Candidates
             if op.per is None:
                 instance.supports[instance.operator] = round(total / len(counted), SCORE_DIGITS)
     return tuple(rows[index] for index in winners)
+
+
+def _shown(answers: Sequence[Hashable], values: Sequence[Value]) -> list[str | None]:
+    """Each answer as it was first given; None stays None."""
+    first: dict[Hashable, str] = {}
+    return [
+        None if answer is None or value is None else first.setdefault(answer, format_value(value).strip())
+        for answer, value in zip(answers, values, strict=True)
+    ]
 
 
 def _wrong_weight(op: ops.Vote, value: Value, weight: float) -> str:

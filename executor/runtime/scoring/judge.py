@@ -28,7 +28,8 @@ from qpdsl.executor.requests.request import (
 )
 from qpdsl.executor.runtime.generate.turn import prompt_of
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
-from qpdsl.executor.runtime.instance.instance import Instance, RowError, Submissions
+from qpdsl.executor.runtime.instance.instance import Decision, Instance, RowError, Submissions
+from qpdsl.executor.runtime.instance.operator_events import emit_compared
 from qpdsl.executor.runtime.operators.relational import grouped
 from qpdsl.executor.runtime.scoring.score import scored_texts
 from qpdsl.executor.text.chat_template import ContextError
@@ -212,6 +213,7 @@ async def tournament(op: ops.Tournament, rows: Candidates, instance: Instance, s
     """
     count = instance.whole("keep", op.count, rows) if isinstance(op, ops.KeepTournament) and rows else 1
     groups = grouped(rows, op.per)
+    instance.decision = Decision(groups)
     found: list[list[int]] = [[] for _ in groups]
     # By whom a row was beaten last: it plays again once that one is found.
     beaten: dict[int, int] = {}
@@ -262,7 +264,12 @@ async def _chances(
     found = await answer_logprobs(op.model.name, questions, instance, strategy, who)
     firsts = [0.5 if logprobs is None else shares(logprobs)[0] for logprobs in found]
     turned = [1 - share for share in firsts[len(matches) :]] or firsts
-    return [round((own + other) / 2, SCORE_DIGITS) for own, other in zip(firsts[: len(matches)], turned, strict=True)]
+    chances = [
+        round((own + other) / 2, SCORE_DIGITS) for own, other in zip(firsts[: len(matches)], turned, strict=True)
+    ]
+    if instance.watched:
+        emit_compared(matches, chances, instance)
+    return chances
 
 
 def _question(op: ops.Tournament, a: Row, b: Row, instance: Instance) -> str:

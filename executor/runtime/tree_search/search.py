@@ -18,6 +18,7 @@ from random import Random
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
+from qpdsl.executor.runtime.instance.operator_events import emit_values
 from qpdsl.executor.runtime.instance.row_tasks import together
 from qpdsl.executor.runtime.tree_search.ab_mcts import AdaptiveBranching, ArmBandit, BetaWorth, GaussianWorth
 from qpdsl.executor.runtime.tree_search.hierarchical import HierarchicalBranching
@@ -25,6 +26,7 @@ from qpdsl.executor.runtime.tree_search.nodes import SearchNode, SearchPolicy
 from qpdsl.executor.runtime.tree_search.puct import Puct
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
 from qpdsl.grammar import ast
+from qpdsl.grammar.words import SEARCHED_COLUMNS
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp
 
@@ -90,6 +92,8 @@ async def search(node: PhysicalOp, rows: Candidates, instance: Instance, run: Ru
         instance.usage.counts["expansions"] += len(chosen)
         for expansion, found in zip(chosen, made, strict=True):
             growth.add(expansion, found)
+        if instance.watched:
+            growth.show(expansion.parent for expansion in chosen)
     ends = await together(growth.last_resort(tree.root) for tree in trees)
     return tuple(row for tree, end in zip(trees, ends, strict=True) for row in growth.result(tree.root, end))
 
@@ -159,6 +163,14 @@ class _Growth:
         tree.policy.expanded(parent, added)
         if tree.bandit is not None and expansion.arm is not None:
             tree.bandit.add(expansion.arm, [child.own for child in added if child.own is not None])
+
+    def show(self, expanded: Iterable[SearchNode]) -> None:
+        """Tells whoever watches of the visits and values that expansions of these nodes have changed."""
+        changed = {above: None for node in expanded for below in (node, *node.children) for above in below.line()}
+        nodes = [node for node in changed if node.parent is not None and node.visits]
+        rows = [self._row(node, node.row, node.mean) for node in nodes]
+        for column in SEARCHED_COLUMNS:
+            emit_values(column, rows, self.instance, scores=False)
 
     async def last_resort(self, root: SearchNode) -> SearchNode | None:
         """Where nothing is finished, the row at the end of the robust line, carried on greedily; None without one."""

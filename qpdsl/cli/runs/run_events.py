@@ -104,6 +104,7 @@ def emit_row(stream: EventStream, row: InputRow, outcome: Outcome) -> None:
             greedy=None if outcome.greedy_correct is None else shown(outcome.greedy),
             greedy_correct=outcome.greedy_correct,
             error=outcome.failure,
+            unanswered=outcome.unanswered if outcome.wrong_for_no_answer else None,
         )
     )
 

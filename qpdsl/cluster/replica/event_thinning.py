@@ -87,7 +87,10 @@ class EventThinning:
             pages_held=report.pages_held,
             pages=report.pages,
             preemptions=report.preemptions,
-            others={"seconds": sums.seconds, "sequences": getattr(report, "sequences", 0)},
+            others={
+                "seconds": sums.seconds,
+                **{name: getattr(report, name) for name in ("sequences", "capacity") if hasattr(report, name)},
+            },
             first_waits=dict(sums.waits.first),
             waits=dict(sums.waits.between),
         )

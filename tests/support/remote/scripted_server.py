@@ -13,7 +13,7 @@ import httpx
 
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.completion_store import CompletionStore
-from qpdsl.executor.remote.remote_engine import RemoteEngine
+from qpdsl.executor.remote.remote_engine import RemoteCounts, RemoteEngine
 from qpdsl.executor.remote.remote_model import text_model
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.failures import PATIENCE
@@ -129,9 +129,10 @@ def driven(
     patience: float = PATIENCE,
     outlives: bool = False,
     tell: Callable[[str], None] | None = None,
+    on_report: Callable[[str, RemoteCounts], None] | None = None,
 ) -> Any:
     """What `use` of an engine gives that has the server's model as `llm`. What stops the engine is raised."""
-    how: dict[str, Any] = {"patience": patience, "outlives": outlives, "tell": tell}
+    how: dict[str, Any] = {"patience": patience, "outlives": outlives, "tell": tell, "on_report": on_report}
     engine = RemoteEngine(store, meter, transport=server.transport, **how)
     engine.add("llm", address, capabilities, model_of(capabilities, address, place))
 

@@ -52,8 +52,8 @@ def test_the_screen_shows_the_thought_above_the_answer() -> None:
     tree = SearchTree()
     tree.expanded(again)
     first, second = tree.node((0,)), tree.node((1,))
-    shown = solution(tree, first, PALETTE).plain.splitlines()
+    shown = solution(tree, first, None, PALETTE).plain.splitlines()
     assert [line.strip() for line in shown[:3]] == ["thought, 12 tokens", "2 * 4", "= 8"]
     assert shown[3].endswith("The answer is 8.")
     assert sureness(first, PALETTE).plain.startswith("20 tokens, 12 of them thought")
-    assert "thought" not in solution(tree, second, PALETTE).plain + sureness(second, PALETTE).plain
+    assert "thought" not in solution(tree, second, None, PALETTE).plain + sureness(second, PALETTE).plain

@@ -179,6 +179,16 @@ def test_the_history_is_bounded_and_its_sums_are_kept() -> None:
     assert late.done == whole.done
     for id_, totals in whole.operators.items():
         assert late.totals(id_).rows_out == totals.rows_out and late.totals(id_).tokens == totals.tokens
+        assert late.totals(id_).counts == totals.counts
+    for name, model in whole.models.items():
+        own = late.models[name]
+        assert (own.steps, own.prefill_tokens, own.decode_tokens) == (
+            model.steps,
+            model.prefill_tokens,
+            model.decode_tokens,
+        )
+        assert own.busy == pytest.approx(model.busy)
+    assert late.missed_events == len(events) - len(earlier) + 1
 
 
 def test_a_reader_that_cannot_keep_up_is_told_what_it_missed() -> None:

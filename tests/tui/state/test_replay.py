@@ -89,7 +89,7 @@ def test_kinds_and_fields_of_a_newer_version_are_skipped_with_a_note(tmp_path: P
     newer = tmp_path / "newer.jsonl"
     lines[3:3] = ['{"kind":"Teleported","at":1.0,"to":"Mars"}', "{broken", "[]", '{"kind":"RowDone","at":1.0,"row":7}']
     lines = [line.replace('{"kind"', '{"flavour":"new","kind"') for line in lines]
-    newer.write_text("\n".join([first.replace("1", "2"), *lines]) + "\n", "utf-8")
+    newer.write_text("\n".join([first.replace("1", "99"), *lines]) + "\n", "utf-8")
     reader = LineReader()
     assert list(read_trace(newer, reader)) == recorded()
     notes = " ".join(reader.findings.notes())
@@ -128,12 +128,10 @@ def test_the_state_adds_up() -> None:
     assert state.running == 0 and all(totals.now == 0 for totals in state.operators.values())
     tree = state.trees["count-010"]
     answers = [node for node in tree.nodes() if node.answer]
-    assert len(answers) == 1 and "The answer is 495" in answers[0].candidate.step
-    fates = {node.fate for node in tree.nodes()}
+    assert len(answers) == 1 and "The answer is 495" in answers[0].record.step
+    fates = {tree.fate(node) for node in tree.nodes()}
     assert fates == {"answer", "finished", "kept", "dropped"}
-    assert all(
-        len(node.candidate.pieces) == len(node.candidate.logprobs) == node.candidate.tokens for node in tree.nodes()
-    )
+    assert all(len(node.record.pieces) == len(node.record.logprobs) == node.record.tokens for node in tree.nodes())
 
 
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""What is told of a model on a server while it is asked: what is there, what waits and why, once it begins to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from qpdsl.executor.remote import remote_engine
+from qpdsl.executor.remote.remote_engine import RemoteCounts, RemoteEngine
+from tests.support.remote.scripted_server import Body, ScriptedServer, answer, driven, until, wanted
+
+
+def test_a_wait_is_told_when_it_begins_and_what_for(monkeypatch: Any) -> None:
+    monkeypatch.setattr(remote_engine, "_REPORT_EVERY", 0.0)
+    told: list[RemoteCounts] = []
+
+    def script(body: Body, number: int) -> Body | httpx.Response:
+        busy = httpx.Response(429, headers={"retry-after": "0.2"}, text="too many")
+        return busy if number == 0 else answer("7", sampled=3)
+
+    async def use(engine: RemoteEngine) -> None:
+        ticket = engine.submit("llm", wanted())
+        await until(lambda: bool(told) and told[-1].again == 1)
+        assert not ticket.done
+        waiting = told[-1]
+        assert waiting.why is not None and "429" in waiting.why and (waiting.in_flight, waiting.queued) == (0, 1)
+        assert 0 < waiting.resumes < 2 and 0 <= waiting.failing < 2 and waiting.calls.retries == 0
+        await ticket
+        await until(lambda: told[-1].calls.requests == 2)
+
+    driven(ScriptedServer(script), use, on_report=lambda model, counts: told.append(counts))
+    last = told[-1]
+    assert (last.again, last.why, last.in_flight, last.queued) == (0, None, 0, 0)
+    assert (last.calls.requests, last.calls.retries, last.calls.sampled_tokens) == (2, 1, 3)
+
+
+def test_reports_are_few_however_many_requests_there_are() -> None:
+    told: list[RemoteCounts] = []
+
+    async def use(engine: RemoteEngine) -> None:
+        await asyncio.gather(*(_wait(engine.submit("llm", wanted(f"{number}?"))) for number in range(200)))
+
+    server = ScriptedServer(lambda body, number: answer("7"))
+    driven(server, use, on_report=lambda model, counts: told.append(counts))
+    assert told[-1].calls.requests == 200 and len(told) < 60
+
+
+async def _wait(ticket: Any) -> None:
+    await ticket

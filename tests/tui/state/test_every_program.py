@@ -1,0 +1,193 @@
+"""What the dashboard says of every shipped program and idiom: its tree, its rankings and its sums are the run's."""
+
+from __future__ import annotations
+
+import ast as python
+from collections import Counter
+from dataclasses import dataclass, field, fields, is_dataclass
+
+import pytest
+
+from qpdsl.executor.events import events
+from qpdsl.executor.events.codec import decode, encode
+from qpdsl.executor.events.events import Event, Expanded, InstanceDone, OperatorDone, RunStarted
+from qpdsl.executor.events.operator_counts import count_name
+from qpdsl.executor.runtime.run import InstanceResult
+from qpdsl.grammar import ast
+from qpdsl.grammar.parse.parser import parse_file
+from qpdsl.grammar.source import Source
+from qpdsl.planner.check.program import lower
+from qpdsl.planner.explain.plan import explain_json
+from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.optimize.budgeted_plan import budgeted
+from qpdsl.planner.optimize.optimizer import Optimized, optimize
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.budget_policy import BudgetPolicy, Turn
+from qpdsl.planner.plan.logical import LogicalProgram
+from qpdsl.planner.plan.naive import plan
+from qpdsl.planner.strategies.written_strategies import strategies_of
+from qpdsl.tui.state.run_state import _TAKES, RunState
+from qpdsl.tui.state.search import CandidateNode, SearchTree, rankings
+from tests.support.executor.programs import arguments, texts
+from tests.support.paths import ROOT
+from tests.support.shipped_programs import Case, cases, session, together
+
+
+@dataclass
+class Watched:
+    """A program that ran while somebody watched, and what that one knows of it."""
+
+    case: Case
+    result: InstanceResult
+    state: RunState
+    seen: list[Event] = field(default_factory=list)
+
+    @property
+    def tree(self) -> SearchTree:
+        return self.state.trees.get(self.case.name, SearchTree())
+
+    @property
+    def stars(self) -> list[CandidateNode]:
+        return [node for node in self.tree.nodes() if node.answer]
+
+
+@pytest.fixture(scope="module")
+def watched() -> list[Watched]:
+    # All come to a result in the greater of two widths.
+    some = [*(case for case in cases() if "n=2" not in case.name), _budgeted()]
+    one, seen = session(), []
+    one.events.subscribe(seen.append, details=True)
+    results = together(one, some)
+    by_name = {}
+    for case, result in zip(some, results, strict=True):
+        by_name[case.name] = Watched(case, result, RunState())
+        by_name[case.name].state.add(_begun(case))
+    for event in seen:
+        if (name := getattr(event, "instance", None)) in by_name:
+            read = decode(encode(event, one.events.zero))
+            by_name[name].seen.append(read)
+            by_name[name].state.add(read)
+    return list(by_name.values())
+
+
+def _budgeted() -> Case:
+    """A program under a budget, which answers greedily, and then searches whatever came of that."""
+    path = ROOT / "programs" / "compute_optimal.qp"
+    program = lower(parse_file(Source(path.name, path.read_text("utf-8"))), path.stem, Environment())
+    ways = strategies_of(program)
+    search = next(at for at, way in enumerate(ways) if "subtrees=2" in way.name)
+    policy = BudgetPolicy(ways, 0, {0: Turn((), (search,))}, "tokens", 500.0, None, None, "a test")
+
+    def way_plan(way: LogicalProgram, reads: tuple[str, ...] | None, sure: bool) -> Optimized:
+        return optimize(plan(way, reads, support=sure))
+
+    whole = budgeted(program, (), policy, way_plan).plan
+    return Case("programs/compute_optimal", whole, arguments(whole, problem=texts(1)[0], expand=2, depth=2))
+
+
+def _begun(case: Case) -> RunStarted:
+    how = {"seed": 0, "device": "cpu", "concurrency": 1, "pid": 1, "wall": 0.0, "version": "0"}
+    return RunStarted(at=0.0, program=case.name, plan=explain_json(case.plan), rows=1, **how)  # type: ignore[arg-type]
+
+
+def test_no_candidate_is_written_twice(watched: list[Watched]) -> None:
+    for one in watched:
+        made = [event for event in one.seen if isinstance(event, Expanded)]
+        keys = Counter((event.aside, candidate.path) for event in made for candidate in event.candidates)
+        assert set(keys.values()) <= {1}, one.case.name
+        for node in one.tree.nodes():
+            assert one.tree.get(node.key) is node and node in node.parent.children  # type: ignore[union-attr]
+
+
+def test_the_star_has_the_answer_of_the_row(watched: list[Watched]) -> None:
+    """Where the answer is one column, a text or column of the star is it; rows that fail have no star."""
+    for one in watched:
+        done = next(event for event in one.seen if isinstance(event, InstanceDone))
+        if done.error is not None:
+            assert not one.stars, one.case.name
+            continue
+        (star,) = one.stars
+        last = one.case.plan.ops[-1]
+        root = last.arms[-1][-1].op if last.arms else last.op
+        assert isinstance(root, ops.Return) and done.answer is not None
+        if not isinstance(root.value, ast.Name) or root.value.id in one.case.values:
+            continue
+        wrote = _letters("".join(node.record.step for node in star.line() if not node.copied))
+        answer = _letters(done.answer)
+        told = {_letters(str(value)) for value in star.values.values()}
+        # A `say` puts text between that no candidate wrote.
+        assert answer in wrote or answer in told or (wrote and answer.endswith(_letters(star.record.step))), (
+            one.case.name
+        )
+
+
+def _letters(text: str) -> str:
+    return "".join(text.split())
+
+
+def test_no_cut_contradicts_what_was_kept(watched: list[Watched]) -> None:
+    cuts = 0
+    for one in watched:
+        for ranking in rankings(one.tree):
+            if ranking.kind == "TopK" and 0 < ranking.kept < len(ranking.ranked):
+                cuts += 1
+                assert ranking.cuts, (one.case.name, ranking)
+            if ranking.tally:
+                winner = next(iter(ranking.selection.keys), None)
+                assert ranking.tally[0].answer == winner, one.case.name
+                assert sum(votes.rows for votes in ranking.tally) == len(ranking.ranked)
+    assert cuts > 50
+
+
+def test_each_way_under_a_budget_is_a_tree_of_its_own(watched: list[Watched]) -> None:
+    one = next(one for one in watched if one.case.name == "programs/compute_optimal")
+    ways = [node for node in one.tree.root.children if node.heads]
+    assert [node.aside[0] for node in ways] == ["way 1: arm 1", "way 2: arm 2 (subtrees=2)"]
+    (star,) = one.stars
+    assert star.aside == ways[1].aside and len(star.line()) > 2
+    assert one.tree.fates.total() > 4 and one.tree.fates["beside"] == 0
+
+
+def test_bars_are_parts_of_their_rounds(watched: list[Watched]) -> None:
+    scaled = set()
+    for one in watched:
+        scaled |= {one.case.name} if one.tree.scaled else set()
+        parts = [part for node in one.tree.nodes() if (part := one.tree.part(node)) is not None]
+        assert all(0 <= part <= 1 for part in parts), one.case.name
+    assert any("deepconf" in name for name in scaled) and any("logprob" in name for name in scaled)
+
+
+def test_the_sums_of_the_plan_are_the_row_s(watched: list[Watched]) -> None:
+    for one in watched:
+        done = next(event for event in one.seen if isinstance(event, InstanceDone))
+        shown = one.state.plan
+        assert shown is not None
+        top = [one.state.totals(node.id) for node in one.case.plan.ops]
+        assert sum(totals.sampled_tokens for totals in top) == done.sampled_tokens, one.case.name
+        assert sum(totals.prompt_tokens for totals in top) == done.prompt_tokens, one.case.name
+        runs = Counter(event.operator for event in one.seen if isinstance(event, OperatorDone))
+        assert all(shown.line(operator) is not None for operator in runs), one.case.name
+        assert all(totals.now == 0 for totals in one.state.operators.values()), one.case.name
+
+
+def test_every_count_has_a_name(watched: list[Watched]) -> None:
+    names = {name for one in watched for totals in one.state.operators.values() for name in totals.counts}
+    assert len(names) > 40 and not [name for name in names if count_name(name) is None]
+
+
+def test_every_kind_of_event_has_a_reader() -> None:
+    kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
+    assert set(_TAKES) == set(kinds) - {Event, events.Detail}
+
+
+def test_every_field_of_an_event_is_read() -> None:
+    """By its name: what nobody here reads was carried for nothing."""
+    read: set[str] = set()
+    for path in (ROOT / "tui").rglob("*.py"):
+        for node in python.walk(python.parse(path.read_text("utf-8"))):
+            match node:
+                case python.Attribute(attr=name) | python.Constant(value=str(name)):
+                    read.add(name)
+    kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and is_dataclass(kind)]
+    carried = {f"{kind.__name__}.{one.name}": one.name for kind in kinds for one in fields(kind)}
+    assert [place for place, name in carried.items() if name not in read] == []

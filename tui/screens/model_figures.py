@@ -1,0 +1,184 @@
+"""The figures and series of a model, here or on a server, as its panel on the Engine screen shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from textwrap import wrap
+
+from rich.text import Text
+
+from qpdsl.grammar.printable import one_line
+from qpdsl.tui.screens.plots import FIGURES, Plot, fact
+from qpdsl.tui.state.engine import Bucket, ModelState
+from qpdsl.tui.state.run_state import RunState
+from qpdsl.tui.state.server import ServerState
+from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.table import cell
+
+_ARMS = ("dense", "rows", "union")
+_ROUTER = (*(f"{arm}_steps" for arm in _ARMS), "routed_seconds", "router_seconds", "router_regret")
+_MEMORY = ("weight_bytes", "activation_bytes", "resident_bytes")
+_SHOWN_ELSEWHERE = ("seconds", "sequences", "capacity", *_MEMORY, *_ROUTER)
+
+
+def server_facts(server: ServerState, state: RunState, palette: Palette) -> list[Text]:
+    """What is at the server now, what waits, and what was taken so far."""
+    latest = server.latest
+    facts = [
+        fact("in flight", f"{latest.in_flight:,} of {latest.limit:,}, at most {server.most:,}", palette),
+        fact("waiting", f"{latest.queued:,} for their turn", palette),
+        fact("requests", f"{latest.requests:,}, {latest.replayed:,} replayed", palette),
+        fact("sent again", f"{latest.retries:,}", palette),
+    ]
+    failing = server.failing(state.now)
+    if failing is not None and state.ended is None:
+        facts += [
+            fact("to send again", f"{latest.again:,}, failing for {figures.seconds(failing)}", palette, palette.warn),
+            fact("", f"next in {figures.seconds(server.resumes(state.now))}", palette, palette.warn),
+            *(Text(line, style=palette.warn) for line in wrap(one_line(latest.why or ""), FIGURES)),
+        ]
+    sent = "–" if latest.prompt_tokens is None else figures.count(latest.prompt_tokens)
+    facts.append(fact("tokens", f"{sent} in, {figures.count(latest.sampled_tokens)} out", palette))
+    if latest.prompt_tokens:
+        share = figures.share(latest.cached_tokens / latest.prompt_tokens)
+        facts.append(fact("prompt cache", f"{share} of it", palette))
+    facts.append(fact("rate", f"{figures.count(server.series.rate(state.now, 'decode'))} tok/s", palette))
+    if latest.cost:
+        facts.append(fact("cost", f"{latest.cost:,.6f}".rstrip("0"), palette))
+    return facts
+
+
+def server_plots(server: ServerState, palette: Palette) -> list[Plot]:
+    """Its series over the whole run."""
+    series, limit = server.series, float(server.latest.limit)
+    buckets = series.buckets[series.begun :]
+    held = [bucket.sequences / bucket.steps if bucket.steps else 0.0 for bucket in buckets]
+    sampled = [bucket.decode / series.width for bucket in buckets]
+    sent = [bucket.prefill / series.width for bucket in buckets]
+    waiting = [float(bucket.waiting) for bucket in buckets]
+    return [
+        Plot("sampled tok/s", sampled, palette.good),
+        Plot("prompt tok/s", sent, palette.accent),
+        Plot("in flight", held, palette.second, limit),
+        Plot("waiting", waiting, palette.warn),
+    ]
+
+
+def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Text]:
+    """Its memory, what it computed, and what else its engine counts."""
+    latest = model.latest
+    share = latest.pages_held / latest.pages if latest.pages else 0.0
+    colour = palette.bad if share > 0.9 else palette.warn if share > 0.7 else palette.accent
+    facts = [
+        Text.assemble(
+            (f"{'KV pages':<13} ", palette.muted),
+            (f"{figures.share(share):>4} ", f"bold {palette.text}"),
+            cell(Text(figures.bar(share, 10), style=colour), 10),
+            (" ⚠ full" if share > 0.9 else "", palette.bad),
+        ),
+        fact("", f"{latest.pages_held:,} of {latest.pages:,}", palette),
+        fact("most held", f"{model.most_pages:,}", palette),
+    ]
+    prefix = _prefix_share(model, state)
+    if prefix is not None:
+        facts.append(fact("prefix hits", figures.share(prefix), palette))
+    sequences, capacity = latest.others.get("sequences"), latest.others.get("capacity")
+    if sequences is not None and capacity:
+        facts.append(fact("batch", f"{sequences:.0f}/{capacity:.0f}, {latest.waiting:,} waiting", palette))
+    facts += [
+        fact("steps", f"{model.steps:,}, {figures.seconds(model.busy)} busy", palette),
+        fact("tokens", f"{figures.count(model.prefill_tokens)} in, {figures.count(model.decode_tokens)} out", palette),
+        fact("preemptions", f"{latest.preemptions:,}", palette),
+    ]
+    # The percentiles 50, 95 and 99.
+    for title, waits in (("first token", model.first_token), ("each token", model.between_tokens)):
+        if waits:
+            facts.append(fact(title, f"{'/'.join(map(_milliseconds, waits))} ms", palette))
+    facts += [fact(name, value, palette) for name, value in _memory(model, state)]
+    drafted, accepted = latest.others.get("drafted"), latest.others.get("accepted")
+    if drafted and accepted is not None:
+        facts.append(fact("acceptance", figures.share(accepted / drafted), palette))
+    facts += [fact(name, value, palette) for name, value in _router(latest.others)]
+    regrets = [totals.regret for totals in state.operators.values() if totals.regret is not None]
+    if regrets:
+        facts.append(fact("router regret", f"{sum(regrets):.3f}", palette))
+    for name, value in latest.others.items():
+        if name not in _SHOWN_ELSEWHERE:
+            facts.append(fact(*_figure(name, value), palette))
+    return facts
+
+
+def _memory(model: ModelState, state: RunState) -> Iterator[tuple[str, str]]:
+    """The memory of this model beside its pages, and what the process holds besides all; nothing where not told."""
+    others = model.latest.others
+    resident = others.get("resident_bytes", 0.0)
+    if not resident:
+        return
+    activations = others.get("activation_bytes", 0.0)
+    yield "weights", figures.size(others.get("weight_bytes", 0.0))
+    yield "activations", figures.size(activations)
+    of_models = sum(
+        latest.others.get("weight_bytes", 0.0) + latest.others.get("leased_bytes", 0.0)
+        for latest in (other.latest for other in state.models.values())
+    )
+    yield "process", figures.size(resident)
+    yield "of it other", figures.size(max(resident - of_models - activations, 0.0))
+
+
+def _router(others: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """How often each arm computed the head, what choosing took a step, and what better choices would have saved."""
+    steps = {arm: others.get(f"{arm}_steps", 0.0) for arm in _ARMS}
+    total = sum(steps.values())
+    if total:
+        yield from ((f"{arm} steps", f"{own:,.0f}, {figures.share(own / total)}") for arm, own in steps.items() if own)
+        yield "routing", f"{others.get('router_seconds', 0.0) / total * 1e6:.0f} µs a step"
+        if regret := others.get("router_regret"):
+            yield "routed regret", figures.seconds(regret)
+
+
+def _prefix_share(model: ModelState, state: RunState) -> float | None:
+    """The share of prompt tokens found in the prefix cache, over the operators of this model; None without any."""
+    names = {name for name, id_ in (state.plan.models.items() if state.plan else ()) if id_ == model.name}
+    asked = cached = 0
+    for line in state.plan.lines if state.plan else ():
+        words = line.text.split()
+        if len(words) > 1 and words[0] in ("generate", "score") and words[1].strip('"') in names | {model.name}:
+            totals = state.totals(line.id)
+            asked += totals.prompt_tokens
+            cached += totals.cached_tokens
+    return cached / asked if asked else None
+
+
+def model_plots(model: ModelState, palette: Palette) -> list[Plot]:
+    """Its series over the whole run."""
+    series = model.series
+    buckets = series.buckets[series.begun :]
+
+    def rates(kind: str) -> list[float]:
+        return [getattr(bucket, kind) / series.width for bucket in buckets]
+
+    return [
+        Plot("decode tok/s", rates("decode"), palette.good),
+        Plot("prefill tok/s", rates("prefill"), palette.accent),
+        Plot("batch", list(map(_occupancy, buckets)), palette.second, model.latest.others.get("capacity") or None),
+        Plot("KV pages", [float(bucket.pages) for bucket in buckets], palette.warn, None, model.most_pages),
+    ]
+
+
+def _occupancy(bucket: Bucket) -> float:
+    return bucket.sequences / bucket.steps if bucket.steps else 0.0
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value * 1e3:.1f}" if value < 0.0995 else f"{value * 1e3:,.0f}"
+
+
+def _figure(name: str, value: float) -> tuple[str, str]:
+    """A figure of an engine by its name, in its unit, where the name ends in one."""
+    words = one_line(name.replace("_", " "))
+    if words.endswith(" bytes"):
+        return words.removesuffix(" bytes"), figures.size(value)
+    if words.endswith(" seconds"):
+        return words.removesuffix(" seconds"), figures.seconds(value)
+    return words, f"{value:,.0f}" if value == int(value) else f"{value:.3f}"
