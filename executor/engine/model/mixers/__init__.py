@@ -30,7 +30,7 @@ from qpdsl.executor.requests.errors import UnsupportedModel
 
 __all__ = ["Mixers", "state_step", "take_over"]
 
-_KINDS: tuple[type[Mixer], ...] = (
+_KINDS: tuple[Any, ...] = (
     *(GatedConvolution, GatedRecurrence),
     *(Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta, BailingDelta, Lightning),
     *(Mamba2, FalconH1Mamba2, Mamba1, ZambaMamba1),
@@ -46,6 +46,33 @@ class Mixers:
 
     mixers: tuple[Mixer, ...]
     layout: StateLayout
+
+    @classmethod
+    def of(cls, inner: Any, config: Any, dtype: torch.dtype | None = None) -> Mixers | None:
+        """Those of `inner`, a model with the configuration `config` of its text part; None where it has none.
+
+        They compute in the `dtype`, by default that of the model. Raises UnsupportedModel for settings that are not
+        known, and off a CPU.
+        """
+        mixers: list[Mixer] = []
+        for path, module in inner.named_modules():
+            if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
+                # The first number in the path of a module is that of its layer.
+                layer = next((int(part) for part in path.split(".") if part.isdigit()), 0)
+                if (device := next(module.parameters()).device).type != "cpu":
+                    raise UnsupportedModel(f"its layers keep a state, which runs on a CPU only, not on {device.type}")
+                mixers.append(kind(module, getattr(module, "layer_idx", layer), dtype or inner.dtype))
+        if not mixers:
+            return None
+        kept = {mixer.layer: mixer.parts for mixer in mixers}
+        layers = tuple(kept.get(layer, ()) for layer in range(config.num_hidden_layers))
+        return cls(tuple(mixers), StateLayout(layers))
+
+
+@dataclass(frozen=True)
+class TakenOver(Mixers):
+    """Mixers by which the modules of their model compute."""
+
     _hooks: tuple[RemovableHandle, ...] = ()
 
     def undo(self) -> None:
@@ -56,35 +83,19 @@ class Mixers:
             hook.remove()
 
 
-def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
-    """Replaces the forwards of the mixers of `inner`, a model with the configuration `config` of its text part.
-
-    None where it has none. Raises UnsupportedModel, with all modules as they were, for settings that are not known, and
-    off a CPU.
-    """
-    taken: list[Mixer] = []
-    try:
-        for path, module in inner.named_modules():
-            if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
-                # The first number in the path of a module is that of its layer.
-                layer = next((int(part) for part in path.split(".") if part.isdigit()), 0)
-                if (device := next(module.parameters()).device).type != "cpu":
-                    raise UnsupportedModel(f"its layers keep a state, which runs on a CPU only, not on {device.type}")
-                taken.append(kind(module, getattr(module, "layer_idx", layer)))
-    except BaseException:
-        for mixer in taken:
-            mixer.undo()
-        raise
-    if not taken:
+def take_over(inner: torch.nn.Module, config: Any) -> TakenOver | None:
+    """Replaces the forwards of the mixers of `inner`. See `Mixers.of`; where it raises, all modules are as they were."""
+    found = Mixers.of(inner, config)
+    if found is None:
         return None
-    kept = {mixer.layer: mixer.parts for mixer in taken}
-    layers = tuple(kept.get(layer, ()) for layer in range(config.num_hidden_layers))
+    for mixer in found.mixers:
+        mixer.take_over()
     hooks = [
         module.register_forward_pre_hook(_number, with_kwargs=True)
         for module in inner.modules()
         if type(module).__name__ in _SHARED
     ]
-    return Mixers(tuple(taken), StateLayout(layers), tuple(hooks))
+    return TakenOver(found.mixers, found.layout, tuple(hooks))
 
 
 def _number(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
