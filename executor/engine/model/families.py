@@ -24,8 +24,11 @@ from qpdsl.executor.engine.model.decoder import (
     Layer,
     Norm,
     Projection,
+    Recurrence,
 )
 from qpdsl.executor.engine.model.heads import stored_weight
+from qpdsl.executor.engine.model.mixers import Mixers
+from qpdsl.executor.engine.model.mixers.mixer import ProjectedMixer
 from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.kernels.data.layer_constants import Activation
 from qpdsl.executor.kernels.data.weights import joined
@@ -34,7 +37,7 @@ from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear, empty
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# Names of a layer's norms: before attention, after it, before the MLP, after it.
+# Names of a layer's norms: before its mixer, after it, before the MLP, after it.
 _Norms = tuple[str | None, str | None, str | None, str | None]
 _BEFORE: _Norms = ("input_layernorm", None, "post_attention_layernorm", None)
 _AFTER: _Norms = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
@@ -52,6 +55,11 @@ _ACTIVATIONS: dict[str, Activation] = {
     "GELUTanh": "gelu_tanh",
     "NewGELUActivation": "gelu_tanh",
 }
+# Names of an MLP's products: gate and `up`, or both as one; and back.
+_WIDENED = (("gate_up_proj",), ("input_linear",), ("gate_proj", "up_proj"), ("w1", "w3"))
+_DOWN = ("down_proj", "output_linear", "w2")
+# MLPs that have an activation in their code, and no module for it.
+_IN_CODE = {"Lfm2MLP": "SiLU"}
 # Position encodings that are a table: they depend on the position alone.
 _ROTARY = {"default", "linear", "llama3", "yarn"}
 
@@ -65,6 +73,9 @@ class _Family:
     scaled_embedding: embeddings are multiplied in their own module
     multipliers:      the model multiplies embeddings, and layers what they add to the residual stream
     rotates:          whether an attention module rotates queries and keys
+    mixers:           names of what mixes tokens in a layer, of which it has one
+    mlp, last_norm:   names of a layer's MLP, and of the model's last norm
+    gated:            the projection of a head's queries makes its gate too
     """
 
     norms: _Norms = _BEFORE
@@ -73,10 +84,20 @@ class _Family:
     scaled_embedding: bool = False
     multipliers: bool = False
     rotates: Callable[[Any], bool] = lambda attention: True
+    mixers: tuple[str, ...] = ("self_attn",)
+    mlp: str = "mlp"
+    last_norm: str = "norm"
+    gated: bool = False
 
 
 _LLAMA = _Family()
 _FAMILIES = {
+    "bamba": _Family(
+        norms=("input_layernorm", None, "pre_ff_layernorm", None),
+        mixers=("self_attn", "mamba"),
+        mlp="feed_forward",
+        last_norm="final_layernorm",
+    ),
     "cwm": _LLAMA,
     "ernie4_5": _Family(neighbours=True),
     "exaone4": _Family(
@@ -88,12 +109,19 @@ _FAMILIES = {
     "glm": _Family(neighbours=True),
     "glm4": _Family(norms=_GLM4, neighbours=True),
     "granite": _Family(multipliers=True),
+    "granitemoehybrid": _Family(multipliers=True, mixers=("self_attn", "mamba"), mlp="shared_mlp"),
     "helium": _Family(neighbours=True),
     "hyperclovax": _Family(
         norms=("input_layernorm", "post_norm1", "post_attention_layernorm", "post_norm2"), multipliers=True
     ),
     "internlm3": _LLAMA,
     "iquestcoder": _LLAMA,
+    "lfm2": _Family(
+        norms=("operator_norm", None, "ffn_norm", None),
+        mixers=("self_attn", "conv"),
+        mlp="feed_forward",
+        last_norm="embedding_norm",
+    ),
     "llama": _LLAMA,
     "ministral": _LLAMA,
     "mistral": _LLAMA,
@@ -102,6 +130,7 @@ _FAMILIES = {
     "phi3": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
+    "qwen3_5_text": _Family(norm_offset=1.0, mixers=("self_attn", "linear_attn"), gated=True),
     "seed_oss": _LLAMA,
     "smollm3": _Family(rotates=lambda attention: bool(attention.use_rope)),
     "vaultgemma": _Family(
@@ -113,9 +142,8 @@ _FAMILIES = {
 def describe(inner: torch.nn.Module, config: PretrainedConfig, calls: Sequence[AttentionCall]) -> Decoder:
     """A transformers model without its head, as plain data.
 
-    `config` is that of its text model, `calls` are the calls of attention in a forward, by layer. All layers have the
-    same norms, epsilons and activation. Raises LookupError where the model is not built as its family is, or weights of
-    a layer cannot be joined; no layer does later.
+    `config` is that of its text model, `calls` are the calls of attention in a forward, by layer. Raises LookupError
+    where the model is not built as its family is, or weights of a layer cannot be joined; no layer does later.
     """
     # With images, which no text here has, Gemma 3 is its text model and another that sees.
     text_model = inner.language_model if type(inner).__name__ == "Gemma3Model" else inner
@@ -127,32 +155,45 @@ def describe(inner: torch.nn.Module, config: PretrainedConfig, calls: Sequence[A
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """A layer whose products are as the model has them: apart, and with the model's order of heads."""
+class _Attention:
+    """Attention whose products are as the model has them: apart, and with the model's order of heads."""
 
     joined: list[Projection]
     out: Projection
+    norms: HeadNorms | None
+    rotation: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mlp:
     widen: list[Projection]
     down: Projection
     activation: Activation
-    norms: list[Norm | None]
-    head_norms: HeadNorms | None
-    rotation: int | None
 
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """What all layers of a model have in common."""
-        epsilons = [None if norm is None else norm.epsilon for norm in self.norms]
-        heads = None if self.head_norms is None else (self.head_norms.epsilon, self.head_norms.whole)
-        return self.activation, heads, *epsilons
+
+@dataclass(frozen=True, slots=True)
+class _Recurrence:
+    joined: list[Projection]
+    out: Projection
+    mixer: ProjectedMixer
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A layer as the model has it."""
+
+    mixer: _Attention | _Recurrence
+    mlp: _Mlp
+    norms: list[Norm | None]
 
     def check(self, attended: torch.Tensor) -> None:
         """Joins no outputs of the weights, and puts the inputs of none in another order. Raises LookupError."""
         outputs = torch.empty(0, dtype=torch.int64)
         try:
-            for products in (self.joined, self.widen):
+            for products in (self.mixer.joined, self.mlp.widen):
                 joined([product.weight.select(outputs) for product in products])
-            self.out.weight.select(outputs).select_inputs(attended)
+            if isinstance(self.mixer, _Attention):
+                self.mixer.out.weight.select(outputs).select_inputs(attended)
         except ValueError as error:
             raise LookupError(str(error)) from error
 
@@ -163,19 +204,24 @@ class _ModuleDecoder:
     def __init__(self, inner: Any, config: PretrainedConfig, calls: Sequence[AttentionCall]) -> None:
         if config.model_type not in _FAMILIES:
             raise LookupError(config.model_type)
-        _expect(inner, {"embed_tokens", "layers", "norm", "rotary_emb"})
-        if len(inner.layers) != len(calls):
-            raise LookupError("layers")
         self._family = family = _FAMILIES[config.model_type]
+        rotary = getattr(inner, "rotary_emb", None)
+        _expect(inner, {"embed_tokens", "layers", family.last_norm, *({"rotary_emb"} if rotary is not None else ())})
         self._modules = inner.layers
-        self._calls = list(calls)
-        self._rotary = _Rotary(inner.rotary_emb, config)
+        self._calls = {call.layer: call for call in calls}
+        mixers = Mixers.of(inner, config, torch.float32)
+        self.states = None if mixers is None else mixers.layout
+        self._mixers = {} if mixers is None else {mixer.layer: mixer for mixer in mixers.mixers}
+        if len(self._calls) + len(self._mixers) != len(inner.layers):
+            raise LookupError("layers")
+        self._rotary = None if rotary is None else _Rotary(rotary, config)
         # Whoever keeps this keeps none of the layers' modules, and so not the file that their weights are mapped from.
-        self.rotations = self._rotary.tables
-        counts = _head_counts(calls, self._rotary.width)
-        self.shape = DecoderShape(config.hidden_size, config.intermediate_size, counts)
-        self.layers = len(self._calls)
-        self.norm = self._norm(inner.norm)
+        self.rotations = _unrotated if self._rotary is None else self._rotary.tables
+        counts = _head_counts(calls, 0 if self._rotary is None else self._rotary.width)
+        self._sizes = config.hidden_size, _only({_width(layer, family.mlp) for layer in inner.layers}, "MLPs")
+        self._heads = counts
+        self.layers = len(inner.layers)
+        self.norm = self._norm(getattr(inner, family.last_norm))
         self.embedding_scale = _embedding_scale(inner, family)
         self.residual_scale = 1.0
         if family.multipliers:
@@ -192,64 +238,129 @@ class _ModuleDecoder:
         self._values, self._attended = values.flatten(), queries.flatten()
         # Once some layers are emptied it would be too late.
         layers = [self._parts(index) for index in range(self.layers)]
-        _only({parts.kind for parts in layers}, "layers")
+        self.shape = self._common(layers)
         for parts in layers:
             parts.check(self._attended)
 
     def layer(self, index: int) -> Layer:
-        parts, call = self._parts(index), self._calls[index]
-        queries, keys = len(self._queries), len(self._keys)
-        order = torch.cat((self._queries, queries + self._keys, queries + keys + self._values))
-        projected = _joined(parts.joined)
-        attention = Attention(
-            Projection(projected.weight.select(order), None if projected.bias is None else projected.bias[order]),
-            Projection(parts.out.weight.select_inputs(self._attended), parts.out.bias),
-            parts.head_norms,
-            parts.rotation,
-            call.scaling,
-            call.window,
-            call.softcap,
-        )
-        return Layer(attention, GatedMlp(_joined(parts.widen), parts.down, parts.activation), *parts.norms)
+        parts = self._parts(index)
+        before_mixer, after_mixer, before_mlp, after_mlp = parts.norms
+        mlp = GatedMlp(_joined(parts.mlp.widen), parts.mlp.down, parts.mlp.activation)
+        return Layer(self._mixer(index, parts.mixer), mlp, before_mixer, after_mixer, before_mlp, after_mlp)
 
     def release(self, index: int) -> None:
         for part in self._modules[index].modules():
             if isinstance(part, torch.nn.Linear | StoredLinear):
                 empty(part)
 
-    def _parts(self, index: int) -> _Parts:
-        """Raises LookupError where the layer has other parts than these."""
-        module = self._modules[index]
-        norms = [None if name is None else getattr(module, name) for name in self._family.norms]
-        present = {name for name, norm in zip(self._family.norms, norms, strict=True) if name and not _idle(norm)}
-        _expect(module, {"self_attn", "mlp", *present})
-        attention, mlp = module.self_attn, module.mlp
-        hidden, intermediate = self.shape.hidden, self.shape.intermediate
-        queries, keys = len(self._queries), len(self._keys)
-        projected = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-        if hasattr(attention, "qkv_proj"):
-            projected = {"qkv_proj": queries + 2 * keys}
-        head_norms = {"q_norm", "k_norm"} if hasattr(attention, "q_norm") else set()
-        _expect(attention, {*projected, *head_norms, "o_proj"})
-        widened = {"gate_proj": intermediate, "up_proj": intermediate}
-        if hasattr(mlp, "gate_up_proj"):
-            widened = {"gate_up_proj": 2 * intermediate}
-        activation = "act_fn" if hasattr(mlp, "act_fn") else "activation_fn"
-        _expect(mlp, {*widened, "down_proj", activation})
-        return _Parts(
-            [_product(getattr(attention, name), outputs, hidden) for name, outputs in projected.items()],
-            _product(attention.o_proj, hidden, queries),
-            [_product(getattr(mlp, name), outputs, hidden) for name, outputs in widened.items()],
-            _product(mlp.down_proj, hidden, intermediate),
-            _ACTIVATIONS[type(getattr(mlp, activation)).__name__],
-            [None if _idle(norm) else self._norm(norm) for norm in norms],
-            self._head_norms(attention) if head_norms else None,
-            self._rotary.of_layer(index) if self._family.rotates(attention) else None,
+    def _mixer(self, index: int, parts: _Attention | _Recurrence) -> Attention | Recurrence:
+        projected = _joined(parts.joined)
+        if isinstance(parts, _Recurrence):
+            return Recurrence(projected, parts.out, parts.mixer.between)
+        call, order = self._calls[index], self._order()
+        return Attention(
+            Projection(projected.weight.select(order), None if projected.bias is None else projected.bias[order]),
+            Projection(parts.out.weight.select_inputs(self._attended), parts.out.bias),
+            parts.norms,
+            parts.rotation,
+            call.scaling,
+            call.window,
+            call.softcap,
+            self._family.gated,
         )
 
-    def _head_norms(self, module: Any) -> HeadNorms:
-        query, key = self._norm(module.q_norm), self._norm(module.k_norm)
-        counts = self.shape.heads
+    def _order(self) -> torch.Tensor:
+        """Which of the projections of a layer comes where in the order of `Attention`."""
+        queries, keys, gates = self._queries, len(self._keys), self._attended[:0]
+        if self._family.gated:
+            # A head's queries and then its gate.
+            dim = self._heads.dim
+            gates = self._attended // dim * 2 * dim + dim + self._attended % dim
+            queries = queries // dim * 2 * dim + queries % dim
+        begin = len(queries) + len(gates)
+        return torch.cat((queries, begin + self._keys, begin + keys + self._values, gates))
+
+    def _common(self, layers: Sequence[_Parts]) -> DecoderShape:
+        """Raises LookupError where the layers differ."""
+        norms = [norm for parts in layers for norm in (*parts.norms, self.norm) if norm is not None]
+        heads = [parts.mixer.norms for parts in layers if isinstance(parts.mixer, _Attention)]
+        hidden, intermediate = self._sizes
+        return DecoderShape(
+            hidden,
+            intermediate,
+            self._heads,
+            _only({tuple(norm is not None for norm in parts.norms) for parts in layers}, "norms"),
+            _only({norm.epsilon for norm in norms}, "epsilons"),
+            _only({parts.mlp.activation for parts in layers}, "activations"),
+            _only({None if norm is None else (norm.epsilon, norm.whole) for norm in heads or [None]}, "norms of heads"),
+            _only({call.softcap for call in self._calls.values()} or {None}, "soft caps"),
+            self._family.gated,
+        )
+
+    def _parts(self, index: int) -> _Parts:
+        """Raises LookupError where the layer has other parts than these."""
+        module, family = self._modules[index], self._family
+        norms = [None if name is None else getattr(module, name) for name in family.norms]
+        present = {name for name, norm in zip(family.norms, norms, strict=True) if name and not _idle(norm)}
+        mixer = _named(module, family.mixers)
+        _expect(module, {mixer, family.mlp, *present})
+        mixing = getattr(module, mixer)
+        return _Parts(
+            self._recurrence(mixing, index) if index in self._mixers else self._attention(mixing, index),
+            self._mlp(getattr(module, family.mlp)),
+            [None if _idle(norm) else self._norm(norm) for norm in norms],
+        )
+
+    def _attention(self, module: Any, index: int) -> _Attention:
+        hidden, queries, keys = self._sizes[0], len(self._queries), len(self._keys)
+        projected = {"q_proj": queries * (2 if self._family.gated else 1), "k_proj": keys, "v_proj": keys}
+        if hasattr(module, "qkv_proj"):
+            projected = {"qkv_proj": queries + 2 * keys}
+        out = _named(module, ("o_proj", "out_proj"))
+        pairs = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"))
+        names = next((names for names in pairs if hasattr(module, names[0])), ())
+        _expect(module, {*projected, *names, out})
+        rotates = self._rotary is not None and self._family.rotates(module)
+        return _Attention(
+            [_product(getattr(module, name), outputs, hidden) for name, outputs in projected.items()],
+            _product(getattr(module, out), hidden, queries),
+            self._head_norms(*(getattr(module, name) for name in names)) if names else None,
+            self._rotary.of_layer(index) if rotates and self._rotary is not None else None,
+        )
+
+    def _recurrence(self, module: Any, index: int) -> _Recurrence:
+        mixer = self._mixers[index]
+        if not isinstance(mixer, ProjectedMixer) or mixer.module is not module:
+            raise LookupError(type(module).__name__)
+        hidden = self._sizes[0]
+        weights = [stored_weight(part) for part in (*mixer.first, mixer.last)]
+        sizes = [None if weight is None else weight.shape for weight in weights]
+        if any(size is None for size in sizes):
+            raise LookupError(type(module).__name__)
+        *first, (_, inner) = [size for size in sizes if size is not None]
+        return _Recurrence(
+            [_product(part, outputs, hidden) for part, (outputs, _) in zip(mixer.first, first, strict=True)],
+            _product(mixer.last, hidden, inner),
+            mixer,
+        )
+
+    def _mlp(self, module: Any) -> _Mlp:
+        hidden, intermediate = self._sizes
+        widened = _named_set(module, _WIDENED)
+        outputs = 2 * intermediate // len(widened)
+        down = _named(module, _DOWN)
+        activations = [name for name in ("act_fn", "activation_fn", "activation") if hasattr(module, name)]
+        _expect(module, {*widened, down, *activations})
+        kind = type(getattr(module, activations[0])).__name__ if activations else _IN_CODE[type(module).__name__]
+        return _Mlp(
+            [_product(getattr(module, name), outputs, hidden) for name in widened],
+            _product(getattr(module, down), hidden, intermediate),
+            _ACTIVATIONS[kind],
+        )
+
+    def _head_norms(self, query_norm: Any, key_norm: Any) -> HeadNorms:
+        query, key = self._norm(query_norm), self._norm(key_norm)
+        counts = self._heads
         each, all_heads = (counts.dim, counts.dim), (len(self._queries), len(self._keys))
         lengths = len(query.weight), len(key.weight)
         if lengths not in (each, all_heads):
@@ -309,11 +420,40 @@ class _Rotary:
 def _head_counts(calls: Sequence[AttentionCall], rotated: int) -> HeadCounts:
     if any(call.sinks or call.alibi or call.chunk or call.owner != call.layer for call in calls):
         raise LookupError("attention with more than a window and a cap")
+    if not calls:
+        # What no layer uses is compiled for heads of any size.
+        return HeadCounts(1, 1, 16, 0)
     heads, kv_heads, *dims = _only({call.shape for call in calls}, "heads")
     dim = _only(set(dims), "widths of heads")
     if heads % kv_heads or rotated > dim:
         raise LookupError("heads")
     return HeadCounts(heads // kv_heads, kv_heads, dim, rotated)
+
+
+def _unrotated(positions: int) -> list[torch.Tensor]:
+    return []
+
+
+def _named(module: torch.nn.Module, names: Sequence[str]) -> str:
+    """The one of these names by which a module has a part. Raises LookupError where it has none."""
+    return _named_set(module, [(name,) for name in names])[0]
+
+
+def _named_set(module: torch.nn.Module, choices: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The first of these names that a module has parts by. Raises LookupError where it has none."""
+    for names in choices:
+        if all(getattr(module, name, None) is not None for name in names):
+            return names
+    raise LookupError(type(module).__name__)
+
+
+def _width(layer: Any, mlp: str) -> int:
+    """The inputs of the last product of a layer's MLP."""
+    module = getattr(layer, mlp)
+    weight = stored_weight(getattr(module, _named(module, _DOWN)))
+    if weight is None:
+        raise LookupError(type(module).__name__)
+    return weight.shape[1]
 
 
 def _only(values: set[Any], what: str) -> Any:

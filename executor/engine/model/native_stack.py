@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,18 @@ from torch.nn.functional import pad
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.model.decoder import Decoder, GatedMlp, Layer, Projection
+from qpdsl.executor.engine.model.decoder import (
+    Attention,
+    Decoder,
+    DecoderShape,
+    GatedMlp,
+    Layer,
+    Projection,
+    Recurrence,
+)
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import next_power_of_two
+from qpdsl.executor.kernels.data.states import StateStep
 from qpdsl.executor.kernels.llvm import product as products
 from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, scratch_size
 from qpdsl.executor.kernels.llvm.cache import HeadShape
@@ -37,6 +47,8 @@ from qpdsl.executor.kernels.llvm.panels import PanelWeights
 from qpdsl.executor.kernels.llvm.sample import RowSampler
 
 _MIN_POSITIONS = 1024
+# What a run of layers says of itself in a frame.
+_RUN = [FRAME.index(name) for name in ("first", "depth", "opens", "resumes", "mixed", "mixed_row")]
 # From so many rows on a step is arithmetic; with fewer it reads memory.
 _MANY_ROWS = 16
 # How long a step is timed for each number of threads.
@@ -60,7 +72,7 @@ class NativeStack:
         With a `vocabulary`, `sampler` draws rows of as many logits. Raises LookupError where the kernels cannot be
         compiled for the model or the machine.
         """
-        self._shape = _shape(decoder, decoder.layer(0), page_size)
+        self._shape = _shape(decoder.shape, page_size)
         self._widths = Widths.of(self._shape.hidden, self._shape.heads)
         self._forwards: dict[tuple[RowKind, torch.dtype], Function] = {}
         self._tree_attends: dict[tuple[RowKind, torch.dtype], Library] = {}
@@ -73,10 +85,7 @@ class NativeStack:
         self.sampler = None if vocabulary is None else RowSampler(vocabulary)
         self._layers: list[_LaidOut] = []
         for index in range(decoder.layers):
-            layer = decoder.layer(index)
-            if _shape(decoder, layer, page_size) != self._shape:
-                raise LookupError("layers of several kinds")
-            self._layers.append(_LaidOut(layer, self._widths.machine))
+            self._layers.append(_LaidOut(decoder.layer(index), self._widths.machine))
             if release:
                 decoder.release(index)
         self._norm = decoder.norm
@@ -111,11 +120,13 @@ class NativeStack:
 
         In a row of the joined projection, and of the gated values; groups of an input.
         """
-        laid = [layer.products for layer in self._layers]
-        joined = max(layer["join"].weights.outputs for layer in laid)
-        gated = max(layer["widen"].weights.outputs for layer in laid) // 2
-        products = [product for layer in laid for product in layer.values()]
-        return joined, gated, max(product.groups for product in products)
+        outputs = dict.fromkeys(PRODUCTS, 0)
+        groups = 0
+        for layer in self._layers:
+            for name, product in layer.products.items():
+                outputs[name] = max(outputs[name], product.weights.outputs)
+                groups = max(groups, product.groups)
+        return outputs["join"], outputs["widen"] // 2, groups
 
     def forward(
         self, batch: KernelBatch, cache: KVCache, exits: Sequence[int] = (), threads: int | None = None
@@ -144,7 +155,7 @@ class NativeStack:
         That becomes the one after them; with the last norm it is the result. Of the keys and values of the batch's
         tokens, those of these layers are in the cache after it.
         """
-        count = residual.shape[0]
+        count, layers = residual.shape[0], self._layers
         hidden = torch.empty_like(residual)
         if batch.paged.longest > len(self._tables[0]):
             self._grow(batch.paged.longest)
@@ -152,9 +163,20 @@ class NativeStack:
             threads = self._threads(count)
         table = batch.paged.pages.shape[1]
         self._workspace = self._workspace.grown(self, count, threads, table)
-        frame = self._workspace.frame(self, residual, hidden, batch, cache, (first, depth))
+        frame = self._workspace.frame(self, residual, hidden, batch, cache)
         address, function = frame.ctypes.data, self._forward_over(cache.layout.kind, cache.layout.dtype)
-        TEAM.run(threads, lambda thread: function(address, thread, threads))
+        step = None if cache.states is None else StateStep(cache.states, batch.segments)
+        mixed: torch.Tensor | None = None
+        for stop in (*(index for index in range(first, depth) if layers[index].between is not None), depth):
+            between = None if stop == depth else layers[stop].between
+            frame[_RUN] = (
+                *(first, stop, between is not None),
+                *((0, 0, 0) if mixed is None else (1, mixed.data_ptr(), mixed.shape[1])),
+            )
+            TEAM.run(threads, lambda thread: function(address, thread, threads))
+            if between is not None and step is not None:
+                joined = self._workspace.joined(count, layers[stop].products["join"].weights.outputs)
+                first, mixed = stop, between(joined, step).contiguous()
         return hidden
 
     def normed(self, residual: torch.Tensor) -> torch.Tensor:
@@ -212,10 +234,11 @@ class NativeStack:
             torch.cat((table, torch.tensor([1.0, 0.0]).expand(len(table), dim // 2 - table.shape[1], 2)), dim=1)
             for table in self.rotations(next_power_of_two(positions))
         ]
-        still = torch.tensor([1.0, 0.0]).expand(len(tables[0]), dim // 2, 2)
+        still = torch.tensor([1.0, 0.0]).expand(next_power_of_two(positions), dim // 2, 2)
         self._tables = [table.contiguous() for table in (*tables, still)]
-        for row, layer in zip(self._table, self._layers, strict=True):
-            layer.describe(row, self._tables)
+        numbers = accumulate((layer.attends for layer in self._layers), initial=0)
+        for row, layer, number in zip(self._table, self._layers, numbers, strict=False):
+            layer.describe(row, self._tables, number)
 
     @property
     def table(self) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -234,38 +257,51 @@ class NativeStack:
 
 
 class _LaidOut:
-    """One layer with its weights in panels."""
+    """One layer with its weights in panels.
+
+    attends: whether it has a row in a page
+    between: what mixes tokens where attention does not; None where it does, or nothing does
+    """
 
     def __init__(self, layer: Layer, width: int) -> None:
-        attention, mlp = layer.attention, layer.mlp
-        self.products = {
-            "join": _product(attention.joined, width),
-            "out": _product(attention.out, width),
-            "widen": _product(_interleaved(mlp, gate_columns(width)), width),
-            "down": _product(mlp.down, width),
-        }
+        mixer, mlp = layer.mixer, layer.mlp
+        self.products: dict[str, products.Product] = {}
+        if mixer is not None:
+            self.products |= {"join": _product(mixer.joined, width), "out": _product(mixer.out, width)}
+        if mlp is not None:
+            widen = _product(_interleaved(mlp, gate_columns(width)), width)
+            self.products |= {"widen": widen, "down": _product(mlp.down, width)}
         self._norms = {
-            "before_attention": layer.before_attention,
-            "after_attention": layer.after_attention,
+            "before_mixer": layer.before_mixer,
+            "after_mixer": layer.after_mixer,
             "before_mlp": layer.before_mlp,
             "after_mlp": layer.after_mlp,
         }
-        self._head_norms = None if attention.norms is None else attention.norms.weight.contiguous()
-        self._rotation, self._scale = attention.rotation, np.float32(attention.scale)
-        self._window = NO_WINDOW if attention.window is None else attention.window
+        self.between = mixer.between if isinstance(mixer, Recurrence) else None
+        attention = mixer if isinstance(mixer, Attention) else None
+        self.attends = attention is not None
+        norms = None if attention is None else attention.norms
+        self._head_norms = None if norms is None else norms.weight.contiguous()
+        self._rotation = None if attention is None else attention.rotation
+        self._scale = np.float32(0.0 if attention is None else attention.scale)
+        window = None if attention is None else attention.window
+        self._window = NO_WINDOW if window is None else window
 
-    def describe(self, row: np.ndarray[Any, np.dtype[np.int64]], tables: list[torch.Tensor]) -> None:
-        """Fills the layer's row in the table. The last of `tables` is that of layers without rotations."""
+    def describe(self, row: np.ndarray[Any, np.dtype[np.int64]], tables: list[torch.Tensor], number: int) -> None:
+        """Fills the layer's row in the table. The last of `tables` is that of layers without rotations.
+
+        `number`: its row in a page.
+        """
         numbers = {
             "head_norms": 0 if self._head_norms is None else self._head_norms.data_ptr(),
             "rotations": tables[-1 if self._rotation is None else self._rotation].data_ptr(),
             # A float32 in the low half of a number.
             "scaling": int(self._scale.view(np.uint32)),
             "window": self._window,
+            "number": number,
         }
         numbers |= {name: 0 if norm is None else norm.weight.data_ptr() for name, norm in self._norms.items()}
-        for name in PRODUCTS:
-            product = self.products[name]
+        for name, product in self.products.items():
             weights, code = product.weights, product.code
             numbers |= {
                 f"{name} multiply": code.library.address("multiply"),
@@ -277,7 +313,7 @@ class _LaidOut:
                 f"{name} outputs": weights.outputs,
                 f"{name} groups": product.groups,
             }
-        row[:] = [numbers[name] for name in LAYER]
+        row[:] = [numbers.get(name, 0) for name in LAYER]
 
 
 class _Workspace:
@@ -314,16 +350,14 @@ class _Workspace:
             return self
         return _Workspace(stack, max(rows, self._rows), max(threads, self._threads), max(table, self._table))
 
+    def joined(self, rows: int, numbers: int) -> torch.Tensor:
+        """The joined projection [rows, numbers] of the layer that was the last to make one."""
+        return self._shared["joined"][:rows, :numbers]
+
     def frame(
-        self,
-        stack: NativeStack,
-        residual: torch.Tensor,
-        hidden: torch.Tensor,
-        batch: KernelBatch,
-        cache: KVCache,
-        layers: tuple[int, int],
+        self, stack: NativeStack, residual: torch.Tensor, hidden: torch.Tensor, batch: KernelBatch, cache: KVCache
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The numbers of a step, in the order of `FRAME`. `layers`: the first that runs, and the one to stop before."""
+        """The numbers of a step, in the order of `FRAME`, but for those of a run of layers (`_RUN`)."""
         paged = batch.paged
         tensors = {
             **self._shared,
@@ -351,10 +385,8 @@ class _Workspace:
             "tree_attend": 0 if paged.paths is None else stack.tree_attend(cache.layout.kind, cache.layout.dtype),
             "path": 0 if paged.paths is None else paged.paths.places.shape[1],
             "layers": stack.table.ctypes.data,
-            "first": layers[0],
-            "depth": layers[1],
         }
-        return np.array([numbers[name] for name in FRAME], dtype=np.int64)
+        return np.array([numbers.get(name, 0) for name in FRAME], dtype=np.int64)
 
 
 def _product(product: Projection, width: int) -> products.Product:
@@ -371,19 +403,16 @@ def _interleaved(mlp: GatedMlp, columns: int) -> Projection:
     return Projection(widen.weight.select(order), None if widen.bias is None else widen.bias[order])
 
 
-def _shape(decoder: Decoder, layer: Layer, page_size: int) -> ForwardShape:
-    """What a forward is compiled for that runs this layer. Raises LookupError where its norms are of several kinds."""
-    heads, attention = decoder.shape.heads, layer.attention
-    norms = (layer.before_attention, layer.after_attention, layer.before_mlp, layer.after_mlp)
-    if any(norm is not None and norm.epsilon != decoder.norm.epsilon for norm in norms):
-        raise LookupError("epsilons of several kinds")
-    before_attention, after_attention, before_mlp, after_mlp = (norm is not None for norm in norms)
+def _shape(shape: DecoderShape, page_size: int) -> ForwardShape:
+    """What a forward is compiled for that runs such layers."""
+    heads = shape.heads
     return ForwardShape(
         HeadShape(heads.fold, heads.kv_heads, heads.dim, page_size),
-        decoder.shape.hidden,
-        layer.mlp.activation,
-        decoder.norm.epsilon,
-        None if attention.norms is None else HeadNorm(attention.norms.epsilon, attention.norms.whole),
-        (before_attention, after_attention, before_mlp, after_mlp),
-        attention.softcap,
+        shape.hidden,
+        shape.activation,
+        shape.epsilon,
+        None if shape.head_norms is None else HeadNorm(*shape.head_norms),
+        shape.norms,
+        shape.softcap,
+        shape.gated,
     )

@@ -28,7 +28,7 @@ from qpdsl.executor.engine.model.mixers.state_space import FalconH1Mamba2, Mamba
 from qpdsl.executor.kernels.data.states import StateLayout
 from qpdsl.executor.requests.errors import UnsupportedModel
 
-__all__ = ["Mixers", "state_step", "take_over"]
+__all__ = ["Mixers", "is_mixer", "state_step", "take_over"]
 
 _KINDS: tuple[Any, ...] = (
     *(GatedConvolution, GatedRecurrence),
@@ -96,6 +96,11 @@ def take_over(inner: torch.nn.Module, config: Any) -> TakenOver | None:
         if type(module).__name__ in _SHARED
     ]
     return TakenOver(found.mixers, found.layout, tuple(hooks))
+
+
+def is_mixer(module: torch.nn.Module) -> bool:
+    """Whether a module of transformers is one that `take_over` knows."""
+    return type(module).__name__ in _BY_MODULE
 
 
 def _number(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
