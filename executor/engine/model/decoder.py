@@ -5,18 +5,17 @@ products, which stay as the checkpoint has them.
 
 A layer, over the residual stream h:
 
-    a = mixer(before_mixer(h));  h += residual_scale · after_mixer(a)
-    m = mlp(before_mlp(h));      h += residual_scale · after_mlp(m)
+    x = before_mixer(h);     h += residual_scale · (after_mixer(attention(x)) + recurrence(x))
+    m = mlp(before_mlp(h));  h += residual_scale · after_mlp(m)
 
-A norm that is None is left out. `mixer` is attention or a recurrence. Attention projects to queries, keys and values,
-adds their biases, normalizes them where there are norms, rotates queries and keys, attends, and projects back; a
-recurrence projects, goes through the tokens one after the other, and projects back. `mlp` is down(act(gate) · up). A
-layer may have no mixer, or no MLP.
+A norm that is None is left out, and so is a part. Attention projects to queries, keys and values, adds their biases,
+normalizes them where there are norms, rotates queries and keys, attends, and projects back; a recurrence projects, goes
+through the tokens one after the other, and projects back. `mlp` is down(act(gate) · up), or down(act(up)).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,15 +23,16 @@ import torch
 
 from qpdsl.executor.kernels.data.layer_constants import Activation
 from qpdsl.executor.kernels.data.states import StateLayout, StateStep
-from qpdsl.executor.kernels.data.weights import Weight
+from qpdsl.executor.kernels.data.weights import Weight, joined
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A linear layer: y = x·Wᵀ + b, with `bias` float32 [out] or None."""
+    """A linear layer: y = (x·Wᵀ + b)·scale, with `bias` float32 [out] or None. Only those that project back scale."""
 
     weight: Weight
     bias: torch.Tensor | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """A layer that keeps a state of a sequence in place of keys and values.
+    """What keeps a state of a sequence in place of keys and values.
 
     joined:  projects to what `between` takes, all of it side by side
     out:     projects back what it gives
@@ -98,10 +98,10 @@ class Recurrence:
 
 
 @dataclass(frozen=True, slots=True)
-class GatedMlp:
-    """down(act(gate(x)) · up(x)).
+class Mlp:
+    """down(act(gate(x)) · up(x)), or down(act(up(x))).
 
-    `widen` projects to the gate [intermediate] and then `up` [intermediate].
+    `widen` projects to the gate [intermediate], where there is one, and then to `up` [intermediate].
     """
 
     widen: Projection
@@ -113,8 +113,9 @@ class GatedMlp:
 class Layer:
     """See the head of this file."""
 
-    mixer: Attention | Recurrence | None
-    mlp: GatedMlp | None
+    attention: Attention | None
+    recurrence: Recurrence | None
+    mlp: Mlp | None
     before_mixer: Norm | None
     after_mixer: Norm | None
     before_mlp: Norm | None
@@ -138,6 +139,7 @@ class DecoderShape:
     norms:      which of their four norms there are, in the order of `Layer`
     epsilon:    of these, and of the last norm
     head_norms: the epsilon of the norms of heads, and whether they are over all; None for none
+    gate_scale: a gate of an MLP is multiplied by it before its activation
     """
 
     hidden: int
@@ -149,6 +151,21 @@ class DecoderShape:
     head_norms: tuple[float, bool] | None = None
     softcap: float | None = None
     gated: bool = False
+    gate_scale: float = 1.0
+
+
+def joined_projections(parts: Sequence[Projection]) -> Projection:
+    """Projections of the same inputs as one; a missing bias is 0 where others have one. Raises ValueError.
+
+    That is where some weights are floats and some in groups.
+    """
+    weight = joined([part.weight for part in parts])
+    if all(part.bias is None for part in parts):
+        return Projection(weight)
+    biases = [
+        torch.zeros(part.weight.shape[0], dtype=torch.float32) if part.bias is None else part.bias for part in parts
+    ]
+    return Projection(weight, torch.cat(biases))
 
 
 class Decoder(Protocol):

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.model.decoder import Attention, Decoder, HeadCounts, HeadNorms, Layer, Norm, Projection
+from qpdsl.executor.engine.model.decoder import Decoder, HeadCounts, HeadNorms, Layer, Norm, Projection
 from qpdsl.executor.kernels import layers, paged_attention
-from qpdsl.executor.kernels.data.layer_constants import Addition, HeadConstants, NormWeights
+from qpdsl.executor.kernels.data.layer_constants import UNGATED, Addition, HeadConstants, NormWeights
 from qpdsl.executor.kernels.data.paged_batch import Scoring, next_power_of_two
 from qpdsl.executor.kernels.data.weights import FloatWeight, Weight
 
@@ -117,9 +117,9 @@ class _LaidOut:
     """One layer: weights in the model's type, with the model's own order of query heads, and constants in float32."""
 
     def __init__(self, layer: Layer, counts: HeadCounts, residual_scale: float) -> None:
-        attention, mlp = layer.mixer, layer.mlp
-        if not isinstance(attention, Attention) or attention.gated or mlp is None:
-            raise LookupError("its layers have other parts than attention and an MLP")
+        attention, mlp = layer.attention, layer.mlp
+        if attention is None or attention.gated or mlp is None or mlp.activation in UNGATED:
+            raise LookupError("its layers have other parts than attention and a gated MLP")
         # Where the query heads of the model stand among those of the description.
         order = torch.arange(counts.fold * counts.kv_heads).view(counts.fold, -1).t().flatten()
         queries = (order[:, None] * counts.dim + torch.arange(counts.dim)).flatten()

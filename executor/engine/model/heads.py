@@ -63,6 +63,7 @@ class LogitHead:
         caps = [getattr(config, name, None) for name in _SOFTCAPS]
         self.softcap: float | None = next((cap for cap in caps if cap), None)
         self.scale: float = getattr(config, "logit_scale", None) or 1.0
+        self.scale *= getattr(config, "lm_head_multiplier", None) or 1.0
         self.scale /= getattr(config, "logits_scaling", None) or 1.0
 
     def pack(self) -> None:

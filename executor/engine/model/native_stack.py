@@ -14,15 +14,7 @@ from torch.nn.functional import pad
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.model.decoder import (
-    Attention,
-    Decoder,
-    DecoderShape,
-    GatedMlp,
-    Layer,
-    Projection,
-    Recurrence,
-)
+from qpdsl.executor.engine.model.decoder import Decoder, DecoderShape, Layer, Projection, joined_projections
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import next_power_of_two
 from qpdsl.executor.kernels.data.states import StateStep
@@ -79,13 +71,14 @@ class NativeStack:
         self._forward_over("plain", torch.float32)
         self._norm_rows = forward_code(self._shape)["norm"]
         self.rotations, self._embed = decoder.rotations, embed
+        self._residual = decoder.residual_scale
         self._residual_scale = torch.tensor([decoder.residual_scale], dtype=torch.float32)
         self._one = torch.ones(1, dtype=torch.float32)
         self._barrier = torch.zeros(BARRIER_NUMBERS, dtype=torch.int32)
         self.sampler = None if vocabulary is None else RowSampler(vocabulary)
         self._layers: list[_LaidOut] = []
         for index in range(decoder.layers):
-            self._layers.append(_LaidOut(decoder.layer(index), self._widths.machine))
+            self._layers.append(_LaidOut(decoder.layer(index), self._shape, self._residual))
             if release:
                 decoder.release(index)
         self._norm = decoder.norm
@@ -126,7 +119,7 @@ class NativeStack:
             for name, product in layer.products.items():
                 outputs[name] = max(outputs[name], product.weights.outputs)
                 groups = max(groups, product.groups)
-        return outputs["join"], outputs["widen"] // 2, groups
+        return outputs["join"], outputs["widen"] // self._shape.widened, groups
 
     def forward(
         self, batch: KernelBatch, cache: KVCache, exits: Sequence[int] = (), threads: int | None = None
@@ -175,8 +168,9 @@ class NativeStack:
             )
             TEAM.run(threads, lambda thread: function(address, thread, threads))
             if between is not None and step is not None:
-                joined = self._workspace.joined(count, layers[stop].products["join"].weights.outputs)
-                first, mixed = stop, between(joined, step).contiguous()
+                layer = layers[stop]
+                joined = self._workspace.joined(count, layer.products["join"].weights.outputs)
+                first, mixed = stop, between(joined[:, layer.begin :], step).contiguous()
         return hidden
 
     def normed(self, residual: torch.Tensor) -> torch.Tensor:
@@ -260,25 +254,32 @@ class _LaidOut:
     """One layer with its weights in panels.
 
     attends: whether it has a row in a page
-    between: what mixes tokens where attention does not; None where it does, or nothing does
+    between: see `Recurrence`; None where it has none
     """
 
-    def __init__(self, layer: Layer, width: int) -> None:
-        mixer, mlp = layer.mixer, layer.mlp
-        self.products: dict[str, products.Product] = {}
-        if mixer is not None:
-            self.products |= {"join": _product(mixer.joined, width), "out": _product(mixer.out, width)}
+    def __init__(self, layer: Layer, shape: ForwardShape, residual_scale: float) -> None:
+        attention, recurrence, mlp, width = layer.attention, layer.recurrence, layer.mlp, vector_width()
+        first = [part.joined for part in (attention, recurrence) if part is not None]
+        parts: dict[str, Projection] = {}
+        if first:
+            parts["join"] = joined_projections(first)
+        if attention is not None:
+            parts["out"] = attention.out
+        if recurrence is not None:
+            parts["back"] = recurrence.out
         if mlp is not None:
-            widen = _product(_interleaved(mlp, gate_columns(width)), width)
-            self.products |= {"widen": widen, "down": _product(mlp.down, width)}
+            parts |= {"widen": _in_turns(mlp.widen, gate_columns(width), shape.widened), "down": mlp.down}
+        self.products = {name: _product(part, width) for name, part in parts.items()}
+        self._factors = {name: np.float32(residual_scale * part.scale) for name, part in parts.items()}
         self._norms = {
             "before_mixer": layer.before_mixer,
             "after_mixer": layer.after_mixer,
             "before_mlp": layer.before_mlp,
             "after_mlp": layer.after_mlp,
         }
-        self.between = mixer.between if isinstance(mixer, Recurrence) else None
-        attention = mixer if isinstance(mixer, Attention) else None
+        self.between = None if recurrence is None else recurrence.between
+        # Where what the recurrence takes begins in the joined projection.
+        self.begin = 0 if attention is None else attention.joined.weight.shape[0]
         self.attends = attention is not None
         norms = None if attention is None else attention.norms
         self._head_norms = None if norms is None else norms.weight.contiguous()
@@ -295,8 +296,7 @@ class _LaidOut:
         numbers = {
             "head_norms": 0 if self._head_norms is None else self._head_norms.data_ptr(),
             "rotations": tables[-1 if self._rotation is None else self._rotation].data_ptr(),
-            # A float32 in the low half of a number.
-            "scaling": int(self._scale.view(np.uint32)),
+            "scaling": _low_half(self._scale),
             "window": self._window,
             "number": number,
         }
@@ -312,6 +312,7 @@ class _LaidOut:
                 f"{name} inputs": weights.inputs,
                 f"{name} outputs": weights.outputs,
                 f"{name} groups": product.groups,
+                f"{name} factor": _low_half(self._factors[name]),
             }
         row[:] = [numbers.get(name, 0) for name in LAYER]
 
@@ -323,7 +324,7 @@ class _Workspace:
         self._rows, self._threads, self._table = next_power_of_two(rows), threads, next_power_of_two(table)
         heads = stack.shape.heads
         joined, gated, groups = stack.widest
-        columns = 2 * gate_columns(vector_width())
+        columns = stack.shape.widened * gate_columns(vector_width())
         scratch = scratch_size(heads, Widths.of(stack.shape.hidden, heads).head, self._table)
 
         def room(*sizes: int) -> torch.Tensor:
@@ -393,13 +394,17 @@ def _product(product: Projection, width: int) -> products.Product:
     return products.Product(PanelWeights(product.weight, width), product.bias)
 
 
-def _interleaved(mlp: GatedMlp, columns: int) -> Projection:
+def _low_half(number: np.float32) -> int:
+    """A float32 in the low half of a number."""
+    return int(number.view(np.uint32))
+
+
+def _in_turns(widen: Projection, columns: int, parts: int) -> Projection:
     """Gate and up in turns of so many columns each. The last turn is filled with columns that nobody reads."""
-    widen = mlp.widen
-    size = widen.weight.shape[0] // 2
+    size = widen.weight.shape[0] // parts
     turns = -(-size // columns)
     order = pad(torch.arange(size), (0, turns * columns - size)).view(turns, 1, columns)
-    order = torch.cat((order, order + size), dim=1).flatten()
+    order = torch.cat([order + part * size for part in range(parts)], dim=1).flatten()
     return Projection(widen.weight.select(order), None if widen.bias is None else widen.bias[order])
 
 
@@ -415,4 +420,5 @@ def _shape(shape: DecoderShape, page_size: int) -> ForwardShape:
         shape.norms,
         shape.softcap,
         shape.gated,
+        shape.gate_scale,
     )

@@ -84,7 +84,7 @@ class TakenOver(Mixers):
 
 
 def take_over(inner: torch.nn.Module, config: Any) -> TakenOver | None:
-    """Replaces the forwards of the mixers of `inner`. See `Mixers.of`; where it raises, all modules are as they were."""
+    """Replaces the forwards of the mixers of `inner`; where it raises as `Mixers.of` does, none is."""
     found = Mixers.of(inner, config)
     if found is None:
         return None

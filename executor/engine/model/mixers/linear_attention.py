@@ -69,7 +69,7 @@ class DeltaRule(ProjectedMixer):
         values = value_heads * value_dim
         wide = 2 * key_heads * key_dim + values
         rest = joined.shape[1] - wide - values - value_heads
-        return Projected(*joined.split((wide, values, value_heads, rest), dim=1))
+        return Projected(*torch.split(joined, (wide, values, value_heads, rest), dim=1))
 
     def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:
         joined, gate, write, inputs = self.projected(joined)
@@ -86,9 +86,7 @@ class DeltaRule(ProjectedMixer):
 class GatedDelta(DeltaRule):
     """One decay for each value head."""
 
-    def __init__(
-        self, module: Any, layer: int, dtype: torch.dtype, norm: Any, *, largest: float = 1.0
-    ) -> None:
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype, norm: Any, *, largest: float = 1.0) -> None:
         heads, dims = (module.num_k_heads, module.num_v_heads), (module.head_k_dim, module.head_v_dim)
         gated = GatedNorm(
             *(norm.weight, heads[1], dims[1], norm.variance_epsilon, dtype),
@@ -120,8 +118,8 @@ class Qwen3NextDelta(Qwen35Delta):
         shared = value_heads // key_heads
         sizes = (key_dim, key_dim, shared * value_dim, shared * value_dim)
         wide, narrow = joined.tensor_split((key_heads * sum(sizes),), dim=1)
-        *parts, gate = wide.unflatten(1, (key_heads, -1)).split(sizes, dim=-1)
-        write, inputs = narrow.unflatten(1, (key_heads, -1)).split(shared, dim=-1)
+        *parts, gate = torch.unflatten(wide, 1, (key_heads, -1)).split(sizes, dim=-1)
+        write, inputs = torch.unflatten(narrow, 1, (key_heads, -1)).split(shared, dim=-1)
         joined = torch.cat([part.flatten(1) for part in parts], dim=1)
         return Projected(joined, gate.flatten(1), write.flatten(1), inputs.flatten(1))
 

@@ -74,20 +74,23 @@ class FalconH1Mamba2(Mamba2):
 
     MODULES = ("FalconH1Mixer",)
 
-    def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
-        return super().mix(hidden * self.module.ssm_in_multiplier, step)
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
+        super().__init__(module, layer, dtype)
+        factor, bias = module.ssm_in_multiplier, module.in_proj.bias
+        self._scale = module.mup_vector.detach().to(dtype).flatten() * factor
+        # What multiplies the input of the projection does not multiply its bias.
+        self._shift = None if bias is None else module.mup_vector.detach().flatten() * (1 - factor) * bias.detach()
 
     def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:
-        return super().between(joined * self.module.mup_vector[0], step)
+        scaled = joined * self._scale
+        return super().between(scaled if self._shift is None else scaled + self._shift.to(joined.dtype), step)
 
     def norm(self, module: Any, dtype: torch.dtype) -> GatedNorm | None:
         if not module.mamba_rms_norm:
             return None
         norm, groups = module.norm, module.n_groups
         sizes = groups, module.intermediate_size // groups
-        return GatedNorm(
-            norm.weight, *sizes, norm.variance_epsilon, dtype, gate_first=not norm.norm_before_gate
-        )
+        return GatedNorm(norm.weight, *sizes, norm.variance_epsilon, dtype, gate_first=not norm.norm_before_gate)
 
     def gated(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         if self._norm is not None:
