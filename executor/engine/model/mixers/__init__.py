@@ -51,15 +51,15 @@ class Mixers:
     def of(cls, inner: Any, config: Any, dtype: torch.dtype | None = None) -> Mixers | None:
         """Those of `inner`, a model with the configuration `config` of its text part; None where it has none.
 
-        They compute in the `dtype`, by default that of the model. Raises UnsupportedModel for settings that are not
-        known, and off a CPU.
+        They compute in the `dtype`, by default that of the model. Without weights (torch's meta device) they say what
+        they keep. Raises UnsupportedModel for settings that are not known, and elsewhere than on a CPU.
         """
         mixers: list[Mixer] = []
         for path, module in inner.named_modules():
             if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
                 # The first number in the path of a module is that of its layer.
                 layer = next((int(part) for part in path.split(".") if part.isdigit()), 0)
-                if (device := next(module.parameters()).device).type != "cpu":
+                if (device := next(module.parameters()).device).type not in ("cpu", "meta"):
                     raise UnsupportedModel(f"its layers keep a state, which runs on a CPU only, not on {device.type}")
                 mixers.append(kind(module, getattr(module, "layer_idx", layer), dtype or inner.dtype))
         if not mixers:
