@@ -163,8 +163,9 @@ def main() -> None:
     text = (
         f"# Decode of a hybrid model, {arguments.layers} layers of Qwen3.5-0.8B's width, float32, greedy, "
         f"{arguments.threads} thread(s)\n\n{table(cases, [*others])}\n\n{goal_table(goals)}\n\n"
-        f"Ours run as {behind.implementation}. Ratio: how many times as many tokens a second as that system, median over "
-        f"{arguments.repeats} rounds in turn, on the {arguments.clock} clock. Same rows: with the same tokens as ours.\n"
+        f"Ours run as {behind.implementation}. Ratio: how many times as many tokens a second as that system, median "
+        f"over {arguments.repeats} rounds in turn, on the {arguments.clock} clock. Same rows: with the same tokens as "
+        "ours.\n"
         f"{absent_line(absent)}\n{machine_line()}\n"
     )
     write(arguments.output, "hybrid", text, {"cases": [asdict(case) for case in cases], "absent": absent}, goals)

@@ -97,10 +97,6 @@ class ServedModels:
 
     def add(self, name: str, model: PagedModel, *, idle: bool) -> None:
         """Makes a model ready. Where the engine is `idle` the memory is cut anew, and what was cached is forgotten."""
-        if self._config.deterministic and model.kernels and model.states is not None:
-            raise EngineError(
-                f"{name} keeps states, whose steps are of no fixed size: it is not deterministic on a GPU"
-            )
         if self._config.deterministic and model.kernels and model.mixes_rows:
             raise EngineError(
                 f"{name} is a mixture of experts, whose bits depend on the batch: it is not deterministic"
@@ -152,13 +148,16 @@ class ServedModels:
         others = [runner.model for runner in self.runners.values()]
         # Each of the others keeps the slab of its scratch page; no sequence runs with less than a page beside scratch,
         # and a slab for its states.
-        own = arena.slabs - len(others)
-        slabs = {other: own - (other.states is not None) for other in (*others, model)}
-        if any(count * arena.fewest_pages(other.layout) < 2 for other, count in slabs.items()):
-            needs = (len(others) + 2 + any(other.states is not None for other in slabs)) * arena.slab_bytes
+        least = max(
+            len(others) + (other.states is not None) + -(-2 // max(1, arena.fewest_pages(other.layout)))
+            for other in (*others, model)
+        )
+        if arena.slabs < least:
+            needs = least * arena.slab_bytes
+            states = "" if model.states is None else f", the states of a sequence {model.states.block_bytes:,}"
             raise EngineError(
                 f"the KV budget of {self.kv_bytes:,} bytes is too small for {name}: its pages take "
-                f"{model.layout.page_bytes:,} bytes, and {needs:,} are the least that could do"
+                f"{model.layout.page_bytes:,} bytes{states}, and {needs:,} are the least that could do"
             )
         pool = PagePool(arena, name, model.layout)
         cache = KVCache(arena.buffer, model.layout, pool.scratch, model.states)

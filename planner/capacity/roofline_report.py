@@ -67,8 +67,8 @@ class RooflineReport:
     """A model and the hardware it was asked for.
 
     `token_bytes` and `sequence_bytes` are the keys and values of one token in all layers, and all that is kept of a
-    whole sequence, by their type and, for the latter, context. `intensities` are the operations for each byte that a step reads, by batch
-    and context (0: none).
+    whole sequence, by their type and, for the latter, context. `intensities` are the operations for each byte that a
+    step reads, by batch and context (0: none).
     """
 
     architecture: Architecture

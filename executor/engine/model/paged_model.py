@@ -118,7 +118,7 @@ class PagedModel:
         plain = _layout(calls, layers, page_size, torch.float32 if self.device == "cpu" else self.dtype)
         if kv_type is not None and not plain.is_empty and (reason := unsuited(kv_type, plain.shapes)):
             raise UnsupportedModel(reason)
-        if self.kernels and (reason := _beyond_kernels(calls, plain)):
+        if self.kernels and (reason := _beyond_kernels(calls, plain, mixed)):
             raise UnsupportedModel(f"{reason}, and there are no kernels for that on a GPU yet: it runs on a CPU")
         self.layout = replace(plain, kv_type=kv_type)
         # Query heads to a KV head, in the layer with the fewest.
@@ -292,7 +292,7 @@ class PagedModel:
 
     def compile(self) -> None:
         """Has modules compiled when they first run; without effect on other layers, or where attention is no kernel."""
-        if self.kernels and isinstance(self._stack, ModuleStack) and self.states is None:
+        if self.kernels and isinstance(self._stack, ModuleStack):
             self._stack.compile()
 
     @property
@@ -408,8 +408,10 @@ def _layout(calls: list[AttentionCall], layers: int, page_size: int, dtype: torc
     return KVLayout(tuple(kept), page_size, dtype, is_empty=not calls)
 
 
-def _beyond_kernels(calls: list[AttentionCall], layout: KVLayout) -> str | None:
+def _beyond_kernels(calls: list[AttentionCall], layout: KVLayout, mixed: bool) -> str | None:
     """What the Triton kernels do not do of what a model needs; None where that is nothing."""
+    if mixed:
+        return "its layers keep a state"
     if any(call.latent for call in calls):
         return "its keys and values are latent vectors"
     if any(not shape.is_even for shape in layout.shapes):

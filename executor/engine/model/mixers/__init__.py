@@ -26,7 +26,6 @@ from qpdsl.executor.engine.model.mixers.linear_attention import (
 from qpdsl.executor.engine.model.mixers.mixer import Mixer, state_step
 from qpdsl.executor.engine.model.mixers.state_space import FalconH1Mamba2, Mamba1, Mamba2, ZambaMamba1
 from qpdsl.executor.kernels.data.states import StateLayout
-from qpdsl.executor.requests.errors import UnsupportedModel
 
 __all__ = ["Mixers", "is_mixer", "state_step", "take_over"]
 
@@ -52,15 +51,13 @@ class Mixers:
         """Those of `inner`, a model with the configuration `config` of its text part; None where it has none.
 
         They compute in the `dtype`, by default that of the model. Without weights (torch's meta device) they say what
-        they keep. Raises UnsupportedModel for settings that are not known, and elsewhere than on a CPU.
+        they keep. Raises UnsupportedModel for settings that are not known.
         """
         mixers: list[Mixer] = []
         for path, module in inner.named_modules():
             if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
                 # The first number in the path of a module is that of its layer.
                 layer = next((int(part) for part in path.split(".") if part.isdigit()), 0)
-                if (device := next(module.parameters()).device).type not in ("cpu", "meta"):
-                    raise UnsupportedModel(f"its layers keep a state, which runs on a CPU only, not on {device.type}")
                 mixers.append(kind(module, getattr(module, "layer_idx", layer), dtype or inner.dtype))
         if not mixers:
             return None
