@@ -148,16 +148,13 @@ class ServedModels:
         others = [runner.model for runner in self.runners.values()]
         # Each of the others keeps the slab of its scratch page; no sequence runs with less than a page beside scratch,
         # and a slab for its states.
-        least = max(
-            len(others) + (other.states is not None) + -(-2 // max(1, arena.fewest_pages(other.layout)))
-            for other in (*others, model)
-        )
+        least = max(len(others) + _least_slabs(other, arena) for other in (*others, model))
         if arena.slabs < least:
             needs = least * arena.slab_bytes
-            states = "" if model.states is None else f", the states of a sequence {model.states.block_bytes:,}"
+            besides = "" if model.states is None else f", the states of a sequence {model.states.block_bytes:,}"
             raise EngineError(
                 f"the KV budget of {self.kv_bytes:,} bytes is too small for {name}: its pages take "
-                f"{model.layout.page_bytes:,} bytes{states}, and {needs:,} are the least that could do"
+                f"{model.layout.page_bytes:,} bytes{besides}, and {needs:,} are the least that could do"
             )
         pool = PagePool(arena, name, model.layout)
         cache = KVCache(arena.buffer, model.layout, pool.scratch, model.states)
@@ -203,6 +200,15 @@ class ServedModels:
             return None
         scheduler = runner.scheduler
         return EngineModel(name, runner.model, runner.backend, scheduler.memory, scheduler.token_budget)
+
+
+def _least_slabs(model: PagedModel, arena: Arena) -> int:
+    """What a model cannot do without: a page beside scratch, and where it has states a slab for one.
+
+    By a slab of states a model may lose a page more than others hold (see `KVCacheManager.capacity`).
+    """
+    slabs, pages = (0, 2) if model.states is None else (1, 3)
+    return slabs + -(-pages // max(1, arena.fewest_pages(model.layout)))
 
 
 def _blocks(model: PagedModel) -> BlockLayout | None:

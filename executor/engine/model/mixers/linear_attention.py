@@ -69,7 +69,7 @@ class DeltaRule(ProjectedMixer):
         values = value_heads * value_dim
         wide = 2 * key_heads * key_dim + values
         rest = joined.shape[1] - wide - values - value_heads
-        return Projected(*torch.split(joined, (wide, values, value_heads, rest), dim=1))
+        return Projected(*torch.split(joined, [wide, values, value_heads, rest], dim=1))
 
     def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:
         joined, gate, write, inputs = self.projected(joined)
@@ -116,10 +116,10 @@ class Qwen3NextDelta(Qwen35Delta):
     def projected(self, joined: torch.Tensor) -> Projected:
         (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
         shared = value_heads // key_heads
-        sizes = (key_dim, key_dim, shared * value_dim, shared * value_dim)
+        sizes = [key_dim, key_dim, shared * value_dim, shared * value_dim]
         wide, narrow = joined.tensor_split((key_heads * sum(sizes),), dim=1)
-        *parts, gate = torch.unflatten(wide, 1, (key_heads, -1)).split(sizes, dim=-1)
-        write, inputs = torch.unflatten(narrow, 1, (key_heads, -1)).split(shared, dim=-1)
+        *parts, gate = torch.split(torch.unflatten(wide, 1, (key_heads, -1)), sizes, dim=-1)
+        write, inputs = torch.split(torch.unflatten(narrow, 1, (key_heads, -1)), shared, dim=-1)
         joined = torch.cat([part.flatten(1) for part in parts], dim=1)
         return Projected(joined, gate.flatten(1), write.flatten(1), inputs.flatten(1))
 
