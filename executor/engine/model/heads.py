@@ -117,6 +117,9 @@ class LogitHead:
             return self._finish(logits if own.bias is None else logits.add_(own.bias))
         projection = self._packed or own
         assert projection is not None
+        if isinstance(projection, torch.nn.Linear):
+            # Some keep the residual stream in float32 (Mamba).
+            hidden = hidden.to(projection.weight.dtype)
         return self._finish(projection(hidden))
 
     def gather(self, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -334,19 +334,26 @@ class Probe(TrialTexts):
 def _in_float32(model: PreTrainedModel) -> Iterator[None]:
     """Modules compute in float32 inside the block: each widens its weights while it runs, so memory does not double.
 
-    An embedding runs as it is, and its output is widened. A mixer reads weights of its parts, and widens all of them.
+    An embedding runs as it is, and its output is widened. Layers of a model with mixers look at weights of their parts,
+    and at their types, and widen all of them.
     """
     kept: dict[torch.nn.Parameter, torch.Tensor] = {}
-    parts = {part for module in model.modules() if is_mixer(module) for part in module.modules() if part is not module}
+    mixes = any(is_mixer(module) for module in model.modules())
+    lists = [module for module in model.modules() if mixes and isinstance(module, torch.nn.ModuleList)]
+    whole = {layer for layers in lists for layer in layers}
+    parts = {part for layer in whole for part in layer.modules() if part is not layer}
 
-    def widen(module: torch.nn.Module, inputs: object) -> None:
-        for parameter in module.parameters(recurse=is_mixer(module)):
+    def widen(module: torch.nn.Module, inputs: Any) -> Any:
+        for parameter in module.parameters(recurse=module in whole):
             if parameter.is_floating_point():
                 kept[parameter] = parameter.data
                 parameter.data = parameter.data.float()
+        # Some heads round what they are given to the type of their weights.
+        is_tensor = len(inputs) == 1 and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point()
+        return inputs[0].float() if is_tensor else None
 
     def restore(module: torch.nn.Module, inputs: object, output: Any) -> None:
-        for parameter in module.parameters(recurse=is_mixer(module)):
+        for parameter in module.parameters(recurse=module in whole):
             if parameter in kept:
                 parameter.data = kept.pop(parameter)
 
@@ -355,7 +362,7 @@ def _in_float32(model: PreTrainedModel) -> Iterator[None]:
         for module in model.modules():
             if isinstance(module, torch.nn.Embedding):
                 handles.append(module.register_forward_hook(lambda module, inputs, output: output.float()))
-            elif module not in parts and (module._parameters or is_mixer(module)):
+            elif module not in parts and (module._parameters or module in whole):
                 handles.append(module.register_forward_pre_hook(widen))
                 handles.append(module.register_forward_hook(restore, always_call=True))
         yield
