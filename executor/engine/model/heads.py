@@ -182,7 +182,7 @@ class ValueHead:
 
 
 class TokenEmbedding:
-    """Rows of the embedding, times the model's scale, rounded as the model's own module rounds them.
+    """Rows of the embedding, times the model's scale, rounded if the model's own module does both.
 
     Where the head shares its weights they are read from the head's layout, so that memory holds them once.
     """
@@ -194,9 +194,10 @@ class TokenEmbedding:
         """
         weight = embedded_weight(module)
         self._scale = scale
-        # A module that holds the weights of a quantized checkpoint computes in float32.
+        # A module that holds the weights of a quantized checkpoint computes in float32, and so does what multiplies
+        # the embeddings elsewhere than in their module.
         self._dtype = torch.float32
-        if isinstance(weight, FloatWeight) and not hasattr(module, "stored"):
+        if isinstance(weight, FloatWeight) and hasattr(module, "embed_scale"):
             self._dtype = weight.values.dtype
         self._tied = tied
         self._weight = weight if tied is None else None
