@@ -1,9 +1,10 @@
 """Layers that keep a state of each sequence in place of keys and values, or beside them.
 
-`take_over` finds the modules of a transformers model that mix tokens so, one file a kind, and gives each another
-`forward`: the module's own projections over all rows of a step, and between them the recurrence, token by token over
-the step's segments (`kernels/recurrences.py`). Whoever runs the model sets the step around its forward (`state_step`).
-Without one, modules do as they came.
+`Mixers.of` finds the modules of a transformers model that mix tokens so, one file a kind: the module's own projections
+over all rows of a step, and between them the recurrence, token by token over the step's segments
+(`kernels/recurrences.py`). Compiled layers do the projections themselves. Elsewhere `take_over` gives each module
+another `forward`, and whoever runs the model sets the step around its own (`state_step`). Without one, modules do as
+they came.
 """
 
 from __future__ import annotations
