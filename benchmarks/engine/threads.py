@@ -51,7 +51,7 @@ from qpdsl.executor.kernels.llvm.matmul_code import panels_at_once
 from qpdsl.executor.models.quick_load import load
 
 PRODUCTS = ("join", "out", "widen", "down")
-PARTS = ("norm", *PRODUCTS, "gate", "store", "attend", "add norm", "wait")
+PARTS = ("norm", *PRODUCTS, "gate", "store", "attend", "add norm", "wait", "back", "attended gate")
 THREADS = (2, 4, 8, 16, 32)
 # 64-bit numbers that the clock of a thread has, behind those of the barrier.
 _OWN = 64

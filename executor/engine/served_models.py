@@ -97,10 +97,6 @@ class ServedModels:
 
     def add(self, name: str, model: PagedModel, *, idle: bool) -> None:
         """Makes a model ready. Where the engine is `idle` the memory is cut anew, and what was cached is forgotten."""
-        if self._config.deterministic and model.kernels and model.states is not None:
-            raise EngineError(
-                f"{name} keeps states, whose steps are of no fixed size: it is not deterministic on a GPU"
-            )
         if self._config.deterministic and model.kernels and model.mixes_rows:
             raise EngineError(
                 f"{name} is a mixture of experts, whose bits depend on the batch: it is not deterministic"
@@ -152,13 +148,13 @@ class ServedModels:
         others = [runner.model for runner in self.runners.values()]
         # Each of the others keeps the slab of its scratch page; no sequence runs with less than a page beside scratch,
         # and a slab for its states.
-        own = arena.slabs - len(others)
-        slabs = {other: own - (other.states is not None) for other in (*others, model)}
-        if any(count * arena.fewest_pages(other.layout) < 2 for other, count in slabs.items()):
-            needs = (len(others) + 2 + any(other.states is not None for other in slabs)) * arena.slab_bytes
+        least = max(len(others) + _least_slabs(other, arena) for other in (*others, model))
+        if arena.slabs < least:
+            needs = least * arena.slab_bytes
+            besides = "" if model.states is None else f", the states of a sequence {model.states.block_bytes:,}"
             raise EngineError(
                 f"the KV budget of {self.kv_bytes:,} bytes is too small for {name}: its pages take "
-                f"{model.layout.page_bytes:,} bytes, and {needs:,} are the least that could do"
+                f"{model.layout.page_bytes:,} bytes{besides}, and {needs:,} are the least that could do"
             )
         pool = PagePool(arena, name, model.layout)
         cache = KVCache(arena.buffer, model.layout, pool.scratch, model.states)
@@ -204,6 +200,15 @@ class ServedModels:
             return None
         scheduler = runner.scheduler
         return EngineModel(name, runner.model, runner.backend, scheduler.memory, scheduler.token_budget)
+
+
+def _least_slabs(model: PagedModel, arena: Arena) -> int:
+    """What a model cannot do without: a page beside scratch, and where it has states a slab for one.
+
+    By a slab of states a model may lose a page more than others hold (see `KVCacheManager.capacity`).
+    """
+    slabs, pages = (0, 2) if model.states is None else (1, 3)
+    return slabs + -(-pages // max(1, arena.fewest_pages(model.layout)))
 
 
 def _blocks(model: PagedModel) -> BlockLayout | None:

@@ -9,6 +9,7 @@ cannot be, torch computes the same (`plain/recurrences.py`). Rows of no segment 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
@@ -48,18 +49,18 @@ class ShortConvolution:
 
             return convolution(ConvolutionShape(channels, taps, bias is not None, activated, dtype))
 
-        self._kernel = _compiled(compiled)
+        self._kernel = _late(compiled)
 
     def __call__(self, rows: torch.Tensor, layer: int, step: StateStep) -> torch.Tensor:
         """Convolves `rows` [T, C]: [T, C] in the type of the part that it keeps."""
         rows = rows.to(self.part.dtype)
         kept = step.rows.part(layer, self.part.name)
-        if self._kernel is None:
+        if (kernel := self._kernel()) is None:
             return recurrences.convolved(rows, self._weight, self._bias, self._activated, kept, step.segments)
         rows, out = _close(rows), _outputs(rows, step)
         addresses = self._weight, self._weight if self._bias is None else self._bias, self._zeros, out
         numbers = rows.data_ptr(), rows.stride(0), *(tensor.data_ptr() for tensor in addresses)
-        self._kernel(numbers, len(rows), kept, step)
+        kernel(numbers, len(rows), kept, step)
         return out
 
 
@@ -94,7 +95,7 @@ class MatrixState:
 
             return matrix(MatrixShape(*heads, *dims, columns, by_row, corrects, dtype))
 
-        self._kernel = _compiled(compiled)
+        self._kernel = _late(compiled)
 
     def __call__(
         self,
@@ -111,7 +112,7 @@ class MatrixState:
         All but values are float32. Returns o float32 [T, Hv, dv]. `beta` is None without the delta rule.
         """
         kept = step.rows.part(layer, self.part.name)
-        if self._kernel is None:
+        if (kernel := self._kernel()) is None:
             return recurrences.matrices(query, key, value, decay, beta, kept, step.segments)
         query, key, value = _close(query), _close(key), _close(value.to(self._dtype))
         decay = decay.contiguous()
@@ -119,7 +120,7 @@ class MatrixState:
         out = _outputs(value, step, torch.float32)
         strided = [number for part in (query, key, value) for number in (part.data_ptr(), part.stride(0))]
         numbers = (*strided, decay.data_ptr(), beta.data_ptr(), out.data_ptr())
-        self._kernel(numbers, len(value), kept, step)
+        kernel(numbers, len(value), kept, step)
         return out
 
 
@@ -140,7 +141,7 @@ class SelectiveState:
 
             return selective(SelectiveShape(channels, size))
 
-        self._kernel = _compiled(compiled)
+        self._kernel = _late(compiled)
 
     def __call__(
         self,
@@ -153,13 +154,13 @@ class SelectiveState:
     ) -> torch.Tensor:
         """Takes `rate` r and `update` u [T, I], `into` B and `out_of` C [T, N], all float32. Returns o [T, I]."""
         kept = step.rows.part(layer, self.part.name)
-        if self._kernel is None:
+        if (kernel := self._kernel()) is None:
             return recurrences.selected(self._logarithm, rate, update, into, out_of, kept, step.segments)
         rate, update, into, out_of = rate.contiguous(), update.contiguous(), _close(into), _close(out_of)
         out = _outputs(update, step)
         addresses = (part.data_ptr() for part in (self._logarithm, rate, update))
         strided = [number for part in (into, out_of) for number in (part.data_ptr(), part.stride(0))]
-        self._kernel((*addresses, *strided, out.data_ptr()), len(update), kept, step)
+        kernel((*addresses, *strided, out.data_ptr()), len(update), kept, step)
         return out
 
 
@@ -195,7 +196,7 @@ class DeltaGates:
 
             return gates(GatesShape(pairs, dim, writes, decays, dtype, bound is not None, rounds))
 
-        self._kernel = _compiled(compiled)
+        self._kernel = _late(compiled)
 
     def __call__(
         self, joined: torch.Tensor, write: torch.Tensor, inputs: torch.Tensor
@@ -205,14 +206,14 @@ class DeltaGates:
         Returns queries and keys [T, 2, Hk, dk], decays [T, n] and β [T, Hv], float32.
         """
         shape = len(joined), 2, self._pairs, self._dim
-        if self._kernel is None:
+        if (kernel := self._kernel()) is None:
             joined = joined[:, : 2 * self._pairs * self._dim].view(shape)
             return recurrences.delta_gates(joined, write, inputs, self._bias, self._rate, self._factors, *self._rules)
         given = [_close(part.to(self._dtype)) for part in (joined, write, inputs)]
         out = torch.empty(shape), torch.empty(inputs.shape), torch.empty(write.shape)
         strided = [number for part in given for number in (part.data_ptr(), part.stride(0))]
         addresses = [part.data_ptr() for part in (self._bias, self._rate, self._factors, *out)]
-        self._kernel((*strided, *addresses), len(joined))
+        kernel((*strided, *addresses), len(joined))
         return out
 
 
@@ -247,33 +248,39 @@ class GatedNorm:
             sigmoid = activation == "sigmoid"
             return gated_norm(NormShape(groups, size, dtype, sigmoid, gate_first, rounds_input, rounds_normed))
 
-        self._kernel = _compiled(compiled)
+        self._kernel = _late(compiled)
 
     def __call__(self, values: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         """Takes `values` float32 [T, groups, size], contiguous, which are lost, and `gate` [T, groups · size].
 
         Returns [T, groups · size].
         """
-        if self._kernel is None:
+        if (kernel := self._kernel()) is None:
             gate = gate.view(-1, *self._weight.shape)
             values = values.view(gate.shape)
             return recurrences.gated_norm(values, gate, self._weight, self._epsilon.item(), *self._rules).flatten(1)
         gate = _close(gate.to(self.dtype))
         out = torch.empty(gate.shape, dtype=gate.dtype)
         addresses = [part.data_ptr() for part in (self._weight, self._epsilon, out)]
-        self._kernel((values.data_ptr(), gate.data_ptr(), gate.stride(0), *addresses), len(gate))
+        kernel((values.data_ptr(), gate.data_ptr(), gate.stride(0), *addresses), len(gate))
         return out
 
 
 _Kernel = TypeVar("_Kernel")
 
 
-def _compiled(compile: Callable[[], _Kernel]) -> _Kernel | None:
-    try:
-        # The compiler need not be installed where other kernels run.
-        return compile()
-    except (ImportError, LookupError):
-        return None
+def _late(compile: Callable[[], _Kernel]) -> Callable[[], _Kernel | None]:
+    """Compiles when a kernel is first asked for, so that what a layer keeps can be told without one; None for none."""
+
+    @cache
+    def kernel() -> _Kernel | None:
+        try:
+            # The compiler need not be installed where other kernels run.
+            return compile()
+        except (ImportError, LookupError):
+            return None
+
+    return kernel
 
 
 def _close(rows: torch.Tensor) -> torch.Tensor:

@@ -78,6 +78,7 @@ def shape_of(model: PagedModel) -> ModelShape:
         kv_bytes,
         rows * width,
         rows,
+        0.0 if model.states is None else float(model.states.block_bytes),
     )
 
 

@@ -14,6 +14,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCaus
 
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.safe_files import without_code
+from qpdsl.executor.engine.model.mixers import Mixers
 from qpdsl.planner.capacity.architecture import Architecture, Experts
 
 # More layers than any model has: building them would take minutes.
@@ -26,10 +27,10 @@ _USED = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk")
 _KEEPS_OTHERWISE = {
     "index_topk": "keeps keys of an index too",
     "num_kv_shared_layers": "shares keys and values between layers",
-    "mamba_d_state": "has layers with a state",
-    "ssm_state_size": "has layers with a state",
     "global_head_dim": "has heads of several widths",
 }
+# Kinds of layers that have no keys and values.
+_UNATTENDING = {"linear_attention", "conv", "mlp", "moe"}
 _WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
@@ -67,6 +68,8 @@ def _counted(name: str, model: PreTrainedModel, text: PretrainedConfig, stored_b
     width = int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size)
     if experts is not None:
         width = int(getattr(text, "moe_intermediate_size", None) or width) * experts.used
+    windows = _windows(name, text)
+    states = Mixers.of(model.base_model, text, text.dtype if isinstance(text.dtype, torch.dtype) else torch.bfloat16)
     return Architecture(
         name,
         sum(parameter.numel() for parameter in model.parameters()),
@@ -77,11 +80,13 @@ def _counted(name: str, model: PreTrainedModel, text: PretrainedConfig, stored_b
         heads,
         kv_heads,
         head_dim,
-        _windows(name, text),
+        windows,
         experts,
         _NUMBER_TYPES.get(str(text.dtype).removeprefix("torch."), "bf16"),
         stored_bytes,
         latent,
+        int(text.num_hidden_layers) - len(windows),
+        0 if states is None else states.layout.block_bytes,
     )
 
 
@@ -132,9 +137,9 @@ def _kv_heads(name: str, model: PreTrainedModel, text: PretrainedConfig, heads: 
 
 
 def _windows(name: str, text: PretrainedConfig) -> tuple[int | None, ...]:
-    """How far back each layer attends. Raises ModelError where a layer does otherwise."""
+    """How far back each layer attends that does. Raises ModelError where a layer does otherwise."""
     window = getattr(text, "sliding_window", None)
-    kinds = getattr(text, "layer_types", None)
+    kinds = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
     if kinds is None:
         slides = isinstance(window, int) and window > 0 and getattr(text, "use_sliding_window", True)
         return (window if slides else None,) * int(text.num_hidden_layers)
@@ -142,10 +147,11 @@ def _windows(name: str, text: PretrainedConfig) -> tuple[int | None, ...]:
         "full_attention": None,
         "sliding_attention": window,
         "chunked_attention": getattr(text, "attention_chunk_size", None),
+        "hybrid": None,
     }
-    if others := sorted(set(kinds) - set(reach)):
+    if others := sorted(set(kinds) - set(reach) - _UNATTENDING):
         raise _error(name, f"it has layers of the kind `{others[0]}`, which are not counted here")
-    return tuple(reach[kind] for kind in kinds)
+    return tuple(reach[kind] for kind in kinds if kind not in _UNATTENDING)
 
 
 def _in_words(error: Exception) -> str:

@@ -271,6 +271,9 @@ class _Weights:
             return torch.nn.Identity()
         # What a module is, is told by the name of its class.
         alike: torch.nn.Module = type(module.kind, (torch.nn.Module,), {})()
+        if module.kind == "Conv1d":
+            # It need not have one.
+            alike.register_parameter("bias", None)
         return alike
 
     def stored(self, name: str) -> Weight:

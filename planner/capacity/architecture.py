@@ -36,7 +36,9 @@ class Architecture:
 
     `parameters` counts shared weights once. `looked_up` are those of embeddings that no token is multiplied with: none
     where the head shares them. `intermediate` is the width of the MLP that a token goes through, `vocabulary` that of
-    the head. `windows` has one entry for each layer: how many tokens it attends to at the most, None for all of them.
+    the head. `windows` has one entry for each layer that attends: how many tokens it attends to at the most, None for
+    all of them. `unattending` are the others. `state_bytes` is what layers keep of a sequence besides keys and values,
+    however long it is.
     `number_type` is the type that the weights were saved in, and `stored_bytes` the bytes of the weight files, None
     where only a configuration is there. With `latent`, keys alone are kept, and values are so many numbers of them
     (multi-head latent attention).
@@ -56,10 +58,12 @@ class Architecture:
     number_type: str = "bf16"
     stored_bytes: int | None = None
     latent: int | None = None
+    unattending: int = 0
+    state_bytes: int = 0
 
     @property
     def layers(self) -> int:
-        return len(self.windows)
+        return len(self.windows) + self.unattending
 
     @property
     def active(self) -> float:
@@ -78,15 +82,15 @@ class Architecture:
 
     def token_kv_bytes(self, number_bytes: float) -> float:
         """The keys and values of one token in all layers."""
-        return self.layers * self._layer_kv_bytes(number_bytes)
+        return len(self.windows) * self._layer_kv_bytes(number_bytes)
 
     def kv_bytes(self, context: int, number_bytes: float, block: int = 1) -> float:
-        """The keys and values of a sequence of so many tokens, in blocks of `block` tokens.
+        """What is kept of a sequence of so many tokens: keys and values, in blocks of `block` tokens, and states.
 
         A layer with a window holds that many tokens only.
         """
         tokens = sum(-(-_within(context, window) // block) * block for window in self.windows)
-        return tokens * self._layer_kv_bytes(number_bytes)
+        return tokens * self._layer_kv_bytes(number_bytes) + self.state_bytes
 
     def flops(self, context: int) -> float:
         """The operations of one token that attends to `context` others: two a parameter, and those of attention."""

@@ -71,7 +71,8 @@ def decode_step(held: HeldModel, batch: int, context: int) -> Step:
         context,
         batch * architecture.flops(context),
         architecture.read(batch) * held.number_bytes,
-        batch * architecture.kv_bytes(context, held.kv_number_bytes),
+        # States are read and written.
+        batch * (architecture.kv_bytes(context, held.kv_number_bytes) + architecture.state_bytes),
     )
 
 

@@ -66,9 +66,9 @@ class OnHardware:
 class RooflineReport:
     """A model and the hardware it was asked for.
 
-    `token_bytes` and `sequence_bytes` are the keys and values of one token in all layers and of a whole sequence, by
-    their type and, for the latter, context. `intensities` are the operations for each byte that a step reads, by batch
-    and context (0: none).
+    `token_bytes` and `sequence_bytes` are the keys and values of one token in all layers, and all that is kept of a
+    whole sequence, by their type and, for the latter, context. `intensities` are the operations for each byte that a
+    step reads, by batch and context (0: none).
     """
 
     architecture: Architecture
@@ -156,7 +156,8 @@ def advice(held: HeldModel, hardware: Hardware, parts: tuple[MemoryParts, ...], 
         return
     users = usual.users[context]
     if not users:
-        longest = int(usual.kv // held.architecture.token_kv_bytes(held.kv_number_bytes))
+        left = max(usual.kv - held.architecture.state_bytes, 0.0)
+        longest = int(left // held.architecture.token_kv_bytes(held.kv_number_bytes))
         yield f"no sequence of {context:,} tokens fits beside the weights; about {longest:,} tokens do"
     more = {part.kv_type: part.users[context] for part in parts[1:] if part.users[context] > users}
     step = decode_step(held, max(users, 1), context)

@@ -36,7 +36,8 @@ class ModelShape:
     `parameters` are those that every token is multiplied with: without embeddings that are only looked up, with a head
     that shares them. `head_parameters` are those of the head among them, for `vocabulary` ids; 0 where not known.
     `number_bytes` is the size of one weight, less than a byte where several share one, and of one number of the KV
-    cache unless `kv_token_bytes` gives the bytes of a token there.
+    cache unless `kv_token_bytes` gives the bytes of a token there. `state_bytes` is what layers keep of a sequence
+    besides, however long it is.
     """
 
     parameters: int
@@ -48,6 +49,7 @@ class ModelShape:
     kv_token_bytes: float | None = None
     head_parameters: int = 0
     vocabulary: int = 0
+    state_bytes: float = 0.0
 
     @property
     def head_share(self) -> float:
@@ -65,6 +67,14 @@ class ModelShape:
         if self.kv_token_bytes is not None:
             return self.kv_token_bytes
         return 2 * self.layers * self.kv_heads * self.head_dim * self.number_bytes
+
+    def kept_bytes(self, tokens: float, sequences: float = 1.0) -> float:
+        """What memory holds of so many sequences with so many tokens in all."""
+        return tokens * self.kv_bytes + sequences * self.state_bytes
+
+    def read_bytes(self, tokens: float, sequences: float) -> float:
+        """What a step moves beside weights: keys and values of so many tokens; states are read and written."""
+        return tokens * self.kv_bytes + 2 * sequences * self.state_bytes
 
     def flops(self, context: float) -> float:
         """Of one token that attends to `context` tokens: two operations a weight, and attention."""
@@ -223,8 +233,8 @@ def _roofline(shape: ModelShape, bandwidth: float, peak: float, step_overhead: f
     """Steps take as long as the slower of memory and arithmetic (Williams, Waterman and Patterson, 2009)."""
     context = 256
 
-    def step(rows: int, read: float) -> float:
-        moved = shape.weight_bytes + rows * read * shape.kv_bytes
+    def step(rows: int, read: float, sequences: int) -> float:
+        moved = shape.weight_bytes + shape.read_bytes(rows * read, sequences)
         seconds = max(moved / bandwidth, rows * shape.flops(read) / peak)
         return step_overhead * shape.layers + seconds
 
@@ -233,9 +243,9 @@ def _roofline(shape: ModelShape, bandwidth: float, peak: float, step_overhead: f
         shape,
         step_overhead * shape.layers,
         context,
-        Curve(tuple((float(size), step(size, context)) for size in sizes[:5])),
-        # A prompt's KV is read once a chunk, not once a token.
-        Curve(tuple((float(size), step(size, context / size)) for size in sizes)),
+        Curve(tuple((float(size), step(size, context, size)) for size in sizes[:5])),
+        # What is kept of a prompt is read once a chunk, not once a token.
+        Curve(tuple((float(size), step(size, context / size, 1)) for size in sizes)),
     )
 
 
@@ -269,8 +279,8 @@ def _profile(data: Any) -> ModelProfile:
 
 def _shape(data: Any) -> ModelShape:
     # Those of the head are 0 where they are not known.
-    of_head = ("head_parameters", "vocabulary")
-    return record(ModelShape, data, of_head, number_bytes=positive, kv_token_bytes=positive)
+    absent = ("head_parameters", "vocabulary", "state_bytes")
+    return record(ModelShape, data, absent, number_bytes=positive, kv_token_bytes=positive)
 
 
 def _kv(data: Any) -> KVProfile:

@@ -72,7 +72,7 @@ def timing_of(
     profiles = {model: load.profile(model, device) for model in models}
     by_model = {model: [demand for demand in demands if demand.model == model] for model in models}
     kv_bytes = {
-        model: flight * sum(demand.kept_tokens for demand in own) * profiles[model].shape.kv_bytes
+        model: flight * sum(profiles[model].shape.kept_bytes(demand.kept_tokens, demand.sequences) for demand in own)
         for model, own in by_model.items()
     }
     fits = min(load.kv_bytes / max(sum(kv_bytes.values()), 1.0), 1.0)

@@ -28,8 +28,9 @@ def profile_text(device: Device) -> str:
 
 def _model(profile: ModelProfile) -> Iterator[str]:
     shape = profile.shape
+    states = f"{byte_count(shape.state_bytes)} of states a sequence, " if shape.state_bytes else ""
     yield (
-        f"  {count(shape.parameters)} parameters, {byte_count(shape.kv_bytes)} of KV a token, "
+        f"  {count(shape.parameters)} parameters, {byte_count(shape.kv_bytes)} of KV a token, {states}"
         f"{seconds(profile.overhead)} a step before any work"
     )
     yield f"  a step that decodes      {_curve(profile.decode, 'sequences')}"

@@ -85,6 +85,10 @@ def _model(report: RooflineReport) -> Iterator[str]:
     windows = [window for window in architecture.windows if window is not None]
     if windows:
         yield f"  {len(windows)} of the layers keep the last {max(windows):,} tokens only"
+    if architecture.unattending:
+        yield f"  {architecture.unattending} of the layers keep no keys and values"
+    if architecture.state_bytes:
+        yield f"  states: {byte_count(architecture.state_bytes)} a sequence, however long it is"
     yield f"  weights {byte_count(report.weight_bytes)}, computed as {report.weight_type}"
     for kind, size in report.token_bytes.items():
         lengths = ", ".join(

@@ -56,7 +56,7 @@ def _bounds(surface: BatchSurface, device: Device) -> Iterator[str]:
     for model, step in surface.steps.items():
         shape = device.profile(model).shape
         rows = step.drawing + step.computed
-        moved = shape.weight_bytes + step.reading * step.context * shape.kv_bytes
+        moved = shape.weight_bytes + shape.read_bytes(step.reading * step.context, step.reading)
         intensity = rows * shape.flops(step.context) / moved
         bound = (
             "memory; drafts, more sequences and fewer bits a weight help"

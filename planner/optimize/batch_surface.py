@@ -118,7 +118,7 @@ def batch_surface(
         return None
     works = {model: Work.of(own) for model, own in by_model.items()}
     profiles = {model: load.profile(model, device) for model in works}
-    held = {model: work.kept * profiles[model].shape.kv_bytes for model, work in works.items()}
+    held = {model: profiles[model].shape.kept_bytes(work.kept) for model, work in works.items()}
     best: Optimum | None = None
     for shares in memory_levels(list(works)):
         for most in sequences:
@@ -150,7 +150,7 @@ def usual_step(
     work: Work, profile: ModelProfile, device: Device, kv_bytes: float, sequences: int, budget: int
 ) -> UsualStep:
     """The step of a model that has the device and so much KV memory to itself, and always work waiting."""
-    fitting = kv_bytes / max(work.kept * profile.shape.kv_bytes, 1.0)
+    fitting = kv_bytes / max(profile.shape.kept_bytes(work.kept), 1.0)
     # One that does not fit at all still runs, with what it has computed evicted again and again.
     side_by_side = max(1.0, min(float(sequences), fitting))
     prompt = min(work.computed / max(work.texts, 1.0), float(budget))

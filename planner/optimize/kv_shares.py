@@ -53,7 +53,9 @@ def memory_splits(demands: Sequence[Demand], device: Device, load: RunLoad) -> t
                 continue
             rates: dict[str, float] = {}
             for model in models:
-                kv_tokens = load.kv_bytes * shares[model] / profiles[model].shape.kv_bytes
+                shape = profiles[model].shape
+                left = load.kv_bytes * shares[model] - shape.kept_bytes(0, batch)
+                kv_tokens = max(left, 0.0) / max(shape.kv_bytes, 1.0)
                 writes = any(demand.sampled for demand in demands if demand.model == model)
                 rates[model] = _rate(profiles[model], kv_tokens, batch, writes=writes) / tokens[model]
             slowest = min(rates, key=rates.__getitem__)

@@ -49,7 +49,7 @@ class GroupedBatch:
     segments: tuple[StateSegment, ...] = ()
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
-        """A layer's attention [T, H, D]; keys and values are stored before it."""
+        """A layer's attention [T, H, V]; keys and values are stored before it."""
         rows, number = cache.of_layer[layer]
         write_kv(rows, heads.key, heads.value, self.slots[number])
         return paged_attention(heads.query, rows, number, self.groups, scoring)

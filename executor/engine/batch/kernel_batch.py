@@ -86,7 +86,7 @@ class KernelBatch:
         return cls(numbers, sizes, torch.tensor(sizes), tokens, positions, read_rows, batch, deterministic, segments)
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
-        """A layer's attention [T, H, D]; keys and values are stored before it."""
+        """A layer's attention [T, H, V]; keys and values are stored before it."""
         rows, number = cache.of_layer[layer]
         if torch.compiler.is_compiling():
             numbers, sizes = self.numbers, self.host_sizes
@@ -99,7 +99,7 @@ class PackedStep:
     """One step on the host: `numbers` int32 as `sizes` lays them out.
 
     `readers`: chunks of which rows are read, and how many of each. Where `sizes.wanted` is 0, they are the first rows.
-    `segments`: see `KernelBatch`. A step with sizes rounded up has none.
+    `segments`: see `KernelBatch`; compiled attention alone has any.
     """
 
     sizes: Sizes
@@ -150,7 +150,7 @@ class GraphAssembler:
             return self._laid_out(rows, self._fixed(rows), True)
         longest_query = max(after - before for before, after in pairwise(rows.start))
         shape = _Shape(len(rows.slots), rows.decodes, len(rows.context), len(rows.read_rows), longest_query)
-        return replace(self._laid_out(rows, shape, False), segments=_segments(chunks))
+        return self._laid_out(rows, shape, False)
 
     def rounded(self, chunks: list[Chunk]) -> PackedStep | None:
         """A step of any chunks whose sizes are rounded up; None where it has too many rows to be captured."""

@@ -13,13 +13,13 @@ cache has, and nothing that paged attention does not know; logits that are more 
 wrong gets a test of its own there, before it is left to the logits. `docs/use/models.md` has the outcome for every
 family of transformers, and is made by the test of the promise.
 
-On a CPU, decoders that attend and then gate run without transformers' modules, whatever floats or groups of whole
-numbers hold their weights. `families.py` reads such a model off its modules as plain data (`decoder.py`), and
-`native_stack.py` lays the weights out anew and runs all layers as one compiled function, in float32. It is used only
-where its logits on the probe tokens are those that the model's own forward gives in float32, to 1e-4 of the largest.
-The modules are emptied then; where memory is scarce already on the way, so that no weights lie in it twice, and a model
-that turns out otherwise must be loaded again. `heads.py` computes logits, or the values of a reward model, and
-reads the embeddings of tokens, whose weights a head may share.
+On a CPU, decoders whose layers attend or recur, and then widen, run without transformers' modules, whatever floats or
+groups of whole numbers hold their weights. `families.py` reads such a model off its modules as plain data
+(`decoder.py`), and `native_stack.py` lays the weights out anew and runs all layers as one compiled function, in
+float32. It is used only where its logits on the probe tokens are those that the model's own forward gives in float32,
+to 1e-4 of the largest. The modules are emptied then; where memory is scarce already on the way, so that no weights lie
+in it twice, and a model that turns out otherwise must be loaded again. `heads.py` computes logits, or the values of a
+reward model, and reads the embeddings of tokens, whose weights a head may share.
 
 On a device `device_stack.py` runs the same descriptions, in the model's type: four products of torch a layer,
 attention, and a kernel between each, nine launches in place of some forty. Its logits on the probe tokens must be the
@@ -30,8 +30,9 @@ says why.
 Other models keep transformers' modules. On a CPU `rowwise.py` gives these compiled attention, and other code in linear
 layers, experts and activations, where the logits stay the model's own.
 
-Layers that keep a state of a sequence, in place of keys and values or beside them, are `mixers/`: their modules keep
-their projections, and the recurrence between these runs token by token over a step's segments.
+Layers that keep a state of a sequence, in place of keys and values or beside them, are `mixers/`: the recurrence runs
+token by token over a step's segments, between projections that are those of their modules, or of compiled layers. These
+end before a recurrence and go on after it, so a step of a hybrid model is some runs of layers.
 
 A row's bits may not depend on the other rows of a forward. Where an operation is left in a model's modules of which
 that is not known, a forward is padded to 16 rows. Nothing here may look at a sequence's request.

@@ -5,30 +5,34 @@ products, which stay as the checkpoint has them.
 
 A layer, over the residual stream h:
 
-    a = attention(before_attention(h));  h += residual_scale · after_attention(a)
-    m = mlp(before_mlp(h));              h += residual_scale · after_mlp(m)
+    x = before_mixer(h);     h += residual_scale · (after_mixer(attention(x)) + recurrence(x))
+    m = mlp(before_mlp(h));  h += residual_scale · after_mlp(m)
 
-A norm that is None is left out. `attention` projects to queries, keys and values, adds their biases, normalizes them
-where there are norms, rotates queries and keys, attends, and projects back; `mlp` is down(act(gate) · up).
+A norm that is None is left out, and so is a part. Attention projects to queries, keys and values, adds their biases,
+normalizes them where there are norms, rotates queries and keys, attends, and projects back; a recurrence projects, goes
+through the tokens one after the other, and projects back. `mlp` is down(act(gate) · up), or down(act(up)).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from qpdsl.executor.kernels.data.layer_constants import Activation
-from qpdsl.executor.kernels.data.weights import Weight
+from qpdsl.executor.kernels.data.states import StateLayout, StateStep
+from qpdsl.executor.kernels.data.weights import Weight, joined
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A linear layer: y = x·Wᵀ + b, with `bias` float32 [out] or None."""
+    """A linear layer: y = (x·Wᵀ + b)·scale, with `bias` float32 [out] or None. Only those that project back scale."""
 
     weight: Weight
     bias: torch.Tensor | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,14 @@ class Attention:
 
     joined:   projects to the queries [fold, kv_heads, dim], the keys and the values, both [kv_heads, dim]. Query head
               number g of KV head k of the model, which is head k · fold + g there, comes at [g, k]. Within a query or a
-              key the two numbers of a pair that is rotated together are neighbours; what is not rotated comes last
+              key the two numbers of a pair that is rotated together are neighbours; what is not rotated comes last.
+              Where the layer is `gated`, gates in the order of `out` follow
     out:      projects back from [fold, kv_heads, dim]
     norms:    of queries and keys, in the order of `joined`; None for none
     rotation: which of `Decoder.rotations` turns this layer's pairs; None for none (NoPE)
     window:   a query sees the last `window` positions, itself included; None for all
     softcap:  c maps scores s to c·tanh(s/c); None for none
+    gated:    what was attended is multiplied by the sigmoid of its gate
     """
 
     joined: Projection
@@ -74,13 +80,28 @@ class Attention:
     scale: float
     window: int | None
     softcap: float | None = None
+    gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class GatedMlp:
-    """down(act(gate(x)) · up(x)).
+class Recurrence:
+    """What keeps a state of a sequence in place of keys and values.
 
-    `widen` projects to the gate [intermediate] and then `up` [intermediate].
+    joined:  projects to what `between` takes, all of it side by side
+    out:     projects back what it gives
+    between: takes [T, n] and the step's segments, gives [T, m], both float32
+    """
+
+    joined: Projection
+    out: Projection
+    between: Callable[[torch.Tensor, StateStep], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """down(act(gate(x)) · up(x)), or down(act(up(x))).
+
+    `widen` projects to the gate [intermediate], where there is one, and then to `up` [intermediate].
     """
 
     widen: Projection
@@ -92,10 +113,11 @@ class GatedMlp:
 class Layer:
     """See the head of this file."""
 
-    attention: Attention
-    mlp: GatedMlp
-    before_attention: Norm | None
-    after_attention: Norm | None
+    attention: Attention | None
+    recurrence: Recurrence | None
+    mlp: Mlp | None
+    before_mixer: Norm | None
+    after_mixer: Norm | None
     before_mlp: Norm | None
     after_mlp: Norm | None
 
@@ -112,18 +134,42 @@ class HeadCounts:
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """What all layers have in common."""
+    """What all layers have in common, of the parts that they have.
+
+    norms:      which of their four norms there are, in the order of `Layer`
+    epsilon:    of these, and of the last norm
+    head_norms: the epsilon of the norms of heads, and whether they are over all; None for none
+    gate_scale: a gate of an MLP is multiplied by it before its activation
+    """
 
     hidden: int
     intermediate: int
     heads: HeadCounts
+    norms: tuple[bool, bool, bool, bool]
+    epsilon: float
+    activation: Activation
+    head_norms: tuple[float, bool] | None = None
+    softcap: float | None = None
+    gated: bool = False
+    gate_scale: float = 1.0
+
+
+def joined_projections(parts: Sequence[Projection]) -> Projection:
+    """Projections of the same inputs as one; a missing bias is 0 where others have one. Raises ValueError.
+
+    That is where some weights are floats and some in groups.
+    """
+    weight = joined([part.weight for part in parts])
+    if all(part.bias is None for part in parts):
+        return Projection(weight)
+    biases = [
+        torch.zeros(part.weight.shape[0], dtype=torch.float32) if part.bias is None else part.bias for part in parts
+    ]
+    return Projection(weight, torch.cat(biases))
 
 
 class Decoder(Protocol):
-    """A model. Layers are made when they are asked for, so that memory need not hold all of them twice.
-
-    All have the same norms, with the same epsilons, and the same activation.
-    """
+    """A model. Layers are made when they are asked for, so that memory need not hold all of them twice."""
 
     @property
     def shape(self) -> DecoderShape: ...
@@ -136,6 +182,11 @@ class Decoder(Protocol):
     @property
     def norm(self) -> Norm:
         """The last norm, before the head."""
+        ...
+
+    @property
+    def states(self) -> StateLayout | None:
+        """What recurrences keep; None where there are none."""
         ...
 
     @property

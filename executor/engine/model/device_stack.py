@@ -16,7 +16,7 @@ from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
 from qpdsl.executor.engine.model.decoder import Decoder, HeadCounts, HeadNorms, Layer, Norm, Projection
 from qpdsl.executor.kernels import layers, paged_attention
-from qpdsl.executor.kernels.data.layer_constants import Addition, HeadConstants, NormWeights
+from qpdsl.executor.kernels.data.layer_constants import UNGATED, Addition, HeadConstants, NormWeights
 from qpdsl.executor.kernels.data.paged_batch import Scoring, next_power_of_two
 from qpdsl.executor.kernels.data.weights import FloatWeight, Weight
 
@@ -80,11 +80,11 @@ class DeviceStack:
         addition: Addition | None = None
         for index, layer in enumerate(self._layers):
             # The product of the layer before it joins the residual here, so that one launch adds and takes the norm.
-            hidden = layers.add_norm(residual, product, addition, layer.before_attention)
+            hidden = layers.add_norm(residual, product, addition, layer.before_mixer)
             if index in exits:
                 states[index] = residual.clone()
             product = self._attended(hidden, layer, index, batch, cache)
-            hidden = layers.add_norm(residual, product, layer.after_attention, layer.before_mlp)
+            hidden = layers.add_norm(residual, product, layer.after_mixer, layer.before_mlp)
             product, addition = layer.mlp(hidden), layer.after_mlp
         hidden = layers.add_norm(residual, product, addition, self._norm)
         if self.depth in exits:
@@ -118,6 +118,8 @@ class _LaidOut:
 
     def __init__(self, layer: Layer, counts: HeadCounts, residual_scale: float) -> None:
         attention, mlp = layer.attention, layer.mlp
+        if attention is None or attention.gated or mlp is None or mlp.activation in UNGATED:
+            raise LookupError("its layers have other parts than attention and a gated MLP")
         # Where the query heads of the model stand among those of the description.
         order = torch.arange(counts.fold * counts.kv_heads).view(counts.fold, -1).t().flatten()
         queries = (order[:, None] * counts.dim + torch.arange(counts.dim)).flatten()
@@ -137,8 +139,8 @@ class _LaidOut:
         )
         self.rotation = attention.rotation
         self.scoring = Scoring(attention.scale, attention.window, attention.softcap)
-        self.before_attention, self.before_mlp = _norm(layer.before_attention), _norm(layer.before_mlp)
-        self.after_attention = _addition(attention.out, layer.after_attention, residual_scale)
+        self.before_mixer, self.before_mlp = _norm(layer.before_mixer), _norm(layer.before_mlp)
+        self.after_mixer = _addition(attention.out, layer.after_mixer, residual_scale)
         self.after_mlp = _addition(mlp.down, layer.after_mlp, residual_scale)
         self._widen_bias, self._activation = mlp.widen.bias, mlp.activation
 

@@ -63,6 +63,7 @@ class LogitHead:
         caps = [getattr(config, name, None) for name in _SOFTCAPS]
         self.softcap: float | None = next((cap for cap in caps if cap), None)
         self.scale: float = getattr(config, "logit_scale", None) or 1.0
+        self.scale *= getattr(config, "lm_head_multiplier", None) or 1.0
         self.scale /= getattr(config, "logits_scaling", None) or 1.0
 
     def pack(self) -> None:
@@ -116,6 +117,9 @@ class LogitHead:
             return self._finish(logits if own.bias is None else logits.add_(own.bias))
         projection = self._packed or own
         assert projection is not None
+        if isinstance(projection, torch.nn.Linear):
+            # Some keep the residual stream in float32 (Mamba).
+            hidden = hidden.to(projection.weight.dtype)
         return self._finish(projection(hidden))
 
     def gather(self, hidden: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -178,7 +182,7 @@ class ValueHead:
 
 
 class TokenEmbedding:
-    """Rows of the embedding, times the model's scale, rounded as the model's own module rounds them.
+    """Rows of the embedding, times the model's scale, rounded if the model's own module does both.
 
     Where the head shares its weights they are read from the head's layout, so that memory holds them once.
     """
@@ -190,9 +194,10 @@ class TokenEmbedding:
         """
         weight = embedded_weight(module)
         self._scale = scale
-        # A module that holds the weights of a quantized checkpoint computes in float32.
+        # A module that holds the weights of a quantized checkpoint computes in float32, and so does what multiplies
+        # the embeddings elsewhere than in their module.
         self._dtype = torch.float32
-        if isinstance(weight, FloatWeight) and not hasattr(module, "stored"):
+        if isinstance(weight, FloatWeight) and hasattr(module, "embed_scale"):
             self._dtype = weight.values.dtype
         self._tied = tied
         self._weight = weight if tied is None else None

@@ -63,7 +63,7 @@ class AttentionBatch(Protocol):
         ...
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
-        """Stores keys and values, then attends: [T, H, D]."""
+        """Stores keys and values, then attends: [T, H, V]."""
         ...
 
 

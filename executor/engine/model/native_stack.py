@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from torch.nn.functional import pad
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.model.decoder import Decoder, GatedMlp, Layer, Projection
+from qpdsl.executor.engine.model.decoder import Decoder, DecoderShape, Layer, Projection, joined_projections
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import next_power_of_two
+from qpdsl.executor.kernels.data.states import StateStep
 from qpdsl.executor.kernels.llvm import product as products
 from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, scratch_size
 from qpdsl.executor.kernels.llvm.cache import HeadShape
@@ -37,6 +39,8 @@ from qpdsl.executor.kernels.llvm.panels import PanelWeights
 from qpdsl.executor.kernels.llvm.sample import RowSampler
 
 _MIN_POSITIONS = 1024
+# What a run of layers says of itself in a frame.
+_RUN = [FRAME.index(name) for name in ("first", "depth", "opens", "resumes", "mixed", "mixed_row")]
 # From so many rows on a step is arithmetic; with fewer it reads memory.
 _MANY_ROWS = 16
 # How long a step is timed for each number of threads.
@@ -60,23 +64,21 @@ class NativeStack:
         With a `vocabulary`, `sampler` draws rows of as many logits. Raises LookupError where the kernels cannot be
         compiled for the model or the machine.
         """
-        self._shape = _shape(decoder, decoder.layer(0), page_size)
+        self._shape = _shape(decoder.shape, page_size)
         self._widths = Widths.of(self._shape.hidden, self._shape.heads)
         self._forwards: dict[tuple[RowKind, torch.dtype], Function] = {}
         self._tree_attends: dict[tuple[RowKind, torch.dtype], Library] = {}
         self._forward_over("plain", torch.float32)
         self._norm_rows = forward_code(self._shape)["norm"]
         self.rotations, self._embed = decoder.rotations, embed
+        self._residual = decoder.residual_scale
         self._residual_scale = torch.tensor([decoder.residual_scale], dtype=torch.float32)
         self._one = torch.ones(1, dtype=torch.float32)
         self._barrier = torch.zeros(BARRIER_NUMBERS, dtype=torch.int32)
         self.sampler = None if vocabulary is None else RowSampler(vocabulary)
         self._layers: list[_LaidOut] = []
         for index in range(decoder.layers):
-            layer = decoder.layer(index)
-            if _shape(decoder, layer, page_size) != self._shape:
-                raise LookupError("layers of several kinds")
-            self._layers.append(_LaidOut(layer, self._widths.machine))
+            self._layers.append(_LaidOut(decoder.layer(index), self._shape, self._residual))
             if release:
                 decoder.release(index)
         self._norm = decoder.norm
@@ -111,11 +113,13 @@ class NativeStack:
 
         In a row of the joined projection, and of the gated values; groups of an input.
         """
-        laid = [layer.products for layer in self._layers]
-        joined = max(layer["join"].weights.outputs for layer in laid)
-        gated = max(layer["widen"].weights.outputs for layer in laid) // 2
-        products = [product for layer in laid for product in layer.values()]
-        return joined, gated, max(product.groups for product in products)
+        outputs = dict.fromkeys(PRODUCTS, 0)
+        groups = 0
+        for layer in self._layers:
+            for name, product in layer.products.items():
+                outputs[name] = max(outputs[name], product.weights.outputs)
+                groups = max(groups, product.groups)
+        return outputs["join"], outputs["widen"] // self._shape.widened, groups
 
     def forward(
         self, batch: KernelBatch, cache: KVCache, exits: Sequence[int] = (), threads: int | None = None
@@ -144,7 +148,7 @@ class NativeStack:
         That becomes the one after them; with the last norm it is the result. Of the keys and values of the batch's
         tokens, those of these layers are in the cache after it.
         """
-        count = residual.shape[0]
+        count, layers = residual.shape[0], self._layers
         hidden = torch.empty_like(residual)
         if batch.paged.longest > len(self._tables[0]):
             self._grow(batch.paged.longest)
@@ -152,9 +156,21 @@ class NativeStack:
             threads = self._threads(count)
         table = batch.paged.pages.shape[1]
         self._workspace = self._workspace.grown(self, count, threads, table)
-        frame = self._workspace.frame(self, residual, hidden, batch, cache, (first, depth))
+        frame = self._workspace.frame(self, residual, hidden, batch, cache)
         address, function = frame.ctypes.data, self._forward_over(cache.layout.kind, cache.layout.dtype)
-        TEAM.run(threads, lambda thread: function(address, thread, threads))
+        step = None if cache.states is None else StateStep(cache.states, batch.segments)
+        mixed: torch.Tensor | None = None
+        for stop in (*(index for index in range(first, depth) if layers[index].between is not None), depth):
+            between = None if stop == depth else layers[stop].between
+            frame[_RUN] = (
+                *(first, stop, between is not None),
+                *((0, 0, 0) if mixed is None else (1, mixed.data_ptr(), mixed.shape[1])),
+            )
+            TEAM.run(threads, lambda thread: function(address, thread, threads))
+            if between is not None and step is not None:
+                layer = layers[stop]
+                joined = self._workspace.joined(count, layer.products["join"].weights.outputs)
+                first, mixed = stop, between(joined[:, layer.begin :], step).contiguous()
         return hidden
 
     def normed(self, residual: torch.Tensor) -> torch.Tensor:
@@ -212,10 +228,11 @@ class NativeStack:
             torch.cat((table, torch.tensor([1.0, 0.0]).expand(len(table), dim // 2 - table.shape[1], 2)), dim=1)
             for table in self.rotations(next_power_of_two(positions))
         ]
-        still = torch.tensor([1.0, 0.0]).expand(len(tables[0]), dim // 2, 2)
+        still = torch.tensor([1.0, 0.0]).expand(next_power_of_two(positions), dim // 2, 2)
         self._tables = [table.contiguous() for table in (*tables, still)]
-        for row, layer in zip(self._table, self._layers, strict=True):
-            layer.describe(row, self._tables)
+        numbers = accumulate((layer.attends for layer in self._layers), initial=0)
+        for row, layer, number in zip(self._table, self._layers, numbers, strict=False):
+            layer.describe(row, self._tables, number)
 
     @property
     def table(self) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -234,38 +251,57 @@ class NativeStack:
 
 
 class _LaidOut:
-    """One layer with its weights in panels."""
+    """One layer with its weights in panels.
 
-    def __init__(self, layer: Layer, width: int) -> None:
-        attention, mlp = layer.attention, layer.mlp
-        self.products = {
-            "join": _product(attention.joined, width),
-            "out": _product(attention.out, width),
-            "widen": _product(_interleaved(mlp, gate_columns(width)), width),
-            "down": _product(mlp.down, width),
-        }
+    attends: whether it has a row in a page
+    between: see `Recurrence`; None where it has none
+    """
+
+    def __init__(self, layer: Layer, shape: ForwardShape, residual_scale: float) -> None:
+        attention, recurrence, mlp, width = layer.attention, layer.recurrence, layer.mlp, vector_width()
+        first = [part.joined for part in (attention, recurrence) if part is not None]
+        parts: dict[str, Projection] = {}
+        if first:
+            parts["join"] = joined_projections(first)
+        if attention is not None:
+            parts["out"] = attention.out
+        if recurrence is not None:
+            parts["back"] = recurrence.out
+        if mlp is not None:
+            parts |= {"widen": _in_turns(mlp.widen, gate_columns(width), shape.widened), "down": mlp.down}
+        self.products = {name: _product(part, width) for name, part in parts.items()}
+        self._factors = {name: np.float32(residual_scale * part.scale) for name, part in parts.items()}
         self._norms = {
-            "before_attention": layer.before_attention,
-            "after_attention": layer.after_attention,
+            "before_mixer": layer.before_mixer,
+            "after_mixer": layer.after_mixer,
             "before_mlp": layer.before_mlp,
             "after_mlp": layer.after_mlp,
         }
-        self._head_norms = None if attention.norms is None else attention.norms.weight.contiguous()
-        self._rotation, self._scale = attention.rotation, np.float32(attention.scale)
-        self._window = NO_WINDOW if attention.window is None else attention.window
+        self.between = None if recurrence is None else recurrence.between
+        # Where what the recurrence takes begins in the joined projection.
+        self.begin = 0 if attention is None else attention.joined.weight.shape[0]
+        self.attends = attention is not None
+        norms = None if attention is None else attention.norms
+        self._head_norms = None if norms is None else norms.weight.contiguous()
+        self._rotation = None if attention is None else attention.rotation
+        self._scale = np.float32(0.0 if attention is None else attention.scale)
+        window = None if attention is None else attention.window
+        self._window = NO_WINDOW if window is None else window
 
-    def describe(self, row: np.ndarray[Any, np.dtype[np.int64]], tables: list[torch.Tensor]) -> None:
-        """Fills the layer's row in the table. The last of `tables` is that of layers without rotations."""
+    def describe(self, row: np.ndarray[Any, np.dtype[np.int64]], tables: list[torch.Tensor], number: int) -> None:
+        """Fills the layer's row in the table. The last of `tables` is that of layers without rotations.
+
+        `number`: its row in a page.
+        """
         numbers = {
             "head_norms": 0 if self._head_norms is None else self._head_norms.data_ptr(),
             "rotations": tables[-1 if self._rotation is None else self._rotation].data_ptr(),
-            # A float32 in the low half of a number.
-            "scaling": int(self._scale.view(np.uint32)),
+            "scaling": _low_half(self._scale),
             "window": self._window,
+            "number": number,
         }
         numbers |= {name: 0 if norm is None else norm.weight.data_ptr() for name, norm in self._norms.items()}
-        for name in PRODUCTS:
-            product = self.products[name]
+        for name, product in self.products.items():
             weights, code = product.weights, product.code
             numbers |= {
                 f"{name} multiply": code.library.address("multiply"),
@@ -276,8 +312,9 @@ class _LaidOut:
                 f"{name} inputs": weights.inputs,
                 f"{name} outputs": weights.outputs,
                 f"{name} groups": product.groups,
+                f"{name} factor": _low_half(self._factors[name]),
             }
-        row[:] = [numbers[name] for name in LAYER]
+        row[:] = [numbers.get(name, 0) for name in LAYER]
 
 
 class _Workspace:
@@ -287,7 +324,7 @@ class _Workspace:
         self._rows, self._threads, self._table = next_power_of_two(rows), threads, next_power_of_two(table)
         heads = stack.shape.heads
         joined, gated, groups = stack.widest
-        columns = 2 * gate_columns(vector_width())
+        columns = stack.shape.widened * gate_columns(vector_width())
         scratch = scratch_size(heads, Widths.of(stack.shape.hidden, heads).head, self._table)
 
         def room(*sizes: int) -> torch.Tensor:
@@ -314,16 +351,14 @@ class _Workspace:
             return self
         return _Workspace(stack, max(rows, self._rows), max(threads, self._threads), max(table, self._table))
 
+    def joined(self, rows: int, numbers: int) -> torch.Tensor:
+        """The joined projection [rows, numbers] of the layer that was the last to make one."""
+        return self._shared["joined"][:rows, :numbers]
+
     def frame(
-        self,
-        stack: NativeStack,
-        residual: torch.Tensor,
-        hidden: torch.Tensor,
-        batch: KernelBatch,
-        cache: KVCache,
-        layers: tuple[int, int],
+        self, stack: NativeStack, residual: torch.Tensor, hidden: torch.Tensor, batch: KernelBatch, cache: KVCache
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The numbers of a step, in the order of `FRAME`. `layers`: the first that runs, and the one to stop before."""
+        """The numbers of a step, in the order of `FRAME`, but for those of a run of layers (`_RUN`)."""
         paged = batch.paged
         tensors = {
             **self._shared,
@@ -351,39 +386,39 @@ class _Workspace:
             "tree_attend": 0 if paged.paths is None else stack.tree_attend(cache.layout.kind, cache.layout.dtype),
             "path": 0 if paged.paths is None else paged.paths.places.shape[1],
             "layers": stack.table.ctypes.data,
-            "first": layers[0],
-            "depth": layers[1],
         }
-        return np.array([numbers[name] for name in FRAME], dtype=np.int64)
+        return np.array([numbers.get(name, 0) for name in FRAME], dtype=np.int64)
 
 
 def _product(product: Projection, width: int) -> products.Product:
     return products.Product(PanelWeights(product.weight, width), product.bias)
 
 
-def _interleaved(mlp: GatedMlp, columns: int) -> Projection:
+def _low_half(number: np.float32) -> int:
+    """A float32 in the low half of a number."""
+    return int(number.view(np.uint32))
+
+
+def _in_turns(widen: Projection, columns: int, parts: int) -> Projection:
     """Gate and up in turns of so many columns each. The last turn is filled with columns that nobody reads."""
-    widen = mlp.widen
-    size = widen.weight.shape[0] // 2
+    size = widen.weight.shape[0] // parts
     turns = -(-size // columns)
     order = pad(torch.arange(size), (0, turns * columns - size)).view(turns, 1, columns)
-    order = torch.cat((order, order + size), dim=1).flatten()
+    order = torch.cat([order + part * size for part in range(parts)], dim=1).flatten()
     return Projection(widen.weight.select(order), None if widen.bias is None else widen.bias[order])
 
 
-def _shape(decoder: Decoder, layer: Layer, page_size: int) -> ForwardShape:
-    """What a forward is compiled for that runs this layer. Raises LookupError where its norms are of several kinds."""
-    heads, attention = decoder.shape.heads, layer.attention
-    norms = (layer.before_attention, layer.after_attention, layer.before_mlp, layer.after_mlp)
-    if any(norm is not None and norm.epsilon != decoder.norm.epsilon for norm in norms):
-        raise LookupError("epsilons of several kinds")
-    before_attention, after_attention, before_mlp, after_mlp = (norm is not None for norm in norms)
+def _shape(shape: DecoderShape, page_size: int) -> ForwardShape:
+    """What a forward is compiled for that runs such layers."""
+    heads = shape.heads
     return ForwardShape(
         HeadShape(heads.fold, heads.kv_heads, heads.dim, page_size),
-        decoder.shape.hidden,
-        layer.mlp.activation,
-        decoder.norm.epsilon,
-        None if attention.norms is None else HeadNorm(attention.norms.epsilon, attention.norms.whole),
-        (before_attention, after_attention, before_mlp, after_mlp),
-        attention.softcap,
+        shape.hidden,
+        shape.activation,
+        shape.epsilon,
+        None if shape.head_norms is None else HeadNorm(*shape.head_norms),
+        shape.norms,
+        shape.softcap,
+        shape.gated,
+        shape.gate_scale,
     )

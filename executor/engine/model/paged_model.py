@@ -118,7 +118,7 @@ class PagedModel:
         plain = _layout(calls, layers, page_size, torch.float32 if self.device == "cpu" else self.dtype)
         if kv_type is not None and not plain.is_empty and (reason := unsuited(kv_type, plain.shapes)):
             raise UnsupportedModel(reason)
-        if self.kernels and (reason := _beyond_kernels(calls, plain)):
+        if self.kernels and (reason := _beyond_kernels(calls, plain, mixed)):
             raise UnsupportedModel(f"{reason}, and there are no kernels for that on a GPU yet: it runs on a CPU")
         self.layout = replace(plain, kv_type=kv_type)
         # Query heads to a KV head, in the layer with the fewest.
@@ -136,8 +136,10 @@ class PagedModel:
         self.native = self._rowwise = False
         if isinstance(trial, TrialFindings):
             self.found = trial
-            texts = TrialTexts(config.vocab_size, self.max_positions)
-            self._stack = _known(model, base, self.head, texts, plain, config, trial.calls)
+            decoder = describe(base, config, trial.calls)
+            self.states = decoder.states
+            texts = TrialTexts(config.vocab_size, self.max_positions, states=self.states)
+            self._stack = _known(model, decoder, self.head, texts, plain)
             self.native = self._rowwise = True
         else:
             assert stack is not None
@@ -172,10 +174,7 @@ class PagedModel:
         native: bool,
     ) -> None:
         """Has a CPU compute every row by itself: by compiled layers, or else by modules that are made to."""
-        native_layers = native and self.states is None
-        compiled = _native(model, stack, self.head, probe, layout, config, self.found.calls) if native_layers else None
-        if compiled is not None:
-            self._stack = compiled
+        if native and self._compiles(model, stack, probe, layout, config):
             self.native = self._rowwise = True
             return
         # It imports transformers' modules, which a known model does without.
@@ -187,6 +186,19 @@ class PagedModel:
         if native and self.found.calls:
             compile_attention(stack, self.head, probe, layout, self.layout, self.found.calls)
         self.native, self._rowwise = stack.attention is not None, stack.rowwise
+
+    def _compiles(
+        self, model: PreTrainedModel, stack: ModuleStack, probe: Probe, layout: KVLayout, config: PretrainedConfig
+    ) -> bool:
+        """Has compiled code run the layers; False where that cannot be, or gives other logits than the model's own."""
+        try:
+            decoder = describe(stack.inner, config, self.found.calls)
+        except LookupError:
+            return False
+        compiled = _native(model, decoder, stack, self.head, probe.keeping(decoder.states), layout)
+        if compiled is not None:
+            self._stack, self.states = compiled, decoder.states
+        return compiled is not None
 
     @property
     def is_compiled(self) -> bool:
@@ -260,7 +272,8 @@ class PagedModel:
         if (self.layout, self.parameters, self.max_positions) != (other.layout, other.parameters, other.max_positions):
             return False
         turned = zip(one.rotations(_POSITIONS), two.rotations(_POSITIONS), strict=True)
-        trial = TrialTexts(self.vocabulary, self.max_positions).kernel_start(replace(self.layout, kv_type=None))
+        texts = TrialTexts(self.vocabulary, self.max_positions, states=self.states)
+        trial = texts.kernel_start(replace(self.layout, kv_type=None))
         results = []
         for model in (self, other):
             hidden, _ = model.forward(trial.batch, trial.cache)
@@ -279,7 +292,7 @@ class PagedModel:
 
     def compile(self) -> None:
         """Has modules compiled when they first run; without effect on other layers, or where attention is no kernel."""
-        if self.kernels and isinstance(self._stack, ModuleStack) and self.states is None:
+        if self.kernels and isinstance(self._stack, ModuleStack):
             self._stack.compile()
 
     @property
@@ -395,8 +408,10 @@ def _layout(calls: list[AttentionCall], layers: int, page_size: int, dtype: torc
     return KVLayout(tuple(kept), page_size, dtype, is_empty=not calls)
 
 
-def _beyond_kernels(calls: list[AttentionCall], layout: KVLayout) -> str | None:
+def _beyond_kernels(calls: list[AttentionCall], layout: KVLayout, mixed: bool) -> str | None:
     """What the Triton kernels do not do of what a model needs; None where that is nothing."""
+    if mixed:
+        return "its layers keep a state"
     if any(call.latent for call in calls):
         return "its keys and values are latent vectors"
     if any(not shape.is_even for shape in layout.shapes):
@@ -411,12 +426,11 @@ def _beyond_kernels(calls: list[AttentionCall], layout: KVLayout) -> str | None:
 @torch.inference_mode()
 def _native(
     model: PreTrainedModel,
+    decoder: Decoder,
     stack: ModuleStack,
     head: LogitHead | ValueHead,
     probe: Probe,
     layout: KVLayout,
-    config: PretrainedConfig,
-    calls: list[AttentionCall],
 ) -> NativeStack | None:
     """The layers as compiled code; None where that cannot be, or gives other logits than the model's own.
 
@@ -424,7 +438,6 @@ def _native(
     and NativeMismatch is raised where it turns out too late.
     """
     try:
-        decoder = describe(stack.inner, config, calls)
         embedded_weight(model.get_input_embeddings())
         # The compiler need not be installed where other kernels run.
         import qpdsl.executor.engine.model.native_stack  # noqa: F401
@@ -473,16 +486,10 @@ def _laid_out(
 
 @torch.inference_mode()
 def _known(
-    model: PreTrainedModel,
-    inner: torch.nn.Module,
-    head: LogitHead | ValueHead,
-    texts: TrialTexts,
-    layout: KVLayout,
-    config: PretrainedConfig,
-    calls: list[AttentionCall],
+    model: PreTrainedModel, decoder: Decoder, head: LogitHead | ValueHead, texts: TrialTexts, layout: KVLayout
 ) -> NativeStack:
     """The compiled layers of a model that had the same logits by them as by its own modules before."""
-    native = _laid_out(describe(inner, config, calls), model, head, layout.page_size, release=True)
+    native = _laid_out(decoder, model, head, layout.page_size, release=True)
     plain = replace(layout, dtype=torch.float32)
     native.tune([(trial.batch, trial.cache) for trial in (texts.one_row(plain), texts.kernel_start(plain))])
     return native

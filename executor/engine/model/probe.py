@@ -9,6 +9,7 @@ import inspect
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -21,6 +22,7 @@ from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.adapters.told import KEEP_ALL
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.kept import KeptKV
+from qpdsl.executor.engine.model.mixers import is_mixer
 from qpdsl.executor.engine.model.module_stack import AttentionCall, inner_model
 from qpdsl.executor.kernels.data.states import FRESH, StateLayout, StateSegment
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -303,6 +305,12 @@ class Probe(TrialTexts):
             model.set_attn_implementation(own)
         return logits.float()
 
+    def keeping(self, states: StateLayout | None) -> Probe:
+        """The same for layers that keep such states."""
+        other = copy(self)
+        other.states = states
+        return other
+
     def distance(self, logits: torch.Tensor, expected: list[int]) -> float:
         """The largest difference from the `expected` rows of the own logits; infinite where a logit is no number."""
         return _distance(logits, self.logits[expected])
@@ -326,18 +334,26 @@ class Probe(TrialTexts):
 def _in_float32(model: PreTrainedModel) -> Iterator[None]:
     """Modules compute in float32 inside the block: each widens its weights while it runs, so memory does not double.
 
-    An embedding runs as it is, and its output is widened.
+    An embedding runs as it is, and its output is widened. Layers of a model with mixers look at weights of their parts,
+    and at their types, and widen all of them.
     """
     kept: dict[torch.nn.Parameter, torch.Tensor] = {}
+    mixes = any(is_mixer(module) for module in model.modules())
+    lists = [module for module in model.modules() if mixes and isinstance(module, torch.nn.ModuleList)]
+    whole = {layer for layers in lists for layer in layers}
+    parts = {part for layer in whole for part in layer.modules() if part is not layer}
 
-    def widen(module: torch.nn.Module, inputs: object) -> None:
-        for parameter in module._parameters.values():
-            if parameter is not None and parameter.is_floating_point():
+    def widen(module: torch.nn.Module, inputs: Any) -> Any:
+        for parameter in module.parameters(recurse=module in whole):
+            if parameter.is_floating_point():
                 kept[parameter] = parameter.data
                 parameter.data = parameter.data.float()
+        # Some heads round what they are given to the type of their weights.
+        is_tensor = len(inputs) == 1 and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point()
+        return inputs[0].float() if is_tensor else None
 
     def restore(module: torch.nn.Module, inputs: object, output: Any) -> None:
-        for parameter in module._parameters.values():
+        for parameter in module.parameters(recurse=module in whole):
             if parameter in kept:
                 parameter.data = kept.pop(parameter)
 
@@ -346,7 +362,7 @@ def _in_float32(model: PreTrainedModel) -> Iterator[None]:
         for module in model.modules():
             if isinstance(module, torch.nn.Embedding):
                 handles.append(module.register_forward_hook(lambda module, inputs, output: output.float()))
-            elif module._parameters:
+            elif module not in parts and (module._parameters or module in whole):
                 handles.append(module.register_forward_pre_hook(widen))
                 handles.append(module.register_forward_hook(restore, always_call=True))
         yield

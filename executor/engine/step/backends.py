@@ -143,8 +143,6 @@ class KernelBackend:
     def forward(self, chunks: list[Chunk], exits: Sequence[int] = ()) -> ForwardOutput:
         graphs = None if exits else self.graphs
         step: PackedStep | None
-        if self._cache.states is not None:
-            return self._eager(self._assembler.mixed(chunks), exits)
         # A token of a tree that comes alone has no straight row: it reads its path.
         if all(chunk.rows == chunk.straight == 1 and chunk.read_rows for chunk in chunks):
             step = self._assembler.decode(chunks)
@@ -163,7 +161,7 @@ class KernelBackend:
 
     def _eager(self, step: PackedStep, exits: Sequence[int]) -> ForwardOutput:
         (numbers,) = self._staging.send([step.numbers])
-        batch = KernelBatch.of(numbers, step.sizes, self._deterministic, step.segments)
+        batch = KernelBatch.of(numbers, step.sizes, self._deterministic)
         return ForwardOutput.unpadded(step.readers, *self._model.forward(batch, self._cache, exits))
 
     def _fill(self, step: PackedStep, inputs: torch.Tensor) -> None:

@@ -7,7 +7,9 @@ from typing import Literal, NamedTuple
 
 import torch
 
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "relu2"]
+# Those of MLPs without a gate.
+UNGATED = frozenset({"relu2"})
 
 
 class NormWeights(NamedTuple):

@@ -16,7 +16,7 @@ four and eight bits. `panels.py` lays weights out in the order in which they are
 or over listed ones.
 
 `recurrence.py` takes the tokens of a sequence one after the other, with a state in between, and `gates.py` is what
-comes before and after it in a layer.
+comes before and after it in a layer: functions of their own, called between two parts of a forward.
 
 `kernel_code.py` is the small vocabulary over LLVM's builder that all kernels are written in. `compile.py` compiles them
 for the machine's own vectors, stores the result for the next process, and has the threads that run it.

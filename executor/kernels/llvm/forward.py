@@ -4,6 +4,9 @@ Every thread calls the function with its number. In each phase it takes its shar
 or the units of attention, and waits for the others where the next phase reads what they wrote. What a share is depends
 on the number of threads, what is computed for a row does not.
 
+Recurrences are computed by the caller: the forward ends with what a layer's first projection makes, and goes on with
+what is to be projected back.
+
 The function reads two arrays of 64-bit numbers, most of them addresses: the *frame*, which describes one step, and a
 row for each layer. `FRAME` and `LAYER` name their places.
 
@@ -12,13 +15,14 @@ What a decoder layer computes between its matrix products and its attention, as 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 from llvmlite import binding, ir
 
-from qpdsl.executor.kernels.data.layer_constants import Activation
+from qpdsl.executor.kernels.data.layer_constants import UNGATED, Activation
 from qpdsl.executor.kernels.llvm.attention import emit_attend
 from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape
 from qpdsl.executor.kernels.llvm.compile import Emitter, Library, vector_width
@@ -71,21 +75,28 @@ def _squares(code: KernelCode, numbers: Value, size: int) -> Value:
     return squares
 
 
-def emit_gate(module: ir.Module, name: str, size: int, width: int, activation: Activation) -> None:
-    """act(gate) · up.
+def emit_gate(module: ir.Module, name: str, size: int, width: int, activation: Activation, scale: float = 1.0) -> None:
+    """act(gate · scale) · up, or act(up) where the activation is one without a gate.
 
-    Arguments: widened float32 [T, 2 * size], gate first; out float32 [T, row], of which the first `size` numbers of
-    each row are written; row; T.
+    Arguments: widened float32 [T, 2 * size], gate first, or [T, size]; out float32 [T, row], of which the first `size`
+    numbers of each row are written; row; T.
     """
     code = KernelCode(module, name, ("widened", "out", "@row", "@count"), width)
     builder, arguments = code.builder, code.arguments
+    parts = 1 if activation in UNGATED else 2
     with code.loop(0, arguments["count"]) as row:
-        gates = code.at(arguments["widened"], code.times(row, 2 * size))
-        ups, out = code.at(gates, size), code.at(arguments["out"], code.times(row, arguments["row"]))
+        widened = code.at(arguments["widened"], code.times(row, parts * size))
+        out = code.at(arguments["out"], code.times(row, arguments["row"]))
         with code.loop(0, size, width) as at:
-            gate = code.load(code.at(gates, at))
-            activated = builder.fmul(gate, code.sigmoid(_sigmoid_argument(code, gate, activation)))
-            code.store(builder.fmul(activated, code.load(code.at(ups, at))), code.at(out, at))
+            value = code.load(code.at(widened, at))
+            if activation in UNGATED:
+                positive = code.maximum(value, code.constant(0.0))
+                value = builder.fmul(positive, positive)
+            else:
+                value = value if scale == 1.0 else builder.fmul(value, code.constant(scale))
+                value = builder.fmul(value, code.sigmoid(_sigmoid_argument(code, value, activation)))
+                value = builder.fmul(value, code.load(code.at(widened, code.add(at, size))))
+            code.store(value, code.at(out, at))
     code.end()
 
 
@@ -96,6 +107,22 @@ def _sigmoid_argument(code: KernelCode, gate: Value, activation: Activation) -> 
     square = code.builder.fmul(gate, gate)
     inner = code.fma(square, code.constant(_CUBE), code.constant(1.0))
     return code.builder.fmul(code.builder.fmul(gate, inner), code.constant(_GELU))
+
+
+def emit_attended_gate(module: ir.Module, name: str, size: int, offset: int, width: int) -> None:
+    """attended · sigmoid(gate), in place.
+
+    Arguments: attended float32 [T, size]; joined float32 [T, row], with the gates from `offset` on in each row; row; T.
+    """
+    code = KernelCode(module, name, ("attended", "joined", "@row", "@count"), width)
+    builder, arguments = code.builder, code.arguments
+    with code.loop(0, arguments["count"]) as row:
+        out = code.at(arguments["attended"], code.times(row, size))
+        gates = code.at(arguments["joined"], code.add(code.times(row, arguments["row"]), offset))
+        with code.loop(0, size, width) as at:
+            gate = code.sigmoid(code.load(code.at(gates, at)))
+            code.store(builder.fmul(code.load(code.at(out, at)), gate), code.at(out, at))
+    code.end()
 
 
 def emit_store(module: ir.Module, name: str, shape: HeadShape, width: int, norm: HeadNorm | None) -> None:
@@ -199,22 +226,28 @@ def _norm_scale(code: KernelCode, squares: Value, count: int, epsilon: float) ->
 # residual float32 [T, hidden], which the forward changes; normed, projected [T, hidden], joined [T, joined_row],
 # attended [T, queries] and gated [T, gated_row] are its workspace, widened, sums and scratch that of each thread, so
 # many bytes apart. Of the layers, those from `first` to before `depth` run; `hidden` [T, hidden] is the residual after
-# them with the last norm. `tree_attend` is the address of attention with trees where a step has some, else 0;
-# path_start, places and path are what it reads more. The barrier is int32 [32] of zeros.
+# them with the last norm. If `opens`, `joined` of layer `depth` is made in place of it; if `resumes`, `joined` of layer
+# `first` is there, and `mixed` [T, mixed_row], what its recurrence makes. `tree_attend` is the address of attention
+# with trees where a step has some, else 0; path_start, places and path are what it reads more. The barrier is int32
+# [32] of zeros.
 FRAME = (
     *("residual", "normed", "projected", "joined", "joined_row", "attended", "gated", "gated_row"),
     *("widened", "widened_bytes", "sums", "sums_bytes", "scratch", "scratch_bytes"),
     *("count", "positions", "slots", "rows", "pages", "context", "start", "sequences", "table"),
     *("tree_attend", "path_start", "places", "path"),
     *("layers", "first", "depth", "last_norm", "hidden", "factor", "one", "barrier"),
+    *("resumes", "mixed", "mixed_row", "opens"),
 )
+# Queries, keys and values, and what a recurrence takes; back from attention, and from the recurrence; the MLP's.
 # Of each product: the addresses of its code, of the code of its group sums (0 for none), of its panels and its bias;
-# and the numbers of `emit_matmul`.
-PRODUCTS = ("join", "out", "widen", "down")
-PRODUCT = ("multiply", "sum", "weights", "bytes", "bias", "inputs", "outputs", "groups")
+# and the numbers of `emit_matmul`. All are 0 of a part that a layer does not have.
+PRODUCTS = ("join", "out", "back", "widen", "down")
+PRODUCT = ("multiply", "sum", "weights", "bytes", "bias", "inputs", "outputs", "groups", "factor")
 LAYER = (
     *(f"{product} {field}" for product in PRODUCTS for field in PRODUCT),
-    *("before_attention", "after_attention", "before_mlp", "after_mlp", "head_norms", "rotations", "scaling", "window"),
+    *("before_mixer", "after_mixer", "before_mlp", "after_mlp", "head_norms", "rotations", "scaling", "window"),
+    # The layer's row in a page.
+    "number",
 )
 BARRIER_NUMBERS = 32
 # Turns of waiting for the other threads before a thread offers its core to others, some 50 µs.
@@ -234,6 +267,8 @@ class ForwardShape:
     head_norm:  of queries and keys; None for none
     norms:      which of the four norms of a layer there are, in the order of `LAYER`
     softcap:    of the scores of attention; None for none
+    gated:      whether what is attended has gates, which come after keys and values in the joined projection
+    gate_scale: see `DecoderShape`
     """
 
     heads: HeadShape
@@ -243,6 +278,13 @@ class ForwardShape:
     head_norm: HeadNorm | None
     norms: tuple[bool, bool, bool, bool]
     softcap: float | None = None
+    gated: bool = False
+    gate_scale: float = 1.0
+
+    @property
+    def widened(self) -> int:
+        """The parts of the first projection of an MLP: gate and `up`, or `up` alone."""
+        return 1 if self.activation in UNGATED else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +330,19 @@ def forward_code(shape: ForwardShape) -> Library:
 
 def forward_emitters(shape: ForwardShape) -> dict[str, Emitter]:
     """What `forward_code` compiles. Raises LookupError as it does."""
-    widths = Widths.of(shape.hidden, shape.heads)
+    widths, heads = Widths.of(shape.hidden, shape.heads), shape.heads
+    gates = heads.queries + 2 * heads.kv_heads * heads.dim
+    gate = partial(emit_attended_gate, size=heads.queries, offset=gates, width=widths.head)
     return {
+        **({"attended gate": gate} if shape.gated else {}),
         "norm": partial(emit_norm, size=shape.hidden, width=widths.hidden, epsilon=shape.epsilon),
         "add norm": partial(emit_norm, size=shape.hidden, width=widths.hidden, epsilon=shape.epsilon, add=True),
         "gate": partial(
-            emit_gate, size=gate_columns(widths.machine), width=widths.machine, activation=shape.activation
+            emit_gate,
+            size=gate_columns(widths.machine),
+            width=widths.machine,
+            activation=shape.activation,
+            scale=shape.gate_scale,
         ),
         "store": partial(emit_store, shape=shape.heads, width=widths.head, norm=shape.head_norm),
         "attend": partial(emit_attend, shape=shape.heads, width=widths.head, softcap=shape.softcap),
@@ -352,19 +401,45 @@ class ForwardCode:
     def emit(self) -> None:
         code = self._code
         with code.loop(self._number("first"), self._number("depth")) as index:
-            self._layer = code.at(self._pointer("layers"), code.times(index, len(LAYER)), I64)
-            self._attention(index)
-            self._mlp()
-        self._norm("norm", self._pointer("residual"), self._pointer("last_norm"), self._pointer("hidden"))
-        self._wait()
+            self._layer = self._layer_at(index)
+            with self._having("join"):
+                self._mixer(index)
+            with self._having("widen"):
+                self._mlp()
+        with code.builder.if_else(self._is_set("opens")) as (opens, ends):
+            with opens:
+                self._layer = self._layer_at(self._number("depth"))
+                self._join()
+            with ends:
+                self._norm("norm", self._pointer("residual"), self._pointer("last_norm"), self._pointer("hidden"))
+                self._wait()
         code.end()
 
-    def _attention(self, index: Value) -> None:
+    def _mixer(self, index: Value) -> None:
         code, shape = self._code, self._shape
-        source = self._before("before_attention", shape.norms[0])
+        is_first = code.builder.icmp_signed("==", index, self._number("first"))
+        resumes = code.builder.and_(is_first, self._is_set("resumes"))
+        with code.builder.if_then(code.builder.not_(resumes)):
+            self._join()
+        with self._having("out"):
+            self._attend()
+            attended, row = self._pointer("attended"), code.number(shape.heads.queries)
+            self._to_residual("out", "after_mixer", shape.norms[1], attended, row)
+        with self._having("back"):
+            self._to_residual("back", None, False, self._pointer("mixed"), self._number("mixed_row"))
+
+    def _join(self) -> None:
+        """The first projection of a layer's mixer."""
+        code, shape = self._code, self._shape
+        source = self._before("before_mixer", shape.norms[0])
         joined, joined_row = self._pointer("joined"), self._number("joined_row")
         self._multiply("join", source, code.number(shape.hidden), joined, joined_row, self._pointer("one"), add=False)
         self._wait()
+
+    def _attend(self) -> None:
+        code, shape = self._code, self._shape
+        joined, joined_row = self._pointer("joined"), self._number("joined_row")
+        index = self._of_layer("number", I64)
         first, last = self._share(self._number("count"))
         offset = code.times(first, 8)
         self._call(
@@ -408,28 +483,33 @@ class ForwardCode:
                 kinds = tuple(argument.type for argument in (*arguments, *paths))
                 self._call_address(tree_attend, kinds, *arguments, *paths)
         self._wait()
-        self._to_residual("out", "after_attention", shape.norms[1], "attended", code.number(shape.heads.queries))
+        if shape.gated:
+            attended = code.at(self._pointer("attended"), code.times(first, shape.heads.queries))
+            rows = code.at(joined, code.times(first, joined_row))
+            self._call("attended gate", attended, rows, joined_row, code.builder.sub(last, first))
+            self._wait()
 
     def _mlp(self) -> None:
         code, shape, columns = self._code, self._shape, self._columns
+        turn_columns = shape.widened * columns
         source = self._before("before_mlp", shape.norms[2])
         count, gated_row = self._number("count"), self._number("gated_row")
         # Gate and up take turns in the panels, so that a thread has both of its columns.
-        panels = 2 * columns // code.width
-        turns = code.builder.sdiv(self._of_layer("widen outputs", I64), code.number(2 * columns))
+        panels = turn_columns // code.width
+        turns = code.builder.sdiv(self._of_layer("widen outputs", I64), code.number(turn_columns))
         first, last = self._share(turns)
         widened = self._own("widened")
         self._sums("widen", source, code.number(shape.hidden))
         with code.loop(first, last) as turn:
             begin = code.times(turn, panels)
             # The product writes to the columns of its panels: these begin with the first of the thread's workspace.
-            target = code.at(widened, code.times(turn, -2 * columns))
+            target = code.at(widened, code.times(turn, -turn_columns))
             self._part(
                 "widen",
                 source,
                 code.number(shape.hidden),
                 target,
-                code.number(2 * columns),
+                code.number(turn_columns),
                 self._pointer("one"),
                 False,
                 begin,
@@ -437,7 +517,7 @@ class ForwardCode:
             )
             self._call("gate", widened, code.at(self._pointer("gated"), code.times(turn, columns)), gated_row, count)
         self._wait()
-        self._to_residual("down", "after_mlp", shape.norms[3], "gated", gated_row)
+        self._to_residual("down", "after_mlp", shape.norms[3], self._pointer("gated"), gated_row)
 
     def _before(self, norm: str, present: bool) -> Value:
         """What a product reads: the residual stream, normalized where there is a norm."""
@@ -455,15 +535,15 @@ class ForwardCode:
                 self._wait()
         return code.builder.select(few, own, normed)
 
-    def _to_residual(self, product: str, norm: str, present: bool, source: str, row: Value) -> None:
+    def _to_residual(self, product: str, norm: str | None, present: bool, source: Value, row: Value) -> None:
         """Adds a product to the residual stream, normalized where there is a norm."""
         code = self._code
         hidden, residual = code.number(self._shape.hidden), self._pointer("residual")
         projected = self._pointer("projected") if present else residual
-        factor = self._pointer("one" if present else "factor")
-        self._multiply(product, self._pointer(source), row, projected, hidden, factor, add=not present)
+        factor = self._pointer("one") if present else self._layer_place(f"{product} factor")
+        self._multiply(product, source, row, projected, hidden, factor, add=not present)
         self._wait()
-        if present:
+        if present and norm is not None:
             self._norm("add norm", projected, self._of_layer(norm, POINTER), residual)
             self._wait()
 
@@ -567,6 +647,18 @@ class ForwardCode:
         """The address of this thread's part of a workspace."""
         code = self._code
         return code.at(self._pointer(name), code.builder.mul(self._number(f"{name}_bytes"), self._thread), I8)
+
+    def _is_set(self, name: str) -> Value:
+        return self._code.builder.icmp_signed("!=", self._number(name), self._code.number(0))
+
+    def _having(self, product: str) -> AbstractContextManager[Any]:
+        """What follows is for layers that have this product."""
+        builder = self._code.builder
+        address = self._of_layer(f"{product} multiply", I64)
+        return builder.if_then(builder.icmp_signed("!=", address, self._code.number(0)))  # type: ignore[no-any-return]
+
+    def _layer_at(self, index: Value) -> Value:
+        return self._code.at(self._pointer("layers"), self._code.times(index, len(LAYER)), I64)
 
     def _layer_place(self, name: str) -> Value:
         return self._code.at(self._layer, LAYER.index(name), I64)

@@ -46,7 +46,7 @@ class LayerAttention:
         """
         shape, count = self._shape, heads.query.shape[0]
         parts = [part if part.stride(-1) == 1 else part.contiguous() for part in (heads.key, heads.value)]
-        addresses = [number for part in parts for number in (part.data_ptr(), part.stride(0), part.stride(1))]
+        addresses = [place for part in parts for place in (part.data_ptr(), part.stride(0), part.stride(1))]
         self._put(*addresses, batch.slots.data_ptr(), rows.data.data_ptr(), count, number)
         grouped = heads.query.reshape(count, shape.kv_heads, shape.fold, shape.dim)
         queries = grouped.transpose(1, 2).contiguous()

@@ -142,6 +142,18 @@ def test_what_ends_leaves_no_blocks_but_those_of_the_tree() -> None:
     assert engine.models.arena.free == engine.models.arena.slabs - 1
 
 
+def test_the_least_memory_that_an_error_names_is_enough() -> None:
+    model = model_of("delta")
+    assert model.states is not None
+    with pytest.raises(EngineError, match=f"states of a sequence {model.states.block_bytes:,}, and") as found:
+        engine_of(model, model.layout.page_bytes)
+    least = int(str(found.value).split(" and ")[-1].split()[0].replace(",", ""))
+    with pytest.raises(EngineError, match="too small"):
+        engine_of(model, least - 1)
+    request = GenerateRequest((1, 2, 3), (1,), SamplingParams(1.0), 4)
+    assert served(engine_of(model, least), (request,)) == served(engine_of(model), (request,))
+
+
 def cached(engine: PagedEngine, tokens: tuple[int, ...], samples: int = 1, length: int = 1) -> int:
     """How many tokens of a prompt are not computed again."""
     ticket = engine.submit("m", GenerateRequest(tokens, tuple(range(samples)), SamplingParams(1.0), length))

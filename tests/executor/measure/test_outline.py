@@ -36,6 +36,19 @@ def test_it_counts_what_is_loaded(name: str) -> None:
     assert (described.layers, described.kv_heads, described.head_dim) == (layout.layers, kept.kv_heads, kept.key)
 
 
+@pytest.mark.parametrize("name", ["bamba", "falcon_h1", "lfm2", "qwen3_5_text"])
+def test_it_counts_what_layers_keep_of_a_sequence(name: str) -> None:
+    if not is_release():
+        pytest.skip("the families are those of another release of transformers")
+    model = tiny(families()[name])
+    described = outline(name, {**model.config.to_dict(), "dtype": "float32"})
+    paged = PagedModel(model)
+    assert paged.states is not None and described.parameters == paged.parameters
+    assert described.token_kv_bytes(4) == paged.layout.token_bytes
+    assert (described.layers, described.state_bytes) == (paged.layout.layers, paged.states.block_bytes)
+    assert described.kv_bytes(10, 4) == 10 * paged.layout.token_bytes + paged.states.block_bytes
+
+
 def config(kind: str, **changes: Any) -> dict[str, Any]:
     small = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "head_dim": 8}
     return CONFIG_MAPPING[kind](**{**small, "num_key_value_heads": 2, "num_hidden_layers": 3, **changes}).to_dict()

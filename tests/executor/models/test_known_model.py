@@ -53,11 +53,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 128,
         },
     },
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
     "mistral": {"sliding_window": 7},
     "olmo2": {},
     "phi3": {},
     "qwen2": {},
     "qwen3": {"head_dim": 32},
+    "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"]},
     "smollm3": {"no_rope_layers": [1, 0]},
 }
 
@@ -72,7 +74,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def bits(model: PagedTextModel) -> list[torch.Tensor]:
     """Hidden states and logits of a few tokens."""
     paged = model.paged
-    trial = TrialTexts(paged.vocabulary, paged.max_positions).kernel_start(paged.layout)
+    trial = TrialTexts(paged.vocabulary, paged.max_positions, states=paged.states).kernel_start(paged.layout)
     hidden, _ = paged.forward(trial.batch, trial.cache)
     return [paged.embed(trial.batch.tokens), hidden, paged.head.dense(hidden)]
 

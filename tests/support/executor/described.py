@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import gelu, silu
 
-from qpdsl.executor.engine.model.decoder import Attention, Decoder, GatedMlp, HeadCounts, HeadNorms, Norm, Projection
+from qpdsl.executor.engine.model.decoder import Attention, Decoder, HeadCounts, HeadNorms, Mlp, Norm, Projection
 
 
 def hidden_states(decoder: Decoder, embeddings: torch.Tensor) -> torch.Tensor:
@@ -14,8 +14,8 @@ def hidden_states(decoder: Decoder, embeddings: torch.Tensor) -> torch.Tensor:
     tables = decoder.rotations(len(embeddings))
     for index in range(decoder.layers):
         layer = decoder.layer(index)
-        attended = _attention(layer.attention, decoder.shape.heads, tables, _norm(layer.before_attention, hidden))
-        hidden = hidden + decoder.residual_scale * _norm(layer.after_attention, attended)
+        attended = _attention(layer.attention, decoder.shape.heads, tables, _norm(layer.before_mixer, hidden))
+        hidden = hidden + decoder.residual_scale * _norm(layer.after_mixer, attended)
         widened = _mlp(layer.mlp, decoder.shape.intermediate, _norm(layer.before_mlp, hidden))
         hidden = hidden + decoder.residual_scale * _norm(layer.after_mlp, widened)
     return _norm(decoder.norm, hidden)
@@ -39,7 +39,7 @@ def _attention(part: Attention, counts: HeadCounts, tables: list[torch.Tensor], 
     return _product(part.out, torch.einsum("gkts,skd->tgkd", weights, values).flatten(1))
 
 
-def _mlp(part: GatedMlp, intermediate: int, hidden: torch.Tensor) -> torch.Tensor:
+def _mlp(part: Mlp, intermediate: int, hidden: torch.Tensor) -> torch.Tensor:
     gate, up = _product(part.widen, hidden).split(intermediate, dim=1)
     return _product(part.down, (silu(gate) if part.activation == "silu" else gelu(gate, approximate="tanh")) * up)
 

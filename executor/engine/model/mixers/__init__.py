@@ -1,9 +1,10 @@
 """Layers that keep a state of each sequence in place of keys and values, or beside them.
 
-`take_over` finds the modules of a transformers model that mix tokens so, one file a kind, and gives each another
-`forward`: the module's own projections over all rows of a step, and between them the recurrence, token by token over
-the step's segments (`kernels/recurrences.py`). Whoever runs the model sets the step around its forward (`state_step`).
-Without one, modules do as they came.
+`Mixers.of` finds the modules of a transformers model that mix tokens so, one file a kind: the module's own projections
+over all rows of a step, and between them the recurrence, token by token over the step's segments
+(`kernels/recurrences.py`). Compiled layers do the projections themselves. Elsewhere `take_over` gives each module
+another `forward`, and whoever runs the model sets the step around its own (`state_step`). Without one, modules do as
+they came.
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ from qpdsl.executor.engine.model.mixers.linear_attention import (
 from qpdsl.executor.engine.model.mixers.mixer import Mixer, state_step
 from qpdsl.executor.engine.model.mixers.state_space import FalconH1Mamba2, Mamba1, Mamba2, ZambaMamba1
 from qpdsl.executor.kernels.data.states import StateLayout
-from qpdsl.executor.requests.errors import UnsupportedModel
 
-__all__ = ["Mixers", "state_step", "take_over"]
+__all__ = ["Mixers", "is_mixer", "state_step", "take_over"]
 
-_KINDS: tuple[type[Mixer], ...] = (
+_KINDS: tuple[Any, ...] = (
     *(GatedConvolution, GatedRecurrence),
     *(Qwen35Delta, Qwen3NextDelta, OlmoHybridDelta, KimiDelta, BailingDelta, Lightning),
     *(Mamba2, FalconH1Mamba2, Mamba1, ZambaMamba1),
@@ -46,6 +46,31 @@ class Mixers:
 
     mixers: tuple[Mixer, ...]
     layout: StateLayout
+
+    @classmethod
+    def of(cls, inner: Any, config: Any, dtype: torch.dtype | None = None) -> Mixers | None:
+        """Those of `inner`, a model with the configuration `config` of its text part; None where it has none.
+
+        They compute in the `dtype`, by default that of the model. Without weights (torch's meta device) they say what
+        they keep. Raises UnsupportedModel for settings that are not known.
+        """
+        mixers: list[Mixer] = []
+        for path, module in inner.named_modules():
+            if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
+                # The first number in the path of a module is that of its layer.
+                layer = next((int(part) for part in path.split(".") if part.isdigit()), 0)
+                mixers.append(kind(module, getattr(module, "layer_idx", layer), dtype or inner.dtype))
+        if not mixers:
+            return None
+        kept = {mixer.layer: mixer.parts for mixer in mixers}
+        layers = tuple(kept.get(layer, ()) for layer in range(config.num_hidden_layers))
+        return cls(tuple(mixers), StateLayout(layers))
+
+
+@dataclass(frozen=True)
+class TakenOver(Mixers):
+    """Mixers by which the modules of their model compute."""
+
     _hooks: tuple[RemovableHandle, ...] = ()
 
     def undo(self) -> None:
@@ -56,35 +81,24 @@ class Mixers:
             hook.remove()
 
 
-def take_over(inner: torch.nn.Module, config: Any) -> Mixers | None:
-    """Replaces the forwards of the mixers of `inner`, a model with the configuration `config` of its text part.
-
-    None where it has none. Raises UnsupportedModel, with all modules as they were, for settings that are not known, and
-    off a CPU.
-    """
-    taken: list[Mixer] = []
-    try:
-        for path, module in inner.named_modules():
-            if (kind := _BY_MODULE.get(type(module).__name__)) is not None:
-                # The first number in the path of a module is that of its layer.
-                layer = next((int(part) for part in path.split(".") if part.isdigit()), 0)
-                if (device := next(module.parameters()).device).type != "cpu":
-                    raise UnsupportedModel(f"its layers keep a state, which runs on a CPU only, not on {device.type}")
-                taken.append(kind(module, getattr(module, "layer_idx", layer)))
-    except BaseException:
-        for mixer in taken:
-            mixer.undo()
-        raise
-    if not taken:
+def take_over(inner: torch.nn.Module, config: Any) -> TakenOver | None:
+    """Replaces the forwards of the mixers of `inner`; where it raises as `Mixers.of` does, none is."""
+    found = Mixers.of(inner, config)
+    if found is None:
         return None
-    kept = {mixer.layer: mixer.parts for mixer in taken}
-    layers = tuple(kept.get(layer, ()) for layer in range(config.num_hidden_layers))
+    for mixer in found.mixers:
+        mixer.take_over()
     hooks = [
         module.register_forward_pre_hook(_number, with_kwargs=True)
         for module in inner.modules()
         if type(module).__name__ in _SHARED
     ]
-    return Mixers(tuple(taken), StateLayout(layers), tuple(hooks))
+    return TakenOver(found.mixers, found.layout, tuple(hooks))
+
+
+def is_mixer(module: torch.nn.Module) -> bool:
+    """Whether a module of transformers is one that `take_over` knows."""
+    return type(module).__name__ in _BY_MODULE
 
 
 def _number(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from qpdsl.executor.engine.model.mixers.mixer import Mixer
+from qpdsl.executor.engine.model.mixers.mixer import ProjectedMixer
 from qpdsl.executor.kernels.data.states import FRESH, StateStep
 from qpdsl.executor.kernels.data.weights import FloatWeight
 from qpdsl.executor.kernels.linear import PackedLinear
@@ -17,34 +17,33 @@ from qpdsl.executor.kernels.recurrences import SelectiveState, ShortConvolution
 _SHARPNESS = 8.0
 
 
-class GatedConvolution(Mixer):
+class GatedConvolution(ProjectedMixer):
     """y = C ⊙ conv(B ⊙ x). It keeps the last K - 1 inputs of the convolution."""
 
     MODULES = ("Lfm2ShortConv", "Lfm2MoeShortConv", "Lfm3ShortConv")
 
-    def __init__(self, module: Any, layer: int) -> None:
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
         conv = module.conv
-        self._convolved = ShortConvolution(conv.weight, conv.bias, conv.weight.dtype)
+        self._convolved = ShortConvolution(conv.weight, conv.bias, dtype)
         super().__init__(module, layer, (self._convolved.part,))
 
-    def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
-        before, after, values = self.module.in_proj(hidden).chunk(3, dim=-1)
-        convolved = self._convolved(before * values, self.layer, step)
-        out: torch.Tensor = self.module.out_proj(after * convolved)
-        return out
+    def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:
+        before, after, values = joined.chunk(3, dim=-1)
+        return after * self._convolved(before * values, self.layer, step)
 
 
-class GatedRecurrence(Mixer):
+class GatedRecurrence(ProjectedMixer):
     """The RG-LRU: h ← a·h + sqrt(1 - a²)·(i ⊙ x), with log a = -c·softplus(Λ)·r and gates r and i of x.
 
     It keeps h and the last inputs of a convolution. The square root is 1 where a text begins.
     """
 
     MODULES = ("RecurrentGemmaRecurrentBlock",)
+    FIRST, LAST = ("linear_x", "linear_y"), "linear_out"
 
-    def __init__(self, module: Any, layer: int) -> None:
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
         unit, conv = module.rg_lru, module.conv_1d
-        self._convolved = ShortConvolution(conv.weight, conv.bias, conv.weight.dtype)
+        self._convolved = ShortConvolution(conv.weight, conv.bias, dtype)
         self._state = SelectiveState(torch.ones(module.lru_width, 1))
         self._input_gates, self._gates = (
             [PackedLinear(FloatWeight(part.t()), bias) for part, bias in zip(weight, biases, strict=True)]
@@ -56,9 +55,9 @@ class GatedRecurrence(Mixer):
         self._rate = -_SHARPNESS * torch.nn.functional.softplus(unit.recurrent_param.detach())
         super().__init__(module, layer, (self._convolved.part, self._state.part))
 
-    def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
-        module = self.module
-        values = self._convolved(module.linear_x(hidden), self.layer, step)
+    def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:
+        values, gate = joined.chunk(2, dim=-1)
+        values = self._convolved(values, self.layer, step)
         rate = self._gated(values, self._gates) * self._rate
         factor = torch.sqrt(1 - torch.exp(2 * rate))
         factor[[segment.row for segment in step.segments if segment.source == FRESH]] = 1.0
@@ -66,10 +65,10 @@ class GatedRecurrence(Mixer):
         if rate.dtype != torch.float32:
             # The factor of the state is rounded to the type of the model.
             rate = torch.log(torch.exp(rate).float())
-        ones = torch.ones(1, 1).expand(len(hidden), 1)
-        out = self._state(rate, update.float(), ones, ones, self.layer, step).to(hidden.dtype)
-        mixed: torch.Tensor = module.linear_out(out * module.act_fn(module.linear_y(hidden)))
-        return mixed
+        ones = torch.ones(1, 1).expand(len(joined), 1)
+        out = self._state(rate, update.float(), ones, ones, self.layer, step).to(joined.dtype)
+        gated: torch.Tensor = out * self.module.act_fn(gate.contiguous())
+        return gated
 
     def output(self, mixed: torch.Tensor) -> tuple[torch.Tensor, None]:
         return mixed, None

@@ -7,12 +7,11 @@ Lightning attention of MiniMax-01 (2025) has neither; each head decays at a rate
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from qpdsl.executor.engine.model.mixers.mixer import Mixer
+from qpdsl.executor.engine.model.mixers.mixer import Mixer, ProjectedMixer
 from qpdsl.executor.kernels.data.states import StateStep
 from qpdsl.executor.kernels.plain.functions import sigmoid
 from qpdsl.executor.kernels.recurrences import DeltaGates, GatedNorm, MatrixState, ShortConvolution
@@ -34,7 +33,7 @@ class Projected(NamedTuple):
     inputs: torch.Tensor
 
 
-class DeltaRule(Mixer):
+class DeltaRule(ProjectedMixer):
     """What these modules have in common."""
 
     def __init__(
@@ -64,15 +63,16 @@ class DeltaRule(Mixer):
         self._state = MatrixState(heads, dims, dtype, corrects=True, by_row=self._by_row)
         super().__init__(module, layer, (self._convolved.part, self._state.part))
 
-    @abstractmethod
-    def projected(self, hidden: torch.Tensor) -> Projected: ...
+    def projected(self, joined: torch.Tensor) -> Projected:
+        """The parts of what the layer's projections make of T rows, one after the other."""
+        (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
+        values = value_heads * value_dim
+        wide = 2 * key_heads * key_dim + values
+        rest = joined.shape[1] - wide - values - value_heads
+        return Projected(*torch.split(joined, [wide, values, value_heads, rest], dim=1))
 
-    @abstractmethod
-    def finished(self, normed: torch.Tensor) -> torch.Tensor:
-        """The last projection, of `normed` [T, Hv · dv]."""
-
-    def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
-        joined, gate, write, inputs = self.projected(hidden)
+    def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:
+        joined, gate, write, inputs = self.projected(joined)
         joined = self._convolved(joined, self.layer, step)
         pairs, decay, beta = self._gates(joined, write, inputs)
         query, key = pairs.unbind(1)
@@ -80,16 +80,16 @@ class DeltaRule(Mixer):
         if self._by_row:
             decay = decay.view(-1, self._heads[1], self._dims[0])
         out = self._state(query, key, value, decay, beta, self.layer, step)
-        return self.finished(self._norm(out, gate))
+        return self._norm(out, gate)
 
 
 class GatedDelta(DeltaRule):
     """One decay for each value head."""
 
-    def __init__(self, module: Any, layer: int, norm: Any, *, largest: float = 1.0) -> None:
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype, norm: Any, *, largest: float = 1.0) -> None:
         heads, dims = (module.num_k_heads, module.num_v_heads), (module.head_k_dim, module.head_v_dim)
         gated = GatedNorm(
-            *(norm.weight, heads[1], dims[1], norm.variance_epsilon, norm.weight.dtype),
+            *(norm.weight, heads[1], dims[1], norm.variance_epsilon, dtype),
             rounds_input=True,
             rounds_normed=True,
         )
@@ -101,31 +101,25 @@ class Qwen35Delta(GatedDelta):
     """It projects each part by itself."""
 
     MODULES: ClassVar[tuple[str, ...]] = ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
+    FIRST: ClassVar[tuple[str, ...]] = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
 
-    def __init__(self, module: Any, layer: int) -> None:
-        super().__init__(module, layer, module.norm)
-
-    def projected(self, hidden: torch.Tensor) -> Projected:
-        module = self.module
-        projections = module.in_proj_qkv, module.in_proj_z, module.in_proj_b, module.in_proj_a
-        return Projected(*(project(hidden) for project in projections))
-
-    def finished(self, normed: torch.Tensor) -> torch.Tensor:
-        mixed: torch.Tensor = self.module.out_proj(normed)
-        return mixed
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
+        super().__init__(module, layer, dtype, module.norm)
 
 
 class Qwen3NextDelta(Qwen35Delta):
     """Its projections are joined by key head."""
 
     MODULES = ("Qwen3NextGatedDeltaNet",)
+    FIRST = ("in_proj_qkvz", "in_proj_ba")
 
-    def projected(self, hidden: torch.Tensor) -> Projected:
-        module, ((key_heads, value_heads), (key_dim, value_dim)) = self.module, (self._heads, self._dims)
+    def projected(self, joined: torch.Tensor) -> Projected:
+        (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
         shared = value_heads // key_heads
-        sizes = (key_dim, key_dim, shared * value_dim, shared * value_dim)
-        *parts, gate = module.in_proj_qkvz(hidden).unflatten(1, (key_heads, -1)).split(sizes, dim=-1)
-        write, inputs = module.in_proj_ba(hidden).unflatten(1, (key_heads, -1)).split(shared, dim=-1)
+        sizes = [key_dim, key_dim, shared * value_dim, shared * value_dim]
+        wide, narrow = joined.tensor_split((key_heads * sum(sizes),), dim=1)
+        *parts, gate = torch.split(torch.unflatten(wide, 1, (key_heads, -1)), sizes, dim=-1)
+        write, inputs = torch.split(torch.unflatten(narrow, 1, (key_heads, -1)), shared, dim=-1)
         joined = torch.cat([part.flatten(1) for part in parts], dim=1)
         return Projected(joined, gate.flatten(1), write.flatten(1), inputs.flatten(1))
 
@@ -134,68 +128,47 @@ class OlmoHybridDelta(GatedDelta):
     """A state's eigenvalues may be negative."""
 
     MODULES = ("OlmoHybridGatedDeltaNet",)
+    FIRST, LAST = ("q_proj", "k_proj", "v_proj", "g_proj", "b_proj", "a_proj"), "o_proj"
 
-    def __init__(self, module: Any, layer: int) -> None:
-        super().__init__(module, layer, module.o_norm, largest=2.0 if module.allow_neg_eigval else 1.0)
-
-    def projected(self, hidden: torch.Tensor) -> Projected:
-        module = self.module
-        joined = torch.cat([project(hidden) for project in (module.q_proj, module.k_proj, module.v_proj)], dim=1)
-        return Projected(joined, module.g_proj(hidden), module.b_proj(hidden), module.a_proj(hidden))
-
-    def finished(self, normed: torch.Tensor) -> torch.Tensor:
-        mixed: torch.Tensor = self.module.o_proj(normed)
-        return mixed
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
+        super().__init__(module, layer, dtype, module.o_norm, largest=2.0 if module.allow_neg_eigval else 1.0)
 
 
 class KimiDelta(DeltaRule):
     """Each row of a state decays by itself."""
 
     MODULES = ("KimiLinearDeltaAttention",)
+    FIRST = ("q_proj", "k_proj", "v_proj", "g_a_proj", "b_proj", "forget_gate.f_a_proj")
+    LAST = "o_proj"
 
-    def __init__(self, module: Any, layer: int) -> None:
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
         heads, dim, forget, norm = module.num_heads, module.head_dim, module.forget_gate, module.o_norm
         rate = -forget.A_log.detach().float().exp().view(heads, 1).expand(heads, dim)
-        gated = GatedNorm(
-            *(norm.weight, heads, dim, norm.variance_epsilon, module.conv1d.weight.dtype, "sigmoid"), rounds_input=True
-        )
+        gated = GatedNorm(*(norm.weight, heads, dim, norm.variance_epsilon, dtype, "sigmoid"), rounds_input=True)
         super().__init__(module, layer, (heads, heads), (dim, dim), (forget.dt_bias, rate), gated)
 
-    def projected(self, hidden: torch.Tensor) -> Projected:
-        module, forget = self.module, self.module.forget_gate
-        joined = torch.cat([project(hidden) for project in (module.q_proj, module.k_proj, module.v_proj)], dim=1)
-        gate, inputs = module.g_b_proj(module.g_a_proj(hidden)), forget.f_b_proj(forget.f_a_proj(hidden))
-        return Projected(joined, gate, module.b_proj(hidden), inputs)
-
-    def finished(self, normed: torch.Tensor) -> torch.Tensor:
-        mixed: torch.Tensor = self.module.o_proj(normed)
-        return mixed
+    def projected(self, joined: torch.Tensor) -> Projected:
+        heads, dim = self._heads[0], self._dims[0]
+        module, narrow = self.module, self.module.g_a_proj.out_features
+        wide, gate, write, inputs = joined.tensor_split(
+            (3 * heads * dim, 3 * heads * dim + narrow, 3 * heads * dim + narrow + heads), dim=1
+        )
+        return Projected(wide, module.g_b_proj(gate), write, module.forget_gate.f_b_proj(inputs))
 
 
 class BailingDelta(DeltaRule):
     """That of Kimi Linear with other projections; logarithms of decays may have a bound."""
 
     MODULES = ("BailingHybridDeltaAttention",)
+    FIRST, LAST = ("q_proj", "k_proj", "v_proj", "g_proj", "b_proj", "forget_gate.f_proj"), "o_proj"
 
-    def __init__(self, module: Any, layer: int) -> None:
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
         heads, dim, forget, norm = module.num_heads, module.head_dim, module.forget_gate, module.o_norm
         bound = forget.lower_bound if forget.safe_gate else None
         rate = forget.A_log.detach().float().exp().view(heads, 1).expand(heads, dim)
-        gated = GatedNorm(
-            *(norm.weight, heads, dim, norm.variance_epsilon, norm.weight.dtype, "sigmoid"), rounds_input=True
-        )
+        gated = GatedNorm(*(norm.weight, heads, dim, norm.variance_epsilon, dtype, "sigmoid"), rounds_input=True)
         decay = forget.dt_bias, -rate if bound is None else rate
         super().__init__(module, layer, (heads, heads), (dim, dim), decay, gated, bound=bound, rounds=True)
-
-    def projected(self, hidden: torch.Tensor) -> Projected:
-        module = self.module
-        joined = torch.cat([project(hidden) for project in (module.q_proj, module.k_proj, module.v_proj)], dim=1)
-        inputs = module.forget_gate.f_proj(hidden)
-        return Projected(joined, module.g_proj(hidden), module.b_proj(hidden), inputs)
-
-    def finished(self, normed: torch.Tensor) -> torch.Tensor:
-        mixed: torch.Tensor = self.module.o_proj(normed)
-        return mixed
 
 
 class Lightning(Mixer):
@@ -203,7 +176,7 @@ class Lightning(Mixer):
 
     MODULES = ("MiniMaxLightningAttention",)
 
-    def __init__(self, module: Any, layer: int) -> None:
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
         heads, dim = module.num_attention_heads, module.head_dim
         self._state = MatrixState((heads, heads), (dim, dim), corrects=False)
         self._decay = torch.exp(-module.slope_rate.detach().float()).view(1, heads)

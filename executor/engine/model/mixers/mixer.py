@@ -29,8 +29,8 @@ def state_step(step: StateStep | None) -> Iterator[None]:
 class Mixer(ABC):
     """One such module. Its projections stay submodules of it, which others may replace.
 
-    A kind is made of a module and its layer's number, and raises UnsupportedModel for settings that are not known.
-    `MODULES`: names of the classes of its modules.
+    A kind is made of a module, its layer's number and the type that it computes in, and raises UnsupportedModel for
+    settings that are not known. `MODULES`: names of the classes of its modules.
     """
 
     MODULES: ClassVar[tuple[str, ...]] = ()
@@ -38,12 +38,15 @@ class Mixer(ABC):
     def __init__(self, module: Any, layer: int, parts: tuple[StatePart, ...] = ()) -> None:
         """`parts`: what the layer keeps."""
         self.module, self.layer, self.parts = module, layer, parts
-        self._own = module.forward
-        module.forward = self._forward
 
     @abstractmethod
     def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
         """The module's output [T, d] for the rows `hidden` [T, d] of a step."""
+
+    def take_over(self) -> None:
+        """Has the module compute by this from now on."""
+        self._own = self.module.forward
+        self.module.forward = self._forward
 
     def own(self, *arguments: Any, **named: Any) -> Any:
         """The module's own forward."""
@@ -61,4 +64,33 @@ class Mixer(ABC):
 
     def output(self, mixed: torch.Tensor) -> Any:
         """What the module's own forward returns; `mixed` [1, T, d]."""
+        return mixed
+
+
+class ProjectedMixer(Mixer):
+    """One that projects its input, and mixes, and projects back: who runs the layer may do both projections.
+
+    FIRST, LAST: the paths of the submodules that project its input, and of the one that projects back.
+    """
+
+    FIRST: ClassVar[tuple[str, ...]] = ("in_proj",)
+    LAST: ClassVar[str] = "out_proj"
+
+    @property
+    def first(self) -> list[Any]:
+        """The modules that project its input."""
+        return [self.module.get_submodule(name) for name in self.FIRST]
+
+    @property
+    def last(self) -> Any:
+        """The module that projects back."""
+        return getattr(self.module, self.LAST)
+
+    @abstractmethod
+    def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:
+        """What is projected back [T, m], of the projections [T, n] of the rows of a step, one after the other."""
+
+    def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
+        parts = [project(hidden) for project in self.first]
+        mixed: torch.Tensor = self.last(self.between(torch.cat(parts, dim=1), step))
         return mixed

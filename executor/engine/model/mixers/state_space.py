@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from qpdsl.executor.engine.model.mixers.mixer import Mixer
+from qpdsl.executor.engine.model.mixers.mixer import Mixer, ProjectedMixer
 from qpdsl.executor.kernels.data.states import StateStep
 from qpdsl.executor.kernels.data.weights import FloatWeight
 from qpdsl.executor.kernels.linear import PackedLinear
@@ -22,7 +22,7 @@ from qpdsl.executor.kernels.recurrences import GatedNorm, MatrixState, Selective
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 
-class Mamba2(Mixer):
+class Mamba2(ProjectedMixer):
     """h ← e^(A·dt)·h + dt·B⊗x and y = C·h + D·x for each head; B and C are those of its group."""
 
     MODULES: ClassVar[tuple[str, ...]] = (
@@ -30,20 +30,21 @@ class Mamba2(Mixer):
         *("NemotronHMamba2Mixer", "Zamba2MambaMixer"),
     )
 
-    def __init__(self, module: Any, layer: int) -> None:
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
         if module.intermediate_size != module.num_heads * module.head_dim:
             raise UnsupportedModel("its heads do not fill its state space layers")
-        self._convolved = convolution(module)
+        self._convolved = convolution(module, dtype)
         dims = module.ssm_state_size, module.head_dim
         self._state = MatrixState((module.n_groups, module.num_heads), dims, corrects=False)
         self._rate = -module.A_log.detach().float().exp()
-        self._norm = self.norm(module)
+        self._norm = self.norm(module, dtype)
         super().__init__(module, layer, (self._convolved.part, self._state.part))
 
-    def mix(self, hidden: torch.Tensor, step: StateStep) -> torch.Tensor:
+    def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:
+        """`joined`: gate, then x, B and C, then the step sizes."""
         module = self.module
         sizes = [module.intermediate_size, module.conv_dim, module.num_heads]
-        gate, joined, times = torch.split(self.projected(hidden), sizes, dim=-1)
+        gate, joined, times = torch.split(joined, sizes, dim=-1)
         joined = self._convolved(joined, self.layer, step).float()
         in_groups = module.n_groups * module.ssm_state_size
         values, into, out_of = torch.split(joined, [module.intermediate_size, in_groups, in_groups], dim=-1)
@@ -54,20 +55,12 @@ class Mamba2(Mixer):
         times = times.clamp(least, most).float()
         decay = torch.exp(self._rate * times)
         out = self._state(out_of, into, values * times[..., None], decay, None, self.layer, step)
-        out = out + module.D[:, None] * values
-        mixed: torch.Tensor = module.out_proj(self.gated(out, gate))
-        return mixed
+        return self.gated(out + module.D[:, None] * values, gate)
 
-    def projected(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Gate, then x, B and C, then the step sizes: [T, ...]."""
-        out: torch.Tensor = self.module.in_proj(hidden)
-        return out
-
-    def norm(self, module: Any) -> GatedNorm | None:
+    def norm(self, module: Any, dtype: torch.dtype) -> GatedNorm | None:
         norm, width = module.norm, module.intermediate_size
         # Some releases of transformers norm a whole row.
         size = getattr(norm, "group_size", width)
-        dtype = module.conv1d.weight.dtype
         return GatedNorm(norm.weight, width // size, size, norm.variance_epsilon, dtype, gate_first=True)
 
     def gated(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
@@ -81,17 +74,23 @@ class FalconH1Mamba2(Mamba2):
 
     MODULES = ("FalconH1Mixer",)
 
-    def projected(self, hidden: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.module.in_proj(hidden * self.module.ssm_in_multiplier) * self.module.mup_vector[0]
-        return out
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
+        super().__init__(module, layer, dtype)
+        factor, bias = module.ssm_in_multiplier, module.in_proj.bias
+        self._scale = module.mup_vector.detach().to(dtype).flatten() * factor
+        # What multiplies the input of the projection does not multiply its bias.
+        self._shift = None if bias is None else module.mup_vector.detach().flatten() * (1 - factor) * bias.detach()
 
-    def norm(self, module: Any) -> GatedNorm | None:
+    def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:
+        scaled = joined * self._scale
+        return super().between(scaled if self._shift is None else scaled + self._shift.to(joined.dtype), step)
+
+    def norm(self, module: Any, dtype: torch.dtype) -> GatedNorm | None:
         if not module.mamba_rms_norm:
             return None
         norm, groups = module.norm, module.n_groups
         sizes = groups, module.intermediate_size // groups
-        dtype, gate_first = module.conv1d.weight.dtype, not norm.norm_before_gate
-        return GatedNorm(norm.weight, *sizes, norm.variance_epsilon, dtype, gate_first=gate_first)
+        return GatedNorm(norm.weight, *sizes, norm.variance_epsilon, dtype, gate_first=not norm.norm_before_gate)
 
     def gated(self, out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         if self._norm is not None:
@@ -102,9 +101,11 @@ class FalconH1Mamba2(Mamba2):
 class Selective(Mixer):
     """h ← e^(A·dt)·h + dt·B·x and y = C·h + D·x for each channel; B and C are those of the token and of its head."""
 
-    def __init__(self, module: Any, layer: int, logarithms: Sequence[torch.Tensor], bias: torch.Tensor) -> None:
+    def __init__(
+        self, module: Any, layer: int, dtype: torch.dtype, logarithms: Sequence[torch.Tensor], bias: torch.Tensor
+    ) -> None:
         """`logarithms`: ln(-A) [I, N] of each head; `bias` of dt, [I] of all of them."""
-        self._convolved = convolution(module)
+        self._convolved = convolution(module, dtype)
         names = ("recurrent", *(f"recurrent {head}" for head in range(1, len(logarithms))))
         self._states = [
             SelectiveState(-torch.exp(logarithm.detach().float()), name)
@@ -143,10 +144,13 @@ class Mamba1(Selective):
 
     MODULES = ("MambaMixer", "FalconMambaMixer", "JambaMambaMixer")
 
-    def __init__(self, module: Any, layer: int) -> None:
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
         self._time_bias = module.dt_proj.bias
-        super().__init__(module, layer, [module.A_log], self._time_bias)
-        module.dt_proj.bias = None
+        super().__init__(module, layer, dtype, [module.A_log], self._time_bias)
+
+    def take_over(self) -> None:
+        super().take_over()
+        self.module.dt_proj.bias = None
 
     def projected(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         values, gate = self.module.in_proj(hidden).chunk(2, dim=-1)
@@ -177,8 +181,8 @@ class ZambaMamba1(Selective):
 
     MODULES = ("ZambaMambaMixer",)
 
-    def __init__(self, module: Any, layer: int) -> None:
-        super().__init__(module, layer, [*module.A_log], module.dt_proj_bias.flatten())
+    def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
+        super().__init__(module, layer, dtype, [*module.A_log], module.dt_proj_bias.flatten())
         self._parameters, self._times = (
             [PackedLinear(FloatWeight(weight)) for weight in weights.detach()]
             for weights in (module.x_proj_weight, module.dt_proj_weight)
@@ -195,9 +199,9 @@ class ZambaMamba1(Selective):
         return self._times[head](times), into, out_of
 
 
-def convolution(module: Any) -> ShortConvolution:
-    """The one of a state space layer, with its activation."""
+def convolution(module: Any, dtype: torch.dtype) -> ShortConvolution:
+    """The one of a state space layer, with its activation; `dtype`: of what it keeps."""
     if module.activation not in ("silu", "swish"):
         raise UnsupportedModel(f"its convolution is followed by {module.activation}")
     conv = module.conv1d
-    return ShortConvolution(conv.weight, conv.bias, conv.weight.dtype, activated=True)
+    return ShortConvolution(conv.weight, conv.bias, dtype, activated=True)

@@ -20,9 +20,12 @@ TOKENS = torch.tensor([6, 0, 6, 100])
 def test_rows_are_scaled_and_rounded_as_the_module_does(dtype: torch.dtype, tied: bool) -> None:
     module = torch.nn.Embedding(101, 24).to(dtype)
     head = PackedLinear(FloatWeight(module.weight.detach())) if tied else None
-    # Gemma's scale is rounded to the type of the weights, Granite's is not.
-    for scale in (1.0, float(torch.tensor(sqrt(24), dtype=dtype)), 12.3):
-        expected = (module(TOKENS) * scale).detach().float()
+    # Granite scales in its model, which computes in float32; Gemma in the module, in the type of the weights.
+    for scale in (1.0, 12.3, float(torch.tensor(sqrt(24), dtype=dtype))):
+        expected = (module(TOKENS).float() * scale).detach()
+        if scale not in (1.0, 12.3):
+            module.embed_scale = torch.tensor(scale)
+            expected = (module(TOKENS) * scale).detach().float()
         rows = TokenEmbedding(module, scale, head)(TOKENS)
         assert rows.dtype == torch.float32 and torch.equal(rows, expected)
 

@@ -271,5 +271,5 @@ def test_a_layer_without_a_part_of_its_family_has_none(name: str) -> None:
     delattr(inner.layers[1], name)
     with pytest.raises(LookupError):
         describe(inner, model.config, calls)
-    with pytest.raises(LookupError, match="layers"):
+    with pytest.raises(LookupError, match="self_attn"):
         describe(inner, model.config, calls[1:])

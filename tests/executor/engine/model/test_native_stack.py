@@ -87,7 +87,8 @@ def test_gives_the_models_logits(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "dtype"), [("gemma3_text", torch.bfloat16), ("llama", torch.float16), ("qwen2", torch.bfloat16)]
+    ("case", "dtype"),
+    [("gemma3_text", torch.bfloat16), ("granite", torch.bfloat16), ("llama", torch.float16), ("qwen2", torch.bfloat16)],
 )
 def test_weights_of_16_bits_are_computed_with_in_float32(case: str, dtype: torch.dtype) -> None:
     own = tiny_model(case).to(dtype)

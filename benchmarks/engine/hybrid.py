@@ -1,0 +1,175 @@
+"""Decode of a hybrid model against transformers and llama.cpp, at the width of Qwen3.5-0.8B with random weights.
+
+    python -m benchmarks.engine.hybrid [--threads 2] [--rows 1 8] [--layers 8] [--tokens 32] [--repeats 3]
+                                       [--clock wall] [--peers generate llama.cpp] [--output FOLDER]
+
+All sides decode greedily in float32 from the same prompts and weights, in turn; times include short prompts. Layers are
+three of the gated delta rule to one of attention, and the vocabulary is Qwen3.5's. `recurrence`: the share of our time
+that goes by between the two projections of a recurrent layer: convolutions, the delta rule, gates and norms. llama.cpp
+takes part where a GGUF file of such a model can be written (`benchmarks/peers/gguf_file.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+
+from benchmarks.common.folders import RESULTS
+from benchmarks.common.results import Goal, Ratio, absent_line, goal_table, machine_line, speedup, turns, write
+from benchmarks.common.serving import NAME, engine_of, greedy, paged, run, samples
+from benchmarks.common.settings import GENERATE, LLAMA
+from benchmarks.common.shapes import random_prompts
+from benchmarks.peers.peer import Peer, Room, Tokens
+from benchmarks.peers.start import start_peers
+from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.paged_engine import EngineConfig
+from qpdsl.executor.kernels.recurrences import DeltaGates, GatedNorm, MatrixState, ShortConvolution
+
+OURS = "qpdsl"
+_KINDS = (ShortConvolution, DeltaGates, MatrixState, GatedNorm)
+_SHAPE = {
+    "vocab_size": 248_320,
+    "hidden_size": 1024,
+    "intermediate_size": 3584,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 16,
+    "tie_word_embeddings": True,
+}
+_PROMPT = 8
+# At least so many times as many tokens a second as `generate`.
+_GOAL = 1.5
+_KV_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """Tokens a second of each side; the ratio of ours to each other one; and in how many rows the tokens agree."""
+
+    rows: int
+    speed: dict[str, float]
+    ratio: dict[str, Ratio]
+    same: dict[str, int]
+    recurrence: float
+
+
+def random_model(layers: int) -> PreTrainedModel:
+    config = CONFIG_MAPPING["qwen3_5_text"](**_SHAPE, num_hidden_layers=layers)
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def ours(model: PagedModel, prompts: Tokens, tokens: int) -> Tokens:
+    # A new engine has an empty prefix cache.
+    engine = engine_of({NAME: model}, _KV_BYTES, EngineConfig(max_sequences=len(prompts)))
+    tickets = [engine.submit(NAME, greedy(prompt, tokens)) for prompt in prompts]
+    run(engine)
+    return samples(tickets)
+
+
+@contextmanager
+def recurrences(spent: list[float], clock: Callable[[], float]) -> Iterator[None]:
+    """Adds the seconds of each part of a recurrence inside the block, on some clock."""
+    own = {kind: kind.__call__ for kind in _KINDS}
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            start = clock()
+            out = function(*arguments, **named)
+            spent.append(clock() - start)
+            return out
+
+        return run
+
+    for kind in _KINDS:
+        kind.__call__ = timed(own[kind])  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for kind in _KINDS:
+            kind.__call__ = own[kind]  # type: ignore[method-assign]
+
+
+def measure(rows: int, model: PagedModel, others: dict[str, Peer], arguments: argparse.Namespace) -> Case:
+    prompts = random_prompts(rows, _PROMPT, _SHAPE["vocab_size"])
+    tokens: int = arguments.tokens
+
+    def side(peer: Peer) -> Callable[[], Tokens]:
+        return lambda: peer.run(prompts, [tokens] * rows)
+
+    sides = {OURS: lambda: ours(model, prompts, tokens), **{name: side(peer) for name, peer in others.items()}}
+    seconds, outputs = turns(sides, arguments.repeats, arguments.clock)
+    clock = time.perf_counter if arguments.clock == "wall" else time.process_time
+    spent: list[float] = []
+    with recurrences(spent, clock):
+        start = clock()
+        ours(model, prompts, tokens)
+        share = sum(spent) / (clock() - start)
+    return Case(
+        rows,
+        {name: round(rows * tokens / statistics.median(times), 1) for name, times in seconds.items()},
+        {name: speedup(seconds, OURS, name) for name in others},
+        {name: sum(a == b for a, b in zip(outputs[OURS], outputs[name], strict=True)) for name in others},
+        round(share, 3),
+    )
+
+
+def table(cases: list[Case], names: list[str]) -> str:
+    heads = "".join(f" `{name}` tok/s | ratio (low–high) | same rows |" for name in names)
+    lines = [f"| rows | qpdsl tok/s | recurrence |{heads}", "|---:|---:|---:|" + "---:|---:|---:|" * len(names)]
+    for case in cases:
+        cells = "".join(f" {case.speed[name]:,.1f} | {case.ratio[name]} | {case.same[name]} |" for name in names)
+        lines.append(f"| {case.rows} | {case.speed[OURS]:,.1f} | {case.recurrence:.1%} |{cells}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--rows", nargs="+", type=int, default=[1, 8])
+    options.add_argument("--layers", type=int, default=8)
+    options.add_argument("--tokens", type=int, default=32)
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    options.add_argument("--peers", nargs="*", choices=(GENERATE, LLAMA), default=[GENERATE, LLAMA])
+    options.add_argument("--output", type=Path, default=RESULTS)
+    arguments = options.parse_args()
+    torch.set_num_threads(arguments.threads)
+    model = random_model(arguments.layers)
+    room = Room(max(arguments.rows), _PROMPT + arguments.tokens, arguments.threads)
+    with tempfile.TemporaryDirectory() as scratch:
+        others, absent = start_peers(arguments.peers, model, room, Path(scratch))
+        behind = paged(model)
+        cases = [measure(rows, behind, others, arguments) for rows in arguments.rows]
+        for peer in others.values():
+            peer.close()
+    goals = [
+        Goal(f"{case.rows} row(s): times `{GENERATE}`", _GOAL, case.ratio[GENERATE].median)
+        for case in cases
+        if GENERATE in case.ratio
+    ]
+    text = (
+        f"# Decode of a hybrid model, {arguments.layers} layers of Qwen3.5-0.8B's width, float32, greedy, "
+        f"{arguments.threads} thread(s)\n\n{table(cases, [*others])}\n\n{goal_table(goals)}\n\n"
+        f"Ours run as {behind.implementation}. Ratio: how many times as many tokens a second as that system, median "
+        f"over {arguments.repeats} rounds in turn, on the {arguments.clock} clock. Same rows: with the same tokens as "
+        "ours.\n"
+        f"{absent_line(absent)}\n{machine_line()}\n"
+    )
+    write(arguments.output, "hybrid", text, {"cases": [asdict(case) for case in cases], "absent": absent}, goals)
+
+
+if __name__ == "__main__":
+    main()
