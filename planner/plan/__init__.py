@@ -25,4 +25,5 @@ know one of the rules, a cost, a model or a tensor.
 | `BranchStrategy.same_as` | `run.py` |
 | `in_flight`, `floor` | `qpdsl/runs`: another problem starts while the engine has fewer sequences than the floor |
 | `kv_type` | the session, which loads the models so |
+| `limits`, `kv_shares` | the session, whose engine steps so |
 """

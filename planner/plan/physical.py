@@ -8,7 +8,7 @@ All of these check themselves where they are built, and raise `InvalidPlan`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -273,6 +273,24 @@ class PhysicalOp:
 
 
 @dataclass(frozen=True, slots=True)
+class StepLimits:
+    """The most `sequences` of a model and `tokens` that a step of the engine has, and in words who said so."""
+
+    sequences: int = 128
+    tokens: int = 2048
+    source: str = "as usual"
+
+    @classmethod
+    def largest(cls, limits: Iterable[StepLimits | None]) -> StepLimits | None:
+        """The limits of one engine that runs several plans; None where nobody decided about any of them."""
+        known = [own for own in limits if own is not None]
+        if not known:
+            return None
+        sources = dict.fromkeys(own.source for own in known)
+        return cls(max(own.sequences for own in known), max(own.tokens for own in known), "; ".join(sources))
+
+
+@dataclass(frozen=True, slots=True)
 class PhysicalPlan:
     """Operators in running order; the last one's rows are the program's.
 
@@ -287,7 +305,8 @@ class PhysicalPlan:
     left out; `chosen` is true where such a choice changed it, and `ways` says by id of which operators the `via` is
     its, and what was measured of that. `kv_type` is how keys and values are kept, None for the models' own type.
     `sparse_shares`: of models by their ids, up to which share of the head a step reads the allowed ids alone, where
-    that was measured. `remote`: what is known of models on servers, by their ids.
+    that was measured. `remote`: what is known of models on servers, by their ids. `limits` are those of the engine's
+    steps, and `kv_shares` the most of its memory that models may take, by name, where somebody decided about them.
     """
 
     name: str
@@ -312,6 +331,8 @@ class PhysicalPlan:
     ways: Mapping[str, str] = field(default_factory=dict)
     sparse_shares: Mapping[str, float] = field(default_factory=dict)
     remote: Mapping[str, RemoteModel] = field(default_factory=dict)
+    limits: StepLimits | None = None
+    kv_shares: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ends = bool(self.ops) and isinstance(self.ops[-1].op, ops.Return | ops.Strategy)

@@ -123,6 +123,8 @@ class Session:
             arguments.config,
             deterministic=settings.deterministic,
             compiled=settings.compile or arguments.config.compiled,
+            max_sequences=settings.max_sequences or arguments.config.max_sequences,
+            token_budget=settings.step_tokens or arguments.config.token_budget,
         )
         router = settings.router
         self._routing = (None if router is None else Routing.named(router)) or Routing()
@@ -191,7 +193,8 @@ class Session:
             if tell is not None:
                 tell(loaded[model], time.monotonic() - start)
         for model, text_model in loaded.items():
-            self._add(model, text_model)
+            shares = [self.settings.kv_shares.get(name, 1.0) for name, id in plan.models.items() if id == model]
+            self._add(model, text_model, max(shares))
         for place, head in self._heads.items():
             self._local.add_head(place, head)
         self.exits.load(plan, operators, {id: model.paged for id, model in self._here.items()})
@@ -217,12 +220,15 @@ class Session:
         with collections_paused():
             return load(model, locate(model), self.device, dtype, kv_type, kind, adapter, slow)
 
-    def _add(self, model: str, text_model: TextModel) -> None:
-        """Makes a model of this machine ready for requests. Raises ModelError."""
+    def _add(self, model: str, text_model: TextModel, share: float = 1.0) -> None:
+        """Makes a model of this machine ready for requests, which takes at most `share` of the memory.
+
+        Raises ModelError.
+        """
         self._models[model] = text_model
         if isinstance(text_model, PagedTextModel):
             try:
-                self._local.add(model, text_model.paged)
+                self._local.add(model, text_model.paged, share)
             except EngineError as error:
                 raise ModelError(model, str(error)) from error
 

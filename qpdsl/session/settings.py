@@ -8,7 +8,7 @@ on those with a `fingerprint`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from qpdsl.session.setting import (
     OneOf,
     Router,
     Seconds,
+    Shares,
     Whole,
     check_values,
     declared,
@@ -158,6 +159,35 @@ class SessionSettings:
         about="here",
         help="Memory for the KV cache of all models: 4GiB, or 50% of the device's.",
     )
+    kv_shares: Mapping[str, float] = setting(
+        {},
+        heading=MEMORY,
+        kind=Shares(),
+        on="run eval explain serve",
+        option="--kv-share",
+        metavar="NAME=SHARE",
+        shown="all models share it as they need it",
+        about="here",
+        help="Let the model NAME take at most SHARE of it: llm=75%.",
+    )
+    max_sequences: int | None = setting(
+        heading=MEMORY,
+        kind=Whole(1),
+        on="run eval explain serve",
+        metavar="N",
+        shown="what the plan chose by cost, else 128",
+        about="here",
+        help="Sequences of a model that a step computes, at most.",
+    )
+    step_tokens: int | None = setting(
+        heading=MEMORY,
+        kind=Whole(1),
+        on="run eval explain serve",
+        metavar="N",
+        shown="what the plan chose by cost, else 2048",
+        about="here",
+        help="Tokens that a step computes; prompts are cut into what decoding leaves of them.",
+    )
     router: str | None = setting(
         heading=PLANNER,
         kind=Router(),
@@ -236,8 +266,15 @@ class SessionSettings:
         return SessionSettings(**values_of(self, SessionSettings))
 
     def for_plan(self, plan: PhysicalPlan) -> Self:
-        """The same with the type of the KV that a plan has chosen, where none is set."""
-        return replace(self, kv_type=self.kv_type or plan.kv_type)
+        """The same with what a plan has chosen, where it is not set: the type of the KV, and how large steps are."""
+        return replace(self.for_steps([plan]), kv_type=self.kv_type or plan.kv_type)
+
+    def for_steps(self, plans: Iterable[PhysicalPlan]) -> Self:
+        """The same with steps that are large enough for all of these plans, where they are not set."""
+        from qpdsl.planner.plan.physical import StepLimits
+
+        limits = StepLimits.largest(plan.limits for plan in plans)
+        return self if limits is None else replace(self, max_sequences=limits.sequences, step_tokens=limits.tokens)
 
     @property
     def shares_samples(self) -> bool:

@@ -372,14 +372,14 @@ class Reclaimer:
             return True
         limit = (self.clock.now, self.clock.touches) if cold_only else _UNLIMITED
         tree = self._models[pool].tree
-        slab = self._cheapest_slab(pool)
+        slab = self._cheapest_slab(pool) if pool.may_grow else None
         while pool.free < pages:
             page_worth = tree.cheapest()
             if slab is not None and (page_worth is None or slab[0] <= page_worth):
                 if slab[0] > limit:
                     return False
                 self._empty(*slab)
-                slab = self._cheapest_slab(pool)
+                slab = self._cheapest_slab(pool) if pool.may_grow else None
             elif page_worth is not None and page_worth <= limit:
                 tree.evict()
             else:
@@ -402,7 +402,9 @@ class Reclaimer:
         kept = [
             other.slab_of(other.scratch) for other in self._models if isinstance(other, PagePool) and other is not pool
         ]
-        return pool.capacity - sum(len(arena.pages(slab, pool.layout)) for slab in kept)
+        # What it may not have anyway is no loss.
+        lost = kept[arena.slabs - pool.share.most :]
+        return pool.capacity - sum(len(arena.pages(slab, pool.layout)) for slab in lost)
 
     def _cheapest_slab(self, needing: Pool | None) -> tuple[Worth, _ModelSlabs, int] | None:
         """The slab of least worth of the models other than `needing`: its worth, its model and its number."""
