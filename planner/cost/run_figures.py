@@ -122,15 +122,18 @@ class RouterFigures:
 
 @dataclass(frozen=True, slots=True)
 class ExitRouterFigures:
-    """What the router of one early exit did: of its draws, how many tried the `exit` and how many left it out (`full`).
+    """What the router of one early exit did: of its draws, how many tried the `exit`, tried it and chose among its best
+    ids where the token did not stand (`rerank`), and left it out (`full`).
 
     `where` says the exit. `state` names what the router decided by: with another one, other draws try their exit.
+    `spent` are the seconds that the router itself took.
     """
 
     policy: str
     where: str
     draws: Mapping[str, int]
     state: str
+    spent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

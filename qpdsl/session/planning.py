@@ -27,6 +27,7 @@ from qpdsl.planner.optimize.batch_surface import BatchSurface, batch_surface
 from qpdsl.planner.optimize.budgeted_plan import budgeted
 from qpdsl.planner.optimize.by_cost import NAME, PROBLEMS, choice_of
 from qpdsl.planner.optimize.optimizer import Optimized, optimize
+from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.budget_policy import BudgetPolicy
 from qpdsl.planner.plan.decode_plan import DecodePlan
 from qpdsl.planner.plan.logical import LogicalProgram
@@ -147,13 +148,15 @@ def routed(plan: PhysicalPlan, router: str | None) -> PhysicalPlan:
     """
     if router is None:
         return plan
-    heads, exits = Routing.named(router) is not None, ExitRouting.named(router) is not None
+    heads, exiting = Routing.named(router) is not None, ExitRouting.named(router)
     strategies: dict[str, Strategy] = {}
     for node in everything(plan.ops):
         strategy = node.strategy
         if isinstance(strategy, GenerateStrategy):
             decode = replace(strategy.decode, router="learned")
-            if (heads and decode.routes_heads) or (exits and decode.routes_exits):
+            via = node.op.via if isinstance(node.op, ops.Generate) else None
+            has_arm = exiting is not None and (exiting.fixed != "rerank" or getattr(via, "rerank", None) is not None)
+            if (heads and decode.routes_heads) or (has_arm and decode.routes_exits):
                 strategies[node.id] = replace(strategy, decode=decode)
     return with_strategies(plan, strategies)
 
@@ -199,7 +202,8 @@ def check_routed(plan: PhysicalPlan, router: str | None) -> None:
         if any(decode.exits_early and decode.drafts for decode in _decodes(plan)):
             why = "an early exit beside drafts has none, since all layers check what is drafted: write `draft none`"
         else:
-            why = "an early exit has `lin_ucb`, `thompson`, `fixed:exit` and `fixed:full`, in an optimized plan"
+            why = "an early exit has `lin_ucb`, `thompson`, `fixed:exit` and `fixed:full`, and with `rerank=` also "
+            why += "`fixed:rerank`, in an optimized plan"
     else:
         why = "a `generate … as …` with a schema, a regex or a grammar has one, unless its rule `sparse_logits` is off"
         why += "; so has a `generate … via amortized(…)`, by another router than of heads alone"

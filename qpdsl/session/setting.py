@@ -139,7 +139,7 @@ class Router(Kind):
     """What decides how heads are computed and which draws try their early exits (see `Routing.named`)."""
 
     policies = ("lin_ucb", "thompson", "exponential")
-    known = ("none", *policies, *(f"fixed:{arm}" for arm in ("dense", "rows", "union", "exit", "full")))
+    known = ("none", *policies, *(f"fixed:{arm}" for arm in ("dense", "rows", "union", "exit", "rerank", "full")))
 
     def check(self, name: str, value: Any) -> None:
         from qpdsl.executor.requests.routing import Routing

@@ -197,8 +197,9 @@ class SessionSettings:
         alone=_LEARNS,
         fingerprint="router",
         help="Choose how the head of a constrained `generate` is computed, and which draws of `via amortized(…)` try "
-        "their exit: lin_ucb, thompson or exponential learn it, fixed:dense, fixed:rows, fixed:union, fixed:exit and "
-        "fixed:full always do the same. Heads change no token; exits depend on what earlier runs learned.",
+        "their exit: lin_ucb, thompson or exponential learn it, fixed:dense, fixed:rows, fixed:union, fixed:exit, "
+        "fixed:rerank and fixed:full always do the same. Heads change no token; exits depend on what earlier runs "
+        "learned.",
     )
     exit_heads: Mapping[str, str | Path] = _planner(
         {},

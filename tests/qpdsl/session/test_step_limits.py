@@ -58,10 +58,7 @@ def test_no_token_hangs_on_the_limits_and_every_step_keeps_to_them() -> None:
 def test_a_part_that_is_too_small_is_refused(qpdsl: Run) -> None:
     args = ("run", "beam_search", "--set", "problem=x", "--kv-memory", "6MiB", "--kv-share", "prm=0.1%")
     ran = qpdsl(*args)
-    assert (
-        ran.code == Exit.MODEL
-        and "0.1% of the KV budget of 6,291,456 bytes are too little" in ran.err
-    )
+    assert ran.code == Exit.MODEL and "0.1% of the KV budget of 6,291,456 bytes are too little" in ran.err
 
 
 @pytest.mark.parametrize(
