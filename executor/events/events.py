@@ -146,7 +146,10 @@ class EngineStepped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceDone(Event):
-    """A row of the input ended; `error` says why it failed. `path` is that of the candidate whose answer it is."""
+    """A row of the input ended; `error` says why it failed. `path` is that of the candidate whose answer it is.
+
+    The program wanted it to end in `deadline` seconds, None where it says nothing of that.
+    """
 
     instance: str
     prompt_tokens: int
@@ -157,6 +160,7 @@ class InstanceDone(Event):
     score: float | None = None
     path: Path = ()
     baseline: bool = False
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,6 +151,7 @@ async def run(
             score=end.score,
             path=end.rows[0].path if end.rows and error is None else (),
             baseline=baseline,
+            deadline=None if baseline else plan.deadline,
         )
     )
     return InstanceResult(

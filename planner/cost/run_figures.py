@@ -151,7 +151,7 @@ class RunFigures:
     `seconds` is wall time from the first instance's start to the last one's end. `peak_kv` and `kv_budget` are bytes,
     None where not known. `longest` is the number of steps of the longest problem over that of the average one.
     `memory` has the parts `weights`, `activations`, `other`, `kv_leased` and `kv`; it is empty where nobody told what
-    is taken.
+    is taken. Of the problems with `deadlines` so many have `kept` theirs.
     """
 
     problems: int
@@ -164,6 +164,8 @@ class RunFigures:
     kv_budget: int | None = None
     longest: float = 1.0
     memory: Mapping[str, MemoryPart] = field(default_factory=dict)
+    deadlines: int = 0
+    kept: int = 0
 
     @property
     def forward_seconds(self) -> float:

@@ -98,6 +98,7 @@ class Analysis:
                 **thought_json(whole.counts),
                 "near_ties": whole.count("near_ties"),
                 "servers": calls_json(whole.counts),
+                "deadlines": {"kept": figures.kept, "of": figures.deadlines} if figures.deadlines else None,
                 "kv_peak_bytes": figures.peak_kv,
                 "kv_budget_bytes": figures.kv_budget,
                 "memory": {name: {"peak": part.peak, "mean": part.mean} for name, part in figures.memory.items()}
@@ -144,6 +145,8 @@ class Analysis:
         if figures.problems > 1 or figures.failed:
             failed = f", {figures.failed} failed" if figures.failed else ""
             yield f"{count(figures.problems)} problems{failed}, ≤{figures.in_flight} at once"
+        if figures.deadlines:
+            yield f"{count(figures.kept)} of {plural(figures.deadlines, 'deadline')} kept"
         yield f"{count(whole.prompt_tokens + whole.sampled_tokens)} tokens"
         if thought := whole.count(THOUGHT_TOKENS):
             yield f"{count(thought)} of {count(whole.sampled_tokens)} sampled are thought"

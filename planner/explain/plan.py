@@ -189,6 +189,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "repeats": repeats_of(plan),
         "within": _within(plan),
         "prefer": plan.prefer,
+        "deadline": plan.deadline,
         "returns": plan.returns,
         "models": dict(plan.models),
         "rules": list(plan.rules),
@@ -255,6 +256,7 @@ def summary(plan: PhysicalPlan) -> str:
     work += decided(plan)
     permits = [permitted(plan), *kept(plan)]
     permits += [f"prefer latency={plan.prefer:g}"] if plan.prefer is not None else []
+    permits += [f"within deadline({plan.deadline:g})"] if plan.deadline is not None else []
     return printable(GAP.join([name.rsplit("/", 1)[-1], *work, *permits, "estimates only"]))
 
 

@@ -297,16 +297,17 @@ class PhysicalPlan:
     `source` is what the operators' spans point into. A parameter's `default` is the value that the estimates go by;
     `declared` holds the defaults of the program's text. `models` maps the program's names to model ids. `equivalence`
     is what the plan keeps to, `within` what the program permits; `prefer` is its λ, and `budget` what a problem may
-    take, if it has one. `reads` are the columns of the last rows that whoever runs the plan looks at, besides the value
-    that it returns; None means all. `support`: they look at how sure it was of its answer too (see
-    `executor/runtime/standing.py`). `in_flight` is how many problems run at once, None where nothing was decided;
-    `floor` the fewest sequences that the engine should have to work at: below it another problem starts, and samples
-    run ahead. `rules` are the names of the rules that made the plan what it is, those that a choice by cost turned back
-    left out; `chosen` is true where such a choice changed it, and `ways` says by id of which operators the `via` is
-    its, and what was measured of that. `kv_type` is how keys and values are kept, None for the models' own type.
-    `sparse_shares`: of models by their ids, up to which share of the head a step reads the allowed ids alone, where
-    that was measured. `remote`: what is known of models on servers, by their ids. `limits` are those of the engine's
-    steps, and `kv_shares` the most of its memory that models may take, by name, where somebody decided about them.
+    take, if it has one; in `deadline` seconds it is to be done. `reads` are the columns of the last rows that whoever
+    runs the plan looks at, besides the value that it returns; None means all. `support`: they look at how sure it was
+    of its answer too (see `executor/runtime/standing.py`). `in_flight` is how many problems run at once, None where
+    nothing was decided; `floor` the fewest sequences that the engine should have to work at: below it another problem
+    starts, and samples run ahead. `rules` are the names of the rules that made the plan what it is, those that a choice
+    by cost turned back left out; `chosen` is true where such a choice changed it, and `ways` says by id of which
+    operators the `via` is its, and what was measured of that. `kv_type` is how keys and values are kept, None for the
+    models' own type. `sparse_shares`: of models by their ids, up to which share of the head a step reads the allowed
+    ids alone, where that was measured. `remote`: what is known of models on servers, by their ids. `limits` are those
+    of the engine's steps, and `kv_shares` the most of its memory that models may take, by name, where somebody decided
+    about them.
     """
 
     name: str
@@ -321,6 +322,7 @@ class PhysicalPlan:
     within: Tolerance = Tolerance()
     prefer: float | None = None
     budget: ast.Budget | None = None
+    deadline: float | None = None
     reads: tuple[str, ...] | None = None
     support: bool = False
     in_flight: int | None = None

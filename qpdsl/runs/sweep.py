@@ -117,11 +117,11 @@ class Sweep:
         return Summary(outcomes, 0.0, 0).to_json(timing=False)
 
     def _rows(self) -> Iterator[NumberedRow]:
-        """The rows that are left of the runs that are open, in the order of `row_order`."""
+        """The rows that are left of the runs that are open, by priority, and in the order of `row_order`."""
         widest_first = sorted(self.recordings, key=lambda place: self.runs[place].job.plan.in_flight or 1)
         left = [(place, {row.number for row in self.recordings[place].left()}) for place in widest_first]
-        for place, number in row_order(left):
-            yield NumberedRow(number, self.runs[place].data.rows[number], place)
+        rows = (NumberedRow(number, self.runs[place].data.rows[number], place) for place, number in row_order(left))
+        yield from sorted(rows, key=lambda one: one.row.priority)
 
     def _save(self, ended: Sequence[FinishedRow]) -> None:
         by_run: dict[int, list[FinishedRow]] = {}

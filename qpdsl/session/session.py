@@ -397,6 +397,7 @@ class Session:
         baseline: bool = False,
         timeout: float | None = None,
         client: Client | None = None,
+        priority: int = 0,
         candidates: bool = False,
         through: Callable[[Engine], Engine] | None = None,
         kept: KeptDraws | None = None,
@@ -407,12 +408,15 @@ class Session:
         `on_token` is called with each piece of text as it is generated (see `OnToken`). `functions` are those of the
         program, by the names that it has for them; they go before the session's own. `baseline` marks the instance as
         greedy decoding that is run to compare with. After `timeout` seconds the instance fails. `client` says who asks,
-        by default the instance by its name, for which nothing is urgent. With `candidates`, those of its last choice
+        by default the instance by its name and with its `priority`, of which the lower goes first; where it has no
+        deadline, that of the program counts from now. With `candidates`, those of its last choice
         are told (see `last_choice.py`). `through` puts an engine before the one that the instance asks; it then asks
         for every score itself, whatever others asked for. `kept`, where it is that engine, keeps its draws. `calls`
         keeps the calls of tools. Raises what other instances would meet too: see `meets_every_row`.
         """
-        client = client or Client(name)
+        client = client or Client(name, urgency=-priority)
+        if client.deadline is None and plan.deadline is not None and not baseline:
+            client = replace(client, deadline=time.monotonic() + plan.deadline)
         engine = ClientEngine(self._shared if through is None else through(self._shared), client)
         models = {name: self._models[model] for name, model in plan.models.items() if model in self._models}
         verifiers = {name: model.verifier for name, model in models.items() if model.verifier is not None}

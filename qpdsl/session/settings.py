@@ -324,6 +324,12 @@ class RowSettings:
         shown="none",
         help="Fail a row after SECONDS, and go on with the others.",
     )
+    priority: int | None = setting(
+        heading=ROWS,
+        kind=Whole(),
+        shown="0",
+        help="Runs of a lower number go before what else the session runs. No token depends on it.",
+    )
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -380,6 +386,14 @@ class DataSettings:
     )
     skip: int | None = _data(kind=Whole(0), metavar="N", help="Skip the first N rows.")
     limit: int | None = _data(kind=Whole(1), metavar="N", help="Take at most N rows.")
+    urgent: str | None = setting(
+        heading=DATA,
+        on="run",
+        option="--priority",
+        metavar="FIELD",
+        needs="input",
+        help="Rows with a lower whole number in this field go first. Results, and their order, stay the same.",
+    )
     spread: str | None = _data(
         metavar="FIELD",
         help="With --limit: take equally many rows of each value of FIELD.",
