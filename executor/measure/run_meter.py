@@ -173,6 +173,7 @@ class RunMeter:
             "held": report.pages_held,
             "evictions": getattr(report, "evictions", 0),
             "thrashed": getattr(report, "thrashed", 0),
+            "cached": int(figure(report, "cached_tokens")),
         }
         held = sum(other.latest["held"] * self._page_bytes.get(name, 0) for name, other in self._models.items())
         self._peak_kv = max(self._peak_kv, held)
@@ -194,6 +195,7 @@ class RunMeter:
             first_token=percentiles(model.waits.first),
             between_tokens=percentiles(model.waits.between),
             mean_pages=model.held / model.steps,
+            cached_tokens=model.latest["cached"],
         )
 
 

@@ -76,7 +76,8 @@ class ModelFigures:
     At most `peak_pages` of `pages` were held at once, `mean_pages` on average over the steps, each of `page_bytes`
     bytes (0 where not known). Beside the layers the forwards took `mask_seconds` to wait for masks, `head_seconds` to
     read hidden states and `draft_seconds` to propose tokens. Samples waited `first_token` seconds for their first token
-    and `between_tokens` for each other: the percentiles 50, 95 and 99, or nothing where none was drawn.
+    and `between_tokens` for each other: the percentiles 50, 95 and 99, or nothing where none was drawn. Besides those
+    that forwards computed, `cached_tokens` of prompts were found in the prefix cache.
     """
 
     steps: int = 0
@@ -96,6 +97,12 @@ class ModelFigures:
     first_token: tuple[float, ...] = ()
     between_tokens: tuple[float, ...] = ()
     mean_pages: float = 0.0
+    cached_tokens: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of the prompts' tokens that were found in the prefix cache."""
+        return self.cached_tokens / max(self.cached_tokens + self.prefill_tokens, 1)
 
     @property
     def layer_seconds(self) -> float:

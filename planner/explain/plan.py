@@ -197,6 +197,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "reads": None if plan.reads is None else list(plan.reads),
         "in_flight": plan.in_flight,
         "floor": plan.floor,
+        "prompted": list(plan.prompted),
         "kv_type": plan.kv_type,
         "limits": None if plan.limits is None else asdict(plan.limits),
         "kv_shares": dict(plan.kv_shares),

@@ -116,7 +116,7 @@ def _applied(rule: Rule, before: PhysicalPlan) -> PhysicalPlan:
 
 def signature(plan: PhysicalPlan) -> str:
     """Equal for plans that run the same operators in the same way; estimates and the names of rules do not count."""
-    joint = (plan.in_flight, plan.floor, plan.kv_type, plan.support)
+    joint = (plan.in_flight, plan.floor, plan.prompted, plan.kv_type, plan.support)
     whole = (_chain(plan.ops), sorted(plan.models.items()), plan.reads, joint, plan.equivalence)
     return blake2b(repr(whole).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
 

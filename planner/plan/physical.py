@@ -301,13 +301,14 @@ class PhysicalPlan:
     runs the plan looks at, besides the value that it returns; None means all. `support`: they look at how sure it was
     of its answer too (see `executor/runtime/standing.py`). `in_flight` is how many problems run at once, None where
     nothing was decided; `floor` the fewest sequences that the engine should have to work at: below it another problem
-    starts, and samples run ahead. `rules` are the names of the rules that made the plan what it is, those that a choice
-    by cost turned back left out; `chosen` is true where such a choice changed it, and `ways` says by id of which
-    operators the `via` is its, and what was measured of that. `kv_type` is how keys and values are kept, None for the
-    models' own type. `sparse_shares`: of models by their ids, up to which share of the head a step reads the allowed
-    ids alone, where that was measured. `remote`: what is known of models on servers, by their ids. `limits` are those
-    of the engine's steps, and `kv_shares` the most of its memory that models may take, by name, where somebody decided
-    about them.
+    starts, and samples run ahead. Problems of which the parameters `prompted` begin alike start one after another:
+    these are those of the prompts, in their order. `rules` are the names of the rules that made the plan what it is,
+    those that a choice by cost turned back left out; `chosen` is true where such a choice changed it, and `ways` says
+    by id of which operators the `via` is its, and what was measured of that. `kv_type` is how keys and values are kept,
+    None for the models' own type. `sparse_shares`: of models by their ids, up to which share of the head a step reads
+    the allowed ids alone, where that was measured. `remote`: what is known of models on servers, by their ids. `limits`
+    are those of the engine's steps, and `kv_shares` the most of its memory that models may take, by name, where
+    somebody decided about them.
     """
 
     name: str
@@ -327,6 +328,7 @@ class PhysicalPlan:
     support: bool = False
     in_flight: int | None = None
     floor: int = 0
+    prompted: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     chosen: bool = False
     kv_type: KVType | None = None
