@@ -6,9 +6,11 @@ import asyncio
 from dataclasses import replace
 from itertools import groupby
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qpdsl.executor.engine import scheduler
 from qpdsl.executor.events.events import EngineStepped, Event, InstanceStarted
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan as naive
@@ -21,11 +23,12 @@ from qpdsl.session.session import Session
 from tests.support.executor.programs import HEADER
 from tests.support.planner.lowered import program_of
 
+STAGES = "generate llm n=2 temperature=0.8 max_tokens=6\n  best by logprob"
 PROGRAM = (
     f"{HEADER}program p(question: text, document: text) -> text {{\n"
-    '  chat user="{document} {question}"\n  generate llm n=2 temperature=0.8 max_tokens=6\n  best by logprob\n}'
+    f'  chat user="{{document}} {{question}}"\n  {STAGES}\n}}'
 )
-DOCUMENTS, QUESTIONS = 6, 4
+DOCUMENTS, QUESTIONS = 5, 4
 
 
 def run(plan: PhysicalPlan) -> tuple[list[str | None], list[str], float]:
@@ -33,7 +36,7 @@ def run(plan: PhysicalPlan) -> tuple[list[str | None], list[str], float]:
 
     There is memory for the prompts of two or three documents.
     """
-    session = Session(kv_bytes=4 << 20)
+    session = Session(kv_bytes=2 << 20)
     session.load(plan)
     started: list[str] = []
     cached = computed = 0
@@ -48,7 +51,7 @@ def run(plan: PhysicalPlan) -> tuple[list[str | None], list[str], float]:
 
     session.events.subscribe(see)
     rows = [
-        InputRow(f"{document}.{question}", {"document": f"{document} eggs. " * 150, "question": f"{question}?"})
+        InputRow(f"{document}.{question}", {"document": f"{document} eggs. " * 80, "question": f"{question}?"})
         for question in range(QUESTIONS)
         for document in range(DOCUMENTS)
     ]
@@ -70,6 +73,50 @@ def test_rows_of_one_document_meet_in_the_cache() -> None:
     assert [name.partition(".")[0] for name in order] == [str(at) for at in range(DOCUMENTS) for _ in range(QUESTIONS)]
     # Of four questions about a document the last three find it.
     assert often > 0.7 and often > 2 * seldom
+
+
+MIX = (
+    "generate llm n=2 temperature=0.8 max_tokens=6\n  best by logprob",
+    "generate llm n=4 temperature=1 max_tokens=8\n  vote text",
+    "generate llm max_tokens=12",
+    "repeat 2 { generate llm n=2 temperature=0.7 max_tokens=5\n  keep 1 by logprob }",
+)
+
+
+def test_programs_that_run_at_once_meet_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine admits what finds the longest prefix, of the requests that have waited longest."""
+    plans = [optimize(naive(program_of(PROGRAM.replace(STAGES, stages)))).plan for stages in MIX]
+
+    def mixed() -> tuple[list[object], float]:
+        session = Session(kv_bytes=2 << 20, max_sequences=16)
+        for plan in plans:
+            session.load(plan)
+
+        async def main() -> list[object]:
+            runs = [
+                session.run(plan, {"document": f"{document} eggs. " * 80, "question": f"{question}?"}, name=str(at))
+                for question in range(3)
+                for document in range(DOCUMENTS)
+                for at, plan in enumerate(plans)
+            ]
+            async with session.running():
+                return [result.value for result in await asyncio.gather(*runs)]
+
+        steps: list[tuple[int, int]] = []
+
+        def see(event: Event) -> None:
+            if isinstance(event, EngineStepped):
+                steps.append((event.report.prefill_tokens, event.report.cached_tokens))  # type: ignore[union-attr]
+
+        session.events.subscribe(see)
+        values, computed = asyncio.run(main()), sum(own for own, _ in steps)
+        return values, steps[-1][1] / (steps[-1][1] + computed)
+
+    values, found = mixed()
+    monkeypatch.setattr(scheduler, "_WINDOW", 1)
+    in_turn, seldom = mixed()
+    assert values == in_turn
+    assert found > 0.7 and found > seldom + 0.1
 
 
 def test_without_shared_prefixes_there_is_nothing_to_meet() -> None:
