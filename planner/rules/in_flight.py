@@ -4,7 +4,7 @@ The thesis's minimum problem batch (section 5.3.3): problems end their search at
 whenever the engine has fewer sequences than a floor. No more than a fixed number run at once.
 
 Problems whose prompts begin alike start one after another, where prefixes are shared: then what they have in common is
-in memory when they come (the longest prefix first, as SGLang's queue has it, but known before they start).
+in memory when they come: the longest prefix first, as the engine's queue has it, but known before they start.
 
 A server elsewhere says itself how many requests it bears, and the engine that asks it limits them by what it sees. It
 can only find out if enough problems are there to ask.

@@ -1,8 +1,8 @@
 """In which order rows start: by priority, and those that share long beginnings of their prompts one after another.
 
-So the rows that run side by side meet in the prefix cache, however little of it there is, as requests of SGLang's queue
-do that goes by the longest cached prefix. Groups stand where their first row stood, so no row waits for one that is
-neither before it nor shares a prefix with one that is.
+So the rows that run side by side meet in the prefix cache, however little of it there is, as those do that wait in the
+engine's queue, which goes by the longest cached prefix. Groups stand where their first row stood, so no row waits for
+one that is neither before it nor shares a prefix with one that is.
 """
 
 from __future__ import annotations
