@@ -411,3 +411,23 @@ def test_an_owner_finds_only_what_was_computed_for_him(asked: list[tuple[tuple[i
             one.retire(sequence)
             one.check_integrity([])
         assert found[0] == found[1]
+
+
+def test_a_prefix_is_found_by_the_token() -> None:
+    """Of a page that begins alike that part is copied, of several pages the one that is alike for longest."""
+    memory = memory_of(12, 4)
+    for rest in ((5, 6, 7, 8), (5, 6, 9, 9), (5, 1), (7, 7, 7, 7)):
+        cached(memory, 1, 2, 3, 4, *rest)
+    found = {
+        (1, 2, 3, 4, 5, 6, 9, 1): 7,
+        (1, 2, 3, 4, 5, 1, 9, 9): 6,
+        (1, 2, 3, 4, 5, 6, 7, 8): 8,
+        (1, 2, 3, 4, 6, 7, 7, 7): 4,
+        (1, 2, 8, 8): 2,
+        (2, 2, 3, 4): 0,
+    }
+    assert {tokens: memory.tree.match(tokens, len(tokens)).length for tokens in found} == found
+    assert memory.tree.match((1, 2, 3, 4, 5, 6, 7, 8), 6).length == 6
+    while memory.tree.evict():
+        pass
+    assert memory.tree.match((1, 2, 3, 4), 4).length == 0
