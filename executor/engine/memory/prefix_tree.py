@@ -1,7 +1,8 @@
 """The prefix tree: KV pages that are computed, found again by the tokens they hold (SGLang's RadixAttention).
 
 A node is a page. A node with fewer tokens than a page holds is a leaf. A request that shares the beginning of a page
-takes a copy of that part, so prefixes are found by the token. Pages in the tree are never written. Each owner of requests has a root of its own, and finds no page of others.
+takes a copy of that part, so prefixes are found by the token. Pages in the tree are never written. Each owner of
+requests has a root of its own, and finds no page of others.
 
 Which pages to keep is decided by GreedyDual-Size (Cao and Irani, 1997). A page's worth is the clock at its last touch
 plus the cost, per byte, of computing it again; the clock is the worth of the page that was evicted last. So of pages of
@@ -35,10 +36,9 @@ _UNLIMITED: Worth = (float("inf"), 0)
 
 @dataclass(eq=False, slots=True)
 class PrefixNode:
-    """A page in the tree. `digest` hashes all tokens from the root to its end, `end` counts them. `order` has the keys of
-    the children, ascending.
+    """A page in the tree. `digest` hashes all tokens from the root to its end, `end` counts them.
 
-    `block` has the states after them, None where these are not kept; they are worth `gain` above the clock.
+    `order` has the keys of the children, ascending. `block` has the states after them, None where these are not kept; they are worth `gain` above the clock.
     """
 
     tokens: Tokens
