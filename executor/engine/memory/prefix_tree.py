@@ -38,7 +38,8 @@ _UNLIMITED: Worth = (float("inf"), 0)
 class PrefixNode:
     """A page in the tree. `digest` hashes all tokens from the root to its end, `end` counts them.
 
-    `order` has the keys of the children, ascending. `block` has the states after them, None where these are not kept; they are worth `gain` above the clock.
+    `order` has the keys of the children, ascending. `block` has the states after them, None where these are not kept;
+    they are worth `gain` above the clock.
     """
 
     tokens: Tokens
