@@ -2,10 +2,10 @@
 
     python -m benchmarks.routing.harness [--seeds 20] [--quick] [--output FOLDER]
 
-The costs are a model (`synthetic.py`), the policies are those that serve (`executor/routing`). Choices are the same in
-every run; what a policy itself takes is measured, as the least of three runs of each seed, in processor time of this
-thread, with the making of its contexts and the learning. It is charged to the policy's loss, in a harness whose oracle
-takes 94 millionths of a second a step.
+The costs are a model (`synthetic.py`), the router is the one that serves: a table before a policy that follows drift
+(`executor/routing`). Choices are the same in every run; what a policy itself takes is measured, as the least of three
+runs of each seed, in processor time of this thread, with the making of its contexts and the learning. It is charged to
+the policy's loss, in a harness whose oracle takes 94 millionths of a second a step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,43 +24,31 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe
 from benchmarks.common.results import write
 from benchmarks.routing import synthetic
-from benchmarks.routing.drift import Restarts, SlidingWindow
-from benchmarks.routing.features import FEATURES, Contexts
 from benchmarks.routing.harness_tables import draw, page
-from benchmarks.routing.policies import make_policy
 from benchmarks.routing.regret import Regret, cumulative, regret, variation
-from benchmarks.routing.route_table import RouteTable
 from benchmarks.routing.synthetic import AMORTIZED, DENSE, SPARSE, VOCABULARY, WEIGHT, Steps
-from qpdsl.executor.routing.linear import LinUCB
+from qpdsl.executor.routing.drift import drifting
+from qpdsl.executor.routing.linear import LinUCB, Thompson
 from qpdsl.executor.routing.policy import Policy
+from qpdsl.executor.routing.route_table import RouteTable
+from qpdsl.executor.routing.thresholds import Exponential
 
 FILE = "routing_harness"
 STEPS = 1200
-SHORT = ("one", "share")
-FEATURE_SETS = {
-    "K/V": SHORT,
-    "log K": ("one", "log_share"),
-    "K/V, log K": ("one", "share", "log_share"),
-    "all six": FEATURES,
-}
-BETAS = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0)
+# A context: 1 and K/|V|, in which a sparse head's cost is linear (LLM-QP, section 2), of a length of at most 1.
+FEATURES = ("one", "share")
+_UNIT = len(FEATURES) ** -0.5
 # Of the router: its uncertainty, what its prior counts, and without a prior.
 BETA, ALPHA = 0.03, 1.0
 COLD_BETA, COLD_ALPHA = 0.01, 0.01
 # How often amortized refines, before anything is known.
 GUESS = 0.5
 _TIMED = 3
-_SWEPT_SEEDS = 5
 # Where the seeds begin of runs that a warm start has learned from.
 _EARLIER = 1_000_003
 
-# What chooses for a step of so many allowed ids at such a margin of the step before, and what learns from its loss.
-Chooser = Callable[[int, float, int], int]
-Learner = Callable[[int, float], None]
-Router = tuple[Chooser, Learner]
-Linear = LinUCB | Restarts | SlidingWindow
-# A router for a seed, and its table if it has one.
-Maker = Callable[[int], tuple[Router, RouteTable | None]]
+# A policy for a seed.
+Maker = Callable[[int], Policy]
 
 
 @dataclass(frozen=True)
@@ -84,52 +71,20 @@ class Outcome:
     static: float
 
 
-def every_step(policy: Policy, names: tuple[str, ...]) -> Router:
-    """A policy that is asked at every step."""
-    contexts = Contexts(VOCABULARY, 1, STEPS, names)
-    last = [np.zeros(len(names))]
-
-    def choose(allowed: int, margin: float, step: int) -> int:
-        last[0] = contexts.of(allowed, 1, margin, step)
-        return policy.choose(last[0])
-
-    def learn(arm: int, loss: float) -> None:
-        policy.learn(last[0], arm, loss)
-
-    return choose, learn
+def routed(policy: LinUCB | Thompson) -> RouteTable:
+    """A policy as `--router` runs it."""
+    return RouteTable(drifting(policy))
 
 
-def tabled(policy: Linear) -> tuple[Router, RouteTable]:
-    """A policy behind a table."""
-    contexts = Contexts(VOCABULARY, names=SHORT)
-    even, by_size = (
-        (VOCABULARY * index / 64 for index in range(65)),
-        (VOCABULARY ** (index / 16) for index in range(17)),
-    )
-    table = RouteTable(policy, lambda number: contexts.of(round(number)), sorted({*even, *by_size}))
-    return (lambda allowed, margin, step: table.choose(allowed), table.learn), table
-
-
-def asked(policy: Callable[[int], Policy], names: tuple[str, ...] = SHORT) -> Maker:
-    """A policy of each seed, asked at every step."""
-    return lambda seed: (every_step(policy(seed), names), None)
-
-
-def behind(policy: Callable[[int], Linear]) -> Maker:
-    """A policy of each seed, behind a table."""
-    return lambda seed: tabled(policy(seed))
-
-
-def walk(router: Router, steps: Steps) -> tuple[list[int], float]:
-    """The arms that were taken, and the seconds of a step that the router took."""
-    choose, learn = router
-    allowed, paid = [int(number) for number in steps.allowed], steps.paid.tolist()
-    margins = [0.0, *steps.margins.tolist()]
+def walk(policy: Policy, steps: Steps) -> tuple[list[int], float]:
+    """The arms that were taken, and the seconds of a step that the policy took."""
+    paid = steps.paid.tolist()
     taken = []
     start = time.thread_time()
-    for step, (number, margin, losses) in enumerate(zip(allowed, margins, paid, strict=False)):
-        arm = choose(number, margin, step)
-        learn(arm, losses[arm])
+    for number, losses in zip(steps.allowed.tolist(), paid, strict=True):
+        context = (_UNIT, _UNIT * number / VOCABULARY)
+        arm = policy.choose(context)
+        policy.learn(context, arm, losses[arm])
         taken.append(arm)
     return taken, (time.thread_time() - start) / len(taken)
 
@@ -143,12 +98,12 @@ def outcome(name: str, make: Maker, runs: list[Steps], timed: int) -> Outcome:
     for seed, steps in enumerate(runs):
         seconds = []
         for _ in range(timed):
-            router, table = make(seed)
-            taken, second = walk(router, steps)
+            policy = make(seed)
+            taken, second = walk(policy, steps)
             seconds.append(second)
         free.append(regret(steps.expected, taken))
         charged.append(regret(steps.expected, taken, charge=WEIGHT * min(seconds) * 1e3))
-        asked.append(table.asked if table else len(taken))
+        asked.append(policy.asked if isinstance(policy, RouteTable) else len(taken))
         micros.append(min(seconds) * 1e6)
     return summary(name, free, charged, micros, asked)
 
@@ -174,14 +129,14 @@ def summary(name: str, free: list[Regret], charged: list[Regret], micros: list[f
 def linear(refine: float | None = None) -> LinUCB:
     """LinUCB with a planner's prior, which supposes that amortized refines so often, or with none."""
     if refine is None:
-        return LinUCB(3, len(SHORT), beta=COLD_BETA, alpha=COLD_ALPHA)
-    return LinUCB(3, len(SHORT), beta=BETA, alpha=ALPHA, prior=synthetic.prior(SHORT, refine))
+        return LinUCB(3, len(FEATURES), beta=COLD_BETA, alpha=COLD_ALPHA)
+    return LinUCB(3, len(FEATURES), beta=BETA, alpha=ALPHA, prior=synthetic.prior(FEATURES, refine))
 
 
-def warm(seed: int) -> LinUCB:
-    """LinUCB without a prior that has learned from another run, of which half counts."""
-    first, second = linear(), linear()
-    walk(tabled(first)[0], synthetic.draw(STEPS, _EARLIER + seed))
+def warm(seed: int) -> RouteTable:
+    """The router without a prior that has learned from another run, of which half counts."""
+    first, second = routed(linear()), routed(linear())
+    walk(first, synthetic.draw(STEPS, _EARLIER + seed))
     second.restore(first.state(), keep=0.5)
     return second
 
@@ -241,49 +196,27 @@ def claim_three(runs: list[Steps], timed: int) -> tuple[dict[str, float], list[O
     noisy = [synthetic.draw(STEPS, seed, noise=0.05) for seed in range(len(runs))]
     chance = [synthetic.draw(STEPS, seed, noise=0.05, chance=True) for seed in range(len(runs))]
 
-    grid = [index / 20 / np.sqrt(2) for index in range(1, 21)]
+    def thompson(seed: int) -> Thompson:
+        return Thompson(3, len(FEATURES), beta=COLD_BETA, alpha=COLD_ALPHA, seed=seed)
 
-    def thresholds(seed: int) -> Policy:
-        return make_policy("exponential", 3, 2, seed=seed, feature=1, reached=AMORTIZED, below=SPARSE, thresholds=grid)
-
-    def thompson(seed: int) -> Policy:
-        return make_policy("thompson", 3, 2, beta=COLD_BETA, alpha=COLD_ALPHA, seed=seed)
-
-    rows: list[tuple[str, Any, list[Steps]]] = [
-        ("table, prior (the router)", behind(lambda seed: linear(GUESS)), runs),
-        ("table, prior of the published 35%", behind(lambda seed: linear(0.35)), runs),
-        ("table, prior that never refines", behind(lambda seed: linear(0.0)), runs),
-        ("table, prior that always refines", behind(lambda seed: linear(1.0)), runs),
-        ("table, no prior", behind(lambda seed: linear()), runs),
-        ("table, no prior, warm", behind(warm), runs),
-        ("table, prior; times ±5%", behind(lambda seed: linear(GUESS)), noisy),
-        ("table, prior; times ±5%, drawn margins", behind(lambda seed: linear(GUESS)), chance),
-        ("LinUCB every step, prior", asked(lambda seed: linear(GUESS)), runs),
-        ("LinUCB every step, no prior", asked(lambda seed: linear()), runs),
-        ("LinUCB every step, no prior; times ±5%, drawn margins", asked(lambda seed: linear()), chance),
-        ("LinUCB as printed, β = 1", asked(lambda seed: make_policy("lin_ucb_upper", 3, 2, beta=1.0)), runs),
-        ("Thompson every step, no prior", asked(thompson), runs),
-        ("thresholds of K/V, sparse or amortized", asked(thresholds), runs),
+    rows: list[tuple[str, Maker, list[Steps]]] = [
+        ("the router: table, LinUCB, prior", lambda seed: routed(linear(GUESS)), runs),
+        ("the same, prior of the published 35%", lambda seed: routed(linear(0.35)), runs),
+        ("the same, prior that never refines", lambda seed: routed(linear(0.0)), runs),
+        ("the same, prior that always refines", lambda seed: routed(linear(1.0)), runs),
+        ("the same, no prior", lambda seed: routed(linear()), runs),
+        ("the same, no prior, warm", warm, runs),
+        ("the same, prior; times ±5%", lambda seed: routed(linear(GUESS)), noisy),
+        ("the same, prior; times ±5%, drawn margins", lambda seed: routed(linear(GUESS)), chance),
+        ("table, Thompson, no prior", lambda seed: routed(thompson(seed)), runs),
+        ("thresholds of K/V, sparse or amortized", lambda seed: Exponential(3, 2, reached=AMORTIZED, seed=seed), runs),
+        ("without the table: LinUCB, prior", lambda seed: linear(GUESS), runs),
+        ("without the table: LinUCB, no prior", lambda seed: linear(), runs),
     ]
     return fixed, [outcome(name, make, steps, timed) for name, make, steps in rows]
 
 
-def _cold(name: str, features: int, beta: float, seed: int) -> Policy:
-    return make_policy(name, 3, features, beta=beta, alpha=COLD_ALPHA)
-
-
-def sweep(runs: list[Steps], quick: bool) -> list[dict[str, Any]]:
-    """Policies by β and features, without a prior, asked at every step."""
-    found = []
-    for name in ("lin_ucb", "lin_ucb_upper", "thompson"):
-        for label, names in list(FEATURE_SETS.items())[: 1 if quick else None]:
-            for beta in BETAS[: 2 if quick else None]:
-                reached = asdict(outcome(name, asked(partial(_cold, name, len(names), beta), names), runs, 1))
-                found.append({"policy": name, "features": label, "beta": beta, **reached})
-    return found
-
-
-def drift(seeds: int, quick: bool) -> tuple[dict[str, float], list[Outcome], dict[str, list[float]]]:
+def drift(seeds: int) -> tuple[dict[str, float], list[Outcome], dict[str, list[float]]]:
     """Dense and sparse exchange what they cost half way: V_T with and without, the ways, and regrets over the steps."""
     runs = [synthetic.draw(STEPS, seed, swap=True) for seed in range(seeds)]
     still = [synthetic.draw(STEPS, seed) for seed in range(seeds)]
@@ -292,41 +225,37 @@ def drift(seeds: int, quick: bool) -> tuple[dict[str, float], list[Outcome], dic
         "still": float(np.mean([variation(steps.expected) for steps in still])),
     }
     ways: dict[str, Maker] = {
-        "LinUCB every step": asked(lambda seed: linear()),
-        "window of 100": asked(lambda seed: SlidingWindow(linear(), 100)),
-        "window of 300": asked(lambda seed: SlidingWindow(linear(), 300)),
-        "restarts every 300": asked(lambda seed: Restarts(linear(), every=300, test=False)),
-        "restarts by the change test": asked(lambda seed: Restarts(linear())),
-        "table, prior": behind(lambda seed: linear(GUESS)),
-        "table, prior, restarts by the change test": behind(lambda seed: Restarts(linear(GUESS))),
+        "without table, window and test: LinUCB, no prior": lambda seed: linear(),
+        "the router, prior": lambda seed: routed(linear(GUESS)),
+        "the router, no prior": lambda seed: routed(linear()),
     }
     found, curves = [], {}
-    for name, way in list(ways.items())[:: 6 if quick else 1]:
+    for name, way in ways.items():
         found.append(outcome(name, way, runs, 1))
-        curves[name] = _curve(way(0)[0], runs[0])
+        curves[name] = _curve(way(0), runs[0])
     for arm, name in enumerate(synthetic.ARMS):
         reports = [regret(steps.expected, [arm] * STEPS) for steps in runs]
         found.append(summary(f"always {name}", reports, reports, [0.0], [0]))
     return variations, found, curves
 
 
-def _curve(router: Router, steps: Steps) -> list[float]:
-    """The dynamic regret of a router, up to every tenth step."""
-    return [round(value, 4) for value in cumulative(steps.expected, walk(router, steps)[0])[::10].tolist()]
+def _curve(policy: Policy, steps: Steps) -> list[float]:
+    """The dynamic regret of a policy, up to every tenth step."""
+    return [round(value, 4) for value in cumulative(steps.expected, walk(policy, steps)[0])[::10].tolist()]
 
 
 def curves_of(steps: Steps) -> Iterator[tuple[str, list[float]]]:
     yield "always sparse", [round(v, 4) for v in cumulative(steps.expected, [SPARSE] * STEPS)[::10].tolist()]
-    yield "LinUCB every step, no prior", _curve(every_step(linear(), SHORT), steps)
-    yield "table, no prior", _curve(tabled(linear())[0], steps)
-    yield "table, prior (the router)", _curve(tabled(linear(GUESS))[0], steps)
+    yield "without the table: LinUCB, no prior", _curve(linear(), steps)
+    yield "the router, no prior", _curve(routed(linear()), steps)
+    yield "the router, prior", _curve(routed(linear(GUESS)), steps)
 
 
 def measure(seeds: int, quick: bool) -> dict[str, Any]:
     """The whole record."""
     runs = [synthetic.draw(STEPS, seed) for seed in range(seeds)]
     fixed, routers = claim_three(runs, 1 if quick else _TIMED)
-    variations, drifting, drift_curves = drift(seeds, quick)
+    variations, drifting, drift_curves = drift(seeds)
     return {
         "machine": describe(),
         "seeds": seeds,
@@ -337,7 +266,6 @@ def measure(seeds: int, quick: bool) -> dict[str, Any]:
         "fixed": fixed,
         "routers": [asdict(each) for each in routers],
         "curves": dict(curves_of(runs[0])),
-        "sweep": sweep(runs[: 1 if quick else _SWEPT_SEEDS], quick),
         "variations": variations,
         "drift": [asdict(each) for each in drifting],
         "drift_curves": drift_curves,
@@ -347,7 +275,7 @@ def measure(seeds: int, quick: bool) -> dict[str, Any]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seeds", type=int, default=20, help="runs of each way")
-    options.add_argument("--quick", action="store_true", help="two seeds, a small sweep: does it work?")
+    options.add_argument("--quick", action="store_true", help="two seeds: does it work?")
     options.add_argument("--output", type=Path, default=RESULTS)
     arguments = options.parse_args()
     if arguments.seeds < 1:

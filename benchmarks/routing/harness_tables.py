@@ -44,10 +44,6 @@ def page(record: Record) -> str:
         "",
         *_third(record),
         "",
-        "## Policies by β and features",
-        "",
-        *_sweep(record["sweep"]),
-        "",
         "## Drift",
         "",
         *_drift(record),
@@ -158,25 +154,13 @@ def _third(record: Record) -> Iterator[str]:
         yield _row(each)
 
 
-def _sweep(found: list[Record]) -> Iterator[str]:
-    betas = list(dict.fromkeys(each["beta"] for each in found))
-    yield "Loss over the oracle's, no prior, asked at every step, not charged; means of fewer seeds than above."
-    yield ""
-    yield f"| policy | features | {' | '.join(f'β = {beta:g}' for beta in betas)} | µs a step |"
-    yield f"|---|---|{'---:|' * (len(betas) + 1)}"
-    for policy, features in dict.fromkeys((each["policy"], each["features"]) for each in found):
-        row = [each for each in found if (each["policy"], each["features"]) == (policy, features)]
-        cells = " | ".join(f"{each['ratio']:.3f}" for each in row)
-        yield f"| `{policy}` | {features} | {cells} | {np.mean([each['micros'] for each in row]):.1f} |"
-
-
 def _drift(record: Record) -> Iterator[str]:
     still, drifting = record["variations"]["still"], record["variations"]["drifting"]
     yield (
         f"Half way dense and sparse exchange what they cost. V_T is {drifting:.1f}, without the exchange {still:.1f}: "
         "nearly all of it is the context, which a policy sees. Regrets are sums of losses over the steps, in the mean "
-        "of the seeds; static: against the best arm to stay with. A table asks every 64th step once it is sure, so it "
-        "sees a change later."
+        "of the seeds; static: against the best arm to stay with. A table asks every 64th step once it is sure, and at "
+        "every step again after two that cost something else than expected."
     )
     yield ""
     yield "| policy | loss | dynamic regret | static regret | µs a step | taken |"

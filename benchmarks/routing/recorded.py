@@ -195,10 +195,11 @@ def walked(make: Callable[[], Policy], recording: Recording) -> tuple[Arms, floa
     Its seconds are processor time of this thread, so that other work on the machine is not charged to it.
     """
     own = []
+    shown = list(zip(recording.contexts.tolist(), recording.losses.tolist(), strict=True))
     for _ in range(_WALKS):
         policy, taken = make(), np.empty(len(recording.seconds), dtype=np.int64)
         start = time.thread_time()
-        for step, (context, losses) in enumerate(zip(recording.contexts, recording.losses, strict=True)):
+        for step, (context, losses) in enumerate(shown):
             arm = policy.choose(context)
             policy.learn(context, arm, losses[arm])
             taken[step] = arm
@@ -234,7 +235,7 @@ def ways(recording: Recording, seeds: int) -> Iterator[tuple[Way, list[float]]]:
 
     def warm() -> Policy:
         first, second = policy_of(Routing()), policy_of(Routing())
-        for context, losses in zip(recording.contexts, recording.losses, strict=True):
+        for context, losses in zip(recording.contexts.tolist(), recording.losses.tolist(), strict=True):
             arm = first.choose(context)
             first.learn(context, arm, losses[arm])
         second.restore(first.state(), keep=0.5)

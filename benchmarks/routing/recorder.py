@@ -22,7 +22,7 @@ from qpdsl.executor.routing.policy import Floats
 class RecordedStep:
     """The arm that the policy took, by its number, and the seconds and losses of all arms."""
 
-    context: Floats
+    context: tuple[float, ...]
     arm: int
     seconds: tuple[float, ...]
     losses: tuple[float, ...]
@@ -42,8 +42,6 @@ class Recorder:
     def trace(self) -> RouteTrace:
         """The recorded steps."""
         return RouteTrace(
-            ARMS,
-            FEATURES,
             np.array([step.context for step in self.steps]).reshape(-1, len(FEATURES)),
             np.array([step.losses for step in self.steps]).reshape(-1, len(ARMS)),
             np.array([step.arm for step in self.steps], dtype=np.int64),

@@ -324,10 +324,11 @@ class ModelRunner:
     def _note_arm(self, drawing: list[tuple[Sequence, Proposal | None]]) -> None:
         """Counts for each sample how the head of this step was computed, where a router chose it."""
         routed = self.backend.readout.routed
-        if routed is not None and routed.arm is not None:
+        if routed is not None and routed.choice is not None:
+            arm = routed.choice.arm
             for sample, _ in drawing:
                 if sample.generation.route is not None:
-                    sample.arms[routed.arm] = sample.arms.get(routed.arm, 0) + 1
+                    sample.arms[arm] = sample.arms.get(arm, 0) + 1
 
     def _fork(self, step: LaunchedStep, prompt: Sequence) -> list[Sequence]:
         """The samples of a prompt that go on, with the tokens that surely begin each."""

@@ -64,15 +64,15 @@ class PagedEngine:
         self._on_step = on_step
         self._arrived: asyncio.Event | None = None
 
-    def add(self, name: str, model: PagedModel) -> None:
-        """Makes a model ready for requests under `name`.
+    def add(self, name: str, model: PagedModel, share: float = 1.0) -> None:
+        """Makes a model ready for requests under `name`; it takes at most `share` of the memory.
 
         While the engine is idle the memory is cut anew to suit all models, and what was cached is forgotten; a model
         that comes while others work takes the slabs as they are. Raises EngineError where the budget does not hold a
         page of it.
         """
         self._drain()
-        self.models.add(name, model, idle=not self.has_work)
+        self.models.add(name, model, idle=not self.has_work, share=share)
 
     def add_head(self, name: str, head: EagleHead) -> None:
         """Makes an EAGLE head ready to draft, on the device of the models that it is for."""

@@ -371,7 +371,9 @@ class Scheduler:
                 return room
             if self._group.drop_drafts():
                 continue
-            last = self._group.last_running()
+            # Where it has its whole share of the memory, only its own model's pages are of use.
+            of = self._group.schedulers if self.memory.pool.may_grow else [self]
+            last = self._group.last_running(of)
             assert last is not None
             scheduler, victim = last
             if scheduler.in_flight:
@@ -380,7 +382,7 @@ class Scheduler:
             if victim is not sequence:
                 scheduler.preempt(victim)
                 continue
-            if self._group.running == 1 and not cold_only:
+            if sum(len(scheduler.running) for scheduler in of) == 1 and not cold_only:
                 self._refuse(sequence)
             return 0
 
@@ -495,9 +497,9 @@ class SchedulerGroup:
         firsts = (scheduler.first for scheduler in self.schedulers)
         return min((first for first in firsts if first is not None), key=_rank, default=None)
 
-    def last_running(self) -> tuple[Scheduler, Sequence] | None:
-        """The running sequence that ranks last, and its scheduler."""
-        lasts = [(scheduler, scheduler.running[-1]) for scheduler in self.schedulers if scheduler.running]
+    def last_running(self, of: list[Scheduler] | None = None) -> tuple[Scheduler, Sequence] | None:
+        """The running sequence that ranks last, of some schedulers or of all, and its scheduler."""
+        lasts = [(scheduler, scheduler.running[-1]) for scheduler in of or self.schedulers if scheduler.running]
         return max(lasts, key=lambda last: last[1].rank, default=None)
 
     def free_slab(self, reclaimer: Reclaimer) -> bool:

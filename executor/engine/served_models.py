@@ -18,7 +18,7 @@ from qpdsl.executor.engine.draft.ngram import NGramDrafter
 from qpdsl.executor.engine.exit.exit_steps import ExitHeads, ExitSteps, LearnedExits
 from qpdsl.executor.engine.exit.self_draft import SelfDrafter
 from qpdsl.executor.engine.memory import budget
-from qpdsl.executor.engine.memory.kv_cache import Arena, KVCache, PagePool, Pool, slab_bytes
+from qpdsl.executor.engine.memory.kv_cache import Arena, KVCache, PagePool, Pool, SlabShare, slab_bytes
 from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
 from qpdsl.executor.engine.memory.prefix_tree import Reclaimer
 from qpdsl.executor.engine.memory.state_blocks import BlockLayout
@@ -89,14 +89,20 @@ class ServedModels:
         self._clock = clock
         self._try_steps = try_steps
         self.learned = Learned()
+        # The most of the memory that a model may take, by its name, of those that may not take all.
+        self._shares: dict[str, float] = {}
         self.kv_bytes = 0
         self.arena: Arena | None = None
         self.runners: dict[str, ModelRunner] = {}
         self._group = SchedulerGroup(clock)
         self._reclaimer = Reclaimer()
 
-    def add(self, name: str, model: PagedModel, *, idle: bool) -> None:
-        """Makes a model ready. Where the engine is `idle` the memory is cut anew, and what was cached is forgotten."""
+    def add(self, name: str, model: PagedModel, *, idle: bool, share: float = 1.0) -> None:
+        """Makes a model ready, which may take at most `share` of the memory.
+
+        Where the engine is `idle` the memory is cut anew, and what was cached is forgotten.
+        """
+        self._shares[name] = share
         if self._config.deterministic and model.kernels and model.mixes_rows:
             raise EngineError(
                 f"{name} is a mixture of experts, whose bits depend on the batch: it is not deterministic"
@@ -156,10 +162,16 @@ class ServedModels:
                 f"the KV budget of {self.kv_bytes:,} bytes is too small for {name}: its pages take "
                 f"{model.layout.page_bytes:,} bytes{besides}, and {needs:,} are the least that could do"
             )
-        pool = PagePool(arena, name, model.layout)
+        share = SlabShare(int(arena.slabs * self._shares[name]))
+        if (share.most - (model.states is not None)) * arena.fewest_pages(model.layout) < 2:
+            raise EngineError(
+                f"{self._shares[name]:.1%} of the KV budget of {self.kv_bytes:,} bytes are too little for {name}: "
+                f"memory goes to models by {arena.slab_bytes:,} bytes, and its pages take {model.layout.page_bytes:,}"
+            )
+        pool = PagePool(arena, name, model.layout, share)
         cache = KVCache(arena.buffer, model.layout, pool.scratch, model.states)
         blocks = _blocks(model)
-        states = None if blocks is None else Pool(arena, f"{name}: states", blocks)
+        states = None if blocks is None else Pool(arena, f"{name}: states", blocks, share)
         memory = KVCacheManager(pool, cache, 2.0 * model.parameters, self._reclaimer, states)
         config, learned = self._config, self.learned
         rows = fixed_rows(config.max_sequences) if config.deterministic and model.kernels else None

@@ -38,7 +38,8 @@ class StepReport:
     Of `seconds`, the step took `draft_seconds` to propose tokens, stood still for `mask_seconds` until masks were
     filled, and spent `head_seconds` on what is read off hidden states: head, draws, log-probabilities (on a GPU, of the
     device's time). Of the steps so far a router had `dense_steps`, `rows_steps` and `union_steps` computed so, which
-    took `routed_seconds` in the head and `router_seconds` to choose. The waits for tokens that the step ended are
+    took `routed_seconds` in the head and `router_seconds` to choose; `choice` is that of this step, `RouteChoice`, with
+    its context at its end. The waits for tokens that the step ended are
     counted by bucket (see `latencies.py`): `first_waits` for the first tokens of samples, `waits` for the others.
 
     Of the leased memory, sequences and the prefix tree hold `state_bytes` of states.
@@ -80,6 +81,7 @@ class StepReport:
     activation_bytes: int = 0
     resident_bytes: int = 0
     state_bytes: int = 0
+    choice: tuple[str | float, ...] = ()
 
 
 def report(
@@ -127,6 +129,7 @@ def report(
         taken.activations,
         taken.resident,
         memory.state_bytes,
+        () if routed is None or (choice := routed.choice) is None else (*choice[:-1], *choice.context),
     )
 
 

@@ -29,6 +29,8 @@ _REPORT_FIELDS: dict[type, tuple[str, ...]] = {}
 _MAX_BUCKETS = 1024
 # Counts of an engine's report by bucket.
 _WAITS = ("first_waits", "waits")
+# What a report leaves out where there is none.
+_SELDOM = (*_WAITS, "choice")
 _FIGURES = tuple(field.name for field in fields(EngineFigures) if field.name not in ("model", "others", *_WAITS))
 
 
@@ -125,7 +127,7 @@ def _report(report: Any) -> dict[str, Any]:
     names = _REPORT_FIELDS.get(type(report))
     if names is None:
         names = _REPORT_FIELDS[type(report)] = tuple(field.name for field in fields(report))
-    return {name: _plain(value) for name in names if (value := getattr(report, name)) or name not in _WAITS}
+    return {name: _plain(value) for name in names if (value := getattr(report, name)) or name not in _SELDOM}
 
 
 def _read_fields(cls: type[Any], record: Mapping[str, Any]) -> dict[str, Any]:

@@ -182,7 +182,8 @@ class ServerReported(Event):
 class InstanceDone(Event):
     """A row of the input ended; `error` says why it failed, or with `unanswered` why it came to no answer.
 
-    `path` is that of the row that gave the answer.
+    `path` is that of the row that gave the answer. The program wanted it to end in `deadline` seconds, None where it
+    says nothing of that.
     """
 
     instance: str
@@ -195,6 +196,7 @@ class InstanceDone(Event):
     path: Path = ()
     baseline: bool = False
     unanswered: bool = False
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

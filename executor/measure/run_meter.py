@@ -73,6 +73,7 @@ class RunMeter:
         self._most_running = 0
         self._done = 0
         self._failed = 0
+        self._deadlines = self._kept = 0
         self._first: float | None = None
         self._last = 0.0
         self._peak_kv = 0
@@ -97,6 +98,9 @@ class RunMeter:
                 self._done += 1
                 self._failed += event.error is not None
                 self._last = event.at
+                if event.deadline is not None:
+                    self._deadlines += 1
+                    self._kept += event.error is None and event.seconds <= event.deadline
 
     @property
     def times(self) -> dict[str, TimedSteps]:
@@ -119,6 +123,8 @@ class RunMeter:
             kv_budget=self._kv_budget,
             longest=max(steps) / mean if mean else 1.0,
             memory=self._memory.parts(),
+            deadlines=self._deadlines,
+            kept=self._kept,
         )
 
     def _operator(self, event: OperatorDone) -> None:
@@ -167,6 +173,7 @@ class RunMeter:
             "held": report.pages_held,
             "evictions": getattr(report, "evictions", 0),
             "thrashed": getattr(report, "thrashed", 0),
+            "cached": int(figure(report, "cached_tokens")),
         }
         held = sum(other.latest["held"] * self._page_bytes.get(name, 0) for name, other in self._models.items())
         self._peak_kv = max(self._peak_kv, held)
@@ -188,6 +195,7 @@ class RunMeter:
             first_token=percentiles(model.waits.first),
             between_tokens=percentiles(model.waits.between),
             mean_pages=model.held / model.steps,
+            cached_tokens=model.latest["cached"],
         )
 
 

@@ -17,8 +17,9 @@ ARMS: tuple[Arm, ...] = get_args(Arm)
 # share, or one arm for all steps.
 RouterPolicy = Literal["lin_ucb", "thompson", "exponential", "fixed"]
 ROUTER_POLICIES: tuple[RouterPolicy, ...] = get_args(RouterPolicy)
-# What a draw with an early exit does: "exit" tries it, "full" has all layers draw and leaves the exit's head out.
-ExitArm = Literal["exit", "full"]
+# What a draw with an early exit does: "exit" tries it, and where its token does not stand draws from the last layer;
+# "rerank" chooses there among the exit's best ids alone; "full" has all layers draw and leaves the exit's head out.
+ExitArm = Literal["exit", "rerank", "full"]
 EXIT_ARMS: tuple[ExitArm, ...] = get_args(ExitArm)
 # What says that nothing is routed.
 NO_ROUTER = "none"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qpdsl.executor.routing.policy import Floats, checked, finite, numbers
+from qpdsl.executor.routing.policy import Context, Floats, checked, finite, numbers
 
 
 class Ridge:
@@ -46,7 +46,7 @@ class Ridge:
         """V⁻¹ of each arm [A, d, d]; a view, which `learn` changes."""
         return self._inverse
 
-    def scores(self, context: Floats) -> tuple[Floats, Floats]:
+    def scores(self, context: Context) -> tuple[Floats, Floats]:
         """Expected losses xᵀθ [A], and their uncertainty √(xᵀV⁻¹x) [A]."""
         products = (self._flat @ context).reshape(self.arms, -1)
         spread = products[:, :-1] @ context
@@ -54,11 +54,11 @@ class Ridge:
         np.abs(spread, out=spread)
         return products[:, -1], np.sqrt(spread, out=spread)
 
-    def predict(self, context: Floats, arm: int) -> float:
+    def predict(self, context: Context, arm: int) -> float:
         """The expected loss of an arm."""
         return float(self._theta[arm] @ context)
 
-    def learn(self, context: Floats, arm: int, loss: float) -> None:
+    def learn(self, context: Context, arm: int, loss: float) -> None:
         inverse, theta = self._inverse[arm], self._theta[arm]
         error = finite(loss) - theta @ context
         direction = inverse @ context
@@ -116,7 +116,7 @@ class LinUCB(Ridge):
         super().__init__(arms, features, alpha=alpha, prior=prior)
         self._optimism = -beta
 
-    def choose(self, context: Floats) -> int:
+    def choose(self, context: Context) -> int:
         means, spread = self.scores(context)
         spread *= self._optimism
         spread += means
@@ -148,7 +148,7 @@ class Thompson(Ridge):
         self._random = np.random.Generator(np.random.PCG64(seed))
         super().__init__(arms, features, alpha=alpha, prior=prior)
 
-    def choose(self, context: Floats) -> int:
+    def choose(self, context: Context) -> int:
         means, spread = self.scores(context)
         spread *= self._random.standard_normal(self.arms)
         spread *= self._beta

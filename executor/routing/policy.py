@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 """float64; a context is [d] with a length of at most 1, losses are [A]."""
+Context = Sequence[float] | Floats
+"""A context, as numbers too: a policy that needs no array makes none."""
 
 
 class Policy(Protocol):
@@ -20,11 +23,11 @@ class Policy(Protocol):
     arms: int
     features: int
 
-    def choose(self, context: Floats) -> int:
+    def choose(self, context: Context) -> int:
         """The arm for a step in this context."""
         ...
 
-    def learn(self, context: Floats, arm: int, loss: float) -> None:
+    def learn(self, context: Context, arm: int, loss: float) -> None:
         """What the arm that was taken cost. ValueError for a loss that is not finite; nothing is learned then."""
         ...
 
@@ -74,17 +77,15 @@ def numbers(state: dict[str, Any], name: str, *shape: int) -> Floats:
 
 
 class Fixed:
-    """Always takes `arm`, as a plan without a router does, and learns nothing. ValueError for an unknown arm."""
+    """Always takes the first arm, and learns nothing."""
 
-    def __init__(self, arms: int, features: int, *, arm: int = 0) -> None:
-        if not 0 <= arm < arms:
-            raise ValueError(f"there is no arm {arm} of {arms}")
-        self.arms, self.features, self._arm = arms, features, arm
+    def __init__(self, arms: int, features: int) -> None:
+        self.arms, self.features = arms, features
 
-    def choose(self, context: Floats) -> int:
-        return self._arm
+    def choose(self, context: Context) -> int:
+        return 0
 
-    def learn(self, context: Floats, arm: int, loss: float) -> None:
+    def learn(self, context: Context, arm: int, loss: float) -> None:
         pass
 
     def state(self) -> dict[str, Any]:

@@ -10,62 +10,39 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from qpdsl.executor.routing.policy import Floats, checked, finite, numbers
+from qpdsl.executor.routing.policy import Context, checked, finite, numbers
 
-# Without others.
-_THRESHOLDS = tuple(index / 20 for index in range(21))
+_THRESHOLDS = [index / 20 for index in range(21)]
+# The feature that they are of.
+_FEATURE = 1
 
 
 class Exponential:
-    """Weighs `thresholds`, ascending, of the feature at the index `feature`.
+    """Weighs thresholds of the second feature.
 
     `reached`: the arm that an expert suggests where the feature is at least its threshold; `below`: the arm elsewhere.
-    `rate`: η for losses in 0..1; without it η = √(log N / (A t)) at step t, which needs no horizon.
-    ValueError for options that make no sense.
+    Losses are to be in 0..1. η = √(log N / (A t)) at step t, which needs no horizon. ValueError for arms that there are
+    not.
     """
 
-    def __init__(
-        self,
-        arms: int,
-        features: int,
-        *,
-        thresholds: Sequence[float] = _THRESHOLDS,
-        feature: int = 1,
-        reached: int = 0,
-        below: int = 1,
-        rate: float | None = None,
-        seed: int = 0,
-    ) -> None:
-        if not thresholds or list(thresholds) != sorted(thresholds):
-            raise ValueError("thresholds must be given, and ascend")
-        if not (0 <= feature < features and 0 <= reached < arms and 0 <= below < arms):
-            raise ValueError(f"feature {feature} and arms {reached}, {below} must be of {features} and {arms}")
-        if rate is not None and not 0 < rate < math.inf:
-            raise ValueError(f"a rate must be above 0, not {rate}")
+    def __init__(self, arms: int, features: int, *, reached: int = 0, below: int = 1, seed: int = 0) -> None:
+        if not (0 <= reached < arms and 0 <= below < arms and features > _FEATURE):
+            raise ValueError(f"arms {reached} and {below} must be of {arms}, and features at least {_FEATURE + 1}")
         self.arms, self.features = arms, features
-        self._thresholds, self._feature = list(thresholds), feature
         self._reached, self._below = reached, below
-        self._rate = rate
         self._random = np.random.Generator(np.random.PCG64(seed))
         self._steps = 0
         self.reset()
 
-    @property
-    def weights(self) -> Floats:
-        """Of the thresholds [N]; they sum to 1."""
-        weights: Floats = np.diff(self._cumulated, prepend=0.0) / self._cumulated[-1]
-        return weights
-
-    def choose(self, context: Floats) -> int:
+    def choose(self, context: Context) -> int:
         drawn = self._random.random() * self._cumulated[-1]
         return self._reached if drawn < self._mass(context) else self._below
 
-    def learn(self, context: Floats, arm: int, loss: float) -> None:
+    def learn(self, context: Context, arm: int, loss: float) -> None:
         finite(loss)
         if arm not in (self._reached, self._below):
             return
@@ -75,18 +52,18 @@ class Exponential:
         self._losses[slice(None, experts) if arm == self._reached else slice(experts, None)] += loss
         self._weigh()
 
-    def _experts(self, context: Floats) -> int:
+    def _experts(self, context: Context) -> int:
         """How many thresholds the feature reaches; they are the first."""
-        return bisect_right(self._thresholds, context[self._feature])
+        return bisect_right(_THRESHOLDS, context[_FEATURE])
 
-    def _mass(self, context: Floats) -> float:
+    def _mass(self, context: Context) -> float:
         """The weight of the experts that suggest the arm `reached`."""
         experts = self._experts(context)
         return float(self._cumulated[experts - 1]) if experts else 0.0
 
     def _weigh(self) -> None:
         self._steps += 1
-        rate = self._rate or math.sqrt(math.log(len(self._losses) + 1) / (self.arms * self._steps))
+        rate = math.sqrt(math.log(len(self._losses) + 1) / (self.arms * self._steps))
         weights = self._losses - self._losses.min()
         weights *= -rate
         np.exp(weights, out=weights)
@@ -97,7 +74,6 @@ class Exponential:
             "kind": "exponential",
             "arms": self.arms,
             "features": self.features,
-            "thresholds": list(self._thresholds),
             "losses": self._losses.tolist(),
             "cumulated": self._cumulated.tolist(),
             "steps": self._steps,
@@ -107,9 +83,7 @@ class Exponential:
     def restore(self, state: dict[str, Any], keep: float = 1.0) -> None:
         """With `keep` below 1 that share of every expert's loss and of the steps counts."""
         checked(state, "exponential", self.arms, self.features, keep)
-        count = len(self._thresholds)
-        if state.get("thresholds") != self._thresholds:
-            raise ValueError("the state has other thresholds")
+        count = len(_THRESHOLDS)
         losses, cumulated = numbers(state, "losses", count), numbers(state, "cumulated", count)
         steps = round(float(numbers(state, "steps")))
         if steps < 0 or not cumulated[-1] > 0:
@@ -127,5 +101,5 @@ class Exponential:
             self._weigh()
 
     def reset(self) -> None:
-        count = len(self._thresholds)
+        count = len(_THRESHOLDS)
         self._losses, self._cumulated, self._steps = np.zeros(count), np.arange(1.0, count + 1), 0

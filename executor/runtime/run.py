@@ -160,6 +160,7 @@ async def run(
             path=end.rows[0].path if end.rows and error is None else (),
             baseline=baseline,
             unanswered=unanswered,
+            deadline=None if baseline else plan.deadline,
         )
     )
     return InstanceResult(

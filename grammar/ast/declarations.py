@@ -88,6 +88,13 @@ class Budget(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Deadline(Node):
+    """`within deadline(2)`: in how many seconds a problem is to be done, from when it begins."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prefer(Node):
     """`prefer latency=0.8`: λ in λ·latency + (1−λ)·quality loss."""
 
@@ -114,6 +121,7 @@ class Program(Node):
     draft: DraftClause | None = None
     like: Like | None = None
     budget: Budget | None = None
+    deadline: Deadline | None = None
     optional: bool = False
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 

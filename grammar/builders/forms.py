@@ -255,6 +255,20 @@ class FormBuilder(OptionBuilder):
         amount = self._amount(arguments[0].value, unit)
         return None if amount is None else ast.Budget(unit, amount, span=span)
 
+    def deadline_of(self, form: Form | Token) -> ast.Deadline | None:
+        """`deadline(2)`: seconds, more than none."""
+        span = form.span if isinstance(form, Form) else at(form)
+        values = self.form_values(form, "deadline(2)", 1) if isinstance(form, Form) else None
+        if values is None:
+            if not isinstance(form, Form):
+                notes = ("form: within deadline(2)",)
+                self.report("QP125", "`deadline` needs seconds", span, "without a time", notes=notes)
+            return None
+        seconds = self.number_between(values[0], "a deadline", 0, None)
+        if seconds == 0:
+            self.report("QP301", "a deadline is over 0 seconds", values[0].span, "nothing is done by then")
+        return ast.Deadline(float(seconds), span=span) if seconds else None
+
     def target_budget_of(self, form: Form | Token, instead: Form | None) -> ast.Budget | None:
         """`accuracy(0.9, delta=0.05)`, with `tokens(2000)` behind its `or` or nothing."""
         span, notes = form.span if isinstance(form, Form) else at(form), (f"form: within {ACCURACY_FORM}",)

@@ -204,7 +204,7 @@ def _text_option(argument: RegexArgument | ast.Argument) -> tuple[str, ast.Expr 
 
 
 # What clauses begin with, where that is not the field that takes their value.
-_WORDS = {"otherwise": "else", "target": "as", "scale": "as", "budget": "within budget"}
+_WORDS = {"otherwise": "else", "target": "as", "scale": "as", "budget": "within budget", "deadline": "within deadline"}
 
 
 @dataclass(slots=True)
@@ -282,6 +282,8 @@ class ClauseBuilder(FormBuilder):
             self.report("QP142", f"`or` follows `accuracy(…)`, not `{name}`", instead.span, "another budget")
         if name == "budget":
             return Clause("budget", self.budget_of(form), span_of(meta))
+        if name == "deadline":
+            return Clause("deadline", self.deadline_of(form), span_of(meta))
         return Clause("within", self.within_of(form), span_of(meta))
 
     def like(self, meta: Any, children: list[Token]) -> Clause:

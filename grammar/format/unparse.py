@@ -186,6 +186,8 @@ def _program(program: ast.Program) -> str:
         head += f" within {program.within.level}{bound}"
     if program.budget:
         head += f" within {format_budget(program.budget)}"
+    if program.deadline:
+        head += f" within deadline({_short(program.deadline.seconds)})"
     if program.prefer:
         head += f" prefer latency={program.prefer.latency!r}"
     if program.like:

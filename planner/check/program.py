@@ -168,6 +168,7 @@ class _Lowering:
             within=program.within,
             prefer=program.prefer.latency if program.prefer else None,
             budget=program.budget,
+            deadline=None if program.deadline is None else program.deadline.seconds,
             syntax=program,
             warnings=in_order(self.diagnostics),
         )

@@ -76,7 +76,8 @@ class ModelFigures:
     At most `peak_pages` of `pages` were held at once, `mean_pages` on average over the steps, each of `page_bytes`
     bytes (0 where not known). Beside the layers the forwards took `mask_seconds` to wait for masks, `head_seconds` to
     read hidden states and `draft_seconds` to propose tokens. Samples waited `first_token` seconds for their first token
-    and `between_tokens` for each other: the percentiles 50, 95 and 99, or nothing where none was drawn.
+    and `between_tokens` for each other: the percentiles 50, 95 and 99, or nothing where none was drawn. Besides those
+    that forwards computed, `cached_tokens` of prompts were found in the prefix cache.
     """
 
     steps: int = 0
@@ -96,6 +97,12 @@ class ModelFigures:
     first_token: tuple[float, ...] = ()
     between_tokens: tuple[float, ...] = ()
     mean_pages: float = 0.0
+    cached_tokens: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of the prompts' tokens that were found in the prefix cache."""
+        return self.cached_tokens / max(self.cached_tokens + self.prefill_tokens, 1)
 
     @property
     def layer_seconds(self) -> float:
@@ -122,15 +129,18 @@ class RouterFigures:
 
 @dataclass(frozen=True, slots=True)
 class ExitRouterFigures:
-    """What the router of one early exit did: of its draws, how many tried the `exit` and how many left it out (`full`).
+    """What the router of one early exit did: of its draws, how many tried the `exit`, tried it and chose among its best
+    ids where the token did not stand (`rerank`), and left it out (`full`).
 
     `where` says the exit. `state` names what the router decided by: with another one, other draws try their exit.
+    `spent` are the seconds that the router itself took.
     """
 
     policy: str
     where: str
     draws: Mapping[str, int]
     state: str
+    spent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +158,7 @@ class RunFigures:
     `seconds` is wall time from the first instance's start to the last one's end. `peak_kv` and `kv_budget` are bytes,
     None where not known. `longest` is the number of steps of the longest problem over that of the average one.
     `memory` has the parts `weights`, `activations`, `other`, `kv_leased` and `kv`; it is empty where nobody told what
-    is taken.
+    is taken. Of the problems with `deadlines` so many have `kept` theirs.
     """
 
     problems: int
@@ -161,6 +171,8 @@ class RunFigures:
     kv_budget: int | None = None
     longest: float = 1.0
     memory: Mapping[str, MemoryPart] = field(default_factory=dict)
+    deadlines: int = 0
+    kept: int = 0
 
     @property
     def forward_seconds(self) -> float:

@@ -46,7 +46,7 @@ from qpdsl.planner.rules import EFFECTS
 # What is told of models as it is called, and of filters, with the counts that it has.
 _OF_MODELS = (
     *("seconds", "layer_seconds", "head_seconds", "mask_seconds", "draft_seconds"),
-    *("prefill_tokens", "decode_tokens", "preemptions", "evictions", "thrashed"),
+    *("prefill_tokens", "cached_tokens", "hit_rate", "decode_tokens", "preemptions", "evictions", "thrashed"),
 )
 _FILTERED = {"draws": "filter_draws", "decided": "filter_sure", "samples": "filter_samples", "alone": "filter_alone"}
 _FILTERED |= {"large_draws": "large_draws", "large_tokens": "large_tokens"}
@@ -98,6 +98,7 @@ class Analysis:
                 **thought_json(whole.counts),
                 "near_ties": whole.count("near_ties"),
                 "servers": calls_json(whole.counts),
+                "deadlines": {"kept": figures.kept, "of": figures.deadlines} if figures.deadlines else None,
                 "kv_peak_bytes": figures.peak_kv,
                 "kv_budget_bytes": figures.kv_budget,
                 "memory": {name: {"peak": part.peak, "mean": part.mean} for name, part in figures.memory.items()}
@@ -144,6 +145,8 @@ class Analysis:
         if figures.problems > 1 or figures.failed:
             failed = f", {figures.failed} failed" if figures.failed else ""
             yield f"{count(figures.problems)} problems{failed}, ≤{figures.in_flight} at once"
+        if figures.deadlines:
+            yield f"{count(figures.kept)} of {plural(figures.deadlines, 'deadline')} kept"
         yield f"{count(whole.prompt_tokens + whole.sampled_tokens)} tokens"
         if thought := whole.count(THOUGHT_TOKENS):
             yield f"{count(thought)} of {count(whole.sampled_tokens)} sampled are thought"
@@ -275,6 +278,9 @@ class Analysis:
                 waits = [f"first token {_waits(model.first_token)}"]
                 waits += [f"then each {_waits(model.between_tokens)}"] if model.between_tokens else []
                 yield f"{name}: {', '.join(waits)} (p50, p95, p99)"
+            if model.cached_tokens:
+                tokens = count(model.cached_tokens + model.prefill_tokens)
+                yield f"{name}: {per_cent(model.hit_rate)} of {tokens} prompt tokens were in the prefix cache"
             if name in self.routers:
                 yield f"{name}: {router_words(self.routers[name])}"
             for router in self.exit_routers.get(name, ()):

@@ -20,7 +20,7 @@ from qpdsl.grammar.format.unparse import format_expr, format_stage
 from qpdsl.grammar.model_id import adapter_of, is_remote
 from qpdsl.grammar.printable import printable, shorten
 from qpdsl.grammar.words import FAILURE
-from qpdsl.planner.explain.quantities import count, seconds
+from qpdsl.planner.explain.quantities import count, per_cent, seconds
 from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.budget_policy import policy_lines
@@ -163,6 +163,11 @@ def notes(plan: PhysicalPlan) -> tuple[str, str, str, str]:
         running.append(f"problems: ≤{plan.in_flight} at once, {at_work}")
     if plan.kv_type is not None:
         running.append(f"keys and values: {plan.kv_type}")
+    if (limits := plan.limits) is not None:
+        running.append(f"steps: ≤{limits.sequences} sequences, ≤{limits.tokens:,} tokens, {limits.source}")
+    if plan.kv_shares:
+        shares = ", ".join(f"{name} ≤{per_cent(share)}" for name, share in plan.kv_shares.items())
+        running.append(f"KV memory: {shares}")
     running += [f"operator {id}: {measured}" for id, measured in plan.ways.items()]
     long = [id for id in plan.models.values() if adapter_of(id) is not None or is_remote(id)]
     running += [f"{name}: {id}" for name, id in plan.models.items() if name != id and id in long]
@@ -184,6 +189,7 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "repeats": repeats_of(plan),
         "within": _within(plan),
         "prefer": plan.prefer,
+        "deadline": plan.deadline,
         "returns": plan.returns,
         "models": dict(plan.models),
         "rules": list(plan.rules),
@@ -191,7 +197,10 @@ def explain_json(plan: PhysicalPlan) -> dict[str, Any]:
         "reads": None if plan.reads is None else list(plan.reads),
         "in_flight": plan.in_flight,
         "floor": plan.floor,
+        "prompted": list(plan.prompted),
         "kv_type": plan.kv_type,
+        "limits": None if plan.limits is None else asdict(plan.limits),
+        "kv_shares": dict(plan.kv_shares),
         "measured_ways": dict(plan.ways),
         "policy": None if plan.policy is None else plan.policy.to_json(),
         **{word: _whole(total) for word, total in _totals(plan).items()},
@@ -248,6 +257,7 @@ def summary(plan: PhysicalPlan) -> str:
     work += decided(plan)
     permits = [permitted(plan), *kept(plan)]
     permits += [f"prefer latency={plan.prefer:g}"] if plan.prefer is not None else []
+    permits += [f"within deadline({plan.deadline:g})"] if plan.deadline is not None else []
     return printable(GAP.join([name.rsplit("/", 1)[-1], *work, *permits, "estimates only"]))
 
 

@@ -82,16 +82,18 @@ def waits_words(waits: ServerWaits) -> str:
 
 
 def router_words(figures: RouterFigures) -> str:
-    """The shares of the arms, and what the choices took."""
+    """The shares of the arms, and what steps took in the head, the router's choices among it."""
     total = sum(figures.steps.values())
     shares = ", ".join(f"{arm} {per_cent(steps / total)}" for arm, steps in figures.steps.items() if steps)
     spent, head = (time / total * 1e6 for time in (figures.spent, figures.seconds))
-    words = f"router {figures.policy}: {shares} of {count(total)} steps, {spent:.0f} µs a step to choose"
-    return words + f" beside {head:,.0f} µs in the head"
+    words = f"router {figures.policy}: {shares} of {count(total)} steps, {spent + head:,.0f} µs a step in the head"
+    return words + f", {spent:.1f} of them to choose"
 
 
 def exit_router_words(figures: ExitRouterFigures) -> str:
     """How many draws tried their exit, and by what that was decided."""
     total = sum(figures.draws.values())
     shares = ", ".join(f"{arm} {per_cent(draws / total)}" for arm, draws in figures.draws.items() if draws)
-    return f"router {figures.policy} of {figures.where}: {shares} of {count(total)} draws, state {figures.state}"
+    words = f"router {figures.policy} of {figures.where}: {shares} of {count(total)} draws"
+    spent = f", {figures.spent / total * 1e6:.0f} µs a draw to choose" if figures.spent else ""
+    return f"{words}{spent}, state {figures.state}"

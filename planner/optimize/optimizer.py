@@ -39,8 +39,8 @@ class Optimized:
     """What became of a plan. `naive` is what the rules were given, `changes` what each made of it in turn.
 
     `seconds` holds for each rule, in order, how long it took in all passes; `disabled` those that were switched off;
-    `choice` what was chosen by cost after them, None where nothing was; `routed` the plan with the router that its user
-    asked for, None where nobody did.
+    `choice` what was chosen by cost after them, None where nothing was; `settled` the plan as its user's settings have
+    it, None where they say nothing of it.
     """
 
     naive: PhysicalPlan
@@ -48,13 +48,13 @@ class Optimized:
     seconds: Mapping[str, float]
     disabled: tuple[str, ...] = ()
     choice: PlanChoice | None = None
-    routed: PhysicalPlan | None = None
+    settled: PhysicalPlan | None = None
 
     @property
     def plan(self) -> PhysicalPlan:
         """The plan to run."""
-        if self.routed is not None:
-            return self.routed
+        if self.settled is not None:
+            return self.settled
         if self.choice is not None:
             return self.choice.plan
         return self.changes[-1].plan if self.changes else self.naive
@@ -116,7 +116,7 @@ def _applied(rule: Rule, before: PhysicalPlan) -> PhysicalPlan:
 
 def signature(plan: PhysicalPlan) -> str:
     """Equal for plans that run the same operators in the same way; estimates and the names of rules do not count."""
-    joint = (plan.in_flight, plan.floor, plan.kv_type, plan.support)
+    joint = (plan.in_flight, plan.floor, plan.prompted, plan.kv_type, plan.support)
     whole = (_chain(plan.ops), sorted(plan.models.items()), plan.reads, joint, plan.equivalence)
     return blake2b(repr(whole).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
 

@@ -24,5 +24,7 @@ know one of the rules, a cost, a model or a tensor.
 | `ScoreStrategy` | `scoring/score.py`, with the session's score store; `scoring/judge.py` |
 | `BranchStrategy.same_as` | `run.py` |
 | `in_flight`, `floor` | `qpdsl/runs`: another problem starts while the engine has fewer sequences than the floor |
+| `prompted` | `qpdsl/runs`: problems whose prompts begin alike start one after another |
 | `kv_type` | the session, which loads the models so |
+| `limits`, `kv_shares` | the session, whose engine steps so |
 """

@@ -91,7 +91,8 @@ class LogicalProgram:
     `source` is what its spans point into. `models` maps the names used in the program to model ids, in order of first
     use; the id of a model that is a parameter is empty until the caller gives one. `model_params` are these names.
     `score_column` names the column that a row's score is reported from (the last `score` stage's), None without one.
-    `within` and `prefer` (λ) say how far a plan may go, and for what. `ways` are those that it leaves open, for
+    `within` and `prefer` (λ) say how far a plan may go, and for what; `deadline` in how many seconds a problem is to be
+    done. `ways` are those that it leaves open, for
     `budget` to choose among; it is then the first of them itself (see `planner/strategies`). `warnings` is what the
     checker would have said otherwise. `text` is the file that the program stands in, empty where it was not read from
     one.
@@ -108,6 +109,7 @@ class LogicalProgram:
     within: ast.Within | None = None
     prefer: float | None = None
     budget: ast.Budget | None = None
+    deadline: float | None = None
     ways: tuple[OpenStrategy, ...] = ()
     syntax: ast.Program | None = field(default=None, repr=False, compare=False)
     warnings: tuple[Diagnostic, ...] = field(default=(), repr=False, compare=False)

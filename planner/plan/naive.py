@@ -59,6 +59,7 @@ def plan(program: LogicalProgram, reads: tuple[str, ...] | None = None, *, suppo
         within=_tolerance(program.within, lossy=lossy),
         prefer=program.prefer,
         budget=program.budget,
+        deadline=program.deadline,
         reads=reads,
         support=support,
     )

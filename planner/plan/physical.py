@@ -8,7 +8,7 @@ All of these check themselves where they are built, and raise `InvalidPlan`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -273,21 +273,42 @@ class PhysicalOp:
 
 
 @dataclass(frozen=True, slots=True)
+class StepLimits:
+    """The most `sequences` of a model and `tokens` that a step of the engine has, and in words who said so."""
+
+    sequences: int = 128
+    tokens: int = 2048
+    source: str = "as usual"
+
+    @classmethod
+    def largest(cls, limits: Iterable[StepLimits | None]) -> StepLimits | None:
+        """The limits of one engine that runs several plans; None where nobody decided about any of them."""
+        known = [own for own in limits if own is not None]
+        if not known:
+            return None
+        sources = dict.fromkeys(own.source for own in known)
+        return cls(max(own.sequences for own in known), max(own.tokens for own in known), "; ".join(sources))
+
+
+@dataclass(frozen=True, slots=True)
 class PhysicalPlan:
     """Operators in running order; the last one's rows are the program's.
 
     `source` is what the operators' spans point into. A parameter's `default` is the value that the estimates go by;
     `declared` holds the defaults of the program's text. `models` maps the program's names to model ids. `equivalence`
     is what the plan keeps to, `within` what the program permits; `prefer` is its λ, and `budget` what a problem may
-    take, if it has one. `reads` are the columns of the last rows that whoever runs the plan looks at, besides the value
-    that it returns; None means all. `support`: they look at how sure it was of its answer too (see
-    `executor/runtime/standing.py`). `in_flight` is how many problems run at once, None where nothing was decided;
-    `floor` the fewest sequences that the engine should have to work at: below it another problem starts, and samples
-    run ahead. `rules` are the names of the rules that made the plan what it is, those that a choice by cost turned back
-    left out; `chosen` is true where such a choice changed it, and `ways` says by id of which operators the `via` is
-    its, and what was measured of that. `kv_type` is how keys and values are kept, None for the models' own type.
-    `sparse_shares`: of models by their ids, up to which share of the head a step reads the allowed ids alone, where
-    that was measured. `remote`: what is known of models on servers, by their ids.
+    take, if it has one; in `deadline` seconds it is to be done. `reads` are the columns of the last rows that whoever
+    runs the plan looks at, besides the value that it returns; None means all. `support`: they look at how sure it was
+    of its answer too (see `executor/runtime/standing.py`). `in_flight` is how many problems run at once, None where
+    nothing was decided; `floor` the fewest sequences that the engine should have to work at: below it another problem
+    starts, and samples run ahead. Problems of which the parameters `prompted` begin alike start one after another:
+    these are those of the prompts, in their order. `rules` are the names of the rules that made the plan what it is,
+    those that a choice by cost turned back left out; `chosen` is true where such a choice changed it, and `ways` says
+    by id of which operators the `via` is its, and what was measured of that. `kv_type` is how keys and values are kept,
+    None for the models' own type. `sparse_shares`: of models by their ids, up to which share of the head a step reads
+    the allowed ids alone, where that was measured. `remote`: what is known of models on servers, by their ids. `limits`
+    are those of the engine's steps, and `kv_shares` the most of its memory that models may take, by name, where
+    somebody decided about them.
     """
 
     name: str
@@ -302,16 +323,20 @@ class PhysicalPlan:
     within: Tolerance = Tolerance()
     prefer: float | None = None
     budget: ast.Budget | None = None
+    deadline: float | None = None
     reads: tuple[str, ...] | None = None
     support: bool = False
     in_flight: int | None = None
     floor: int = 0
+    prompted: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     chosen: bool = False
     kv_type: KVType | None = None
     ways: Mapping[str, str] = field(default_factory=dict)
     sparse_shares: Mapping[str, float] = field(default_factory=dict)
     remote: Mapping[str, RemoteModel] = field(default_factory=dict)
+    limits: StepLimits | None = None
+    kv_shares: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ends = bool(self.ops) and isinstance(self.ops[-1].op, ops.Return | ops.Strategy)

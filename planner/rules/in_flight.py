@@ -1,7 +1,10 @@
-"""How many problems run at once, and the fewest sequences to keep the engine busy with.
+"""How many problems run at once, the fewest sequences to keep the engine busy with, and who goes with whom.
 
 The thesis's minimum problem batch (section 5.3.3): problems end their search at different times, so another one starts
 whenever the engine has fewer sequences than a floor. No more than a fixed number run at once.
+
+Problems whose prompts begin alike start one after another, where prefixes are shared: then what they have in common is
+in memory when they come: the longest prefix first, as the engine's queue has it, but known before they start.
 
 A server elsewhere says itself how many requests it bears, and the engine that asks it limits them by what it sees. It
 can only find out if enough problems are there to ask.
@@ -15,8 +18,8 @@ from dataclasses import replace
 
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import Scope
-from qpdsl.planner.plan.physical import PhysicalPlan
-from qpdsl.planner.plan.reads import value_ahead
+from qpdsl.planner.plan.physical import PhysicalPlan, everything
+from qpdsl.planner.plan.reads import column_expressions, names, value_ahead
 from qpdsl.planner.plan.rule import Alternative, Chain, Knob, Rule
 
 # Sequences that decode side by side cost little more than one, up to about so many.
@@ -38,9 +41,21 @@ def in_flight(plan: PhysicalPlan) -> PhysicalPlan:
     width = max(_widths(plan.ops, 1.0, plan.values()), default=1.0)
     floor = REMOTE_FLOOR if plan.has_remote() else FLOOR
     problems = min(max(math.ceil(4 * floor / width), _FEWEST), _MOST)
-    if (plan.in_flight, plan.floor) == (problems, floor):
+    prompted = _prompted(plan)
+    if (plan.in_flight, plan.floor, plan.prompted) == (problems, floor, prompted):
         return plan
-    return replace(plan, in_flight=problems, floor=floor)
+    return replace(plan, in_flight=problems, floor=floor, prompted=prompted)
+
+
+def _prompted(plan: PhysicalPlan) -> tuple[str, ...]:
+    """The parameters that prompts read, in their order; none where no prefix is shared."""
+    nodes = list(everything(plan.ops))
+    if not any(getattr(node.strategy, "share", False) for node in nodes):
+        return ()
+    params = {param.name for param in plan.params}
+    contexts = (node.op for node in nodes if isinstance(node.op, ops.Prompt | ops.Chat))
+    read = (name.id for op in contexts for expr in column_expressions(op) for name in names(expr))
+    return tuple(dict.fromkeys(name for name in read if name in params))
 
 
 def _widths(chain: Chain, rounds: float, values: Scope) -> Iterator[float]:
@@ -79,7 +94,7 @@ def floors(plan: PhysicalPlan, ruled: PhysicalPlan, batch: int = 1) -> Iterator[
 
 RULE = Rule(
     "in_flight",
-    "run as many problems at once as keep the engine busy",
+    "run as many problems at once as keep the engine busy, those that share prefixes one after another",
     "exact",
     "last: it counts what the other rules left to run",
     in_flight,

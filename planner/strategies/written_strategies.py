@@ -32,6 +32,7 @@ from qpdsl.planner.plan.physical import (
     PhysicalOp,
     PhysicalPlan,
     ScoreStrategy,
+    StepLimits,
     Strategy,
 )
 from qpdsl.planner.plan.rule import Chain, map_chain
@@ -144,6 +145,7 @@ def strategy_plan(
         ways={f"{_ID}.{number}.{id}": words for number, plan in enumerate(own) for id, words in plan.ways.items()},
         sparse_shares=_joined(plan.sparse_shares for plan in own),
         remote=_joined(plan.remote for plan in own),
+        limits=StepLimits.largest(plan.limits for plan in own),
     )
 
 

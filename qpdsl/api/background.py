@@ -116,7 +116,8 @@ def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
 class ProgramCall(Generic[R]):
     """One run of a program over a session. `convert` makes the program's value Python's.
 
-    After `timeout` seconds the run has failed. `id` and `index` are those of a row of `map`.
+    After `timeout` seconds the run has failed. `id` and `index` are those of a row of `map`. Runs of a lower `priority`
+    go first.
     """
 
     session: Session
@@ -128,6 +129,7 @@ class ProgramCall(Generic[R]):
     timeout: float | None
     id: str = ""
     index: int = 0
+    priority: int = 0
 
     async def alone(self, on_token: OnToken | None = None) -> Result[R]:
         """Loads the models that the plan needs, and runs it, in the thread. Raises ModelError, and faults of qpdsl."""
@@ -146,6 +148,7 @@ class ProgramCall(Generic[R]):
             functions=self.functions,
             on_token=on_token,
             timeout=self.timeout,
+            priority=self.priority,
         )
         if alone and outcome.fault is not None:
             raise outcome.fault

@@ -23,31 +23,36 @@ _default: Session | None = None
 
 @dataclass(frozen=True)
 class Binding:
-    """`session`, `seed` and `row_timeout`, in seconds, are None where not set. `models` maps names of models to ids."""
+    """What is None is not set. `row_timeout` is in seconds, `models` maps names of models to ids."""
 
     session: Session | None = None
     seed: int | None = None
     models: Mapping[str, str] = field(default_factory=dict)
     row_timeout: float | None = None
+    priority: int | None = None
 
     def over(self, other: Binding) -> Binding:
         """This binding, with the other's settings for what this one does not set."""
-        own: dict[str, Any] = {"session": self.session, "seed": self.seed, "row_timeout": self.row_timeout}
-        known = {name: value for name, value in own.items() if value is not None}
+        names = ("session", "seed", "row_timeout", "priority")
+        known: dict[str, Any] = {name: value for name in names if (value := getattr(self, name)) is not None}
         return replace(other, models={**other.models, **self.models}, **known)
 
 
 def binding(
-    session: Session | None, seed: int | None, models: Mapping[str, str] | None, row_timeout: float | None
+    session: Session | None,
+    seed: int | None,
+    models: Mapping[str, str] | None,
+    row_timeout: float | None,
+    priority: int | None,
 ) -> Binding:
     """The binding of what a user set. Raises ArgumentError."""
-    RowSettings(seed=seed, row_timeout=row_timeout)
+    RowSettings(seed=seed, row_timeout=row_timeout, priority=priority)
     if session is not None:
         from qpdsl.session.session import Session
 
         if not isinstance(session, Session):
             raise ArgumentError(f"`session` takes a `qp.Session(…)`, not a {type(session).__name__}")
-    return Binding(session, seed, models or {}, row_timeout)
+    return Binding(session, seed, models or {}, row_timeout, priority)
 
 
 _bound: ContextVar[Binding] = ContextVar("bound", default=Binding())  # noqa: B039
@@ -83,8 +88,9 @@ class UsingArguments(SessionSettings, RowSettings):
 def using(session: Session | None = None, **given: Any) -> Iterator[Session]:
     """Programs called in the block run in a session, with a seed, and with other models for the names of theirs.
 
-    A run, or a row of `map`, that takes more than `row_timeout` seconds fails. A setting of a session, as `qp.Session`
-    takes it, makes a new session. What a program sets itself (`program.using(…)`) takes precedence over the block's.
+    A run, or a row of `map`, that takes more than `row_timeout` seconds fails. Runs of a lower `priority` go before
+    what else the session runs. A setting of a session, as `qp.Session` takes it, makes a new session. What a
+    program sets itself (`program.using(…)`) takes precedence over the block's.
     """
     names = {name for name, _, _ in declared(SessionSettings)}
     settings = {name: value for name, value in given.items() if name in names and value is not None}
@@ -94,7 +100,7 @@ def using(session: Session | None = None, **given: Any) -> Iterator[Session]:
         if session is not None:
             raise TypeError(f"a session and `{next(iter(settings))}`, which would make another")
         session = Session(**settings)
-    own = binding(session, given.get("seed"), given.get("models"), given.get("row_timeout"))
+    own = binding(session, given.get("seed"), given.get("models"), given.get("row_timeout"), given.get("priority"))
     inner = own.over(_bound.get())
     token = _bound.set(inner)
     try:

@@ -213,16 +213,18 @@ class Program(Generic[P, R]):
         seed: int | None = None,
         models: Mapping[str, str] | None = None,
         row_timeout: float | None = None,
+        priority: int | None = None,
     ) -> Program[P, R]:
         """The program, to run in a session, with a seed, and with other models (name → id) for those it declares.
 
-        A run, or a row of `map`, that takes more than `row_timeout` seconds fails. Raises ArgumentError.
+        A run, or a row of `map`, that takes more than `row_timeout` seconds fails. Runs of a lower `priority` go before
+        what else the session runs. Raises ArgumentError.
         """
         for name in models or ():
             if name not in self.logical.models:
                 raise ArgumentError(unknown(name, self.logical.models, f"program `{self.name}` uses no model"))
         program = copy.copy(self)
-        program._binding = binding(session, seed, models, row_timeout).over(self._binding)
+        program._binding = binding(session, seed, models, row_timeout, priority).over(self._binding)
         return program
 
     def bound(self) -> Binding:
@@ -266,6 +268,7 @@ class Program(Generic[P, R]):
             run_binding.row_timeout,
             id,
             index,
+            run_binding.priority or 0,
         )
 
     def __str__(self) -> str:

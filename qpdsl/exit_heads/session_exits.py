@@ -74,8 +74,9 @@ class SessionExits:
         """
         routing = self.routing(plan)
         if routing is not None and routing.fixed is None:
-            for state in states.values():
-                ExitRouter(routing, ExpectedExits(1.0, 0.0, 1.0, 0.0)).restore(state)
+            for leave, state in states.items():
+                reranks = "rerank=" in leave
+                ExitRouter(routing, ExpectedExits(1.0, 0.0, 1.0, 0.0), reranks=reranks).restore(state)
             self._engine.restore_exits(model, states)
 
     def state(self, model: str) -> str:

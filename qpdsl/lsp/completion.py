@@ -148,6 +148,7 @@ def _outside(document: Document, point: _Point) -> Iterator[lsp.CompletionItem]:
             yield from (_item(word, Kind.Keyword) for word in LEVELS)
             yield _item("budget", Kind.Function, BUDGET_FORM)
             yield _item("accuracy", Kind.Function, ACCURACY_FORM)
+            yield _item("deadline", Kind.Function, "deadline(2)")
         elif point.last == "or":
             yield from (_item(unit, Kind.Function) for unit in BUDGET_UNITS)
         elif point.last == "like":

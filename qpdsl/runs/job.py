@@ -114,6 +114,7 @@ async def run_one(
         row.id,
         functions=job.functions,
         timeout=timeout,
+        priority=row.priority,
         candidates=job.with_candidates,
         through=through if kept is None else lambda _: kept,
         kept=kept,
@@ -122,7 +123,14 @@ async def run_one(
     if job.greedy is None:
         return await program, None
     greedy = session.run(
-        job.greedy, row.arguments, job.seed, f"{row.id} greedy", baseline=True, timeout=timeout, through=through
+        job.greedy,
+        row.arguments,
+        job.seed,
+        f"{row.id} greedy",
+        baseline=True,
+        timeout=timeout,
+        through=through,
+        priority=row.priority,
     )
     return await asyncio.gather(program, greedy)
 

@@ -16,6 +16,7 @@ from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.runs.data.input_row import InputRow, NumberedRow
 from qpdsl.runs.job import Job, Through, run_row
 from qpdsl.runs.row_outcome import FinishedRow, Outcome, SaveRows
+from qpdsl.runs.start_order import in_start_order
 
 if TYPE_CHECKING:
     from qpdsl.executor.runtime.instance.tools import CallStore
@@ -90,7 +91,7 @@ async def outcomes_of(
             outcomes[row.number] = row.outcome
             done(row)
 
-    await LocalRunner(session, [job], concurrency).run(numbered, ended)
+    await LocalRunner(session, [job], concurrency).run(in_start_order(numbered, lambda row: job.plan), ended)
     return [outcomes[row.number] for row in numbered]
 
 

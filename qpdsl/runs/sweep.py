@@ -18,6 +18,7 @@ from qpdsl.executor.runtime.instance.tools import CallStore
 from qpdsl.runs.data.input_row import NumberedRow
 from qpdsl.runs.row_outcome import FinishedRow, Outcome
 from qpdsl.runs.runner import RowRunner
+from qpdsl.runs.start_order import in_start_order
 from qpdsl.runs.store.continuing import CellRun
 from qpdsl.runs.store.recording import Recording
 from qpdsl.runs.store.run_record import Status
@@ -117,11 +118,11 @@ class Sweep:
         return Summary(outcomes, 0.0, 0).to_json(timing=False)
 
     def _rows(self) -> Iterator[NumberedRow]:
-        """The rows that are left of the runs that are open, in the order of `row_order`."""
+        """The rows that are left of the runs that are open, in the order of `row_order`, then of `in_start_order`."""
         widest_first = sorted(self.recordings, key=lambda place: self.runs[place].job.plan.in_flight or 1)
         left = [(place, {row.number for row in self.recordings[place].left()}) for place in widest_first]
-        for place, number in row_order(left):
-            yield NumberedRow(number, self.runs[place].data.rows[number], place)
+        rows = [NumberedRow(number, self.runs[place].data.rows[number], place) for place, number in row_order(left)]
+        yield from in_start_order(rows, lambda one: self.runs[one.run].job.plan)
 
     def _save(self, ended: Sequence[FinishedRow]) -> None:
         by_run: dict[int, list[FinishedRow]] = {}

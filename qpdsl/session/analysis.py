@@ -172,7 +172,13 @@ def exit_router_figures(session: Session) -> dict[str, list[ExitRouterFigures]]:
     """What decided which draws tried their early exits, by their models' ids."""
     return {
         model: [
-            ExitRouterFigures(str(router.routing), str(leave), dict(router.draws), router.digest)
+            ExitRouterFigures(
+                str(router.routing),
+                str(leave),
+                {str(arm): count for arm, count in router.draws.items()},
+                router.digest,
+                router.spent,
+            )
             for leave, router in routers.items()
         ]
         for model, routers in session.exit_routers().items()

@@ -25,13 +25,21 @@ from qpdsl.planner.cost.device import Device, nominal
 from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.optimize.batch_surface import BatchSurface, batch_surface
 from qpdsl.planner.optimize.budgeted_plan import budgeted
-from qpdsl.planner.optimize.by_cost import NAME, choice_of
+from qpdsl.planner.optimize.by_cost import NAME, PROBLEMS, choice_of
 from qpdsl.planner.optimize.optimizer import Optimized, optimize
+from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.budget_policy import BudgetPolicy
 from qpdsl.planner.plan.decode_plan import DecodePlan
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
-from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalPlan, RemoteModel, Strategy, everything
+from qpdsl.planner.plan.physical import (
+    GenerateStrategy,
+    PhysicalPlan,
+    RemoteModel,
+    StepLimits,
+    Strategy,
+    everything,
+)
 from qpdsl.planner.plan.rule import with_strategies
 from qpdsl.planner.rules import RULES
 from qpdsl.session.settings import SessionSettings
@@ -89,11 +97,11 @@ class Planning:
             return budgeted(program, reads, policy, plan_way)
         naive = with_servers(plan(program, reads, support=support))
         if self.kind == "naive":
-            return Optimized(naive, (), {})
+            return with_settings(Optimized(naive, (), {}), replace(settings, router=None))
         ruled = optimize(naive, [name for name in self.disabled if name != NAME])
         if NAME in self.disabled:
-            return with_router(replace(ruled, disabled=self.disabled), settings.router)
-        return with_router(with_choice(ruled, settings, load, kv_types=kv_types), settings.router)
+            return with_settings(replace(ruled, disabled=self.disabled), settings)
+        return with_settings(with_choice(ruled, settings, load, kv_types=kv_types), settings)
 
 
 def without_budget(program: LogicalProgram) -> UsageError:
@@ -118,6 +126,7 @@ def with_choice(
         return optimized
     disabled = optimized.disabled
     ways = exit_ways(settings.exit_heads, optimized.plan.within)
+    load = within_limits(load or RunLoad(PROBLEMS), settings)
     choice = choice_of(optimized.plan, device, read_statistics(), load, kv_types=kv_types, disabled=disabled, ways=ways)
     shares = {model: device.profile(model).sparse_share for model in dict.fromkeys(choice.plan.models.values())}
     known = {model: share for model, share in shares.items() if share is not None}
@@ -139,21 +148,50 @@ def routed(plan: PhysicalPlan, router: str | None) -> PhysicalPlan:
     """
     if router is None:
         return plan
-    heads, exits = Routing.named(router) is not None, ExitRouting.named(router) is not None
+    heads, exiting = Routing.named(router) is not None, ExitRouting.named(router)
     strategies: dict[str, Strategy] = {}
     for node in everything(plan.ops):
         strategy = node.strategy
         if isinstance(strategy, GenerateStrategy):
             decode = replace(strategy.decode, router="learned")
-            if (heads and decode.routes_heads) or (exits and decode.routes_exits):
+            via = node.op.via if isinstance(node.op, ops.Generate) else None
+            has_arm = exiting is not None and (exiting.fixed != "rerank" or getattr(via, "rerank", None) is not None)
+            if (heads and decode.routes_heads) or (has_arm and decode.routes_exits):
                 strategies[node.id] = replace(strategy, decode=decode)
     return with_strategies(plan, strategies)
 
 
-def with_router(optimized: Optimized, router: str | None) -> Optimized:
-    """The same with the plan to run `routed`."""
-    plan = routed(optimized.plan, router)
-    return optimized if plan is optimized.plan else replace(optimized, routed=plan)
+def with_settings(optimized: Optimized, settings: SessionSettings) -> Optimized:
+    """The same with the plan as the settings have it: routed, with the limits of steps and the parts of the memory."""
+    plan = routed(optimized.plan, settings.router)
+    shares = {name: share for name, share in settings.kv_shares.items() if name in plan.models}
+    limits = step_limits(optimized, settings)
+    if limits is not None or shares:
+        plan = replace(plan, limits=limits, kv_shares=shares)
+    return optimized if plan is optimized.plan else replace(optimized, settled=plan)
+
+
+def step_limits(optimized: Optimized, settings: SessionSettings) -> StepLimits | None:
+    """The limits of the steps that a plan runs in: as set, and else the best of the batch surface.
+
+    That is where the slowest model is fastest, but never fewer sequences than the plan keeps at work. None where they
+    are not set, and nothing was chosen by cost.
+    """
+    plan, limits = optimized.plan, StepLimits()
+    given = {"sequences": settings.max_sequences, "tokens": settings.step_tokens}
+    surface = None
+    if optimized.choice is not None and plan.in_flight is not None and None in given.values():
+        surface = surface_of(plan, settings)
+    if surface is not None:
+        best = surface[0].optimum
+        most = max(best.sequences, min(plan.floor, limits.sequences))
+        limits = StepLimits(most, max(best.token_budget, most), "by the measured device")
+    elif not any(given.values()):
+        return None
+    sources = {what: "as set" if value else limits.source for what, value in given.items()}
+    equal = len(set(sources.values())) == 1
+    source = sources["tokens"] if equal else " and ".join(f"{what} {by}" for what, by in sources.items())
+    return StepLimits(given["sequences"] or limits.sequences, given["tokens"] or limits.tokens, source)
 
 
 def check_routed(plan: PhysicalPlan, router: str | None) -> None:
@@ -164,7 +202,8 @@ def check_routed(plan: PhysicalPlan, router: str | None) -> None:
         if any(decode.exits_early and decode.drafts for decode in _decodes(plan)):
             why = "an early exit beside drafts has none, since all layers check what is drafted: write `draft none`"
         else:
-            why = "an early exit has `lin_ucb`, `thompson`, `fixed:exit` and `fixed:full`, in an optimized plan"
+            why = "an early exit has `lin_ucb`, `thompson`, `fixed:exit` and `fixed:full`, and with `rerank=` also "
+            why += "`fixed:rerank`, in an optimized plan"
     else:
         why = "a `generate … as …` with a schema, a regex or a grammar has one, unless its rule `sparse_logits` is off"
         why += "; so has a `generate … via amortized(…)`, by another router than of heads alone"
@@ -225,11 +264,22 @@ def surface_of(plan: PhysicalPlan, settings: SessionSettings) -> tuple[BatchSurf
     model of this machine.
     """
     device = measured(settings, plan.models.values()) or nominal(settings.device)
-    load = RunLoad() if settings.kv_bytes is None else RunLoad(kv_bytes=parse(settings.kv_bytes, main_memory))
+    load = within_limits(RunLoad(), settings)
+    if settings.kv_bytes is not None:
+        load = replace(load, kv_bytes=parse(settings.kv_bytes, main_memory))
     cards = cardinalities(plan, read_statistics())
     here = [demand for demand in demands(plan, cards) if not is_remote(demand.model)]
     surface = batch_surface(here, device, load, cards.source)
     return None if surface is None else (surface, device)
+
+
+def within_limits(load: RunLoad, settings: SessionSettings) -> RunLoad:
+    """The load with the limits of steps that are set."""
+    return replace(
+        load,
+        max_sequences=settings.max_sequences or load.max_sequences,
+        token_budget=settings.step_tokens or load.token_budget,
+    )
 
 
 def computes_in(settings: SessionSettings, models: Iterable[str]) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from qpdsl.arguments import parse_settings, settings_files, with_defaults
-from qpdsl.errors import UsageError
+from qpdsl.errors import UsageError, unknown
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.model_location import check_models, locate_tokenizer
@@ -152,6 +152,7 @@ def ask_servers(
     """
     models = list(dict.fromkeys(id for one in bound for id in one.program.models.values()))
     settings.check_used({*models, *others})
+    check_shares(bound, settings)
     for one in bound:
         check_prices(settings, one.program)
     remote = [id for id in models if is_remote(id)]
@@ -165,6 +166,14 @@ def ask_servers(
         ask(model)
         found[model] = servers.capabilities_of(model)
     return found
+
+
+def check_shares(bound: Sequence[BoundProgram], settings: Settings) -> None:
+    """Raises UsageError where a part of the memory is for a model that none of these programs has."""
+    named = list(dict.fromkeys(name for one in bound for name in one.program.models))
+    for name in settings.kv_shares:
+        if name not in named:
+            raise UsageError(f"`--kv-share`: {unknown(name, named, 'there is no model')}")
 
 
 def plan_bound(

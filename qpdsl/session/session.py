@@ -131,6 +131,8 @@ class Session:
             arguments.config,
             deterministic=settings.deterministic,
             compiled=settings.compile or arguments.config.compiled,
+            max_sequences=settings.max_sequences or arguments.config.max_sequences,
+            token_budget=settings.step_tokens or arguments.config.token_budget,
         )
         router = settings.router
         self._routing = (None if router is None else Routing.named(router)) or Routing()
@@ -199,7 +201,8 @@ class Session:
             if tell is not None:
                 tell(loaded[model], time.monotonic() - start)
         for model, text_model in loaded.items():
-            self._add(model, text_model)
+            shares = [self.settings.kv_shares.get(name, 1.0) for name, id in plan.models.items() if id == model]
+            self._add(model, text_model, max(shares))
         for place, head in self._heads.items():
             self._local.add_head(place, head)
         self.exits.load(plan, operators, {id: model.paged for id, model in self._here.items()})
@@ -225,12 +228,15 @@ class Session:
         with collections_paused():
             return load(model, locate(model), self.device, dtype, kv_type, kind, adapter, slow)
 
-    def _add(self, model: str, text_model: TextModel) -> None:
-        """Makes a model of this machine ready for requests. Raises ModelError."""
+    def _add(self, model: str, text_model: TextModel, share: float = 1.0) -> None:
+        """Makes a model of this machine ready for requests, which takes at most `share` of the memory.
+
+        Raises ModelError.
+        """
         self._models[model] = text_model
         if isinstance(text_model, PagedTextModel):
             try:
-                self._local.add(model, text_model.paged)
+                self._local.add(model, text_model.paged, share)
             except EngineError as error:
                 raise ModelError(model, str(error)) from error
 
@@ -399,6 +405,7 @@ class Session:
         baseline: bool = False,
         timeout: float | None = None,
         client: Client | None = None,
+        priority: int = 0,
         candidates: bool = False,
         through: Callable[[Engine], Engine] | None = None,
         kept: KeptDraws | None = None,
@@ -409,12 +416,15 @@ class Session:
         `on_token` is called with each piece of text as it is generated (see `OnToken`). `functions` are those of the
         program, by the names that it has for them; they go before the session's own. `baseline` marks the instance as
         greedy decoding that is run to compare with. After `timeout` seconds the instance fails. `client` says who asks,
-        by default the instance by its name, for which nothing is urgent. With `candidates`, those of its last choice
+        by default the instance by its name and with its `priority`, of which the lower goes first; where it has no
+        deadline, that of the program counts from now. With `candidates`, those of its last choice
         are told (see `last_choice.py`). `through` puts an engine before the one that the instance asks; it then asks
         for every score itself, whatever others asked for. `kept`, where it is that engine, keeps its draws. `calls`
         keeps the calls of tools. Raises what other instances would meet too: see `meets_every_row`.
         """
-        client = client or Client(name)
+        client = client or Client(name, urgency=-priority)
+        if client.deadline is None and plan.deadline is not None and not baseline:
+            client = replace(client, deadline=time.monotonic() + plan.deadline)
         engine = ClientEngine(self._shared if through is None else through(self._shared), client)
         models = {name: self._models[model] for name, model in plan.models.items() if model in self._models}
         verifiers = {name: model.verifier for name, model in models.items() if model.verifier is not None}

@@ -139,7 +139,7 @@ class Router(Kind):
     """What decides how heads are computed and which draws try their early exits (see `Routing.named`)."""
 
     policies = ("lin_ucb", "thompson", "exponential")
-    known = ("none", *policies, *(f"fixed:{arm}" for arm in ("dense", "rows", "union", "exit", "full")))
+    known = ("none", *policies, *(f"fixed:{arm}" for arm in ("dense", "rows", "union", "exit", "rerank", "full")))
 
     def check(self, name: str, value: Any) -> None:
         from qpdsl.executor.requests.routing import Routing
@@ -173,6 +173,35 @@ class HeadFolders(Kind):
                 raise UsageError(f"`--exit-head` names two folders for {f'`{name}`' if name else 'all models'}")
             heads[name] = folder
         return heads
+
+
+class Shares(Kind):
+    """Parts of a whole by the names of models, each above 0 and at most 1."""
+
+    def check(self, name: str, value: Any) -> None:
+        given = value.items() if isinstance(value, Mapping) else [(None, value)]
+        for model, share in given:
+            if not isinstance(model, str):
+                form = '{"llm": 0.75, "prm": 0.25}'
+                raise ArgumentError(f"`{name}` takes parts by the names of models, as {form}, not {value!r:.60}")
+            Number(0, 1, above=True).check(name, share)
+
+    def read(self, value: Any) -> dict[str, float]:
+        """The parts of `NAME=SHARE` strings, where a share is `75%` or `0.75`."""
+        shares: dict[str, float] = {}
+        for text in value:
+            name, sign, share = (part.strip() for part in text.partition("="))
+            digits = share.removesuffix("%")
+            try:
+                part = float(digits) / (1 if digits == share else 100)
+            except ValueError:
+                part = math.nan
+            if not (sign and name and 0 < part <= 1):
+                raise UsageError(f"`--kv-share` takes NAME=SHARE, such as `llm=75%`, not `{shorten(text)}`")
+            if name in shares:
+                raise UsageError(f"`--kv-share` has two parts for `{name}`")
+            shares[name] = part
+        return shares
 
 
 TEXT = Kind()

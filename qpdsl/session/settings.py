@@ -8,7 +8,7 @@ on those with a `fingerprint`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from qpdsl.session.setting import (
     OneOf,
     Router,
     Seconds,
+    Shares,
     Whole,
     check_values,
     declared,
@@ -159,6 +160,35 @@ class SessionSettings:
         about="here",
         help="Memory for the KV cache of all models: 4GiB, or 50% of the device's.",
     )
+    kv_shares: Mapping[str, float] = setting(
+        {},
+        heading=MEMORY,
+        kind=Shares(),
+        on="run eval explain serve",
+        option="--kv-share",
+        metavar="NAME=SHARE",
+        shown="all models share it as they need it",
+        about="here",
+        help="Let the model NAME take at most SHARE of it: llm=75%.",
+    )
+    max_sequences: int | None = setting(
+        heading=MEMORY,
+        kind=Whole(1),
+        on="run eval explain serve",
+        metavar="N",
+        shown="what the plan chose by cost, else 128",
+        about="here",
+        help="Sequences of a model that a step computes, at most.",
+    )
+    step_tokens: int | None = setting(
+        heading=MEMORY,
+        kind=Whole(1),
+        on="run eval explain serve",
+        metavar="N",
+        shown="what the plan chose by cost, else 2048",
+        about="here",
+        help="Tokens that a step computes; prompts are cut into what decoding leaves of them.",
+    )
     router: str | None = setting(
         heading=PLANNER,
         kind=Router(),
@@ -168,8 +198,9 @@ class SessionSettings:
         alone=_LEARNS,
         fingerprint="router",
         help="Choose how the head of a constrained `generate` is computed, and which draws of `via amortized(…)` try "
-        "their exit: lin_ucb, thompson or exponential learn it, fixed:dense, fixed:rows, fixed:union, fixed:exit and "
-        "fixed:full always do the same. Heads change no token; exits depend on what earlier runs learned.",
+        "their exit: lin_ucb, thompson or exponential learn it, fixed:dense, fixed:rows, fixed:union, fixed:exit, "
+        "fixed:rerank and fixed:full always do the same. Heads change no token; exits depend on what earlier runs "
+        "learned.",
     )
     exit_heads: Mapping[str, str | Path] = _planner(
         {},
@@ -238,8 +269,15 @@ class SessionSettings:
         return SessionSettings(**values_of(self, SessionSettings))
 
     def for_plan(self, plan: PhysicalPlan) -> Self:
-        """The same with the type of the KV that a plan has chosen, where none is set."""
-        return replace(self, kv_type=self.kv_type or plan.kv_type)
+        """The same with what a plan has chosen, where it is not set: the type of the KV, and how large steps are."""
+        return replace(self.for_steps([plan]), kv_type=self.kv_type or plan.kv_type)
+
+    def for_steps(self, plans: Iterable[PhysicalPlan]) -> Self:
+        """The same with steps that are large enough for all of these plans, where they are not set."""
+        from qpdsl.planner.plan.physical import StepLimits
+
+        limits = StepLimits.largest(plan.limits for plan in plans)
+        return self if limits is None else replace(self, max_sequences=limits.sequences, step_tokens=limits.tokens)
 
     @property
     def shares_samples(self) -> bool:
@@ -287,6 +325,12 @@ class RowSettings:
         metavar="SECONDS",
         shown="none",
         help="Fail a row after SECONDS, and go on with the others.",
+    )
+    priority: int | None = setting(
+        heading=ROWS,
+        kind=Whole(),
+        shown="0",
+        help="Runs of a lower number go before what else the session runs. No token depends on it.",
     )
 
     def __post_init__(self) -> None:
@@ -344,6 +388,14 @@ class DataSettings:
     )
     skip: int | None = _data(kind=Whole(0), metavar="N", help="Skip the first N rows.")
     limit: int | None = _data(kind=Whole(1), metavar="N", help="Take at most N rows.")
+    urgent: str | None = setting(
+        heading=DATA,
+        on="run",
+        option="--priority",
+        metavar="FIELD",
+        needs="input",
+        help="Rows with a lower whole number in this field go first. Results, and their order, stay the same.",
+    )
     spread: str | None = _data(
         metavar="FIELD",
         help="With --limit: take equally many rows of each value of FIELD.",

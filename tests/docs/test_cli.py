@@ -23,7 +23,7 @@ override [environment variables](environment.md). This page is generated from th
 PYTHON = """\
 ## In Python
 
-`qp.using` takes these as keywords, and `qp.Session` all but `seed` and `row_timeout`."""
+`qp.using` takes these as keywords, and `qp.Session` all but `seed`, `row_timeout` and `priority`."""
 
 
 def commands(command: click.Command, context: click.Context) -> Iterator[click.Context]:

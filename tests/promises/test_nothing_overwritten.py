@@ -45,6 +45,7 @@ PARAMETERS = {
     "run": {
         "target": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
         "adapters": READS_FOLDER, "output": WRITES, "trace": WRITES, "pipeline": NO_FILE, "program": NO_FILE,
+        "kv_shares": NO_FILE, "urgent": NO_FILE,
         "assigned": NO_FILE, "disabled": NO_FILE, "kv_bytes": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES,
         "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
@@ -54,14 +55,14 @@ PARAMETERS = {
     "explain": {
         "target": READS, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
         "models": READS_FOLDER, "adapters": READS_FOLDER, "pipeline": NO_FILE, "program": NO_FILE,
-        "assigned": NO_FILE, "disabled": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
+        "assigned": NO_FILE, "disabled": NO_FILE, "device": NO_FILE, "kv_shares": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "budget": NO_FILE, "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE,
         "where": NO_FILE, "spread": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
     },
     "eval": {
         "targets": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
         "adapters": READS_FOLDER, "output": WRITES, "plot": WRITES, "program": NO_FILE, "assigned": NO_FILE,
-        "disabled": NO_FILE, "kv_bytes": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
+        "disabled": NO_FILE, "kv_bytes": NO_FILE, "kv_shares": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES, "baseline": NO_FILE,
         "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
         "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
@@ -87,7 +88,7 @@ PARAMETERS = {
         "tls_cert": READS, "tls_key": READS, "new_key": NO_FILE, "access_log": REWRITES,
         "allow_host": NO_FILE, "assigned": NO_FILE,
         "defaults": NO_FILE, "expose": READS_FOLDER, "ignore": NO_FILE, "host": NO_FILE, "device": NO_FILE,
-        "kv_bytes": NO_FILE, "disabled": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
+        "kv_bytes": NO_FILE, "kv_shares": NO_FILE, "disabled": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
     },
     "fmt": {"targets": REWRITES},
     "report": {"runs": READS, "output": WRITES},

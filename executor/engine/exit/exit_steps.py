@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +31,7 @@ from qpdsl.executor.requests.drawing import DrawFigures
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest
+from qpdsl.executor.requests.routing import ExitArm
 from qpdsl.executor.requests.shadow import shadowed
 
 
@@ -211,7 +212,7 @@ class ExitSource(NamedTuple):
 
 
 class ExitOutcome(NamedTuple):
-    """What came of a draw that tried its exit: whether it `left` there, and the margin.
+    """What came of a draw that tried its exit by an `arm`: whether it `left` there, and the margin.
 
     `same`: whether the full model draws the same token, None where it was not asked to.
     """
@@ -219,6 +220,7 @@ class ExitOutcome(NamedTuple):
     left: bool
     margin: float
     same: bool | None
+    arm: ExitArm
 
 
 class Exited(NamedTuple):
@@ -266,7 +268,8 @@ class ExitSteps:
             return None
         alike, learned = replace(leave, deferred=False, shadow=0.0), self.learned
         if alike not in learned.routers:
-            router = learned.routers[alike] = ExitRouter(leave.route, self._heads.expected(self._model, leave))
+            expected, reranks = self._heads.expected(self._model, leave), leave.rerank is not None
+            router = learned.routers[alike] = ExitRouter(leave.route, expected, reranks=reranks)
             if (state := learned.states.get(str(leave))) is not None:
                 router.restore(state)
         return learned.routers[alike]
@@ -286,15 +289,19 @@ class ExitSteps:
         router = None if leave is None else self.router(leave)
         if router is None:
             return leave
-        return leave if router.tries(self._seen(sample)) else None
+        assert leave is not None
+        started = time.perf_counter()
+        arm = router.arm(self._seen(sample))
+        router.spent += time.perf_counter() - started
+        return None if arm == "full" else leave if arm == "rerank" else _by_all_ids(leave)
 
     def note(self, sample: Sequence, outcome: ExitOutcome | None) -> None:
         """Counts what came of a draw of a sample whose request has an exit, before its token is appended."""
         leave = sample.generation.exit
         router = None if leave is None else self.router(leave)
         if router is not None:
-            left, same = (None, None) if outcome is None else (outcome.left, outcome.same)
-            router.note(self._seen(sample), left, same)
+            arm, left, same = ("full", False, None) if outcome is None else (outcome.arm, outcome.left, outcome.same)
+            router.note(self._seen(sample), arm, left, same)
         if outcome is None:
             sample.full += 1
             return
@@ -345,7 +352,8 @@ class ExitSteps:
         stay = Leaving(0, 0.0, False, False)
         final, masks = refined(full[: len(going)], [at_exit.get(index, stay) for index in going], masks)
         # What the full model draws depends on no exit, not even on the ids that one would have it choose among.
-        every = self._drawn(last if len(last) else hidden, final + full[len(going) :], masks)
+        among = [index in at_exit and at_exit[index].best is not None for index in going] + [False] * len(shadows)
+        every = self._drawn(last if len(last) else hidden, final + full[len(going) :], masks, among)
         drawn, of_shadows = iter(every[: len(going)]), dict(zip(shadows, every[len(going) :], strict=True))
         columns: list[tuple[int, float, bool, float, DrawFigures | None]] = []
         for index in range(len(draws)):
@@ -358,7 +366,10 @@ class ExitSteps:
                 columns.append((token, logprob, near_tie, confidence, figures))
         tokens = HostTokens(*(list(column) for column in zip(*columns, strict=True)))
         same = {index: own[0] == tokens.tokens[index] for index, own in of_shadows.items()}
-        outcomes = {index: ExitOutcome(own.stands, own.margin, same.get(index)) for index, own in at_exit.items()}
+        outcomes = {
+            index: ExitOutcome(own.stands, own.margin, same.get(index), _arm(draws[index]))
+            for index, own in at_exit.items()
+        }
         return Exited(tokens, [outcomes.get(index) for index in range(len(draws))])
 
     def settle(
@@ -399,22 +410,29 @@ class ExitSteps:
         return torch.stack(found) if found else torch.empty(0), rows
 
     def _drawn(
-        self, hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None
+        self, hidden: torch.Tensor | None, draws: list[Draw], masks: Masks | None, among: list[bool]
     ) -> list[tuple[int, float, bool, float, DrawFigures | None]]:
-        """Token, log-probability, near tie, confidence and figures of each draw after the last layer."""
+        """Token, log-probability, near tie, confidence and figures of each draw after the last layer.
+
+        `among`: whether it chooses among the best ids of its exit.
+        """
         if not draws:
             return []
         assert hidden is not None
         started = time.perf_counter()
         drawn = self._backend.readout.sample(hidden, draws, masks)
-        self.costs.head.add(time.perf_counter() - started, len(draws))
+        # What one kind takes is not told by a head that draws both.
+        if len(set(among)) == 1:
+            costs = self.costs.reranked if among[0] else self.costs.head
+            costs.add(time.perf_counter() - started, len(draws))
         return list(zip(*drawn, strict=True))
 
     def _seen(self, sample: Sequence) -> Seen:
         """What a router sees of the next draw of a sample: where it stands, and what came of the draws before it."""
         request = sample.generation
         allowed = sample.allowed[-1] / self._model.vocabulary if sample.allowed else 1.0
-        return Seen(request.keys[sample.index], request.drawn + sample.drawn, sample.last_exit, allowed)
+        place = request.drawn + sample.drawn
+        return Seen(request.keys[sample.index], place, sample.last_exit, allowed, len(sample.tokens))
 
     @staticmethod
     def _after_all_layers(draw: Draw, source: ExitSource | None, rows: dict[Sequence, int]) -> Draw:
@@ -490,6 +508,16 @@ def _is_shadowed(draw: Draw, found: Leaving) -> bool:
     """Whether the full model draws too what an exit has decided, be it by the ids that are left to choose among."""
     assert draw.exit is not None
     return (found.stands or found.best is not None) and shadowed(draw.key, draw.position, draw.exit.shadow)
+
+
+def _arm(draw: Draw) -> ExitArm:
+    return "exit" if draw.exit is None or draw.exit.rerank is None else "rerank"
+
+
+@cache
+def _by_all_ids(leave: EarlyExit) -> EarlyExit:
+    """The same without reranking."""
+    return replace(leave, rerank=None)
 
 
 def _layer(sequence: Sequence) -> int:

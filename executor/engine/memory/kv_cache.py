@@ -313,16 +313,31 @@ def _zeros(size: int, device: str) -> torch.Tensor:
         raise EngineError(f"the system does not give {amount_text(size)} of memory for the KV; ask for less") from error
 
 
+@dataclass(slots=True)
+class SlabShare:
+    """The slabs that the pools of one model may lease together: `most`, of which they have `leased`."""
+
+    most: int
+    leased: int = 0
+
+    @property
+    def left(self) -> int:
+        """Slabs that they may still lease."""
+        return self.most - self.leased
+
+
 class Pool:
     """Hands out pages.
 
     A page is free (no references) or held by one or more owners: sequences, and the prefix tree. A slab with no page
     held goes back to the arena at once. `on_unshared(page)` is called when all owners but one have released a page.
-    Raises ValueError where no slab would hold a page.
+    Pools of one model have a `share`; without one they may lease every slab. Raises ValueError where no slab would hold
+    a page.
     """
 
-    def __init__(self, arena: Arena, owner: str, layout: PageLayout) -> None:
+    def __init__(self, arena: Arena, owner: str, layout: PageLayout, share: SlabShare | None = None) -> None:
         self.arena = arena
+        self.share = share or SlabShare(arena.slabs)
         self.owner = owner
         self.layout = layout
         self.on_unshared: Callable[[int], None] = lambda page: None
@@ -334,7 +349,8 @@ class Pool:
         # Slabs in which a page was released since the last call of `releasing_slabs`.
         self._releasing: set[int] = set()
         self._fewest = arena.fewest_pages(layout)
-        self.capacity = arena.all_pages(layout)
+        most = self.share.most
+        self.capacity = arena.all_pages(layout) if most >= arena.slabs else most * self._fewest
         if self._fewest < 1:
             raise ValueError("a slab holds no page")
         self._free_pages = 0
@@ -342,7 +358,12 @@ class Pool:
     @property
     def free(self) -> int:
         """Pages that can be taken without evicting or preempting anything."""
-        return self._free_pages + self.arena.free * self._fewest
+        return self._free_pages + min(self.arena.free, self.share.left) * self._fewest
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether slabs of others, if they were free, would be of use here."""
+        return self.share.left > self.arena.free
 
     @property
     def held(self) -> int:
@@ -366,6 +387,8 @@ class Pool:
     def take(self) -> int:
         """A free page, with one reference. Raises IndexError when there is none."""
         if not self._free:
+            if self.share.left < 1:
+                raise IndexError("the model has all slabs that it may have")
             self._lease()
         slab, pages = next(iter(self._free.items()))
         page = pages.pop()
@@ -438,6 +461,7 @@ class Pool:
 
     def _lease(self) -> None:
         slab = self.arena.lease(self.owner)
+        self.share.leased += 1
         pages = self.arena.pages(slab, self.layout)
         self._free[slab] = pages[::-1]
         self._pages_of[slab] = pages
@@ -452,6 +476,7 @@ class Pool:
             del self._slab_of[page]
         self._free_pages -= len(pages)
         self._releasing.discard(slab)
+        self.share.leased -= 1
         self.arena.give_back(slab)
 
     def check_integrity(self, owners: dict[int, int]) -> None:
@@ -477,8 +502,8 @@ class PagePool(Pool):
 
     layout: KVLayout
 
-    def __init__(self, arena: Arena, owner: str, layout: KVLayout) -> None:
-        super().__init__(arena, owner, layout)
+    def __init__(self, arena: Arena, owner: str, layout: KVLayout, share: SlabShare | None = None) -> None:
+        super().__init__(arena, owner, layout, share)
         self.capacity -= 1
         if self.capacity < 1:
             raise ValueError("a pool needs at least two pages, one of them scratch")

@@ -1,7 +1,8 @@
 """The prefix tree: KV pages that are computed, found again by the tokens they hold (SGLang's RadixAttention).
 
-A node is a page. A node with fewer tokens than a page holds is a leaf; a request that continues it takes a copy. Pages
-in the tree are never written. Each owner of requests has a root of its own, and finds no page of others.
+A node is a page. A node with fewer tokens than a page holds is a leaf. A request that shares the beginning of a page
+takes a copy of that part, so prefixes are found by the token. Pages in the tree are never written. Each owner of
+requests has a root of its own, and finds no page of others.
 
 Which pages to keep is decided by GreedyDual-Size (Cao and Irani, 1997). A page's worth is the clock at its last touch
 plus the cost, per byte, of computing it again; the clock is the worth of the page that was evicted last. So of pages of
@@ -14,7 +15,7 @@ Where layers keep states besides, a prefix can be gone on from only where a node
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +38,8 @@ _UNLIMITED: Worth = (float("inf"), 0)
 class PrefixNode:
     """A page in the tree. `digest` hashes all tokens from the root to its end, `end` counts them.
 
-    `block` has the states after them, None where these are not kept; they are worth `gain` above the clock.
+    `order` has the keys of the children, ascending. `block` has the states after them, None where these are not kept;
+    they are worth `gain` above the clock.
     """
 
     tokens: Tokens
@@ -46,6 +48,7 @@ class PrefixNode:
     digest: int
     worth: Worth = (0.0, 0)
     children: dict[Tokens, PrefixNode] = field(default_factory=dict)
+    order: list[Tokens] = field(default_factory=list)
     end: int = 0
     block: int | None = None
     gain: float = 0.0
@@ -126,6 +129,16 @@ def digests(tokens: Sequence[int], page_size: int, owner: str = "") -> list[int]
     return hashes
 
 
+def _alike(one: Tokens, other: Tokens) -> int:
+    """How many tokens two texts begin with alike."""
+    count = 0
+    for token, twin in zip(one, other, strict=False):
+        if token != twin:
+            break
+        count += 1
+    return count
+
+
 def _root_digest(owner: str) -> int:
     return hash(owner)
 
@@ -171,13 +184,14 @@ class PrefixTree:
         """
         node, pages = self._whole(tokens, limit, owner)
         start = node.end
-        # No stored page is a whole page of the rest; a stored page that the rest begins with can be copied.
-        if node.children:
-            for stop in range(min(limit, start + self._page_size), start, -1):
-                leaf = node.children.get(tuple(tokens[start:stop]))
-                if leaf is not None:
-                    self.touch(leaf)
-                    return PrefixMatch(tuple(pages), leaf.page, stop, node)
+        # No stored page is a whole page of the rest; of the one that begins most like it that part can be copied.
+        rest = tuple(tokens[start : min(limit, start + self._page_size)])
+        place = bisect_left(node.order, rest)
+        nearest = max(node.order[max(place - 1, 0) : place + 1], key=lambda key: _alike(key, rest), default=())
+        if length := _alike(nearest, rest):
+            child = node.children[nearest]
+            self.touch(child)
+            return PrefixMatch(tuple(pages), child.page, start + length, node)
         self.touch(node)
         return PrefixMatch(tuple(pages), None, start, node)
 
@@ -286,6 +300,7 @@ class PrefixTree:
     def _add(self, parent: PrefixNode, tokens: Tokens, page: int) -> PrefixNode:
         node = PrefixNode(tokens, page, parent, hash((parent.digest, *tokens)), end=parent.end + len(tokens))
         parent.children[tokens] = node
+        insort(parent.order, tokens)
         self._nodes[page] = node
         self._digests[node.digest] = node
         self._pool.retain(page)
@@ -304,6 +319,7 @@ class PrefixTree:
         assert parent is not None and not leaf.children
         self.on_remove(leaf)
         del parent.children[leaf.tokens]
+        del parent.order[bisect_left(parent.order, leaf.tokens)]
         del self._nodes[leaf.page]
         self._digests.pop(leaf.digest, None)
         leaf.parent = None
@@ -372,14 +388,14 @@ class Reclaimer:
             return True
         limit = (self.clock.now, self.clock.touches) if cold_only else _UNLIMITED
         tree = self._models[pool].tree
-        slab = self._cheapest_slab(pool)
+        slab = self._cheapest_slab(pool) if pool.may_grow else None
         while pool.free < pages:
             page_worth = tree.cheapest()
             if slab is not None and (page_worth is None or slab[0] <= page_worth):
                 if slab[0] > limit:
                     return False
                 self._empty(*slab)
-                slab = self._cheapest_slab(pool)
+                slab = self._cheapest_slab(pool) if pool.may_grow else None
             elif page_worth is not None and page_worth <= limit:
                 tree.evict()
             else:
@@ -402,7 +418,9 @@ class Reclaimer:
         kept = [
             other.slab_of(other.scratch) for other in self._models if isinstance(other, PagePool) and other is not pool
         ]
-        return pool.capacity - sum(len(arena.pages(slab, pool.layout)) for slab in kept)
+        # What it may not have anyway is no loss.
+        lost = kept[arena.slabs - pool.share.most :]
+        return pool.capacity - sum(len(arena.pages(slab, pool.layout)) for slab in lost)
 
     def _cheapest_slab(self, needing: Pool | None) -> tuple[Worth, _ModelSlabs, int] | None:
         """The slab of least worth of the models other than `needing`: its worth, its model and its number."""

@@ -116,7 +116,7 @@ class Readout:
         if draws:
             assert hidden is not None
             if self.routed is not None:
-                self.routed.arm = None
+                self.routed.choice = None
             drawn = self._plan_draws(hidden, draws, masks, parcel)
         parcel.send()
         tables = reads()

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +18,10 @@ import torch
 from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP, SampledTokens
 from qpdsl.executor.engine.step.token_head import HeadDraws
 from qpdsl.executor.requests.routing import Arm, Routing
+from qpdsl.executor.routing.drift import drifting
 from qpdsl.executor.routing.linear import LinUCB, Thompson
-from qpdsl.executor.routing.policy import Fixed, Floats, Policy
+from qpdsl.executor.routing.policy import Fixed, Policy
+from qpdsl.executor.routing.route_table import RouteTable
 from qpdsl.executor.routing.thresholds import Exponential
 
 if TYPE_CHECKING:
@@ -41,17 +43,20 @@ _UNIT = len(FEATURES) ** -0.5
 _FASTER, _BELIEF, _HOPE = 10.0, 0.1, 0.01
 # So much of what an earlier run learned counts.
 _KEPT = 0.5
+# Of what a policy is told: a trace keeps as many, so what it shows is what the policy saw.
+DIGITS = 6
 
 
-def context_of(reach: Reach) -> Floats:
-    """What a step shows, float64 [F], by `FEATURES`: ‖x‖ ≤ 1, but where the draws' own lists read more than all ids.
+def context_of(reach: Reach) -> tuple[float, ...]:
+    """What a step shows, by `FEATURES`: ‖x‖ ≤ 1, but where the draws' own lists read more than all ids.
 
     What it costs whatever it reads, and what the draws' own lists, one list for all, and all ids read; all of it as
-    shares of the last. And the number of lists. (`Contexts`, with K, sees a head of single ids; this one reads panels.)
+    shares of the last. And the number of lists.
     """
-    panels, lists = len(reach.union), min(len(reach.lengths) * _LISTS, reach.dense)
-    context: Floats = np.array((panels, reach.own, reach.shared, reach.dense, lists)) * (_UNIT / reach.dense)
-    return context
+    unit = _UNIT / reach.dense
+    lists = min(len(reach.lengths) * _LISTS, reach.dense)
+    shown = len(reach.union), reach.own, reach.shared, reach.dense, lists
+    return tuple([round(number * unit, DIGITS) for number in shown])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +64,33 @@ class RoutedStep:
     """A step with a choice: what it shows the policy, and how much each arm would read."""
 
     routing: Routing
-    context: Floats
+    context: tuple[float, ...]
     reach: Reach
     panel_bytes: float
 
     def loss(self, seconds: float) -> float:
         """Of an arm that took so long: its seconds over those of a nominal dense step, times their weight."""
         nominal = self.reach.dense * self.panel_bytes / _NOMINAL + _FIXED
-        return self.routing.latency * min(seconds / nominal, _LONGEST)
+        return round(self.routing.latency * min(seconds / nominal, _LONGEST), DIGITS)
+
+
+class RouteChoice(NamedTuple):
+    """What a policy chose for a step that showed `context`, and what that cost: all that it has of the step."""
+
+    router: str
+    arm: Arm
+    loss: float
+    context: tuple[float, ...]
 
 
 Computing = Callable[[torch.Tensor, HeadDraws, RoutedStep, int], tuple[SampledTokens, float]]
 
 
 def policy_of(routing: Routing) -> Policy:
-    """A policy that has learned nothing yet. Linear ones begin with the belief that reading costs, and little."""
+    """A policy that has learned nothing yet. Linear ones begin with the belief that reading costs, and little.
+
+    These stand behind a table, which most steps are looked up in.
+    """
     arms, sizes = routing.arms, (len(routing.arms), len(FEATURES))
     if routing.policy == "fixed":
         return Fixed(*sizes)
@@ -84,8 +101,8 @@ def policy_of(routing: Routing) -> Policy:
     reads = {"dense": (0, 0, 0, 1, 0), "rows": (0, 1, 0, 0, 0), "union": (0, 0, 1, 0, 0)}
     prior = np.array([reads[arm] for arm in arms]) * (routing.latency / _UNIT / _FASTER)
     if routing.policy == "thompson":
-        return Thompson(*sizes, prior=prior, alpha=_BELIEF, beta=_HOPE, seed=routing.seed)
-    return LinUCB(*sizes, prior=prior, alpha=_BELIEF, beta=_HOPE)
+        return RouteTable(drifting(Thompson(*sizes, prior=prior, alpha=_BELIEF, beta=_HOPE, seed=routing.seed)))
+    return RouteTable(drifting(LinUCB(*sizes, prior=prior, alpha=_BELIEF, beta=_HOPE)))
 
 
 @dataclass(slots=True)
@@ -117,13 +134,13 @@ class HeadRouter:
 class RoutedHead:
     """A `TokenHead` that asks a policy where the draws of a step have a `route`, and something to choose.
 
-    `arm`: the one that the last call took, None where nobody chose.
+    `choice`: what was chosen for the last call, None where nobody chose.
     """
 
     def __init__(self, head: CompiledHead) -> None:
         self._head = head
         self.routers: dict[Routing, HeadRouter] = {}
-        self.arm: Arm | None = None
+        self.choice: RouteChoice | None = None
         self.compute: Computing = self.computed
         """Computes a routed step by the arm that was chosen; what measures arms may put itself in its place."""
 
@@ -139,7 +156,7 @@ class RoutedHead:
         return self._head.with_margins(hidden, draws)
 
     def __call__(self, hidden: torch.Tensor, draws: HeadDraws) -> SampledTokens:
-        self.arm = None
+        self.choice = None
         reach = None if draws.route is None else self._head.reach(draws)
         if draws.route is None or reach is None:
             return self._head(hidden, draws)
@@ -151,11 +168,12 @@ class RoutedHead:
         begun = time.perf_counter()
         drawn, seconds = self.compute(hidden, draws, step, chosen)
         ended = time.perf_counter()
-        policy.learn(step.context, chosen, step.loss(seconds))
+        loss, arm = step.loss(seconds), router.routing.arms[chosen]
+        policy.learn(step.context, chosen, loss)
         router.spent += begun - started + time.perf_counter() - ended
         router.seconds += seconds
-        self.arm = router.routing.arms[chosen]
-        router.steps[self.arm] += 1
+        self.choice = RouteChoice(str(router.routing), arm, loss, step.context)
+        router.steps[arm] += 1
         return drawn
 
     def computed(

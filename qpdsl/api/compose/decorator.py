@@ -58,6 +58,7 @@ def program(
     draft: DraftTarget | Model | str | OneOf[False] | None = None,
     like: System | None = None,
     budget: Mapping[BudgetKey, float] | None = None,
+    deadline: float | None = None,
 ) -> Callable[[Callable[P, R]], Program[P, R]]: ...
 @naming_keywords
 def program(
@@ -70,6 +71,7 @@ def program(
     draft: DraftTarget | Model | str | OneOf[False] | None = None,
     like: System | None = None,
     budget: Mapping[BudgetKey, float] | None = None,
+    deadline: float | None = None,
 ) -> Any:
     """Turns a function that composes stages into a program; the function runs once, now.
 
@@ -79,9 +81,11 @@ def program(
     `qp.loss(…)`), `latency` how much time counts against quality, and `draft` says what proposes tokens, as at
     `generate`. `like` takes over another system's conventions. `budget` is what a problem may take on average, of a
     program that leaves arms or widths open: `{"tokens": 2000}`, `{"seconds": 1.5}` or `{"cost": 0.002}`; or the least
-    that has a share right, `{"accuracy": 0.9}`, with a `"delta"`, and an amount to give it up for. Raises QpError.
+    that has a share right, `{"accuracy": 0.9}`, with a `"delta"`, and an amount to give it up for. In `deadline`
+    seconds a run is to be done, and goes before others that have more time. Raises QpError.
     """
-    composed = partial(_program, name=name, within=within, latency=latency, draft=draft, like=like, budget=budget)
+    aims = partial(_program, within=within, latency=latency, budget=budget, deadline=deadline)
+    composed = partial(aims, name=name, draft=draft, like=like)
     return composed if function is None else composed(function)
 
 
@@ -131,6 +135,14 @@ def _budget(call: StageCall, budget: Mapping[BudgetKey, float]) -> ast.Budget:
     return ast.Budget(DEFAULT_UNIT, None, **shares, span=span)
 
 
+def _deadline(call: StageCall, seconds: float) -> ast.Deadline:
+    """The deadline of a program. Raises QpError."""
+    span = call.place("deadline")
+    if type(seconds) not in (int, float) or not 0 < seconds < float("inf"):
+        raise call.composition.refuse("QP301", "a deadline is a number of seconds over 0", span)
+    return ast.Deadline(float(seconds), span=span)
+
+
 def _syntax(
     function: Callable[..., Any],
     signature: Signature,
@@ -142,6 +154,7 @@ def _syntax(
     draft: DraftTarget | Model | str | OneOf[False] | None,
     like: System | None,
     budget: Mapping[BudgetKey, float] | None,
+    deadline: float | None,
 ) -> ast.Program:
     """Runs the function over symbols, and gives the program that it composed. Raises QpError."""
     call = StageCall(composition, composition.file.here())
@@ -174,6 +187,7 @@ def _syntax(
         drafts,
         None if like is None else ast.Like(call.word("like", like, SYSTEMS, "QP124"), span=call.place("like")),
         None if budget is None else _budget(call, budget),
+        None if deadline is None else _deadline(call, deadline),
         signature.optional,
         span=signature.span,
         name_span=signature.name_span,

@@ -80,12 +80,13 @@ def command(**values: Any) -> Exit:
     from qpdsl.model_location import stored_weights
     from qpdsl.planner.explain.plan import explain, explain_json
     from qpdsl.planner.explain.versions import compare, compare_json, trace, trace_json
-    from qpdsl.session.prepare import PlanUse, bind_program, prepare
+    from qpdsl.session.prepare import PlanUse, bind_program, check_shares, prepare
     from qpdsl.session.user_cache import damaged_files
 
     options = ExplainOptions(**values)
     options.check()
     bound = bind_program(options, warn=show)
+    check_shares([bound], options)
     for note in damaged_files():
         say(f"note: {note}")
     use = PlanUse(rows=options.rows, alone=True)

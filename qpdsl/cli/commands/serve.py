@@ -225,7 +225,8 @@ def _serve(options: ServeOptions) -> Exit:
 
     loaded = [*plans.values(), *map(bare_plan, dict.fromkeys(exposed.values()))]
     events = EventStream(_HISTORY, _HISTORY)
-    session = loaded_session(options, loaded, surroundings, events, quiet=False, outlive_servers=True)
+    settings = options.for_steps(plans.values())
+    session = loaded_session(settings, loaded, surroundings, events, quiet=False, outlive_servers=True)
     from qpdsl.serve.http.host_check import HostCheck
     from qpdsl.serve.http.listening import Listening, allow_descriptors
     from qpdsl.serve.http.routes import Limits, ServerApp

@@ -21,7 +21,7 @@ from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.errors import UsageError
 from qpdsl.output import OrderedLines, holds_something
 from qpdsl.planner.values.value import dumps
-from qpdsl.runs.data.input_row import InputData, groups_of
+from qpdsl.runs.data.input_row import InputData, groups_of, with_priorities
 from qpdsl.runs.grid import Cell
 from qpdsl.runs.job import Job
 from qpdsl.runs.record_file import record_format
@@ -47,7 +47,7 @@ def answer_rows(options: RunOptions, prepared: Prepared, files: RunFiles, comman
 
     The program's values are for parameters that a row does not set. `command` is the command line, for the record.
     """
-    data = graded_input(options, prepared.plan, prepared.values)
+    data = with_priorities(graded_input(options, prepared.plan, prepared.values), options.urgent)
     for note in data.notes:
         say(note)
     grader = grader_for(options, data, prepared.bound.surroundings)

@@ -162,7 +162,8 @@ class SweepRun(RowsRun[SweepOptions]):
         """The one session for all cells, which share weights, prefixes, scores and samples."""
         if self.session is None:
             plans, quiet = [cell.plan for cell in self._cells], self.options.form == "json"
-            self.session = loaded_session(self.settings(), plans, self.surroundings, self.events, quiet=quiet)
+            settings = self.settings().for_steps(plans)
+            self.session = loaded_session(settings, plans, self.surroundings, self.events, quiet=quiet)
         return self.session
 
     def settings(self) -> SweepOptions:

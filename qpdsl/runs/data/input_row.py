@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qpdsl.errors import UsageError, unknown
+from qpdsl.errors import UsageError, shorten, unknown
 from qpdsl.planner.values.value import Value
 
 # One right answer: a text, a number's text, or a record.
@@ -29,13 +29,14 @@ class InputRow:
     """One row to run. `reference` is the right answer, where the data has one.
 
     `fields` are the other fields of its record, which are no arguments: a level, a subject, tests. Graders, `--where`
-    and tables by group read them.
+    and tables by group read them. Rows of a lower `priority` go first.
     """
 
     id: str
     arguments: Mapping[str, Value]
     reference: Reference | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,22 @@ class InputData:
     name: str = ""
     grader: str | None = None
     overruled: frozenset[str] = frozenset()
+
+
+def with_priorities(data: InputData, field: str | None) -> InputData:
+    """The rows with the priorities that stand in a field; themselves without one.
+
+    Raises UsageError where a row has no whole number there.
+    """
+    if field is None:
+        return data
+    rows: list[InputRow] = []
+    for row in data.rows:
+        number = {**row.arguments, **row.fields}.get(field)
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise UsageError(f"`--priority`: row `{shorten(row.id)}` has no whole number in `{shorten(field)}`")
+        rows.append(replace(row, priority=number))
+    return replace(data, rows=tuple(rows))
 
 
 def groups_of(rows: Sequence[InputRow], field: str | None) -> list[str] | None:

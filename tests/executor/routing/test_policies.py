@@ -29,7 +29,6 @@ KINDS: dict[str, Make] = {
     "lin_ucb": partial(LinUCB, ARMS, FEATURES),
     "thompson": partial(Thompson, ARMS, FEATURES, seed=3),
     "exponential": partial(Exponential, ARMS, FEATURES),
-    "exponential, its rate given": partial(Exponential, ARMS, FEATURES, rate=0.2, thresholds=(0.1, 0.2)),
     "fixed": partial(Fixed, ARMS, FEATURES),
 }
 
@@ -98,24 +97,20 @@ def test_weights_gather_at_the_right_threshold() -> None:
 
 
 def test_bandit_estimates_divide_by_the_probability() -> None:
-    policy = Exponential(2, 1, feature=0, thresholds=(0.25, 0.5, 0.75), rate=1.0)
-    # A third of the weight suggests arm 0 at 0.3, so a loss of 0.2 counts as 0.6 for that expert alone.
-    policy.learn(np.array([0.3]), 0, 0.2)
-    assert policy.state()["losses"] == pytest.approx([0.6, 0.0, 0.0])
-    weights = np.array([np.exp(-0.6), 1.0, 1.0])
-    np.testing.assert_allclose(policy.weights, weights / weights.sum())
+    policy = Exponential(2, 2)
+    # A third of the 21 experts suggest arm 0 at 0.3, so a loss of 0.2 counts as 0.6 for those alone.
+    policy.learn((0.0, 0.3), 0, 0.2)
+    assert policy.state()["losses"] == pytest.approx([0.6] * 7 + [0.0] * 14)
 
 
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: Fixed(2, 2, arm=2), "no arm 2"),
         (lambda: LinUCB(0, 2), "arms"),
         (lambda: LinUCB(2, 2, alpha=0.0), "alpha"),
         (lambda: LinUCB(2, 2, beta=-1.0), "beta"),
         (lambda: Thompson(2, 2, prior=np.zeros(3)), "prior"),
-        (lambda: Exponential(2, 2, thresholds=(0.5, 0.1)), "ascend"),
-        (lambda: Exponential(2, 2, feature=2), "feature 2"),
+        (lambda: Exponential(2, 2, below=2), "arms 0 and 2"),
         (lambda: LinUCB(2, 2).learn(np.ones(2), 0, float("nan")), "finite"),
     ],
 )

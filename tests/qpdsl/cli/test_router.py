@@ -31,7 +31,11 @@ def test_a_router_changes_no_answer_and_what_it_learned_is_kept(qpdsl: Run) -> N
     again = qpdsl(*RUN, "--router", "lin_ucb")
     for ran in (first, again):
         assert ran.code == Exit.OK and json.loads(ran.out)["answer"] == plain["answer"]
-        assert "zoo/counting: router lin_ucb: " in ran.err and "µs a step to choose" in ran.err
+        assert (
+            "zoo/counting: router lin_ucb: " in ran.err
+            and "µs a step in the head" in ran.err
+            and "of them to choose" in ran.err
+        )
     assert len(read_routers().states) == 1
     # Another program, another policy: each learns for itself.
     qpdsl(*RUN, "--router", "thompson")

@@ -160,6 +160,8 @@ class ProgramGenerator:
                 share = self.brackets("0.9", *pick.choice([[], ["delta = 0.05"]]))
                 limit = f"{self.option_break()}or cost{self.brackets('0.02')}"
                 chosen["budget"] = f"within accuracy{share}{pick.choice(['', limit])}"
+        if pick.random() < 0.1:
+            chosen["deadline"] = f"within deadline{self.brackets(pick.choice(['2', '0.5']))}"
         head += "".join(self.option_break() + clause for clause in chosen.values())
         stages = [
             self.chat(),

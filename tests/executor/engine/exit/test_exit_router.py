@@ -18,7 +18,7 @@ from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
-from qpdsl.executor.requests.routing import ExitRouting
+from qpdsl.executor.requests.routing import ExitArm, ExitRouting
 from tests.support.executor.models import engine_of, paged, served
 
 needs_vectors = pytest.mark.skipif(not vector_width(), reason="this machine has no vectors")
@@ -44,7 +44,7 @@ def doubtful() -> dict[str, Any]:
     router = ExitRouter(ExitRouting("thompson"), ExpectedExits(0.5, 0.0, 0.5, 0.5))
     for number in range(400):
         stood = number % 2 == 0
-        router.note(Seen(number, number % 40, (0.4 if stood else 0.01, stood), 1.0), stood)
+        router.note(Seen(number, number % 40, (0.4 if stood else 0.01, stood), 1.0, 9), "exit", stood)
     return router.learned(DrawCosts(*(Paid(seconds, 100) for seconds in (0.5, 0.4, 0.3, 0.2))))
 
 
@@ -128,14 +128,16 @@ def costs() -> DrawCosts:
 
 
 def test_what_a_run_shows_counts_in_any_order() -> None:
-    seen = [(Seen(number % 7, number, (0.1 * (number % 3), True), 0.5), number % 4 == 0) for number in range(60)]
+    seen: list[tuple[Seen, ExitArm, bool]] = [
+        (Seen(number % 7, number, (0.1 * (number % 3), True), 0.5, 9), "exit", number % 4 == 0) for number in range(60)
+    ]
     states = []
     for order in (seen, seen[::-1]):
         router = ExitRouter(ExitRouting(), ExpectedExits(0.5, 0.01, 0.5, 0.6))
         for one in order:
             router.note(*one, same=None if one[0].position % 6 else one[0].position > 6)
         states.append(router.learned(costs()))
-    assert states[0] == states[1] and states[0]["shadowed"] == 10
+    assert states[0] == states[1] and states[0]["shadows"][0][0] == 10
 
 
 def test_quality_weighs_by_one_less_lambda() -> None:
@@ -145,11 +147,55 @@ def test_quality_weighs_by_one_less_lambda() -> None:
         routing, expected = ExitRouting(latency=latency), ExpectedExits(0.9, 0.0, 0.7, 0.3)
         router = ExitRouter(routing, expected)
         for number in range(300):
-            router.note(Seen(number, 3, (0.9, True), 1.0), True, number % 5 > 1)
+            router.note(Seen(number, 3, (0.9, True), 1.0, 9), "exit", True, number % 5 > 1)
         after = ExitRouter(routing, expected)
         after.restore(router.learned(costs()))
-        tries[latency] = sum(after.tries(Seen(number, 3, (0.9, True), 1.0)) for number in range(1000)) / 1000
+        arms = [after.arm(Seen(number, 3, (0.9, True), 1.0, 9)) for number in range(1000)]
+        tries[latency] = arms.count("exit") / 1000
     assert tries[0.05] < 0.1 and tries[0.95] > 0.9
+
+
+def test_reranking_is_an_arm_of_its_own_where_the_exit_has_it() -> None:
+    """It saves reading the head again where the token does not stand, and pays as long as it is seldom wrong."""
+    expected = ExpectedExits(0.5, 0.0, 0.5, 0.5)
+    spent = DrawCosts(*(Paid(seconds, 100) for seconds in (0.2, 0.1, 0.2, 0.6, 0.05)))
+    taken = {}
+    for wrong in (0, 9):
+        router = ExitRouter(ExitRouting(), expected, reranks=True)
+        for number in range(600):
+            arm: ExitArm = "rerank" if number % 2 else "exit"
+            same = number % 10 >= wrong if arm == "rerank" else True
+            router.note(Seen(number, 3, (0.1, False), 1.0, 9), arm, number % 8 < 2, same)
+        after = ExitRouter(ExitRouting(), expected, reranks=True)
+        after.restore(json.loads(json.dumps(router.learned(spent))))
+        arms = [after.arm(Seen(number, 3, (0.1, False), 1.0, 9)) for number in range(500)]
+        taken[wrong] = arms.count("rerank") / 500
+    assert taken[0] > 0.95 and taken[9] < 0.05
+    with pytest.raises(ValueError, match="other arms"):
+        ExitRouter(ExitRouting(), expected).restore(router.state())
+
+
+@needs_vectors
+def test_the_arms_of_an_exit_that_reranks() -> None:
+    """Each draws what a program without a router draws so; a router takes them draw by draw, in any batch."""
+    reranked = EarlyExit(0.05, 2, rerank=3)
+    for arm, alike in {"exit": replace(reranked, rerank=None), "rerank": reranked, "full": None}.items():
+        route = ExitRouting("fixed", arm)  # type: ignore[arg-type]
+        routed = engine_of(model())
+        found = served(routed, requests(replace(reranked, route=route)))
+        assert [sample.tokens for row in found for sample in row] == [
+            sample.tokens for row in served(engine_of(model()), requests(alike)) for sample in row
+        ]
+        router = routed.exits("m").router(replace(reranked, layer=2, route=route))
+        assert router is not None and {own for own, count in router.draws.items() if count} == {arm}
+    leave = replace(reranked, route=ExitRouting("thompson"))
+    runs = []
+    for config, pages in ((None, 400), (EngineConfig(max_sequences=3), 30)):
+        routed = engine_of(model(), pages, config)
+        runs.append(told(served(routed, requests(leave))))
+        router = routed.exits("m").router(leave)
+        assert router is not None and router.draws["exit"] and router.draws["rerank"]
+    assert runs[0] == runs[1]
 
 
 @pytest.mark.parametrize("state", [None, {}, {"arms": ["dense"]}, {"arms": ["exit", "full"], "latency": 0.5}])

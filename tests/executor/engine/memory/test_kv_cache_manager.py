@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from qpdsl.executor.engine.memory.kv_cache import Arena, KVCache, KVLayout, PagePool, Pool, slab_bytes
+from qpdsl.executor.engine.memory.kv_cache import Arena, KVCache, KVLayout, PagePool, Pool, SlabShare, slab_bytes
 from qpdsl.executor.engine.memory.kv_cache_manager import Copies, KVCacheManager
 from qpdsl.executor.engine.memory.prefix_tree import Reclaimer
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
@@ -62,15 +62,17 @@ class Fake:
         reclaimer: Reclaimer,
         group: SchedulerGroup,
         blocks: BlockLayout | None = None,
+        most: int | None = None,
     ) -> None:
         self.layout = layout
-        self.pool = PagePool(arena, name, layout)
+        self.share = SlabShare(most or arena.slabs)
+        self.pool = PagePool(arena, name, layout, self.share)
         cache = KVCache(arena.buffer, layout, self.pool.scratch)
         self.width = 2 * layout.shapes[0].kv_heads * layout.shapes[0].key
         count = arena.buffer.numel() // layout.row_bytes
         rows = arena.buffer.numpy()[: count * layout.row_bytes].view(np.float32)
         self.rows = rows.reshape(count, layout.page_size, self.width)
-        self.blocks = None if blocks is None else Pool(arena, f"{name}: states", blocks)
+        self.blocks = None if blocks is None else Pool(arena, f"{name}: states", blocks, self.share)
         self.seen: dict[int, tuple[int, ...]] = {}
         self.memory = KVCacheManager(self.pool, cache, float(layout.layers), reclaimer, self.blocks)
         self.scheduler = Scheduler(self.memory, max_sequences=6, token_budget=10, group=group)
@@ -163,6 +165,8 @@ class Serving(RuleBasedStateMachine):
     # What the layers of either model keep besides.
     blocks: tuple[BlockLayout | None, BlockLayout | None] = (None, None)
     slabs = 5
+    # The slabs that either may take.
+    most: tuple[int | None, int | None] = (None, None)
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,15 +174,19 @@ class Serving(RuleBasedStateMachine):
         layouts = [layout for layout in (*LAYOUTS, *self.blocks) if layout is not None]
         self.arena = Arena(budget, slab_bytes(layouts, budget))
         self.reclaimer, self.group = Reclaimer(), SchedulerGroup()
-        self.models = [Fake("a", LAYOUTS[0], self.arena, self.reclaimer, self.group, self.blocks[0])]
+        self.models = [self.model(0)]
         self.tickets: list[Ticket] = []
         self.texts: list[tuple[int, ...]] = [(1,)]
+
+    def model(self, at: int) -> Fake:
+        shared = (self.arena, self.reclaimer, self.group)
+        return Fake("ab"[at], LAYOUTS[at], *shared, self.blocks[at], self.most[at])
 
     @precondition(lambda self: len(self.models) == 1)
     @rule()
     def add_late(self) -> None:
         assert self.group.free_slab(self.reclaimer)
-        self.models.append(Fake("b", LAYOUTS[1], self.arena, self.reclaimer, self.group, self.blocks[1]))
+        self.models.append(self.model(1))
 
     @rule(at=st.integers(0, 1), prompt=PROMPTS, samples=st.integers(1, 8), length=st.integers(1, 12), low=PRIORITIES)
     def generate(self, at: int, prompt: tuple[int, ...], samples: int, length: int, low: Priority) -> None:
@@ -250,6 +258,8 @@ class Serving(RuleBasedStateMachine):
     def pages_hold_what_their_sequences_computed(self) -> None:
         for model in self.models:
             model.check()
+            leased = sum(len(self.arena.leased(owner)) for owner in (model.pool.owner, f"{model.pool.owner}: states"))
+            assert leased == model.share.leased <= model.share.most
         self.arena.check_integrity()
 
     def teardown(self) -> None:
@@ -289,6 +299,14 @@ class ServingStates(Serving):
             states.kept.evict()
 
 
+class ServingShares(ServingStates):
+    """The same where neither model may take all of the memory, and one of them little."""
+
+    most = (4, 7)
+
+
+TestServingShares = ServingShares.TestCase
+TestServingShares.settings = settings(max_examples=25, stateful_step_count=40)
 TestServingStates = ServingStates.TestCase
 TestServingStates.settings = settings(max_examples=25, stateful_step_count=40)
 
@@ -393,3 +411,23 @@ def test_an_owner_finds_only_what_was_computed_for_him(asked: list[tuple[tuple[i
             one.retire(sequence)
             one.check_integrity([])
         assert found[0] == found[1]
+
+
+def test_a_prefix_is_found_by_the_token() -> None:
+    """Of a page that begins alike that part is copied, of several pages the one that is alike for longest."""
+    memory = memory_of(12, 4)
+    for rest in ((5, 6, 7, 8), (5, 6, 9, 9), (5, 1), (7, 7, 7, 7)):
+        cached(memory, 1, 2, 3, 4, *rest)
+    found = {
+        (1, 2, 3, 4, 5, 6, 9, 1): 7,
+        (1, 2, 3, 4, 5, 1, 9, 9): 6,
+        (1, 2, 3, 4, 5, 6, 7, 8): 8,
+        (1, 2, 3, 4, 6, 7, 7, 7): 4,
+        (1, 2, 8, 8): 2,
+        (2, 2, 3, 4): 0,
+    }
+    assert {tokens: memory.tree.match(tokens, len(tokens)).length for tokens in found} == found
+    assert memory.tree.match((1, 2, 3, 4, 5, 6, 7, 8), 6).length == 6
+    while memory.tree.evict():
+        pass
+    assert memory.tree.match((1, 2, 3, 4), 4).length == 0

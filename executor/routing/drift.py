@@ -6,13 +6,14 @@ Both ways have a dynamic regret that grows with the variation V_T (Cheung, Simch
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
 import numpy as np
 
 from qpdsl.executor.routing.linear import LinUCB, Thompson
-from qpdsl.executor.routing.policy import Floats, checked, finite, numbers
+from qpdsl.executor.routing.policy import Context, Floats, checked, finite, numbers
 
 Linear = LinUCB | Thompson
 
@@ -24,7 +25,7 @@ _CLEARED = 16
 _SLACK, _ENOUGH, _SETTLED, _NEWEST, _LEAST = 1.0, 12.0, 8, 0.05, 0.05
 
 
-def forget(policy: Linear, context: Floats, arm: int, loss: float) -> None:
+def forget(policy: Linear, context: Context, arm: int, loss: float) -> None:
     """Undoes a `learn`, but for rounding."""
     inverse, theta = policy.inverse[arm], policy.theta[arm]
     error = loss - theta @ context
@@ -38,8 +39,9 @@ def forget(policy: Linear, context: Floats, arm: int, loss: float) -> None:
 class _Around:
     """A linear policy within another, which says what it forgets."""
 
-    def __init__(self, policy: Linear) -> None:
-        self.arms, self.features = policy.arms, policy.features
+    def __init__(self, policy: Linear | SlidingWindow) -> None:
+        self.arms: int = policy.arms
+        self.features: int = policy.features
         self._policy = policy
 
     @property
@@ -47,30 +49,40 @@ class _Around:
         """The estimates [A, d] of the policy within."""
         return self._policy.theta
 
-    def predict(self, context: Floats, arm: int) -> float:
+    def predict(self, context: Context, arm: int) -> float:
         """The expected loss of an arm."""
         return self._policy.predict(context, arm)
 
-    def choose(self, context: Floats) -> int:
+    def choose(self, context: Context) -> int:
         return self._policy.choose(context)
+
+
+# What was learned longer ago counts no more.
+WINDOW = 1024
+
+
+def drifting(policy: Linear) -> Restarts:
+    """A linear policy where costs change: it knows a window of steps, and restarts when they seem to have changed.
+
+    The test sees only the arm that is taken; that another has become cheaper is found when the window forgets it.
+    """
+    return Restarts(SlidingWindow(policy, WINDOW))
 
 
 class SlidingWindow(_Around):
     """A policy that knows the last `window` steps alone."""
 
     def __init__(self, policy: Linear, window: int) -> None:
-        if window < 1:
-            raise ValueError(f"a window must hold a step, not {window}")
         super().__init__(policy)
-        self._window = window
+        self._linear, self._window = policy, window
         self._steps: deque[tuple[Floats, int, float]] = deque()
         self._forgotten = 0
 
-    def learn(self, context: Floats, arm: int, loss: float) -> None:
+    def learn(self, context: Context, arm: int, loss: float) -> None:
         self._policy.learn(context, arm, loss)
-        self._steps.append((context.copy(), arm, loss))
+        self._steps.append((np.array(context, dtype=np.float64), arm, loss))
         if len(self._steps) > self._window:
-            forget(self._policy, *self._steps.popleft())
+            forget(self._linear, *self._steps.popleft())
             self._forgotten += 1
             if self._forgotten >= _CLEARED * self._window:
                 self._again()
@@ -94,7 +106,7 @@ class SlidingWindow(_Around):
         }
 
     def restore(self, state: dict[str, Any], keep: float = 1.0) -> None:
-        """With `keep` below 1 the newest of the steps count."""
+        """With `keep` below 1 the newest of the steps of each arm count."""
         checked(state, "sliding_window", self.arms, self.features, keep)
         listed = state.get("steps")
         if not isinstance(listed, list) or len(listed) > self._window:
@@ -104,7 +116,13 @@ class SlidingWindow(_Around):
             raise ValueError("the state has steps of other arms")
         forgotten = int(numbers(state, "forgotten"))
         self._policy.restore(state.get("policy", {}))
-        kept = steps[len(steps) - round(keep * len(steps)) :]
+        left = [math.ceil(keep * (steps[:, -2] == arm).sum()) for arm in range(self.arms)]
+        newest: list[Floats] = []
+        for step in steps[::-1]:
+            left[int(step[-2])] -= 1
+            if left[int(step[-2])] >= 0:
+                newest.append(step)
+        kept = newest[::-1]
         self._steps = deque((step[:-2].copy(), int(step[-2]), float(step[-1])) for step in kept)
         self._forgotten = forgotten
         if keep < 1:
@@ -117,28 +135,21 @@ class SlidingWindow(_Around):
 
 
 class Restarts(_Around):
-    """A policy that forgets everything after every `every` steps, or when a test says that losses have changed.
+    """A policy that forgets everything when a test says that losses have changed. `restarts` counts how often.
 
     The test is a two-sided CUSUM (Page, 1954) of each arm's residuals, what it cost less what was expected, in units of
-    its usual residual. `sensitivity` above 1 restarts sooner. With `every` 0 there is the test alone. A prior is
-    forgotten with the rest: where costs have changed it may be wrong as well, and then every arm must be tried.
+    its usual residual. A prior is forgotten with the rest: where costs have changed it may be wrong as well, and then
+    every arm must be tried.
     """
 
-    def __init__(self, policy: Linear, *, every: int = 0, test: bool = True, sensitivity: float = 1.0) -> None:
-        if every < 0 or not sensitivity > 0:
-            raise ValueError(f"steps and sensitivity must be positive, not {every}, {sensitivity}")
-        if not (every or test):
-            raise ValueError("restarts need a schedule or a test")
+    def __init__(self, policy: Linear | SlidingWindow) -> None:
         super().__init__(policy)
-        self._every = every
-        self._enough = _ENOUGH / sensitivity if test else np.inf
         self.restarts = 0
         self._clear()
 
-    def learn(self, context: Floats, arm: int, loss: float) -> None:
+    def learn(self, context: Context, arm: int, loss: float) -> None:
         residual = finite(loss) - self._policy.predict(context, arm)
-        self._steps += 1
-        if (self._every and self._steps > self._every) or self._changed(arm, residual, loss):
+        if self._changed(arm, residual, loss):
             self._policy.reset()
             self._policy.theta[:] = 0.0
             self.restarts += 1
@@ -157,10 +168,9 @@ class Restarts(_Around):
         # A residual that stands out must not make itself usual.
         bounded = min(abs(residual), 4.0 * usual) if seen >= _SETTLED and usual else abs(residual)
         test[:] = seen + 1, usual + newest * (bounded - usual), size + newest * (abs(loss) - size), high, low
-        return max(high, low) > self._enough
+        return max(high, low) > _ENOUGH
 
     def _clear(self) -> None:
-        self._steps = 0
         # For each arm: steps seen, its usual residual, its usual loss, and the sums of both sides.
         self._tests = [[0.0] * 5 for _ in range(self.arms)]
 
@@ -170,7 +180,6 @@ class Restarts(_Around):
             "arms": self.arms,
             "features": self.features,
             "policy": self._policy.state(),
-            "steps": self._steps,
             "restarts": self.restarts,
             "tests": [list(test) for test in self._tests],
         }
@@ -179,12 +188,12 @@ class Restarts(_Around):
         """With `keep` below 1 the tests begin anew."""
         checked(state, "restarts", self.arms, self.features, keep)
         tests = numbers(state, "tests", self.arms, 5)
-        steps, restarts = int(numbers(state, "steps")), int(numbers(state, "restarts"))
+        restarts = int(numbers(state, "restarts"))
         self._policy.restore(state.get("policy", {}), keep)
         self.restarts = restarts
         self._clear()
         if keep == 1:
-            self._steps, self._tests = steps, tests.tolist()
+            self._tests = tests.tolist()
 
     def reset(self) -> None:
         self._policy.reset()
