@@ -64,8 +64,6 @@ SHAPES = [
     Shape("int8", F32, 16, 2, 4, 64, cap=30.0),
     Shape("fp8", F16, 16, 4, 1, 96, window=64, sinks=True),
     Shape("fp8", F32, 32, 2, 4, 32),
-    Shape("int4", BF16, 16, 8, 4, 128),
-    Shape("int4", F16, 32, 2, 7, 80, window=100),
 ]
 SMALL = [
     Shape("plain", F32, 16, 2, 4, 32, window=20),
@@ -103,7 +101,7 @@ def run(record: Record, bench: Bench) -> None:
     """All checks, into the table `checks`: what, the largest difference, the bound, and whether it holds."""
     small = bench.dry
     lengths = SHORT if small else LONG
-    for shape in SMALL if small else SHAPES:
+    for shape in SMALL if small else kept(SHAPES):
         name = ", ".join(f"{key} {value}" for key, value in asdict(shape).items() if value)
         record.case("checks", name, lambda shape=shape, name=name: check(shape, lengths, name))
     # In a dry run without the interpreter there are but the twins, which these do not ask for.
@@ -111,14 +109,17 @@ def run(record: Record, bench: Bench) -> None:
     if kernels:
         filters = FILTERS if not small else {name: FILTERS[name] for name in ("no filter", "all")}
         record.case("checks", "sampling", lambda: check_sampling(lengths.vocabulary, filters))
-    for kind in ("plain", "fp8") if small else ("plain", "fp8", "int8", "int4"):
+    for kind in ("plain", "fp8"):
         record.case("checks", f"layers, {kind}", lambda kind=kind: check_layers(kind, small))
     for dtype in (F32, BF16) if small else (F32, BF16, F16):
         record.case("checks", f"heads, {dtype}", lambda dtype=dtype: check_heads(dtype, 300 if small else 50_001))
-    for sizes in ((1, 3, 6), (4 if small else 64, 4, 3)) if kernels else ():
-        record.case("checks", f"routers, {sizes}", lambda sizes=sizes: check_router(*sizes, steps=5 if small else 50))
     if not small:
         record.case("checks", "memory", check_memory)
+
+
+def kept(shapes: list[Shape]) -> list[Shape]:
+    """Those whose keys and values this device keeps so."""
+    return [shape for shape in shapes if paged_attention.unkept(shape.kind, torch.device(DEVICE)) is None]
 
 
 def result(kernel: str, case: str, error: float, bound: float, why: str = "") -> dict[str, Any]:
@@ -190,7 +191,7 @@ def launches() -> list[Callable[[], object]]:
             attend()
         paged_attention.store(made.rows, made.key, made.value, made.batch.slots, 1)
 
-    return [lambda shape=shape: launch(shape) for shape in SHAPES]  # type: ignore[misc]
+    return [lambda shape=shape: launch(shape) for shape in kept(SHAPES)]  # type: ignore[misc]
 
 
 def check(shape: Shape, lengths: Lengths, name: str) -> list[dict[str, Any]]:
@@ -329,10 +330,10 @@ def check_sampling(vocabulary: int, filters: dict[str, dict[str, Any]]) -> list[
 
 
 def check_heads(dtype: torch.dtype, vocabulary: int) -> list[dict[str, Any]]:
-    """The same of the dense and the sparse head, of every kind: under masks and without, biased, soft-capped."""
+    """The same of the head, of every kind: under masks and without, biased, soft-capped."""
     from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP
     from qpdsl.executor.kernels.data.token_draws import Drawn
-    from qpdsl.executor.kernels.layers import dense, sparse
+    from qpdsl.executor.kernels.layers import dense
     from tests.support.executor.head_case import HeadCase, head_case
 
     def compared(kernel: str, drawn: Drawn, case: HeadCase) -> list[dict[str, Any]]:
@@ -348,35 +349,7 @@ def check_heads(dtype: torch.dtype, vocabulary: int) -> list[dict[str, Any]]:
     for draws in (5,) if vocabulary < 1000 else (1, 5, 33, 64):
         case = head_case(vocabulary, 200, [draw % 4 for draw in range(draws)], dtype, biased=draws == 5, softcap=30.0)
         lines += compared("dense", dense(case.hidden, case.head, case.draws, *case.lines()), case)
-        if draws > 1:
-            few = case.masked()
-            lines += compared("sparse", sparse(few.hidden, few.head, few.draws, *few.lists()), few)
     return lines
-
-
-def check_router(routers: int, arms: int, features: int, steps: int) -> list[dict[str, Any]]:
-    """LinUCB of so many routers: arms that are not the twin's, and the largest error of what was learned."""
-    from benchmarks.routing import device_router, lin_ucb_kernels
-    from benchmarks.routing.device_router import Bandits
-
-    generator = torch.Generator().manual_seed(0)
-    like = {"dtype": torch.float64, "device": DEVICE}
-    kernel, twin = (
-        Bandits(torch.eye(features, **like).repeat(routers, arms, 1, 1), torch.zeros(routers, arms, features, **like))
-        for _ in range(2)
-    )
-    optimism = torch.full((1,), -0.2, **like)
-    differ = 0
-    for _ in range(steps):
-        contexts = torch.rand(routers, features, generator=generator, dtype=F64).to(DEVICE) / math.sqrt(features)
-        losses = torch.rand(routers, generator=generator, dtype=F64).to(DEVICE)
-        taken = lin_ucb_kernels.choose(kernel, contexts, optimism)
-        differ += int((taken != device_router.plain_choose(twin, contexts, optimism)).sum())
-        lin_ucb_kernels.learn(kernel, contexts, taken, losses)
-        device_router.plain_learn(twin, contexts, taken, losses)
-    error = max(float((kernel.inverse - twin.inverse).abs().max()), float((kernel.theta - twin.theta).abs().max()))
-    name = f"{routers} routers, {arms} arms, {features} features"
-    return [result("router", f"arms, {name}", float(differ), 0.0), result("router", f"learned, {name}", error, 1e-9)]
 
 
 if __name__ == "__main__":

@@ -57,8 +57,6 @@ PARTS = {
     "kernels": Part("benchmarks.gpu.kernels", "run", tables.kernels, 120),
     "rows": Part("benchmarks.gpu.linears", "run", tables.rows, 60),
     "steps": Part("benchmarks.gpu.engine", "run", tables.engine, 90),
-    "heads": Part("benchmarks.gpu.heads", "run", tables.heads, 30),
-    "compiled": Part("benchmarks.gpu.engine", "run_compiled", tables.engine, 30),
 }
 # Starts a part in a process of its own.
 COMMAND = [sys.executable, "-m", "benchmarks.gpu.run"]

@@ -5,5 +5,4 @@ measured. `policies.py` makes any by name. `drift.py` wraps a linear policy wher
 policy cheap: arms by one number, looked up, from a policy that is asked now and then. `features.py` makes contexts.
 `regret.py` is what choices came to, against the best fixed arm and the best arm of every step. `recorder.py` has every
 arm of an engine's head compute each routed step, `route_trace.py` keeps such steps and replays policies on them.
-`device_router.py` has LinUCB for a device, with `lin_ucb_kernels.py` for a GPU.
 """

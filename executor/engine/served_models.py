@@ -43,17 +43,15 @@ DRAFTERS: dict[str, type[Drafter]] = {
 class EngineConfig:
     """`max_sequences` bounds a model's decode batch; `token_budget` the tokens of one step.
 
-    On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `compiled` has
-    torch.compile make the kernels of transformers' modules when they first run, where a model keeps these and steps are
-    not deterministic; `graphs` captures steps as CUDA graphs. On a CPU in float32 a sample has the same bits in any
-    batch anyway, where the model's layers run without transformers' modules. With `overlap`, the host's part of a step
-    runs while the device computes others; it changes no token.
+    On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `graphs` captures
+    steps as CUDA graphs. On a CPU in float32 a sample has the same bits in any batch anyway, where the model's layers
+    run without transformers' modules. With `overlap`, the host's part of a step runs while the device computes others;
+    it changes no token.
     """
 
     max_sequences: int = 128
     token_budget: int = 2048
     deterministic: bool = False
-    compiled: bool = False
     graphs: bool = True
     overlap: bool = True
 
@@ -168,9 +166,6 @@ class ServedModels:
         config, learned = self._config, self.learned
         rows = fixed_rows(config.max_sequences) if config.deterministic and model.kernels else None
         scheduler = Scheduler(memory, config.max_sequences, rows or config.token_budget, self._group)
-        # Layers of a step with an early exit run uncompiled, so the batch would decide whether compiled ones do.
-        if config.compiled and rows is None:
-            model.compile()
         backend = backend_of(model, cache, rows, config.graphs)
         drafters = Drafters(partial(self._drafter, name), model.max_positions)
         scheduler.on_leave = drafters.forget

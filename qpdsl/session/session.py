@@ -119,11 +119,7 @@ class Session:
         )
         self.events = arguments.events or EventStream()
         self._functions = {function.name: function for function in arguments.functions}
-        config = replace(
-            arguments.config,
-            deterministic=settings.deterministic,
-            compiled=settings.compile or arguments.config.compiled,
-        )
+        config = replace(arguments.config, deterministic=settings.deterministic)
         router = settings.router
         self._routing = (None if router is None else Routing.named(router)) or Routing()
         self._local = PagedEngine(config, self._stepped, settings.kv_bytes)

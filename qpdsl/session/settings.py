@@ -110,14 +110,6 @@ class SessionSettings:
         fingerprint="deterministic",
         help="Give a sample the same bits in any batch. Slower on a GPU; always so on a CPU in float32.",
     )
-    compile: bool = setting(
-        False,
-        heading=MODEL,
-        on="run eval serve",
-        about="here",
-        fingerprint="compile",
-        help="On a GPU, compile the layers of models that keep transformers' modules: minutes once, then faster steps.",
-    )
     threads: int | None = setting(
         heading=MODEL,
         kind=Whole(1),

@@ -108,7 +108,7 @@ def test_bytes_of_weights_are_the_models_own(name: str) -> None:
     assert shape.read_bytes == shape.held_bytes - embedding
 
 
-@pytest.mark.parametrize("kind", ["plain", "int8", "fp8", "int4"])
+@pytest.mark.parametrize("kind", ["plain", "int8", "fp8"])
 @pytest.mark.parametrize("dim", [48, 64, 128])
 def test_bytes_of_a_token_are_those_of_its_page(kind: KVKind, dim: int) -> None:
     from qpdsl.executor.kernels.data.kv_rows import row_bytes

@@ -57,14 +57,12 @@ MIN_WIDTH = 8
 class KernelBatch:
     """`numbers` int32 on the device holds the step as `sizes` lays it out; the rest are views of it.
 
-    `read_rows` int32 [W]: the rows whose hidden state is read, None for all. `host_sizes` int64 on the host: `sizes`,
-    for compiled layers. `deterministic`: a row's bits must not depend on the others. `segments`: where layers keep
-    states, in the order of their rows.
+    `read_rows` int32 [W]: the rows whose hidden state is read, None for all. `deterministic`: a row's bits must not
+    depend on the others. `segments`: where layers keep states, in the order of their rows.
     """
 
     numbers: torch.Tensor
     sizes: Sizes
-    host_sizes: torch.Tensor
     tokens: torch.Tensor
     positions: torch.Tensor
     read_rows: torch.Tensor | None
@@ -83,14 +81,11 @@ class KernelBatch:
         """The views of `numbers`, laid out as `sizes` says."""
         tokens, positions, rows, batch = packed.unpack(numbers, sizes)
         read_rows = rows if sizes.wanted else None
-        return cls(numbers, sizes, torch.tensor(sizes), tokens, positions, read_rows, batch, deterministic, segments)
+        return cls(numbers, sizes, tokens, positions, read_rows, batch, deterministic, segments)
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         """A layer's attention [T, H, D]; keys and values are stored before it."""
         rows, number = cache.of_layer[layer]
-        if torch.compiler.is_compiling():
-            numbers, sizes = self.numbers, self.host_sizes
-            return packed.attend(heads, rows, numbers, sizes, number, scoring, self.deterministic)
         return paged_attention.attend(heads, rows, self.paged, number, scoring, self.deterministic)
 
 
