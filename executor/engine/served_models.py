@@ -87,6 +87,8 @@ class ServedModels:
         self._clock = clock
         self._try_steps = try_steps
         self.learned = Learned()
+        # All that are served, also while their memory is given back.
+        self._models: dict[str, PagedModel] = {}
         self.kv_bytes = 0
         self.arena: Arena | None = None
         self.runners: dict[str, ModelRunner] = {}
@@ -103,16 +105,22 @@ class ServedModels:
             raise EngineError(
                 f"{name} is a mixture of experts, whose bits depend on the batch: it is not deterministic"
             )
-        models = {**{runner.name: runner.model for runner in self.runners.values()}, name: model}
+        models = {**self._models, name: model}
         if self.arena is not None and not idle:
             self._group.free_slab(self._reclaimer)
             self.runners[name] = self._runner(name, model, self.arena)
-            return
-        try:
-            self._allocate(models)
-        except EngineError:
-            self._allocate({other: models[other] for other in models if other != name})
-            raise
+        else:
+            try:
+                self._allocate(models)
+            except EngineError:
+                self._allocate({other: models[other] for other in models if other != name})
+                raise
+        self._models = models
+
+    def take_back(self) -> None:
+        """Makes the memory again that was released, if no model was added since."""
+        if self.arena is None:
+            self._allocate(self._models)
 
     def release(self) -> None:
         """Gives the memory of all models back, whoever still holds a ticket and so a scheduler and its pages."""

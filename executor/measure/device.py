@@ -23,7 +23,6 @@ from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.measure.loads import BATCHES, CHUNKS, CONTEXT, ModelLoads, Timer, curve_of
 from qpdsl.executor.models.text_model import PagedTextModel
-from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.requests.routing import Arm
 from qpdsl.grammar.words import KV_TYPES, KVType
 from qpdsl.planner.cost.device import Device, KVProfile, ModelProfile, ModelShape
@@ -158,7 +157,7 @@ def _logits(loads: ModelLoads, texts: Sequence[tuple[int, ...]]) -> list[float]:
     values: list[float] = []
     for text in texts:
         step = max(len(text) // positions, 1)
-        values += loads.logits(ReadRequest(text, tuple(range(step - 1, len(text), step)), tuple(range(width))))
+        values += loads.logits(text, range(step - 1, len(text), step))
     return values
 
 

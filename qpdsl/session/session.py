@@ -175,19 +175,21 @@ class Session:
             if tell is not None:
                 tell(self._models[model], time.monotonic() - start)
         self._servers.check(plan)
+        here = [model for model in new if not is_remote(model)]
+        heads = [place for place in dict.fromkeys(named_heads(operators)) if place not in self._heads]
         # All weights come before any KV: the KV may take all that is left.
-        loaded: dict[str, TextModel] = {}
-        for place in dict.fromkeys(named_heads(operators)):
-            if place not in self._heads:
+        with self._local.room_for_weights() if here or heads else contextlib.nullcontext():
+            for place in heads:
                 own = None if dtype is None else getattr(torch, dtype)
                 self._heads[place] = load_head(place, Path(place).expanduser(), self.device, own)
-        for model in [model for model in new if not is_remote(model)]:
-            start = time.monotonic()
-            loaded[model] = self._made(model, kinds.get(model), None if slow is None else partial(slow, model))
-            if tell is not None:
-                tell(loaded[model], time.monotonic() - start)
-        for model, text_model in loaded.items():
-            self._add(model, text_model)
+            loaded: dict[str, TextModel] = {}
+            for model in here:
+                start = time.monotonic()
+                loaded[model] = self._made(model, kinds.get(model), None if slow is None else partial(slow, model))
+                if tell is not None:
+                    tell(loaded[model], time.monotonic() - start)
+            for model, text_model in loaded.items():
+                self._add(model, text_model)
         for place, head in self._heads.items():
             self._local.add_head(place, head)
         self.exits.load(plan, operators, {id: model.paged for id, model in self._here.items()})
@@ -201,7 +203,7 @@ class Session:
             if is_remote(model):
                 self._servers.score_with(model, kind)
             else:
-                score_with(self._models[model], locate(model), self.device, dtype, kind, locate_adapter(model))
+                score_with(self._models[model], locate(model), dtype, kind, locate_adapter(model))
         check_writers(plan, operators, self._models)
         check_templates(plan, self._models)
         check_thoughts(plan, self._models)
