@@ -26,6 +26,7 @@ from qpdsl.executor.engine.served_models import EngineConfig as EngineConfig
 from qpdsl.executor.engine.served_models import ServedModels
 from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.engine.step_report import StepReport, report
+from qpdsl.executor.kernels.library_products import sum_in_float32
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Request, TreeRequest
@@ -51,6 +52,7 @@ class PagedEngine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config or EngineConfig()
+        sum_in_float32(whole=self._config.deterministic)
         self.models = ServedModels(self._config, kv_bytes, clock, self._try_largest_steps)
         self._clock = clock
         self._resident: ResidentMemory | None = None

@@ -99,9 +99,9 @@ class SessionArguments(SessionSettings):
 class Session:
     """Runs plans on a device. Its keywords are the settings of `SessionSettings`; docs/reference/cli.md has a table.
 
-    By default it computes in float32 on a CPU and in the checkpoint's own type elsewhere; with a `kv_type` tokens are
-    those of a slightly different model. A `router` decides at each step of a constrained `generate` how the head is
-    computed, which no token depends on. `exit_heads` are folders that `qpdsl calibrate` wrote, by the names of the
+    By default it computes in float32 on a CPU and elsewhere in 16 bits; with a `kv_type` tokens are those of a slightly
+    different model. A `router` decides at each step of a constrained `generate` how the head is computed, which no
+    token depends on. `exit_heads` are folders that `qpdsl calibrate` wrote, by the names of the
     models in programs that they are for, or by "" for any: where a program permits a loss, its plan may leave those
     models early. With `share_samples` programs, widths and rows that ask for a sample with the same noise after the
     same prompt get the one that was drawn first (see `executor/sample_memory`).

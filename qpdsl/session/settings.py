@@ -97,7 +97,7 @@ class SessionSettings:
         heading=MODEL,
         kind=OneOf(*DTYPES),
         on="run eval explain serve profile calibrate optimize",
-        shown="float32 on a CPU, else the model's own",
+        shown="float32 on a CPU, else the model's own, or bfloat16 for float32",
         about="here",
         fingerprint="dtype",
         help="Compute in this type.",

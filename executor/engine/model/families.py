@@ -351,8 +351,11 @@ def _joined(products: Sequence[Projection]) -> Projection:
     weight = joined([product.weight for product in products])
     if all(product.bias is None for product in products):
         return Projection(weight)
+    device = next(product.bias.device for product in products if product.bias is not None)
     biases = [
-        torch.zeros(product.weight.shape[0], dtype=torch.float32) if product.bias is None else product.bias
+        torch.zeros(product.weight.shape[0], dtype=torch.float32, device=device)
+        if product.bias is None
+        else product.bias
         for product in products
     ]
     return Projection(weight, torch.cat(biases))

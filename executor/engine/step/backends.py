@@ -4,9 +4,9 @@ A deterministic engine gives a sample the same bits in any batch on a GPU. cuBLA
 torch how it splits its sums, so every forward has the same shapes: as many rows as the batch may have sequences, in
 steps of 128, 64 rows in products with the head, and tiles of one size in the kernels that draw from hidden states.
 Attention takes contexts in parts of one size and joins them in one order, for prompts as for tokens that follow them,
-so that a row's bits depend on its own context only, and no prefix is shared. It remains to be trusted that a library's
-kernel of one shape sums every row alike, which cuBLAS does not promise but its kernels without split rows do, and that
-device and versions stay the same.
+so that a row's bits depend on its own context only, and no prefix is shared. cuBLAS is told to split no sum
+(`library_products.py`). It remains to be trusted that its kernel of one shape sums every row alike, which it does not
+promise, and that device and versions stay the same.
 
 That has its price: up to 128 sequences a prompt is read at most 128 tokens at a time; modules are not compiled, since a
 step in which a row may exit early runs them as they are; and models with experts are refused, since the shapes of their

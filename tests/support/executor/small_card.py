@@ -38,9 +38,7 @@ class SmallCard:
         self.made += 1
         return torch.from_numpy(memory)
 
-    def kv_bytes(
-        self, amount: int | str | None, device: str, largest_step: Callable[[], None], beside: int = 0
-    ) -> int:
+    def kv_bytes(self, amount: int | str | None, device: str, largest_step: Callable[[], None], beside: int = 0) -> int:
         """As `budget.kv_bytes` on CUDA, where steps take nothing."""
         return self.free - self.total // 32 if amount is None else budget.parse(amount)
 
