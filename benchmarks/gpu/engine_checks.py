@@ -78,8 +78,8 @@ def captures() -> str | None:
     serve(made, requests())
     graphs = made.runner("m").backend.graphs
     assert graphs is not None
-    if graphs.failure is not None:
-        return graphs.failure
+    if graphs.refused:
+        return next(iter(graphs.refused.values()))
     return None if graphs.replays else f"{graphs.captures} captures, no replay"
 
 

@@ -13,6 +13,7 @@ from traceback import clear_frames
 
 import torch
 
+from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.branch_reads import BranchReads
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.exit.exit_steps import ExitCurve, ExitSteps, ExitWeights
@@ -97,6 +98,16 @@ class PagedEngine:
             raise
         finally:
             self.models.take_back()
+
+    def warm_up(self, tell: Callable[[str, str, int, int], None]) -> None:
+        """Has each model's commonest steps ready before any is asked for; without effect on a CPU.
+
+        `tell` is called with the model, what takes long, and how much of it of how much is done.
+        """
+        with torch.inference_mode():
+            for runner in self.models.runners.values():
+                with working_on(runner.model.device):
+                    runner.backend.warm_up(self._config.max_sequences, partial(tell, runner.name))
 
     def close(self) -> None:
         """Gives all memory back at once; no request may follow, and those under way are never answered."""

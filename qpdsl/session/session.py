@@ -190,6 +190,8 @@ class Session:
                     tell(loaded[model], time.monotonic() - start)
             for model, text_model in loaded.items():
                 self._add(model, text_model)
+        if here:
+            self._local.warm_up(_by_quarters(slow or (lambda model, what: None)))
         for place, head in self._heads.items():
             self._local.add_head(place, head)
         self.exits.load(plan, operators, {id: model.paged for id, model in self._here.items()})
@@ -532,3 +534,13 @@ class Session:
         """The scores that an owner's rows share, where a score is the same whatever row asked for it; else None."""
         exact = self.device == "cpu" and self.settings.dtype in (None, "float32")
         return self._scores.setdefault(owner, ScoreStore()) if exact else None
+
+
+def _by_quarters(slow: Callable[[str, str], None]) -> Callable[[str, str, int, int], None]:
+    """Tells `slow` each time another quarter of what takes long is done, and when it begins."""
+
+    def tell(model: str, what: str, done: int, of: int) -> None:
+        if 4 * done // of != 4 * (done - 1) // of:
+            slow(model, f"{what}: {done} of {of}")
+
+    return tell

@@ -200,13 +200,31 @@ def test_captured_steps_draw_and_read_the_same(captured: list[KernelBackend], ro
         for ticket, logits in zip(tickets, wanted, strict=True):
             assert torch.allclose(torch.tensor(ticket.result().logits), logits, atol=1e-4)
     graphs = captured[-1].graphs
-    assert graphs is not None and graphs.failure is None
+    assert graphs is not None and graphs.refused == {}
     kinds = {sizes.longest_query > 1 for sizes in graphs._kept}
     assert kinds == {False, True} and graphs.replays > graphs.captures
     if rows is not None:
-        # Of a fixed size, steps differ in how many sequences decode and in the width of their page tables alone.
+        # Of a fixed size, steps differ in how many sequences decode alone.
         assert {sizes.tokens for sizes in graphs._kept} == {rows}
-        assert len({sizes._replace(width=0, longest=0, decodes=0) for sizes in graphs._kept}) == 2
+        assert len({sizes._replace(decodes=0) for sizes in graphs._kept}) == 2
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_warm_engine_replays_its_first_decode_step(captured: list[KernelBackend], deterministic: bool) -> None:
+    """And says what it does; what it tries leaves no trace in what is drawn."""
+    engine = engine_of(model_of("llama", True), config=EngineConfig(max_sequences=20, deterministic=deterministic))
+    told: list[tuple[str, str, int, int]] = []
+    engine.warm_up(lambda *what: told.append(what))
+    graphs = captured[-1].graphs
+    assert graphs is not None
+    rows = {128} if deterministic else {1, 2, 4, 8, 16, 24}
+    assert {sizes.tokens for sizes in graphs._kept} == rows and graphs.captures == len(rows)
+    assert told[0] == ("m", "capturing steps", 0, len(rows)) and told[-1][2] == told[-1][3]
+    request = GenerateRequest((5, 6, 7), (1, 2, 3), SamplingParams(0.8), 9)
+    (drawn,) = served(engine, (request,))
+    assert tokens([drawn]) == tokens(served(engine_of(model_of("llama", False)), (request,)))
+    # All steps but that of the prompt.
+    assert graphs.replays == 8
 
 
 def test_verifier_steps_are_replayed(captured: list[KernelBackend]) -> None:
