@@ -167,7 +167,7 @@ class KernelBackend:
         if self._cache.states is not None:
             return self._eager(self._assembler.mixed(chunks), exits)
         # A token of a tree that comes alone has no straight row: it reads its path.
-        if all(chunk.rows == chunk.straight == 1 and chunk.read_rows for chunk in chunks):
+        if all(chunk.is_draw or (chunk.rows == chunk.straight == 1 and chunk.read_rows) for chunk in chunks):
             step = self._assembler.decode(chunks)
         elif graphs is None or (step := self._assembler.rounded(chunks)) is None:
             return self._eager(self._assembler.mixed(chunks), exits)
