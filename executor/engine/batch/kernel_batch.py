@@ -20,7 +20,7 @@ import torch
 
 from qpdsl.executor.engine.batch.staging import Numbers
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence, TreeRow, in_step
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence, TreeRow, are_draws, in_step
 from qpdsl.executor.kernels import packed, paged_attention
 from qpdsl.executor.kernels.data.paged_batch import (
     NOWHERE,
@@ -426,7 +426,7 @@ class StepRows(NamedTuple):
 
 def rows_of(chunks: list[Chunk], page_size: int) -> StepRows:
     """The rows of chunks: those of one token, then tokens of trees, then the others."""
-    if all(chunk.is_draw for chunk in chunks):
+    if are_draws(chunks):
         sequences = [chunk.sequence for chunk in chunks]
         tokens, positions, slots = first_tokens(chunks, page_size)
         context, start = [position + 1 for position in positions], [*range(len(tokens) + 1)]

@@ -28,7 +28,7 @@ from qpdsl.executor.engine.batch.grouped_batch import build
 from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, GraphAssembler, KernelBatch, PackedStep, bucket
 from qpdsl.executor.engine.batch.staging import Staging
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.memory.sequence import Chunk
+from qpdsl.executor.engine.memory.sequence import Chunk, are_draws
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step import sampler
@@ -167,7 +167,7 @@ class KernelBackend:
         if self._cache.states is not None:
             return self._eager(self._assembler.mixed(chunks), exits)
         # A token of a tree that comes alone has no straight row: it reads its path.
-        if all(chunk.is_draw or (chunk.rows == chunk.straight == 1 and chunk.read_rows) for chunk in chunks):
+        if are_draws(chunks) or all(chunk.rows == chunk.straight == 1 and chunk.read_rows for chunk in chunks):
             step = self._assembler.decode(chunks)
         elif graphs is None or (step := self._assembler.rounded(chunks)) is None:
             return self._eager(self._assembler.mixed(chunks), exits)

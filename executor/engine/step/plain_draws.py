@@ -9,7 +9,7 @@ from collections.abc import Sequence as Several
 
 import numpy as np
 
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence, are_draws
 from qpdsl.executor.engine.step.sampler import noise_arrays
 from qpdsl.executor.engine.step.token_head import HeadDraws
 from qpdsl.executor.requests.request import GenerateRequest
@@ -26,7 +26,7 @@ class PlainDraws:
     def of(self, chunks: Several[Chunk]) -> HeadDraws | None:
         """A draw for each chunk, from the hidden state of its number; None where one is more, or asks for more."""
         samples = [chunk.sequence for chunk in chunks]
-        if not all(chunk.is_draw for chunk in chunks):
+        if not are_draws(chunks):
             return None
         if samples != self.samples:
             if not all(map(is_plain, samples)):
