@@ -35,7 +35,7 @@ class Steps:
     """What is measured: of which models, sequences and their contexts; and how many steps."""
 
     models: tuple[str, ...] = ("8B", "1B")
-    cases: tuple[tuple[int, int], ...] = ((64, 4096), (1, 4096), (16, 4096), (64, 512), (256, 1024))
+    cases: tuple[tuple[int, int], ...] = ((1, 4096), (64, 4096), (16, 4096), (64, 512), (256, 1024))
     small: tuple[tuple[int, int], ...] = ((1, 512), (64, 4096), (256, 512))
     variants: tuple[str, ...] = ("overlapped", "stack", "deterministic", "modules")
     kv_types: tuple[KVType, ...] = ("fp8",)
@@ -70,12 +70,12 @@ VARIANTS: dict[str, tuple[dict[str, bool], bool]] = {
 
 
 def run(record: Record, bench: Bench) -> None:
-    """Decode steps, steps of a search, and whole generations."""
+    """Steps of a search, decode steps, and whole generations."""
     steps = _DRY if bench.dry else Steps()
     bandwidth = started(record, bench)
+    record.case("search", steps.models[-1], lambda: search_case(steps.models[-1], steps, bench))
     for name in steps.models:
         record.attempt(name, lambda name=name: measure(record, name, steps, bandwidth, bench))
-    record.case("search", steps.models[-1], lambda: search_case(steps.models[-1], steps, bench))
     for batch, prompt, length in steps.generated:
         case = (steps.models[-1], batch, prompt, length)
         record.case("generate", f"{batch} sequences", lambda g=case: generate_case(*g, bench))
@@ -160,6 +160,7 @@ def engine_for(model: PagedModel, variant: str, batch: int, tokens: int) -> Page
     config = EngineConfig(max_sequences=batch, token_budget=8192, **VARIANTS[variant][0])
     engine = PagedEngine(config, kv_bytes=int(pages * model.layout.page_bytes * 1.1))
     engine.add("m", model)
+    engine.warm_up(lambda *what: None)
     assert engine.models.arena is not None
     if model.layout.kv_type is None:
         engine.models.arena.buffer.view(model.layout.dtype).normal_()
@@ -263,6 +264,7 @@ def search_case(name: str, steps: Steps, bench: Bench) -> dict[str, Any]:
         pages = tokens // paged.layout.page_size + 4 * problems * beams
         engine = PagedEngine(config, on_step=made.append, kv_bytes=pages * paged.layout.page_bytes)
         engine.add("m", paged)
+        engine.warm_up(lambda *what: None)
         texts = [tuple(prompt) for prompt in random_prompts(problems, 40 if bench.dry else 200, 1000)]
         for number in range(rounds):
             tickets = [

@@ -136,6 +136,7 @@ def requests(most: int = 7, length: int = 20) -> list[GenerateRequest]:
 def engine(paged: PagedModel, config: EngineConfig | None = None) -> PagedEngine:
     made = PagedEngine(config, kv_bytes=300 * paged.layout.page_bytes)
     made.add("m", paged)
+    made.warm_up(lambda *what: None)
     return made
 
 

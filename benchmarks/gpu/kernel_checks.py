@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -101,20 +104,37 @@ def run(record: Record, bench: Bench) -> None:
     """All checks, into the table `checks`: what, the largest difference, the bound, and whether it holds."""
     small = bench.dry
     lengths = SHORT if small else LONG
-    for shape in SMALL if small else kept(SHAPES):
-        name = ", ".join(f"{key} {value}" for key, value in asdict(shape).items() if value)
-        record.case("checks", name, lambda shape=shape, name=name: check(shape, lengths, name))
+    first, *others = SMALL if small else kept(SHAPES)
     # In a dry run without the interpreter there are but the twins, which these do not ask for.
     kernels = paged_attention.on_device(torch.empty(0, device=DEVICE))
-    if kernels:
-        filters = FILTERS if not small else {name: FILTERS[name] for name in ("no filter", "all")}
-        record.case("checks", "sampling", lambda: check_sampling(lengths.vocabulary, filters))
-    for kind in ("plain", "fp8"):
-        record.case("checks", f"layers, {kind}", lambda kind=kind: check_layers(kind, small))
-    for dtype in (F32, BF16) if small else (F32, BF16, F16):
-        record.case("checks", f"heads, {dtype}", lambda dtype=dtype: check_heads(dtype, 300 if small else 50_001))
+    filters = FILTERS if not small else {name: FILTERS[name] for name in ("no filter", "all")}
+    works: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = [_shape(first, lengths)]
+    works += [("layers, plain", lambda: check_layers("plain", small))]
+    works += [("sampling", lambda: check_sampling(lengths.vocabulary, filters))] if kernels else []
+    for dtype in (BF16, F32) if small else (BF16, F32, F16):
+        works.append((f"heads, {dtype}", lambda dtype=dtype: check_heads(dtype, 300 if small else 50_001)))
+    works += [("layers, fp8", lambda: check_layers("fp8", small)), *(_shape(shape, lengths) for shape in others)]
+    if torch.cuda.is_available():
+        compile_all([work for _, work in works])
+    for name, work in works:
+        record.case("checks", name, work)
     if not small:
         record.case("checks", "memory", check_memory)
+
+
+def _shape(shape: Shape, lengths: Lengths) -> tuple[str, Callable[[], list[dict[str, Any]]]]:
+    name = ", ".join(f"{key} {value}" for key, value in asdict(shape).items() if value)
+    return name, lambda: check(shape, lengths, name)
+
+
+def compile_all(works: list[Callable[[], object]]) -> None:
+    """Compiles what they launch, on all processors at once; what they find meanwhile means nothing."""
+    from qpdsl.executor.kernels.triton.ahead import queued
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool, queued(pool), redirect_stdout(io.StringIO()):
+        for work in works:
+            with suppress(Exception):
+                work()
 
 
 def kept(shapes: list[Shape]) -> list[Shape]:

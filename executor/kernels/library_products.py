@@ -18,8 +18,8 @@ def sum_in_float32(*, whole: bool) -> None:
     product of a process, and stay as they are from then on.
     """
     matmul = torch.backends.cuda.matmul
-    matmul.allow_bf16_reduced_precision_reduction = (False, not whole)  # type: ignore[assignment]
-    matmul.allow_fp16_reduced_precision_reduction = (False, not whole)  # type: ignore[assignment]
+    matmul.allow_bf16_reduced_precision_reduction = (False, not whole)
+    matmul.allow_fp16_reduced_precision_reduction = (False, not whole)
     if whole:
         for name, value in _WORKSPACES.items():
             os.environ.setdefault(name, value)
