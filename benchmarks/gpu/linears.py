@@ -16,8 +16,7 @@ from torch.nn.functional import linear
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.estimate.shapes import SHAPES, Shape
 from benchmarks.gpu.record import Record
-from qpdsl.executor.engine.step.backends import FIXED_ROWS
-from qpdsl.executor.kernels.library_products import sum_in_float32
+from qpdsl.executor.engine.step.backends import FIXED_ROWS, sum_in_float32
 
 _DRY = Shape(64, 96, 2, 4, 2, 1000, tied=True)
 

@@ -21,10 +21,9 @@ from qpdsl.executor.engine.step.adjustments import adjustment_of
 from qpdsl.executor.engine.step.backends import ForwardOutput, GroupedBackend, StepBackend
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.mask_filler import Filling, MaskFiller
-from qpdsl.executor.engine.step.plain_draws import PlainDraws
 from qpdsl.executor.engine.step.planned_reads import PendingRead
 from qpdsl.executor.engine.step.readout import HostTokens, Pending, Results
-from qpdsl.executor.engine.step.token_head import HeadDraws
+from qpdsl.executor.engine.step.token_head import HeadDraws, PlainDraws
 from qpdsl.executor.engine.step_report import StepSeconds
 from qpdsl.executor.requests.drawing import FORCED, DrawFigures
 from qpdsl.executor.requests.errors import EngineError

@@ -25,9 +25,9 @@ from qpdsl.executor.engine.model_runner import LaunchedStep, ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.served_models import EngineConfig as EngineConfig
 from qpdsl.executor.engine.served_models import ServedModels
+from qpdsl.executor.engine.step.backends import sum_in_float32
 from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.engine.step_report import StepReport, report
-from qpdsl.executor.kernels.library_products import sum_in_float32
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Request, TreeRequest

@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.gpu import product, run, tables
 from benchmarks.gpu import record as records
-from benchmarks.gpu import run, tables
+from benchmarks.gpu.bench import Bench
+from tests.support.executor.pretend_cuda import pretend_cuda
 
 triton = pytest.importorskip("triton")
 
@@ -129,6 +131,22 @@ def test_every_part_runs_on_a_cpu_and_ends_in_verdicts(tmp_path: Path) -> None:
     text = (tmp_path / "gpu.md").read_text()
     assert "## Verdicts" in text and f"{len(record['checks']['checks'])} checks hold" in text
     assert "there is no estimate for a dry run" in text
+
+
+def test_the_products_path_mixes_no_tensors_of_two_devices() -> None:
+    """What comes first on a GPU, on a device that pretends to be one."""
+
+    class Tiny(Bench):
+        @property
+        def dry(self) -> bool:
+            return True
+
+        def free(self) -> None:
+            pass
+
+    with pretend_cuda():
+        wrong = [part(Tiny("cuda")) for part in (product.built_in, product.value_head, product.program)]
+    assert wrong == [None] * 3
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the driver of the device would be replaced")

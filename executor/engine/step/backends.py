@@ -5,7 +5,7 @@ torch how it splits its sums, so every forward has the same shapes: as many rows
 steps of 128, 64 rows in products with the head, and tiles of one size in the kernels that draw from hidden states.
 Attention takes contexts in parts of one size and joins them in one order, for prompts as for tokens that follow them,
 so that a row's bits depend on its own context only, and no prefix is shared. cuBLAS is told to split no sum
-(`library_products.py`). It remains to be trusted that its kernel of one shape sums every row alike, which it does not
+(`sum_in_float32`). It remains to be trusted that its kernel of one shape sums every row alike, which it does not
 promise, and that device and versions stay the same.
 
 That has its price: up to 128 sequences a prompt is read at most 128 tokens at a time; modules are not compiled, since a
@@ -130,6 +130,25 @@ class GroupedBackend:
 def fixed_rows(max_sequences: int) -> int:
     """The rows of every deterministic forward: what `max_sequences` sequences need, in steps of `FIXED_ROWS`."""
     return -(-max_sequences // FIXED_ROWS) * FIXED_ROWS
+
+
+# In KiB: so little that no sum is split for want of room to keep its parts (as in vLLM's batch-invariant mode).
+_WORKSPACES = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "1"}
+
+
+def sum_in_float32(*, whole: bool) -> None:
+    """Has products of 16-bit numbers sum in float32, also where cuBLAS splits them by inputs (split-K).
+
+    torch's default lets it add such parts as 16-bit numbers. `whole`: it splits no sum at all, so that the order in
+    which a row is summed does not depend on what the device is given besides. Workspaces are made with the first
+    product of a process, and stay as they are from then on.
+    """
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_bf16_reduced_precision_reduction = (False, not whole)
+    matmul.allow_fp16_reduced_precision_reduction = (False, not whole)
+    if whole:
+        for name, value in _WORKSPACES.items():
+            os.environ.setdefault(name, value)
 
 
 class KernelBackend:

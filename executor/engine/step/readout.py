@@ -153,7 +153,8 @@ class Readout:
         back = brought_back(self._staging, list(told)) if self.asynchronous else lambda: list(told)
 
         def finished() -> Results:
-            return Results(HostTokens(*(column.tolist() for column in back()), [], []), [])
+            tokens, logprobs, near_ties = (column.tolist() for column in back())
+            return Results(HostTokens(tokens, logprobs, near_ties, [], []), [])
 
         return Pending(finished)
 

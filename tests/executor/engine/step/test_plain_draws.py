@@ -11,7 +11,7 @@ import pytest
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.paged_engine import EngineConfig
-from qpdsl.executor.engine.step.plain_draws import PlainDraws
+from qpdsl.executor.engine.step.token_head import PlainDraws
 from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.executor.models import engine_of, random_model, served
