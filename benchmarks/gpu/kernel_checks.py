@@ -129,7 +129,7 @@ def _shape(shape: Shape, lengths: Lengths) -> tuple[str, Callable[[], list[dict[
 
 def compile_all(works: list[Callable[[], object]]) -> None:
     """Compiles what they launch, on all processors at once; what they find meanwhile means nothing."""
-    from qpdsl.executor.kernels.triton.ahead import queued
+    from qpdsl.executor.kernels.triton.common import queued
 
     with ThreadPoolExecutor(os.cpu_count()) as pool, queued(pool), redirect_stdout(io.StringIO()):
         for work in works:

@@ -319,7 +319,7 @@ def kernel_backend(model: PagedModel, cache: KVCache, rows: int | None, graphs: 
 def _compile(run: Callable[[], None], tell: Tell) -> None:
     """Compiles what `run` launches and nobody compiled before, on all processors at once."""
     # A machine without a GPU need not have Triton.
-    from qpdsl.executor.kernels.triton.ahead import queued
+    from qpdsl.executor.kernels.triton.common import queued
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         with queued(pool) as waiting:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -10,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 
@@ -74,3 +78,30 @@ def architecture() -> int:
 def _architecture(active: Any) -> int:
     target = active.get_current_target()
     return int(target.arch) if target.backend == "cuda" else 0
+
+
+@contextmanager
+def queued(pool: Executor) -> Iterator[list[Future[object]]]:
+    """In the block, launches of what is not compiled do nothing; what they want is compiled in the `pool`.
+
+    So what such kernels would write is as it was before. Triton compiles a kernel when it is first launched with its
+    kinds of arguments, in seconds, and keeps the code on disk, where a later launch finds it. Its compilers leave the
+    interpreter to other threads.
+    """
+    waiting: dict[tuple[int, Any], Future[object]] = {}
+    result: list[Future[object]] = []
+    compile_now = JITFunction._do_compile
+
+    def later(self: Any, key: Any, signature: Any, device: Any, constants: Any, options: Any, *rest: Any) -> None:
+        if (id(self), key) not in waiting:
+            source = self.ASTSource(self, signature, constants, rest[0])
+            target = driver.active.get_current_target()
+            future = pool.submit(triton.compile, source, target=target, options=options.__dict__)
+            waiting[id(self), key] = future
+            result.append(future)
+
+    JITFunction._do_compile = later
+    try:
+        yield result
+    finally:
+        JITFunction._do_compile = compile_now

@@ -21,7 +21,7 @@ from pathlib import Path
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 from benchmarks.gpu.compiled import cases, launches
-from qpdsl.executor.kernels.triton.ahead import queued
+from qpdsl.executor.kernels.triton.common import queued
 
 driver.set_active(launches._AbsentDriver(90))
 cases.layers.on_device = lambda tensor: True
