@@ -19,7 +19,6 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from benchmarks.common.shapes import random_prompts
-from benchmarks.gpu import engine_checks
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.estimate.shapes import SHAPES, Shape
 from benchmarks.gpu.record import Record
@@ -36,10 +35,10 @@ class Steps:
     """What is measured: of which models, sequences and their contexts; and how many steps."""
 
     models: tuple[str, ...] = ("8B", "1B")
-    cases: tuple[tuple[int, int], ...] = ((64, 4096), (1, 4096), (16, 4096), (64, 512), (256, 1024))
+    cases: tuple[tuple[int, int], ...] = ((1, 4096), (64, 4096), (16, 4096), (64, 512), (256, 1024))
     small: tuple[tuple[int, int], ...] = ((1, 512), (64, 4096), (256, 512))
     variants: tuple[str, ...] = ("overlapped", "stack", "deterministic", "modules")
-    kv_types: tuple[KVType, ...] = ("fp8", "int8", "int4")
+    kv_types: tuple[KVType, ...] = ("fp8",)
     steps: int = 32
     warmup: int = 8
     # Sequences, tokens of the prompts, tokens generated.
@@ -53,7 +52,7 @@ _DRY = Steps(
     ((2, 20),),
     ((2, 20),),
     ("overlapped", "deterministic", "modules"),
-    ("int8",),
+    ("fp8",),
     2,
     1,
     ((2, 8, 4),),
@@ -67,31 +66,19 @@ VARIANTS: dict[str, tuple[dict[str, bool], bool]] = {
     "eager": ({"overlap": False, "graphs": False}, True),
     "deterministic": ({"deterministic": True}, True),
     "modules": ({"overlap": False}, False),
-    "compiled": ({"compiled": True}, False),
 }
 
 
 def run(record: Record, bench: Bench) -> None:
-    """Decode steps, steps of a search, and whole generations, with nothing that takes a compiler but Triton's."""
+    """Steps of a search, decode steps, and whole generations."""
     steps = _DRY if bench.dry else Steps()
     bandwidth = started(record, bench)
+    record.case("search", steps.models[-1], lambda: search_case(steps.models[-1], steps, bench))
     for name in steps.models:
         record.attempt(name, lambda name=name: measure(record, name, steps, bandwidth, bench))
-    record.case("search", steps.models[-1], lambda: search_case(steps.models[-1], steps, bench))
     for batch, prompt, length in steps.generated:
         case = (steps.models[-1], batch, prompt, length)
         record.case("generate", f"{batch} sequences", lambda g=case: generate_case(*g, bench))
-
-
-def run_compiled(record: Record, bench: Bench) -> None:
-    """Decode steps with compiled modules, which takes a compiler minutes; in a dry run none is asked."""
-    variant = "modules" if bench.dry else "compiled"
-    if not bench.dry:
-        engine_checks.run_compiled(record, bench)
-    steps = _DRY if bench.dry else Steps()
-    bandwidth = started(record, bench)
-    for name in steps.models[-1:]:
-        record.attempt(name, lambda name=name: variants_of(record, name, (variant,), steps, bandwidth, bench))
 
 
 def started(record: Record, bench: Bench) -> float:
@@ -173,6 +160,7 @@ def engine_for(model: PagedModel, variant: str, batch: int, tokens: int) -> Page
     config = EngineConfig(max_sequences=batch, token_budget=8192, **VARIANTS[variant][0])
     engine = PagedEngine(config, kv_bytes=int(pages * model.layout.page_bytes * 1.1))
     engine.add("m", model)
+    engine.warm_up(lambda *what: None)
     assert engine.models.arena is not None
     if model.layout.kv_type is None:
         engine.models.arena.buffer.view(model.layout.dtype).normal_()
@@ -276,6 +264,7 @@ def search_case(name: str, steps: Steps, bench: Bench) -> dict[str, Any]:
         pages = tokens // paged.layout.page_size + 4 * problems * beams
         engine = PagedEngine(config, on_step=made.append, kv_bytes=pages * paged.layout.page_bytes)
         engine.add("m", paged)
+        engine.warm_up(lambda *what: None)
         texts = [tuple(prompt) for prompt in random_prompts(problems, 40 if bench.dry else 200, 1000)]
         for number in range(rounds):
             tickets = [

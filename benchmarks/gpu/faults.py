@@ -89,7 +89,7 @@ def failed_capture() -> str | None:
     finally:
         logging.disable(logging.NOTSET)
     graphs = served.runner("m").backend.graphs  # type: ignore[attr-defined]
-    if graphs is None or graphs.failure is None:
+    if graphs is None or not graphs.refused:
         return "no capture failed"
     if torch.cuda.current_stream() != torch.cuda.default_stream():
         return "steps go on in the stream of the capture"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -64,8 +67,6 @@ SHAPES = [
     Shape("int8", F32, 16, 2, 4, 64, cap=30.0),
     Shape("fp8", F16, 16, 4, 1, 96, window=64, sinks=True),
     Shape("fp8", F32, 32, 2, 4, 32),
-    Shape("int4", BF16, 16, 8, 4, 128),
-    Shape("int4", F16, 32, 2, 7, 80, window=100),
 ]
 SMALL = [
     Shape("plain", F32, 16, 2, 4, 32, window=20),
@@ -103,22 +104,42 @@ def run(record: Record, bench: Bench) -> None:
     """All checks, into the table `checks`: what, the largest difference, the bound, and whether it holds."""
     small = bench.dry
     lengths = SHORT if small else LONG
-    for shape in SMALL if small else SHAPES:
-        name = ", ".join(f"{key} {value}" for key, value in asdict(shape).items() if value)
-        record.case("checks", name, lambda shape=shape, name=name: check(shape, lengths, name))
+    first, *others = SMALL if small else kept(SHAPES)
     # In a dry run without the interpreter there are but the twins, which these do not ask for.
     kernels = paged_attention.on_device(torch.empty(0, device=DEVICE))
-    if kernels:
-        filters = FILTERS if not small else {name: FILTERS[name] for name in ("no filter", "all")}
-        record.case("checks", "sampling", lambda: check_sampling(lengths.vocabulary, filters))
-    for kind in ("plain", "fp8") if small else ("plain", "fp8", "int8", "int4"):
-        record.case("checks", f"layers, {kind}", lambda kind=kind: check_layers(kind, small))
-    for dtype in (F32, BF16) if small else (F32, BF16, F16):
-        record.case("checks", f"heads, {dtype}", lambda dtype=dtype: check_heads(dtype, 300 if small else 50_001))
-    for sizes in ((1, 3, 6), (4 if small else 64, 4, 3)) if kernels else ():
-        record.case("checks", f"routers, {sizes}", lambda sizes=sizes: check_router(*sizes, steps=5 if small else 50))
+    filters = FILTERS if not small else {name: FILTERS[name] for name in ("no filter", "all")}
+    works: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = [_shape(first, lengths)]
+    works += [("layers, plain", lambda: check_layers("plain", small))]
+    works += [("sampling", lambda: check_sampling(lengths.vocabulary, filters))] if kernels else []
+    for dtype in (BF16, F32) if small else (BF16, F32, F16):
+        works.append((f"heads, {dtype}", lambda dtype=dtype: check_heads(dtype, 300 if small else 50_001)))
+    works += [("layers, fp8", lambda: check_layers("fp8", small)), *(_shape(shape, lengths) for shape in others)]
+    if torch.cuda.is_available():
+        compile_all([work for _, work in works])
+    for name, work in works:
+        record.case("checks", name, work)
     if not small:
         record.case("checks", "memory", check_memory)
+
+
+def _shape(shape: Shape, lengths: Lengths) -> tuple[str, Callable[[], list[dict[str, Any]]]]:
+    name = ", ".join(f"{key} {value}" for key, value in asdict(shape).items() if value)
+    return name, lambda: check(shape, lengths, name)
+
+
+def compile_all(works: list[Callable[[], object]]) -> None:
+    """Compiles what they launch, on all processors at once; what they find meanwhile means nothing."""
+    from qpdsl.executor.kernels.triton.common import queued
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool, queued(pool), redirect_stdout(io.StringIO()):
+        for work in works:
+            with suppress(Exception):
+                work()
+
+
+def kept(shapes: list[Shape]) -> list[Shape]:
+    """Those whose keys and values this device keeps so."""
+    return [shape for shape in shapes if paged_attention.unkept(shape.kind, torch.device(DEVICE)) is None]
 
 
 def result(kernel: str, case: str, error: float, bound: float, why: str = "") -> dict[str, Any]:
@@ -190,7 +211,7 @@ def launches() -> list[Callable[[], object]]:
             attend()
         paged_attention.store(made.rows, made.key, made.value, made.batch.slots, 1)
 
-    return [lambda shape=shape: launch(shape) for shape in SHAPES]  # type: ignore[misc]
+    return [lambda shape=shape: launch(shape) for shape in kept(SHAPES)]  # type: ignore[misc]
 
 
 def check(shape: Shape, lengths: Lengths, name: str) -> list[dict[str, Any]]:
@@ -329,10 +350,10 @@ def check_sampling(vocabulary: int, filters: dict[str, dict[str, Any]]) -> list[
 
 
 def check_heads(dtype: torch.dtype, vocabulary: int) -> list[dict[str, Any]]:
-    """The same of the dense and the sparse head, of every kind: under masks and without, biased, soft-capped."""
+    """The same of the head, of every kind: under masks and without, biased, soft-capped."""
     from qpdsl.executor.engine.step.sampler import NEAR_TIE_GAP
     from qpdsl.executor.kernels.data.token_draws import Drawn
-    from qpdsl.executor.kernels.layers import dense, sparse
+    from qpdsl.executor.kernels.layers import dense
     from tests.support.executor.head_case import HeadCase, head_case
 
     def compared(kernel: str, drawn: Drawn, case: HeadCase) -> list[dict[str, Any]]:
@@ -348,35 +369,7 @@ def check_heads(dtype: torch.dtype, vocabulary: int) -> list[dict[str, Any]]:
     for draws in (5,) if vocabulary < 1000 else (1, 5, 33, 64):
         case = head_case(vocabulary, 200, [draw % 4 for draw in range(draws)], dtype, biased=draws == 5, softcap=30.0)
         lines += compared("dense", dense(case.hidden, case.head, case.draws, *case.lines()), case)
-        if draws > 1:
-            few = case.masked()
-            lines += compared("sparse", sparse(few.hidden, few.head, few.draws, *few.lists()), few)
     return lines
-
-
-def check_router(routers: int, arms: int, features: int, steps: int) -> list[dict[str, Any]]:
-    """LinUCB of so many routers: arms that are not the twin's, and the largest error of what was learned."""
-    from benchmarks.routing import device_router, lin_ucb_kernels
-    from benchmarks.routing.device_router import Bandits
-
-    generator = torch.Generator().manual_seed(0)
-    like = {"dtype": torch.float64, "device": DEVICE}
-    kernel, twin = (
-        Bandits(torch.eye(features, **like).repeat(routers, arms, 1, 1), torch.zeros(routers, arms, features, **like))
-        for _ in range(2)
-    )
-    optimism = torch.full((1,), -0.2, **like)
-    differ = 0
-    for _ in range(steps):
-        contexts = torch.rand(routers, features, generator=generator, dtype=F64).to(DEVICE) / math.sqrt(features)
-        losses = torch.rand(routers, generator=generator, dtype=F64).to(DEVICE)
-        taken = lin_ucb_kernels.choose(kernel, contexts, optimism)
-        differ += int((taken != device_router.plain_choose(twin, contexts, optimism)).sum())
-        lin_ucb_kernels.learn(kernel, contexts, taken, losses)
-        device_router.plain_learn(twin, contexts, taken, losses)
-    error = max(float((kernel.inverse - twin.inverse).abs().max()), float((kernel.theta - twin.theta).abs().max()))
-    name = f"{routers} routers, {arms} arms, {features} features"
-    return [result("router", f"arms, {name}", float(differ), 0.0), result("router", f"learned, {name}", error, 1e-9)]
 
 
 if __name__ == "__main__":

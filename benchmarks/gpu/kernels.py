@@ -27,7 +27,7 @@ from qpdsl.executor.requests.request import SamplingParams
 PAGE = 16
 # Other sizes of a page, to see whether 16 tokens cost anything.
 PAGES = (16, 32, 64)
-KINDS: tuple[RowKind, ...] = ("int8", "fp8", "int4")
+KINDS: tuple[RowKind, ...] = ("fp8",)
 # Key heads, queries a key head, width: of a model of 8B and of one of 1B parameters (Llama 3), and of none.
 MODELS = {"8B": (8, 4, 128), "1B": (8, 4, 64), "tiny": (2, 2, 16)}
 
@@ -67,7 +67,7 @@ PLAN = Plan(
     (
         Attended("8B", "plain", 64, 4096),
         Attended("8B", "plain", 1, 4096),
-        *(Attended("8B", kind, 64, 4096) for kind in ("fp8", "int8", "int4")),
+        *(Attended("8B", kind, 64, 4096) for kind in KINDS),
     ),
     ((1, 2048, 0), (4, 512, 4096), (1, 8192, 0), (16, 128, 2048)),
     ((64, 1024, 128), (64, 8192, 256), (16, 1024, 128), (256, 1024, 64)),

@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.estimate.shapes import SHAPES, Shape
 from benchmarks.gpu.record import Record
-from qpdsl.executor.engine.step.backends import FIXED_ROWS
+from qpdsl.executor.engine.step.backends import FIXED_ROWS, sum_in_float32
 
 _DRY = Shape(64, 96, 2, 4, 2, 1000, tied=True)
 
@@ -42,7 +42,27 @@ def products(shape: Shape) -> dict[str, tuple[int, int]]:
 def product_case(
     model: str, product: str, outputs: int, inputs: int, bench: Bench, rows: int = FIXED_ROWS
 ) -> dict[str, Any]:
-    """How many rows get other bits in another place, beside other rows, or in another run."""
+    """How many rows get other bits in another place, beside other rows, or in another run.
+
+    As deterministic engines have it, and where cuBLAS may split sums, as others do.
+    """
+    differing = []
+    for whole in (True, False):
+        sum_in_float32(whole=whole)
+        differing.append(rows_that_differ(outputs, inputs, bench, rows))
+    return {
+        "model": model,
+        "product": product,
+        "outputs": outputs,
+        "inputs": inputs,
+        "rows": rows,
+        "rows_that_differ": differing[0],
+        "where_sums_are_split": differing[1],
+    }
+
+
+def rows_that_differ(outputs: int, inputs: int, bench: Bench, rows: int) -> int:
+    """Of a product of random numbers."""
     like: dict[str, Any] = {"device": bench.device, "dtype": bench.dtype}
     weight = torch.randn(outputs, inputs, **like) / inputs**0.5
     states, others = torch.randn(rows, inputs, **like), torch.randn(rows, inputs, **like)
@@ -57,11 +77,4 @@ def product_case(
     # One row in every place.
     everywhere = linear(states[:1].expand(rows, -1).contiguous(), weight)
     differ |= (everywhere != everywhere[0]).any(1)
-    return {
-        "model": model,
-        "product": product,
-        "outputs": outputs,
-        "inputs": inputs,
-        "rows": rows,
-        "rows_that_differ": int(differ.sum()),
-    }
+    return int(differ.sum())

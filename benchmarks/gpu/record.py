@@ -47,6 +47,11 @@ class Record:
         self.data["failed"].append({"case": name, "why": why})
         self.write()
 
+    def skip(self, name: str) -> None:
+        """Notes a case that is not begun."""
+        self.data["not_begun"].append(name)
+        self.write()
+
     def note(self, **figures: Any) -> None:
         """Figures outside the tables."""
         self.data |= figures
@@ -62,8 +67,7 @@ class Record:
     def attempt(self, name: str, work: Callable[[], T]) -> T | None:
         """What `work` returns; None where it failed or time is up. Raises Broken."""
         if self.late:
-            self.data["not_begun"].append(name)
-            self.write()
+            self.skip(name)
             return None
         start, outcome = time.time(), None
         try:

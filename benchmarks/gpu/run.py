@@ -1,22 +1,24 @@
 """Everything that needs a GPU: is it right, where does the time go, how fast is it, was the estimate right. Offline.
 
-    python -m benchmarks.gpu.run [--output DIR] [--cache DIR] [--only PART ...] [--minutes 9] [--tune]
+    python -m benchmarks.gpu.run [--output DIR] [--wheels DIR] [--only PART ...] [--minutes 9] [--tune]
     python -m benchmarks.gpu.run --prepare CAPABILITY --cache DIR
     python -m benchmarks.gpu.run --dry | --interpret-check
 
-Needs torch, triton, transformers and this checkout, nothing installed; run it in the checkout's root. Parts, in order:
-`checks` (kernels against their twins), `faults` (the engine's checks), `profile` (the kernels of one step), `kernels`
-(against the copy bandwidth), `rows` (bits of cuBLAS's products), `steps` (against the roofline), `heads`, `compiled`.
-Each is a process of its own, so that one that crashes or hangs takes no other with it, and writes its figures after
-every case into `gpu-PART.json`. gpu.json and gpu.md put them together after every part, and end in a verdict a line:
-was the estimate (`benchmarks.gpu.estimate`) right, what share of the roofline, what next. A case that fails is noted,
-and the next one runs. A part has its share of `--minutes`, and what those before it left; past it no case is begun.
-Exits with 0; with 1 where a check or a case failed; with 2 where there is no CUDA device.
+Needs torch, triton, transformers and this checkout, nothing installed; run it in the checkout's root. What a session
+needs besides is taken from wheels in the folder `--wheels`, where there is no network. Parts, in the order of what they
+are worth: `product` (models from disk, a verifier, a program: right or wrong), `faults` (the engine's checks), `steps`
+(of a search, then of 8B at 1 and 64 rows, against the roofline), `profile` (the kernels of one step), `checks` (kernels
+against their twins), `rows` (bits of cuBLAS's products), `kernels` (against the copy bandwidth). Kernels are compiled
+by all processors at once before they are first needed. Each part is a process of its own, so that one that crashes or
+hangs takes no other with it. gpu.json and gpu.md are written anew after every part, and end in a verdict a line: was
+the estimate (`benchmarks.gpu.estimate`) right, what share of the roofline, what next. A case that fails is noted, and
+the next one runs. A part has its share of `--minutes`, and what those before it left; past it no case is begun. Exits
+with 0; with 1 where a check or a case failed; with 2 where there is no CUDA device.
 
 `--prepare` compiles the kernels for a device that is elsewhere, 90 for an H100, into a folder that `--cache` then names
-there: Triton takes them from it if its version, and Python's, are the same. `--dry` runs every part on a CPU over tiny
-shapes by the torch twins, `--interpret-check` the kernels' checks in Triton's interpreter. `--tune` also looks for
-better block sizes.
+there: Triton takes them from it if its version, and Python's, are the same, and the folder has the same name seen from
+the checkout. `--dry` runs every part on a CPU over tiny shapes by the torch twins, `--interpret-check` the kernels'
+checks in Triton's interpreter. `--tune` also looks for better block sizes.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +55,13 @@ class Part:
 
 
 PARTS = {
-    "checks": Part("benchmarks.gpu.kernel_checks", "run", tables.checks, 60),
+    "product": Part("benchmarks.gpu.product", "run", tables.engine, 90),
     "faults": Part("benchmarks.gpu.faults", "run", tables.engine, 60),
-    "profile": Part("benchmarks.gpu.step_profile", "run", tables.profile, 90),
-    "kernels": Part("benchmarks.gpu.kernels", "run", tables.kernels, 120),
-    "rows": Part("benchmarks.gpu.linears", "run", tables.rows, 60),
-    "steps": Part("benchmarks.gpu.engine", "run", tables.engine, 90),
-    "heads": Part("benchmarks.gpu.heads", "run", tables.heads, 30),
-    "compiled": Part("benchmarks.gpu.engine", "run_compiled", tables.engine, 30),
+    "steps": Part("benchmarks.gpu.engine", "run", tables.engine, 120),
+    "profile": Part("benchmarks.gpu.step_profile", "run", tables.profile, 60),
+    "checks": Part("benchmarks.gpu.kernel_checks", "run", tables.checks, 60),
+    "rows": Part("benchmarks.gpu.linears", "run", tables.rows, 50),
+    "kernels": Part("benchmarks.gpu.kernels", "run", tables.kernels, 100),
 }
 # Starts a part in a process of its own.
 COMMAND = [sys.executable, "-m", "benchmarks.gpu.run"]
@@ -111,6 +114,14 @@ def run_part(name: str, output: Path, deadline: float, tune: bool, dry: bool = F
     return int(record.failed)
 
 
+def unpacked(wheels: Path, folder: Path) -> None:
+    """Puts what the wheels hold into a folder, from which the parts import it."""
+    for wheel in sorted(wheels.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
 def spawn(name: str, output: Path, seconds: float, tune: bool) -> tuple[int, str | None]:
     """A part in a process of its own. Its exit code, and what went wrong with it where it could not write that down."""
     command = [*COMMAND, "--part", name, "--output", str(output)]
@@ -122,12 +133,12 @@ def spawn(name: str, output: Path, seconds: float, tune: bool) -> tuple[int, str
     return code, f"it ended with exit code {code}" if code not in (0, 1, NO_DEVICE) else None
 
 
-def merged(output: Path, names: list[str], ends: dict[str, str | None]) -> str:
-    """Writes gpu.json and gpu.md of what the parts have written so far. Returns the text."""
+def merged(parts: Path, output: Path, names: list[str], ends: dict[str, str | None]) -> str:
+    """Writes gpu.json and gpu.md of what the parts have written so far into `parts`. Returns the text."""
     record: dict[str, Any] = {}
     texts = []
     for name in names:
-        file = output / f"gpu-{name}.json"
+        file = parts / f"gpu-{name}.json"
         part = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         record.setdefault("machine", part.pop("machine", None))
         texts.append(part.pop("markdown", ""))
@@ -145,20 +156,25 @@ def merged(output: Path, names: list[str], ends: dict[str, str | None]) -> str:
     return text
 
 
-def run_all(names: list[str], output: Path, minutes: float, tune: bool) -> int:
+def run_all(names: list[str], output: Path, minutes: float, tune: bool, wheels: Path | None = None) -> int:
     """Each part after the other. Returns the exit code of all."""
-    output.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        (output / f"gpu-{name}.json").unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        if wheels is not None:
+            unpacked(wheels, Path(folder) / "wheels")
+        return _run_all(names, Path(folder), output, minutes, tune)
+
+
+def _run_all(names: list[str], parts: Path, output: Path, minutes: float, tune: bool) -> int:
     end, codes, text = time.time() + 60 * minutes, [0], ""
     ends: dict[str, str | None] = {}
     for place, name in enumerate(names):
         share = PARTS[name].seconds / sum(PARTS[part].seconds for part in names[place:])
-        code, ends[name] = spawn(name, output, max(0.0, end - time.time()) * share, tune)
+        code, ends[name] = spawn(name, parts, max(0.0, end - time.time()) * share, tune)
         if code == NO_DEVICE:
             return code
         codes.append(int(code != 0))
-        text = merged(output, names[: place + 1], ends)
+        output.mkdir(parents=True, exist_ok=True)
+        text = merged(parts, output, names[: place + 1], ends)
     print(text)
     return max(codes)
 
@@ -166,13 +182,18 @@ def run_all(names: list[str], output: Path, minutes: float, tune: bool) -> int:
 def run_dry(names: list[str], output: Path) -> int:
     """Every part in this process, on the processor. Returns the exit code of all."""
     output.mkdir(parents=True, exist_ok=True)
-    codes = [run_part(name, output, float("inf"), False, dry=True) for name in names]
-    print(merged(output, names, {}))
+    with tempfile.TemporaryDirectory() as folder:
+        codes = [run_part(name, Path(folder), float("inf"), False, dry=True) for name in names]
+        print(merged(Path(folder), output, names, {}))
     return max(codes)
 
 
 def prepare(capability: int, cache: Path) -> int:
     """Compiles what the parts launch into Triton's cache `cache`. Returns the exit code."""
+    if cache.is_absolute():
+        # Triton writes down where its files are.
+        print("gpu.run: --prepare takes a folder by its relative name, as --cache names it there", file=sys.stderr)
+        return NO_DEVICE
     os.environ["TRITON_CACHE_DIR"] = str(cache)
     from benchmarks.gpu import kernel_checks
     from benchmarks.gpu.compiled import cases
@@ -191,6 +212,7 @@ def prepare(capability: int, cache: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="checks and measures everything that needs a GPU")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--wheels", type=Path, help="a folder of wheels of what a session needs besides")
     parser.add_argument("--cache", type=Path, help="Triton's cache, as `--prepare` filled it")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
     parser.add_argument("--minutes", type=float, default=9.0, help="no case is begun after so many")
@@ -221,7 +243,7 @@ def main() -> int:
         return run_dry(options.only, options.output)
     if options.part is not None:
         return run_part(options.part, options.output, options.deadline, options.tune)
-    return run_all(options.only, options.output, options.minutes, options.tune)
+    return run_all(options.only, options.output, options.minutes, options.tune, options.wheels)
 
 
 if __name__ == "__main__":

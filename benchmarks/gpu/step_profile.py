@@ -23,8 +23,8 @@ from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, Sampli
 _SHOWN = 12
 # Parts of a kernel's name and what it then does; the first that fits.
 _PARTS = {
-    "attention": ("decode_kernel", "prefill_kernel", "attention", "merge", "prefix_kernel", "flash"),
-    "head": ("dense_kernel", "sparse_kernel", "choose", "sample"),
+    "attention": ("attention", "merge", "prefix_kernel"),
+    "head": ("dense_kernel", "choose", "sample"),
     "products": ("gemm", "nvjet", "cutlass", "cublas", "xmma", "splitk", "gemv", "mm"),
 }
 # Steps before any is timed, and those that are timed and then profiled; in a dry run one of each.

@@ -78,32 +78,10 @@ def rows(data: Case) -> str:
     return "\n".join([*lines, "", trouble(data)]).strip()
 
 
-def heads(data: Case) -> str:
-    """The table, and from how many allowed ids on the dense kernel is the faster one."""
-    cases = data.get("heads", [])
-    lines = [
-        "## Heads",
-        "",
-        "Hidden states to drawn tokens. `apart`: the library's product, then the draw; `dense`: both fused, under a "
-        "mask where some ids are allowed; `sparse`: the allowed ids alone. The speed-up is that of dense over apart "
-        "where nothing is masked, else of sparse over dense.",
-        "",
-        *table(cases),
-        "",
-    ]
-    for shape in dict.fromkeys((case["ids"], case["width"], case["draws"]) for case in cases):
-        mine = [case for case in cases if (case["ids"], case["width"], case["draws"]) == shape and case["allowed"]]
-        slower = [case["allowed"] for case in mine if case["speedup"] < 1]
-        crossover = f"from {min(slower)} allowed ids on" if slower else "never"
-        lines.append(f"- {shape[0]} ids, {shape[1]} wide, {shape[2]} draws: dense is faster {crossover}")
-    return "\n".join([*lines, "", trouble(data)]).strip()
-
-
 def engine(data: Case) -> str:
     """The tables that there are, and what was met of the goal."""
     decodes = data.get("decode", [])
-    variants = list(dict.fromkeys(case["variant"] for case in decodes))
-    lines = [f"## The engine{', compiled' if variants == ['compiled'] else ''}{'' if decodes else ': checks'}"]
+    lines = [f"## The engine{'' if decodes else ': checks'}"]
     if decodes:
         best: dict[tuple[Any, ...], float] = {}
         for case in decodes:
@@ -123,7 +101,7 @@ def engine(data: Case) -> str:
             "",
             "Variants: `modules`: transformers' layers, captured; `stack`: the engine's own layers, captured; "
             "`overlapped`: and the host's work under the next step, as the engine runs by default; `deterministic`: "
-            "steps of fixed size; `compiled`: modules that torch compiled, captured.",
+            "steps of fixed size.",
         ]
     costs = [
         f"{case['model']} {case['sequences']} × {case['context']}: {case['ms'] / plain['ms']:.2f}"

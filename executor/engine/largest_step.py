@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 import numpy as np
@@ -49,6 +49,18 @@ def largest_requests(model: PagedModel, sequences: int, tokens: int) -> list[lis
     ]
     reads: list[Request] = [LogProbRequest(text[:1], text, cached=False) for text in texts]
     return [draws, reads]
+
+
+def memory_of(model: PagedModel, requests: Iterable[Request], more: int = 0) -> int:
+    """Bytes of keys, values and states with which such requests can run at once, each with `more` tokens in the end."""
+    page = model.layout.page_size
+    size = model.layout.page_bytes
+    for request in requests:
+        size += ((len(request.tokens) + more) // page + 2) * model.layout.page_bytes
+        if model.states is not None:
+            # Each sample has one, its prompt some, and steps between two of its own another.
+            size += (2 * request.samples + 4) * model.states.block_bytes
+    return size
 
 
 class AnyToken:

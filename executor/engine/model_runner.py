@@ -18,11 +18,12 @@ from qpdsl.executor.engine.memory.sequence import Chunk, Proposal, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.step.adjustments import adjustment_of
-from qpdsl.executor.engine.step.backends import ForwardOutput, StepBackend
+from qpdsl.executor.engine.step.backends import ForwardOutput, GroupedBackend, StepBackend
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.mask_filler import Filling, MaskFiller
 from qpdsl.executor.engine.step.planned_reads import PendingRead
 from qpdsl.executor.engine.step.readout import HostTokens, Pending, Results
+from qpdsl.executor.engine.step.token_head import HeadDraws, PlainDraws
 from qpdsl.executor.engine.step_report import StepSeconds
 from qpdsl.executor.requests.drawing import FORCED, DrawFigures
 from qpdsl.executor.requests.errors import EngineError
@@ -63,13 +64,15 @@ class LaunchedStep:
 
     The launch fills what it reads and draws: `reading` sequences, of which those that are `read` have no more to read;
     `drawing` samples, each with its proposal, of which the draws follow one another; `outcomes` of those that tried an
-    exit. `pending` are the results. `started` is when it was launched, `since` when its scheduling began, on the clock
-    of `time.perf_counter`. The collection adds to `ended`, `spent` and `waits`, and sets `seconds`.
+    exit. Of a `plain` step all chunks are samples, which are listed there alone. `pending` are the results. `started`
+    is when it was launched, `since` when its scheduling began, on the clock of `time.perf_counter`. The collection adds
+    to `ended`, `spent` and `waits`, and sets `seconds`.
     """
 
     chunks: list[Chunk]
     started: float
     spent: StepSeconds
+    plain: list[Sequence] | None = None
     pending: Pending | None = None
     reading: list[tuple[Sequence, bool]] = field(default_factory=list)
     drawing: list[tuple[Sequence, Proposal | None]] = field(default_factory=list)
@@ -117,11 +120,17 @@ class ModelRunner:
     passed: int = 0
     peak: float = 1.0
     spent: StepSeconds = field(default_factory=StepSeconds)
+    plain: PlainDraws = field(default_factory=PlainDraws)
 
     @property
     def asynchronous(self) -> bool:
         """Whether a launched step goes on by itself, so that the host may do something else before it is collected."""
         return self.backend.readout.asynchronous
+
+    @property
+    def _draws_plainly(self) -> bool:
+        """Whether a head draws, from hidden states in the order of the chunks."""
+        return self.backend.readout.has_head and not isinstance(self.backend, GroupedBackend)
 
     def settled(self, request: GenerateRequest) -> GenerateRequest:
         """The request with all that its model decides about it. Raises EngineError where it cannot be served so."""
@@ -149,6 +158,9 @@ class ModelRunner:
         step = LaunchedStep(chunks, time.perf_counter(), self.spent)
         self.spent = StepSeconds()
         with working_on(self.model.device):
+            if self._draws_plainly and (draws := self.plain.of(chunks)) is not None:
+                self._launch_plain(step, draws)
+                return step
             whole = [chunk for chunk in chunks if not chunk.deferring]
             leaves = {chunk.sequence.request.exit for chunk in whole if chunk.read_rows}
             exits = {leave.layer for leave in leaves if leave is not None and leave.layer is not None}
@@ -176,6 +188,8 @@ class ModelRunner:
         results = self.wait(step)
         with working_on(self.model.device):
             self._take_values(step, results.values, gone)
+            if step.plain is not None:
+                self._take_plain(step, step.plain, results.tokens, gone)
             if step.draws:
                 self._take_tokens(step, results.tokens, gone)
         if gone:
@@ -185,6 +199,17 @@ class ModelRunner:
     def wait(self, step: LaunchedStep) -> Results:
         """What a step reads and draws, once it is known. The only wait for the device."""
         return _NOTHING if step.pending is None else step.pending.wait()
+
+    def _launch_plain(self, step: LaunchedStep, draws: HeadDraws) -> None:
+        """Starts a forward of samples that decode, and their draws."""
+        output = self.backend.forward(step.chunks)
+        if self.drafters.looking:
+            self._show(output)
+        self.scheduler.advance(step.chunks)
+        step.plain = self.plain.samples
+        step.head = Stopwatch(self.model.device)
+        step.pending = self.backend.readout.start_plain(output.hidden, draws)
+        step.head.stop()
 
     def _show(self, output: ForwardOutput) -> None:
         """Gives drafters that look at them the hidden states of a forward."""
@@ -300,6 +325,28 @@ class ModelRunner:
                 self._check(step, sample, proposal, tokens[first:last])
                 _note_wait(step, sample, now)
             first = last
+
+    def _take_plain(
+        self, step: LaunchedStep, samples: list[Sequence], drawn: HostTokens, gone: Collection[Ticket]
+    ) -> None:
+        """Gives each sample of a plain step its token: as `_take_tokens`, without all that nobody asked for."""
+        now, most = time.perf_counter(), self.model.max_positions
+        for sample, token, logprob, near in zip(samples, drawn.tokens, drawn.logprobs, drawn.near_ties, strict=True):
+            if sample.ticket.done or sample.ticket in gone:
+                continue
+            sample.rounds += 1
+            sample.draws += 1
+            if not math.isfinite(logprob):
+                self._fail(sample, _NOT_FINITE)
+                continue
+            sample.near_ties += near
+            told = logprob if sample.generation.logprobs else 0.0
+            sample.tokens.append(token)
+            sample.logprob += told
+            sample.logprobs.append(told)
+            if (finish := _finish(sample, token, most)) is not None:
+                self._end(step, sample, finish)
+            _note_wait(step, sample, now)
 
     def _draws(self, sample: Sequence, proposal: Proposal | None, row: int, allowed: int) -> list[Draw]:
         """The draws of a sample from the rows of the hidden states from `row` on, with bits from row `allowed` on."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from traceback import clear_frames
 
 import torch
 
+from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.branch_reads import BranchReads
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.exit.exit_steps import ExitCurve, ExitSteps, ExitWeights
-from qpdsl.executor.engine.largest_step import largest_requests
+from qpdsl.executor.engine.largest_step import largest_requests, memory_of
 from qpdsl.executor.engine.memory.budget import Footprint, ResidentMemory
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
@@ -22,6 +25,7 @@ from qpdsl.executor.engine.model_runner import LaunchedStep, ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.served_models import EngineConfig as EngineConfig
 from qpdsl.executor.engine.served_models import ServedModels
+from qpdsl.executor.engine.step.backends import sum_in_float32
 from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.engine.step_report import StepReport, report
 from qpdsl.executor.requests.engine import Capabilities
@@ -49,6 +53,7 @@ class PagedEngine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config or EngineConfig()
+        sum_in_float32(whole=self._config.deterministic)
         self.models = ServedModels(self._config, kv_bytes, clock, self._try_largest_steps)
         self._clock = clock
         self._resident: ResidentMemory | None = None
@@ -74,6 +79,42 @@ class PagedEngine:
         self._drain()
         self.models.add(name, model, idle=not self.has_work, share=share)
 
+    @contextmanager
+    def room_for_weights(self) -> Iterator[None]:
+        """Gives the memory for keys and values back in the block, where the engine is idle: it may be all there is.
+
+        What was cached is forgotten then. No model can be asked before one is added, or the block ends.
+        """
+        self._drain()
+        if self.has_work:
+            yield
+            return
+        self.models.release()
+        try:
+            yield
+        except BaseException as error:
+            # They hold the weights of the model that could not be loaded.
+            clear_frames(error.__traceback__)
+            raise
+        finally:
+            self.models.take_back()
+
+    def warm_up(self, tell: Callable[[str, str, int, int], None]) -> None:
+        """Has each model's commonest steps ready before any is asked for; without effect on a CPU.
+
+        `tell` is called with the model, what takes long, and how much of it of how much is done.
+        """
+        with torch.inference_mode():
+            for runner in self.models.runners.values():
+                with working_on(runner.model.device):
+                    runner.backend.warm_up(self._config.max_sequences, partial(tell, runner.name))
+
+    def close(self) -> None:
+        """Gives all memory back at once; no request may follow, and those under way are never answered."""
+        self._in_flight.clear()
+        self._collected.clear()
+        self.models.release()
+
     def add_head(self, name: str, head: EagleHead) -> None:
         """Makes an EAGLE head ready to draft, on the device of the models that it is for."""
         self.models.learned.heads[name] = head.eval()
@@ -90,28 +131,21 @@ class PagedEngine:
         config = replace(self._config, graphs=False)
         for model in models:
             steps = largest_requests(model, config.max_sequences, config.token_budget)
-            page = model.layout.page_size
-            pages = max(sum(len(request.tokens) // page + 2 for request in step) for step in steps) + 1
-            size = pages * model.layout.page_bytes
-            if model.states is not None:
-                # Each sample has one, its prompt some, and steps between two of its own another.
-                blocks = max(sum(2 * request.samples + 4 for request in step) for step in steps)
-                size += blocks * model.states.block_bytes
-            trial = PagedEngine(config, kv_bytes=size)
-            try:
-                trial.add("trial", model)
-                for step in steps:
-                    for request in step:
-                        trial.submit("trial", request)
-                    while trial.has_work:
-                        trial.step()
-            except torch.OutOfMemoryError as error:
-                raise EngineError(
-                    f"the device has no memory for a step of {config.token_budget:,} tokens and {config.max_sequences} "
-                    "sequences beside the weights; allow fewer of them, or take a smaller model"
-                ) from error
-            finally:
-                trial.models.release()
+            size = max(memory_of(model, step) for step in steps)
+            with closing(PagedEngine(config, kv_bytes=size)) as trial:
+                try:
+                    trial.add("trial", model)
+                    for step in steps:
+                        for request in step:
+                            trial.submit("trial", request)
+                        while trial.has_work:
+                            trial.step()
+                except torch.OutOfMemoryError as error:
+                    raise EngineError(
+                        f"the device has no memory for a step of {config.token_budget:,} tokens and "
+                        f"{config.max_sequences} sequences beside the weights; allow fewer of them, or take a smaller "
+                        "model"
+                    ) from error
 
     @property
     def config(self) -> EngineConfig:

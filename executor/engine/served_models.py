@@ -43,17 +43,15 @@ DRAFTERS: dict[str, type[Drafter]] = {
 class EngineConfig:
     """`max_sequences` bounds a model's decode batch; `token_budget` the tokens of one step.
 
-    On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `compiled` has
-    torch.compile make the kernels of transformers' modules when they first run, where a model keeps these and steps are
-    not deterministic; `graphs` captures steps as CUDA graphs. On a CPU in float32 a sample has the same bits in any
-    batch anyway, where the model's layers run without transformers' modules. With `overlap`, the host's part of a step
-    runs while the device computes others; it changes no token.
+    On a GPU: `deterministic` gives a sample the same bits in any batch, in steps of a fixed size; `graphs` captures
+    steps as CUDA graphs. On a CPU in float32 a sample has the same bits in any batch anyway, where the model's layers
+    run without transformers' modules. With `overlap`, the host's part of a step runs while the device computes others;
+    it changes no token.
     """
 
     max_sequences: int = 128
     token_budget: int = 2048
     deterministic: bool = False
-    compiled: bool = False
     graphs: bool = True
     overlap: bool = True
 
@@ -91,6 +89,8 @@ class ServedModels:
         self.learned = Learned()
         # The most of the memory that a model may take, by its name, of those that may not take all.
         self._shares: dict[str, float] = {}
+        # All that are served, also while their memory is given back.
+        self._models: dict[str, PagedModel] = {}
         self.kv_bytes = 0
         self.arena: Arena | None = None
         self.runners: dict[str, ModelRunner] = {}
@@ -107,16 +107,22 @@ class ServedModels:
             raise EngineError(
                 f"{name} is a mixture of experts, whose bits depend on the batch: it is not deterministic"
             )
-        models = {**{runner.name: runner.model for runner in self.runners.values()}, name: model}
+        models = {**self._models, name: model}
         if self.arena is not None and not idle:
             self._group.free_slab(self._reclaimer)
             self.runners[name] = self._runner(name, model, self.arena)
-            return
-        try:
-            self._allocate(models)
-        except EngineError:
-            self._allocate({other: models[other] for other in models if other != name})
-            raise
+        else:
+            try:
+                self._allocate(models)
+            except EngineError:
+                self._allocate({other: models[other] for other in models if other != name})
+                raise
+        self._models = models
+
+    def take_back(self) -> None:
+        """Makes the memory again that was released, if no model was added since."""
+        if self.arena is None:
+            self._allocate(self._models)
 
     def release(self) -> None:
         """Gives the memory of all models back, whoever still holds a ticket and so a scheduler and its pages."""
@@ -176,9 +182,6 @@ class ServedModels:
         config, learned = self._config, self.learned
         rows = fixed_rows(config.max_sequences) if config.deterministic and model.kernels else None
         scheduler = Scheduler(memory, config.max_sequences, rows or config.token_budget, self._group)
-        # Layers of a step with an early exit run uncompiled, so the batch would decide whether compiled ones do.
-        if config.compiled and rows is None:
-            model.compile()
         backend = backend_of(model, cache, rows, config.graphs)
         drafters = Drafters(partial(self._drafter, name), model.max_positions)
         scheduler.on_leave = drafters.forget

@@ -10,13 +10,11 @@ All of a row's bits depend on that row alone. So a layer is its four products, a
 twice), as in vLLM (Kwon et al., 2023, section 5.1, "fused reshape and block write"), where keys and values are written
 by a launch of their own.
 
-Heads draw tokens from hidden states without logits of all ids in memory:
+A head draws tokens from hidden states without logits of all ids in memory:
 
-    dense(hidden, head, draws, bits, lines)              over all ids, masked by bits
-    sparse(hidden, head, draws, offsets, ids, longest)   over a list of ids for each draw
+    dense(hidden, head, draws, bits, lines)   over all ids, masked by bits
 
-The product is summed in float32 and not rounded to the model's type. Dense and sparse sum a logit's products in another
-order, so they draw the same tokens but for near ties. Nothing here waits for the device.
+The product is summed in float32 and not rounded to the model's type. Nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -108,18 +106,3 @@ def dense(
     from qpdsl.executor.kernels.triton import head_kernels
 
     return head_kernels.dense(hidden, head, draws, bits, lines, deterministic)
-
-
-def sparse(
-    hidden: torch.Tensor, head: HeadWeights, draws: TokenDraws, offsets: torch.Tensor, ids: torch.Tensor, longest: int
-) -> Drawn:
-    """The same where the allowed ids of draw i are `ids[offsets[i]:offsets[i + 1]]`, ascending.
-
-    `ids` int32, `offsets` int32 [D + 1]; the longest list has `longest` ids. The bits of a draw depend on its own
-    hidden state and list alone.
-    """
-    if not on_device(hidden):
-        return head_twins.sparse(hidden, head, draws, offsets, ids, longest)
-    from qpdsl.executor.kernels.triton import head_kernels
-
-    return head_kernels.sparse(hidden, head, draws, offsets, ids, longest)

@@ -1,8 +1,7 @@
-"""A step's numbers packed into one tensor: one copy takes them to the device, and the compiler sees one input.
+"""A step's numbers packed into one tensor, which one copy takes to the device.
 
 `Sizes` says how many there are of each; `pack` lays them out on the host, and `unpack` gives views of the tensor on the
-device. Two steps with equal sizes differ only in the contents, so one captured CUDA graph serves both. `attend` is
-paged attention over a packed step, as one operator of torch.
+device. Two steps with equal sizes differ only in the contents, so one captured CUDA graph serves both.
 """
 
 from __future__ import annotations
@@ -14,12 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from qpdsl.executor.kernels import paged_attention
-from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
-from qpdsl.executor.kernels.data.paged_batch import Heads, PagedBatch, Paths, PrefixCascade, Scoring
-from qpdsl.grammar.words import KV_TYPES
+from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Paths, PrefixCascade
 
-_KINDS: tuple[RowKind, ...] = ("plain", *KV_TYPES)
 # Every part begins at a multiple of 16 bytes (in int32): for other pointers kernels would be compiled once more.
 _ALIGNED = 4
 
@@ -120,67 +115,3 @@ def unpack(packed: torch.Tensor, sizes: Sizes) -> Unpacked:
         paths,
     )
     return Unpacked(tokens, positions, wanted, batch)
-
-
-def attend(
-    heads: Heads,
-    rows: KVRows,
-    packed: torch.Tensor,
-    sizes: torch.Tensor,
-    layer: int,
-    scoring: Scoring,
-    deterministic: bool,
-) -> torch.Tensor:
-    """`paged_attention.attend` as one operator that `torch.compile` does not look inside.
-
-    Returns [T, H, D] in the query's type.
-
-    packed:  int32 [n] on the device, from `pack`
-    sizes:   a `Sizes` as int64 [13] on the host. Python numbers would be compiled into the forward, and others would
-             compile it again
-    """
-    numbers = [rows.page_size, rows.kv_heads, rows.dim, _KINDS.index(rows.kind), layer, scoring.window or 0]
-    mixed: torch.Tensor = torch.ops.qpdsl.paged_attend(
-        *heads,
-        rows.data,
-        rows.scales,
-        packed,
-        sizes,
-        scoring.sinks,
-        numbers,
-        scoring.scale,
-        scoring.softcap,
-        deterministic,
-    )
-    return mixed
-
-
-# The operator writes to the rows without declaring it. A declared write would make the compiler copy the whole cache,
-# or prove that it need not. This is safe because nothing else in a forward reads or writes the rows, and the result
-# keeps each call alive and in its place.
-@torch.library.custom_op("qpdsl::paged_attend", mutates_args=())
-def _attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    data: torch.Tensor,
-    scales: torch.Tensor,
-    packed: torch.Tensor,
-    sizes: torch.Tensor,
-    sinks: torch.Tensor | None,
-    numbers: Sequence[int],
-    scale: float,
-    softcap: float | None,
-    deterministic: bool,
-) -> torch.Tensor:
-    page_size, kv_heads, dim, kind, layer, window = numbers
-    rows = KVRows(data, scales, page_size, kv_heads, dim, _KINDS[kind])
-    batch = unpack(packed, Sizes(*sizes.tolist())).batch
-    return paged_attention.attend(
-        Heads(query, key, value), rows, batch, layer, Scoring(scale, window or None, softcap, sinks), deterministic
-    )
-
-
-@_attend.register_fake
-def _(query: torch.Tensor, *others: object) -> torch.Tensor:
-    return torch.empty_like(query, memory_format=torch.contiguous_format)

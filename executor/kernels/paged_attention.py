@@ -21,8 +21,7 @@ import os
 
 import torch
 
-from qpdsl.executor.kernels import flash_prefill
-from qpdsl.executor.kernels.data.kv_rows import KVRows
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, reads_fp8
 from qpdsl.executor.kernels.data.paged_batch import Heads, PagedBatch, Scoring
 from qpdsl.executor.kernels.plain import reference
 
@@ -47,8 +46,8 @@ def attention(
 ) -> torch.Tensor:
     """Attention of a mixed batch [T, H, D]: sequences that decode and chunks of prompts, in one launch.
 
-    Many tokens in chunks are left to FlashAttention-3 where that fits (`flash_prefill.py`). `deterministic`: decoding a
-    token gives the bits of prefilling it, in any batch. Shared prefixes are then read for each sequence.
+    `deterministic`: decoding a token gives the bits of prefilling it, in any batch. Shared prefixes are then read for
+    each sequence.
     """
     if not on_device(query):
         alone = batch.decodes == batch.sequences
@@ -61,14 +60,9 @@ def attention(
     if query.stride(-1) != 1:
         query = query.contiguous()
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    if not deterministic:
-        if batch.decodes < batch.sequences and flash_prefill.refusal(query, rows, batch, scoring) is None:
-            out = flash_prefill.prefill(query, rows, batch, layer, scoring)
-            query = query[: batch.decodes]
-        if batch.decodes and batch.cascade is not None:
-            triton_cascade.cascade(query, rows, batch, batch.cascade, layer, scoring, out)
-            return out
-    if len(query):
+    if batch.decodes and batch.cascade is not None and not deterministic:
+        triton_cascade.cascade(query, rows, batch, batch.cascade, layer, scoring, out)
+    elif len(query):
         step_attention.attend(query, rows, batch, layer, scoring, out, deterministic=deterministic)
     return out
 
@@ -76,9 +70,18 @@ def attention(
 def attend(
     heads: Heads, rows: KVRows, batch: PagedBatch, layer: int, scoring: Scoring, deterministic: bool = False
 ) -> torch.Tensor:
-    """`store`, then `attention`. For compiled layers there is `packed.attend`."""
+    """`store`, then `attention`."""
     store(rows, heads.key, heads.value, batch.slots, layer)
     return attention(heads.query, rows, batch, layer, scoring, deterministic)
+
+
+def unkept(kind: RowKind, device: torch.device) -> str | None:
+    """Why the kernels of a device take no rows of a kind, in words; None where they do."""
+    if kind == "int4":
+        return "there are no kernels for int4 keys and values on a GPU; take fp8"
+    if kind == "int8" and device.type == "cuda" and reads_fp8(*torch.cuda.get_device_capability(device)):
+        return "this GPU reads fp8 keys and values faster than int8, and they are as small; take fp8"
+    return None
 
 
 def on_device(tensor: torch.Tensor) -> bool:

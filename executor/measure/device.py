@@ -19,12 +19,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from qpdsl.executor.engine.memory.kv_cache import unsuited
 from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.measure.loads import BATCHES, CHUNKS, CONTEXT, ModelLoads, Timer, curve_of
 from qpdsl.executor.models.text_model import PagedTextModel
-from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.requests.routing import Arm
 from qpdsl.grammar.words import KV_TYPES, KVType
 from qpdsl.planner.cost.device import Device, KVProfile, ModelProfile, ModelShape
@@ -123,8 +121,7 @@ def measure_kv_types(model: PagedTextModel, reload: Reload, clock: Timer) -> dic
     texts = loads.texts(_TEXTS, _TEXT_TOKENS)
     exact = _logits(loads, texts)
     profiles: dict[str, KVProfile] = {}
-    layout = model.paged.layout
-    for kv_type in (kind for kind in KV_TYPES if unsuited(kind, layout.shapes) is None):
+    for kv_type in (kind for kind in KV_TYPES if model.paged.unkept(kind) is None):
         quantized = ModelLoads(reload(kv_type), clock)
         changed = _logits(quantized, texts)
         errors = [abs(a - b) for a, b in zip(exact, changed, strict=True)]
@@ -161,7 +158,7 @@ def _logits(loads: ModelLoads, texts: Sequence[tuple[int, ...]]) -> list[float]:
     values: list[float] = []
     for text in texts:
         step = max(len(text) // positions, 1)
-        values += loads.logits(ReadRequest(text, tuple(range(step - 1, len(text), step)), tuple(range(width))))
+        values += loads.logits(text, range(step - 1, len(text), step))
     return values
 
 

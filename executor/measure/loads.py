@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
+from qpdsl.executor.engine.largest_step import memory_of
+from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, SamplingParams
-from qpdsl.executor.requests.ticket import Ticket
+from qpdsl.executor.requests.request import (
+    Completion,
+    GenerateRequest,
+    LogitsRequest,
+    ReadRequest,
+    Request,
+    SamplingParams,
+)
 from qpdsl.executor.text.stop import Stops, StopWatch
 from qpdsl.planner.cost.device import Curve, Table
 
@@ -23,6 +32,8 @@ CHUNKS = (16, 64, 256, 1024, 2048)
 _PARTS = (0.25, 0.5, 1.0)
 # A search of a table has this many rounds of so many tokens.
 _ROUNDS, _STEP = 2, 8
+# The tokens that a sequence of a step that decodes draws in all.
+_DRAWN = 16
 # Seconds: after a step that took longer none is larger, and a table gets no new column after this time.
 _LONGEST_STEP = 2.0
 _TABLE_SECONDS = 8.0
@@ -49,10 +60,11 @@ class ModelLoads:
         """
         if not self.model.writes or self.last > _LONGEST_STEP:
             return None
-        engine, reports = self._engine(None)
-        for _ in range(batch):
-            self._draw(engine, self._tokens(int(self._context * part)), 16)
-        pairs = zip(reports, self._step_seconds(engine, reports), strict=True)
+        requests = [self._draw(self._tokens(int(self._context * part)), _DRAWN) for _ in range(batch)]
+        with self._engine(memory_of(self.model.paged, requests, _DRAWN)) as (engine, reports):
+            for request in requests:
+                engine.submit(self.model.name, request)
+            pairs = zip(reports, self._step_seconds(engine, reports), strict=True)
         steps = [seconds for report, seconds in pairs if report.decode_tokens == batch and not report.prefill_tokens]
         return self._noted(_lower_quartile(steps)) if steps else None
 
@@ -80,10 +92,12 @@ class ModelLoads:
             return None
         steps = []
         for _ in range(5):
-            engine, reports = self._engine(None)
-            for start in range(0, tokens, self._context):
-                self._read(engine, self._tokens(min(self._context, tokens - start)))
-            steps.append(sum(self._step_seconds(engine, reports)))
+            lengths = [min(self._context, tokens - start) for start in range(0, tokens, self._context)]
+            requests = [_read(self._tokens(length)) for length in lengths]
+            with self._engine(memory_of(self.model.paged, requests)) as (engine, reports):
+                for request in requests:
+                    engine.submit(self.model.name, request)
+                steps.append(sum(self._step_seconds(engine, reports)))
         return self._noted(_lower_quartile(steps))
 
     def table(self, batches: Sequence[int], work: Callable[[PagedEngine, int], int]) -> Table:
@@ -103,7 +117,7 @@ class ModelLoads:
         """Steps of concurrent searches: each continues what it wrote in the round before."""
         texts = [self._tokens(self._context) for _ in range(batch)]
         for _ in range(_ROUNDS):
-            tickets = [self._draw(engine, text, _STEP) for text in texts]
+            tickets = [engine.submit(self.model.name, self._draw(text, _STEP)) for text in texts]
             _finish(engine)
             texts = [text + ticket.result().samples[0].tokens for text, ticket in zip(texts, tickets, strict=True)]
         return batch * _ROUNDS * _STEP
@@ -113,7 +127,7 @@ class ModelLoads:
         texts = [self._tokens(self._context) for _ in range(batch)]
         for _ in range(_ROUNDS):
             for text in texts:
-                self._read(engine, text)
+                engine.submit(self.model.name, _read(text))
             _finish(engine)
             texts = [text + self._tokens(_STEP) for text in texts]
         return batch * _ROUNDS * _STEP
@@ -123,28 +137,39 @@ class ModelLoads:
         length = min(tokens, self._context)
         if not self.model.writes:
             return [self._tokens(length) for _ in range(count)]
-        engine, _ = self._engine(None)
         prompts = [self._tokens(4) for _ in range(count)]
-        tickets = [self._draw(engine, prompt, length) for prompt in prompts]
-        _finish(engine)
-        return [prompt + ticket.result().samples[0].tokens for prompt, ticket in zip(prompts, tickets, strict=True)]
+        requests = [self._draw(prompt, length) for prompt in prompts]
+        drawn = self._answers(requests, length)
+        return [prompt + own.samples[0].tokens for prompt, own in zip(prompts, drawn, strict=True)]
 
-    def logits(self, request: ReadRequest) -> list[float]:
-        """The logits that a request reads, one position after another."""
-        engine, _ = self._engine(None)
-        ticket = engine.submit(self.model.name, request)
-        _finish(engine)
-        return [value for values in ticket.result().logits for value in values]
+    def logits(self, text: tuple[int, ...], positions: Sequence[int]) -> list[float]:
+        """All logits, or values of a reward model, at positions of a text, one position after another."""
+        head = self.model.paged.head
+        if isinstance(head, ValueHead):
+            (read,) = self._answers([ReadRequest(text, tuple(positions), tuple(range(head.width)))])
+            return [value for values in read.logits for value in values]
+        first = positions[0]
+        # Those of some ids are gathered with a copy of their weights: of all ids, gigabytes.
+        (read,) = self._answers([LogitsRequest(text[: positions[-1] + 1], positions[-1] + 1 - first)])
+        return [float(value) for position in positions for value in read.whole[position - first]]
+
+    def _answers(self, requests: Sequence[Request], tokens: int = 0) -> list[Completion]:
+        """What requests come to in an engine of their own, each of which draws at most so many tokens."""
+        with self._engine(memory_of(self.model.paged, requests, tokens)) as (engine, _):
+            tickets = [engine.submit(self.model.name, request) for request in requests]
+            _finish(engine)
+            return [ticket.result() for ticket in tickets]
 
     def _rate(self, work: Callable[[PagedEngine, int], int], batch: int, kv_tokens: int) -> float:
-        engine, _ = self._engine(kv_tokens)
-        start = self.clock()
-        try:
-            done = work(engine, batch)
-        except EngineError:
-            # The memory is too small for one of these texts.
-            return 0.0
-        return done / (self.clock() - start)
+        layout = self.model.paged.layout
+        with self._engine((kv_tokens // layout.page_size + 2) * layout.page_bytes) as (engine, _):
+            start = self.clock()
+            try:
+                done = work(engine, batch)
+            except EngineError:
+                # The memory is too small for one of these texts.
+                return 0.0
+            return done / (self.clock() - start)
 
     def _step_seconds(self, engine: PagedEngine, reports: Sequence[StepReport]) -> list[float]:
         """Runs the engine until it has no work; the seconds of every step that `reports` has, in order."""
@@ -155,25 +180,21 @@ class ModelLoads:
             seconds += [self.clock() - start] * (len(reports) - before)
         return seconds
 
-    def _engine(self, kv_tokens: int | None) -> tuple[PagedEngine, list[StepReport]]:
-        """A new engine and its reports, with an empty cache of at most `kv_tokens` tokens."""
+    @contextmanager
+    def _engine(self, kv_bytes: int) -> Iterator[tuple[PagedEngine, list[StepReport]]]:
+        """A new engine with so much memory, and its reports. On a device there may be no room for two."""
         reports: list[StepReport] = []
-        layout = self.model.paged.layout
-        kv_bytes = None if kv_tokens is None else (kv_tokens // layout.page_size + 2) * layout.page_bytes
         config = EngineConfig(max_sequences=max(BATCHES), token_budget=max(CHUNKS))
-        engine = PagedEngine(config, reports.append, kv_bytes)
-        engine.add(self.model.name, self.model.paged)
-        return engine, reports
+        with closing(PagedEngine(config, reports.append, kv_bytes)) as engine:
+            engine.add(self.model.name, self.model.paged)
+            yield engine, reports
 
-    def _draw(self, engine: PagedEngine, prompt: tuple[int, ...], tokens: int) -> Ticket:
+    def _draw(self, prompt: tuple[int, ...], tokens: int) -> GenerateRequest:
         def watch(index: int) -> StopWatch:
             return StopWatch(self.model.detokenizer, Stops(("\N{SYMBOL FOR UNIT SEPARATOR}" * 2,)))
 
         key = self.noise.getrandbits(63)
-        return engine.submit(self.model.name, GenerateRequest(prompt, (key,), SamplingParams(0.8), tokens, watch=watch))
-
-    def _read(self, engine: PagedEngine, tokens: tuple[int, ...]) -> None:
-        engine.submit(self.model.name, ReadRequest(tokens, (len(tokens) - 1,), (0,)))
+        return GenerateRequest(prompt, (key,), SamplingParams(0.8), tokens, watch=watch)
 
     @property
     def _context(self) -> int:
@@ -185,6 +206,10 @@ class ModelLoads:
     def _noted(self, seconds: float) -> float:
         self.last = seconds
         return seconds
+
+
+def _read(tokens: tuple[int, ...]) -> ReadRequest:
+    return ReadRequest(tokens, (len(tokens) - 1,), (0,))
 
 
 def _finish(engine: PagedEngine) -> None:

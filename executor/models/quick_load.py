@@ -45,15 +45,15 @@ def load(
 def score_with(
     model: TextModel,
     location: str | Path,
-    device: str,
     dtype: str | None,
     kind: str,
     adapter: str | Path | None = None,
 ) -> None:
     """Makes a verifier of a loaded model. Raises ModelError where it is one of another kind, or needs a head."""
     if model.verifier is None:
-        # It is loaded once more, to be tried as a verifier: a model that generates has given its layers away.
-        tried = load(model.name, location, device, dtype, None, kind, adapter)
+        # It is loaded once more, to be tried as a verifier: a model that generates has given its layers away. A CPU has
+        # room for that, whatever is on the device.
+        tried = load(model.name, location, "cpu", dtype, None, kind, adapter)
         if not tried.writes:
             raise ModelError(model.name, "as a verifier: it is loaded already to generate with, without its own head")
         model.verifier = tried.verifier

@@ -48,7 +48,7 @@ _APART = (
 # The parts of a fingerprint in which a run of a strategy may differ: none changes right answers or tokens on average.
 _OPEN = {"seed", "version", "noise", "options"}
 # What decides how long a strategy takes, and no more.
-_SPEED = {"plan", "device", "dtype", "kv type", "router", "deterministic", "compile"}
+_SPEED = {"plan", "device", "dtype", "kv type", "router", "deterministic"}
 # A row of a run: the key of its problem, and the run's seed.
 RowOfRun = tuple[str, int]
 _SPENDS: Mapping[str, Callable[[Outcome], float]] = {

@@ -102,9 +102,9 @@ class SessionArguments(SessionSettings):
 class Session:
     """Runs plans on a device. Its keywords are the settings of `SessionSettings`; docs/reference/cli.md has a table.
 
-    By default it computes in float32 on a CPU and in the checkpoint's own type elsewhere; with a `kv_type` tokens are
-    those of a slightly different model. A `router` decides at each step of a constrained `generate` how the head is
-    computed, which no token depends on. `exit_heads` are folders that `qpdsl calibrate` wrote, by the names of the
+    By default it computes in float32 on a CPU and elsewhere in 16 bits; with a `kv_type` tokens are those of a slightly
+    different model. A `router` decides at each step of a constrained `generate` how the head is computed, which no
+    token depends on. `exit_heads` are folders that `qpdsl calibrate` wrote, by the names of the
     models in programs that they are for, or by "" for any: where a program permits a loss, its plan may leave those
     models early. With `share_samples` programs, widths and rows that ask for a sample with the same noise after the
     same prompt get the one that was drawn first (see `executor/sample_memory`).
@@ -130,7 +130,6 @@ class Session:
         config = replace(
             arguments.config,
             deterministic=settings.deterministic,
-            compiled=settings.compile or arguments.config.compiled,
             max_sequences=settings.max_sequences or arguments.config.max_sequences,
             token_budget=settings.step_tokens or arguments.config.token_budget,
         )
@@ -189,20 +188,24 @@ class Session:
             if tell is not None:
                 tell(self._models[model], time.monotonic() - start)
         self._servers.check(plan)
+        here = [model for model in new if not is_remote(model)]
+        heads = [place for place in dict.fromkeys(named_heads(operators)) if place not in self._heads]
         # All weights come before any KV: the KV may take all that is left.
-        loaded: dict[str, TextModel] = {}
-        for place in dict.fromkeys(named_heads(operators)):
-            if place not in self._heads:
+        with self._local.room_for_weights() if here or heads else contextlib.nullcontext():
+            for place in heads:
                 own = None if dtype is None else getattr(torch, dtype)
                 self._heads[place] = load_head(place, Path(place).expanduser(), self.device, own)
-        for model in [model for model in new if not is_remote(model)]:
-            start = time.monotonic()
-            loaded[model] = self._made(model, kinds.get(model), None if slow is None else partial(slow, model))
-            if tell is not None:
-                tell(loaded[model], time.monotonic() - start)
-        for model, text_model in loaded.items():
-            shares = [self.settings.kv_shares.get(name, 1.0) for name, id in plan.models.items() if id == model]
-            self._add(model, text_model, max(shares))
+            loaded: dict[str, TextModel] = {}
+            for model in here:
+                start = time.monotonic()
+                loaded[model] = self._made(model, kinds.get(model), None if slow is None else partial(slow, model))
+                if tell is not None:
+                    tell(loaded[model], time.monotonic() - start)
+            for model, text_model in loaded.items():
+                shares = [self.settings.kv_shares.get(name, 1.0) for name, id in plan.models.items() if id == model]
+                self._add(model, text_model, max(shares))
+        if here:
+            self._local.warm_up(_by_quarters(slow or (lambda model, what: None)))
         for place, head in self._heads.items():
             self._local.add_head(place, head)
         self.exits.load(plan, operators, {id: model.paged for id, model in self._here.items()})
@@ -216,7 +219,7 @@ class Session:
             if is_remote(model):
                 self._servers.score_with(model, kind)
             else:
-                score_with(self._models[model], locate(model), self.device, dtype, kind, locate_adapter(model))
+                score_with(self._models[model], locate(model), dtype, kind, locate_adapter(model))
         check_writers(plan, operators, self._models)
         check_templates(plan, self._models)
         check_thoughts(plan, self._models)
@@ -574,3 +577,13 @@ class Session:
         """The scores that an owner's rows share, where a score is the same whatever row asked for it; else None."""
         exact = self.device == "cpu" and self.settings.dtype in (None, "float32")
         return self._scores.setdefault(owner, ScoreStore()) if exact else None
+
+
+def _by_quarters(slow: Callable[[str, str], None]) -> Callable[[str, str, int, int], None]:
+    """Tells `slow` each time another quarter of what takes long is done, and when it begins."""
+
+    def tell(model: str, what: str, done: int, of: int) -> None:
+        if 4 * done // of != 4 * (done - 1) // of:
+            slow(model, f"{what}: {done} of {of}")
+
+    return tell

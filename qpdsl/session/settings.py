@@ -98,7 +98,7 @@ class SessionSettings:
         heading=MODEL,
         kind=OneOf(*DTYPES),
         on="run eval explain serve profile calibrate optimize",
-        shown="float32 on a CPU, else the model's own",
+        shown="float32 on a CPU, else the model's own, or bfloat16 for float32",
         about="here",
         fingerprint="dtype",
         help="Compute in this type.",
@@ -110,14 +110,6 @@ class SessionSettings:
         about="here",
         fingerprint="deterministic",
         help="Give a sample the same bits in any batch. Slower on a GPU; always so on a CPU in float32.",
-    )
-    compile: bool = setting(
-        False,
-        heading=MODEL,
-        on="run eval serve",
-        about="here",
-        fingerprint="compile",
-        help="On a GPU, compile the layers of models that keep transformers' modules: minutes once, then faster steps.",
     )
     threads: int | None = setting(
         heading=MODEL,

@@ -13,10 +13,8 @@ from functools import partial
 
 import torch
 
-from benchmarks.routing import lin_ucb_kernels
-from benchmarks.routing.device_router import Bandits
 from qpdsl.executor.kernels import layers, paged_attention
-from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, row_bytes
+from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind, reads_fp8, row_bytes
 from qpdsl.executor.kernels.data.layer_constants import Addition, HeadConstants, NormWeights
 from qpdsl.executor.kernels.data.paged_batch import PagedBatch, Paths, PrefixCascade, Scoring
 from qpdsl.executor.kernels.data.token_draws import Filters, HeadWeights, TokenDraws
@@ -120,7 +118,7 @@ FORMS: dict[str, Callable[[Model, RowKind], None]] = {
     "trees": lambda model, kind: attend(model, kind, batch_of(_SEQUENCES, 0, trees=True)),
     "store": put,
 }
-KINDS: tuple[RowKind, ...] = ("plain", "int8", "fp8", "int4")
+KINDS: tuple[RowKind, ...] = ("plain", "int8", "fp8")
 QUICK_KINDS = ("plain", "fp8")
 # Llama 3 of 8B and of 1B parameters have the shapes of most others.
 LLAMA_8B, LLAMA_1B = Model("8B bf16", 8, 4, 128), Model("1B bf16", 8, 4, 64)
@@ -135,6 +133,13 @@ OTHERS = (
     SMALL,
     Model("float32, 80 wide", 2, 7, 80, F32),
 )
+# Gemma 2 and Gemma 3 as stored in float32: their blocks are the largest of all.
+WIDEST = (Model("float32, 256 wide", 4, 2, 256, F32), Model("float32, 256 wide, fold 8", 1, 8, 256, F32))
+
+
+def served(kind: RowKind, capabilities: tuple[int, ...]) -> tuple[int, ...]:
+    """Those that keep keys and values so: one that reads fp8 itself takes no int8."""
+    return tuple(each for each in capabilities if kind != "int8" or not reads_fp8(*divmod(each, 10)))
 
 
 def attention_cases() -> list[Case]:
@@ -144,8 +149,9 @@ def attention_cases() -> list[Case]:
                 f"{model.name} {kind}",
                 form,
                 partial(FORMS[form], model, kind),
-                capabilities,
-                model is LLAMA_8B and kind in QUICK_KINDS and form in ("decode", "prefill"),
+                served(kind, capabilities),
+                (model is LLAMA_8B and kind in QUICK_KINDS and form in ("decode", "prefill"))
+                or (model is WIDEST[0] and form == "decode"),
             )
             for kind in kinds
             for form in forms
@@ -156,7 +162,8 @@ def attention_cases() -> list[Case]:
     cases += of(LLAMA_8B, KINDS, [form for form in FORMS if form not in most], LATER)
     cases += of(LLAMA_1B, KINDS, ("decode", "prefill"), CAPABILITIES)
     cases += of(LLAMA_1B, ("plain",), ("mixed", "shared prefix", "deterministic decode"), LATER)
-    return cases + [case for model in OTHERS for case in of(model, ("plain",), ("decode", "prefill"), LATER)]
+    cases += [case for model in OTHERS for case in of(model, ("plain",), ("decode", "prefill"), LATER)]
+    return cases + [case for model in WIDEST for case in of(model, ("plain",), most, LATER)]
 
 
 def integers(count: int, tensors: int) -> list[torch.Tensor]:
@@ -191,12 +198,6 @@ def dense(count: int, head: HeadWeights, masked: bool = False, deterministic: bo
     layers.dense(hidden, head, draws_of(count), bits, lines, deterministic)
 
 
-def sparse(count: int, head: HeadWeights) -> None:
-    hidden = torch.empty(count, head.weight.shape[1], dtype=head.weight.dtype)
-    offsets, ids = torch.zeros(count + 1, dtype=torch.int32), torch.zeros(count, dtype=torch.int32)
-    layers.sparse(hidden, head, draws_of(count), offsets, ids, 100)
-
-
 def head_cases() -> list[Case]:
     llama = HeadWeights(torch.empty(128_256, 4096, dtype=BF16))
     gemma = HeadWeights(torch.empty(256_000, 2304, dtype=BF16), softcap=30.0)
@@ -209,12 +210,9 @@ def head_cases() -> list[Case]:
         Case("head 8B bf16", "dense, 64 draws", partial(dense, 64, llama), quick=True),
         Case("head 8B bf16", "dense, masked", partial(dense, 64, llama, masked=True), LATER),
         Case("head 8B bf16", "dense, 1 draw", partial(dense, 1, llama)),
-        Case("head 8B bf16", "sparse", partial(sparse, 64, llama), quick=True),
         Case("head Gemma 2 bf16, capped", "dense, 16 draws", partial(dense, 16, gemma), LATER),
         Case("head Phi 2 fp16, biased", "dense, 16 draws", partial(dense, 16, phi), LATER),
-        Case("head Phi 2 fp16, biased", "sparse", partial(sparse, 16, phi), LATER),
         Case("head SmolLM2 float32", "dense, 16 draws", partial(dense, 16, small), LATER),
-        Case("head SmolLM2 float32", "sparse", partial(sparse, 16, small), LATER),
     ]
 
 
@@ -249,7 +247,13 @@ def layer_cases() -> list[Case]:
         Case("Gemma 2 bf16", "norm, add and norm", partial(join, 2304, BF16, after=True), LATER),
         Case("float32, 64 wide", "add and norm", partial(join, 896, F32, biased=True), LATER),
         *(
-            Case(f"8B bf16 {kind}", "rotate and store", partial(rotate, LLAMA_8B, kind), quick=kind in QUICK_KINDS)
+            Case(
+                f"8B bf16 {kind}",
+                "rotate and store",
+                partial(rotate, LLAMA_8B, kind),
+                served(kind, CAPABILITIES),
+                kind in QUICK_KINDS,
+            )
             for kind in KINDS
         ),
         Case("1B bf16 plain", "rotate and store", partial(rotate, LLAMA_1B, "plain")),
@@ -259,17 +263,8 @@ def layer_cases() -> list[Case]:
     ]
 
 
-def route(routers: int, arms: int, features: int) -> None:
-    known = torch.zeros(routers, arms, features, features + 1, dtype=torch.float64)
-    bandits = Bandits(known[..., 1:].contiguous(), known[..., 0].contiguous())
-    contexts = torch.zeros(routers, features, dtype=torch.float64)
-    taken = lin_ucb_kernels.choose(bandits, contexts, contexts.new_zeros(1))
-    lin_ucb_kernels.learn(bandits, contexts, taken, contexts.new_zeros(routers))
-
-
 CASES: tuple[Case, ...] = (
     *attention_cases(),
     *layer_cases(),
     *head_cases(),
-    Case("router of 3 arms", "choose and learn", partial(route, 16, 3, 6)),
 )

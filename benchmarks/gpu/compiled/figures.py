@@ -14,12 +14,10 @@ UNITS: dict[str, tuple[str, tuple[str, ...]]] = {
     "attention_kernel": ("key", ("N",)),
     "prefix_kernel": ("key", ("N",)),
     "dense_kernel": ("weight", ("N", "K")),
-    "sparse_kernel": ("weight", ("N", "K")),
     "sample_kernel": ("logit", ("BLOCK",)),
 }
-# Kernels that multiply matrices, and a case in which a block of keys is no more than 8 bytes a thread.
+# Kernels that multiply matrices.
 PRODUCTS = {"attention_kernel", "prefix_kernel", "dense_kernel"}
-_FEW_BYTES = "1B bf16 int4"
 
 # By what share a count of the main loop may grow.
 _SHARES = {"instructions": 0.05, "shortest": 0.05, "narrow": 0.1, "shared": 0.1, "special": 0.1, "convert": 0.1}
@@ -153,7 +151,7 @@ def faults(figures: Figures) -> list[str]:
     if figures.loop is not None and figures.kernel in PRODUCTS:
         if not figures.loop.tensor:
             found.append("multiplies without tensor cores")
-        if not figures.loop.wide and figures.case != _FEW_BYTES:
+        if not figures.loop.wide:
             found.append("loads nothing by 128 bits in its main loop")
     return found
 

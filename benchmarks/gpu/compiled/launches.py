@@ -90,9 +90,7 @@ def _functions() -> list[Any]:
     """Every function in our kernels' modules that Triton compiles."""
     for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
         importlib.import_module(module.name)
-    # The laboratory's kernels are measured beside the product's.
-    own = (kernels.__name__, "benchmarks.routing.lin_ucb_kernels")
-    modules = [module for name, module in sys.modules.items() if name.startswith(own)]
+    modules = [module for name, module in sys.modules.items() if name.startswith(kernels.__name__)]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, JITFunction)]
     return list({id(function): function for function in found}.values())
 

@@ -28,7 +28,7 @@ from benchmarks.gpu.estimate.verdicts import GOAL, measured_steps
 _SHOWN = "H100"
 _TAKEN = Case("8B", CASES[2].batch)
 _PARTS: tuple[Part, ...] = ("products", "attention", "small", "head")
-_KINDS: tuple[KVKind, ...] = ("plain", "int8", "fp8", "int4")
+_KINDS: tuple[KVKind, ...] = ("plain", "int8", "fp8")
 Results = dict[str, Any]
 
 

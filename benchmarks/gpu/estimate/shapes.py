@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-KVKind = Literal["plain", "int8", "fp8", "int4"]
+KVKind = Literal["plain", "int8", "fp8"]
 # Bytes of a number of the models' type, bfloat16.
 _WIDE = 2
 
@@ -62,11 +62,8 @@ class Shape:
 
 
 def vector_bytes(dim: int, kind: KVKind) -> int:
-    """Bytes of a key and a value of one head: of eight bits with a float32 scale each, of four by `int4_groups.py`."""
-    if kind == "plain":
-        return 2 * _WIDE * dim
-    eight = dim + 4
-    return eight + (dim // 2 + dim // (32 if dim % 32 == 0 else 16) * 4 if kind == "int4" else eight)
+    """Bytes of a key and a value of one head: of eight bits with a float32 scale each."""
+    return 2 * (_WIDE * dim if kind == "plain" else dim + 4)
 
 
 # Llama 3.2 1B and Llama 3.1 8B (Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 3; the models' cards).

@@ -33,6 +33,9 @@ MODULES = {
 STACK = {"add and norm": (2, "hidden", 4), "rotate and store": (1, "queries", 3), "activation": (1, "intermediate", 3)}
 # Of the products, how many modules have for one: queries, keys and values, gate and up.
 _APART = {"qkv": 3, "gate and up": 2}
+# cuBLAS splits a product of few rows by its inputs, and joins the parts by another launch, where its tiles of so many
+# outputs would not keep a part of the multiprocessors busy.
+_TILE, _SPLIT, _FEW = 128, 3, 64
 # Launches of a step outside the layers: embedding, last norm, rows that are read; of modules also the angles.
 OUTSIDE = {"modules": 20, "stack": 3}
 # The head draws in a kernel over tiles of ids and one that joins the tiles.
@@ -157,6 +160,9 @@ def products(shape: Shape, rows: int, layers: Layers, on: Machine) -> list[Launc
         seconds = max(moved / (on.assumed.product_share * on.bandwidth), 2 * outputs * inputs * rows / on.peak)
         times = pieces * shape.layers
         made.append(Launch(name, "products", times, on.start + seconds / pieces))
+        if _SPLIT * -(-outputs // pieces // _TILE) < on.device.multiprocessors and rows <= _FEW:
+            partial = 2 * _FLOAT * rows * outputs // pieces
+            made.append(Launch(f"{name}, joined", "products", times, small(name, 1, partial, on).seconds))
     return made
 
 

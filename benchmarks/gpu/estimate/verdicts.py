@@ -70,7 +70,7 @@ def measured_steps(results: Results, device: str) -> dict[str, float]:
 def _checks(results: Results) -> list[Verdict]:
     """Whether what runs there is right at all, a line for each part with checks."""
     made = []
-    for part in ("checks", "faults"):
+    for part in ("product", "faults", "checks"):
         checks = _rows(results, part, "checks")
         wrong = [check.get("check") or f"{check['kernel']}, {check['case']}" for check in checks if not check["passed"]]
         if not checks:

@@ -20,7 +20,7 @@ import torch
 
 from qpdsl.executor.engine.batch.staging import Numbers
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.memory.sequence import Chunk, Sequence, TreeRow, in_step
+from qpdsl.executor.engine.memory.sequence import Chunk, Sequence, TreeRow, are_draws, in_step
 from qpdsl.executor.kernels import packed, paged_attention
 from qpdsl.executor.kernels.data.paged_batch import (
     NOWHERE,
@@ -46,25 +46,23 @@ _CHUNKS = (16, 32, 64, 96, 128, 192, 256, 384, MAX_ROWS)
 _FIXED_DECODES = 8
 # Chunks of at most so many tokens are read by smaller tiles.
 _SHORT = 16
-# A captured cascade has one of two widths, this or that of the batch, and ranges of so many tokens times a power of 4.
-_NARROW = 16
-_MIN_RANGE = 512
-# Page tables of captured steps are a power of two wide and at least this; others a multiple of it.
-MIN_WIDTH = 8
+# A captured cascade has one of two widths, this or that of the batch, and at least so many tiles.
+_NARROW, _FEW_TILES = 16, 4
+# Page tables are as many pages wide as are read, rounded up to a power of two and at least to this. Those of captured
+# steps are as wide as the widest until then, of so many pages times a power of 4: each width has graphs of its own.
+MIN_WIDTH, _CAPTURED_WIDTH = 8, 128
 
 
 @dataclass(frozen=True, slots=True)
 class KernelBatch:
     """`numbers` int32 on the device holds the step as `sizes` lays it out; the rest are views of it.
 
-    `read_rows` int32 [W]: the rows whose hidden state is read, None for all. `host_sizes` int64 on the host: `sizes`,
-    for compiled layers. `deterministic`: a row's bits must not depend on the others. `segments`: where layers keep
-    states, in the order of their rows.
+    `read_rows` int32 [W]: the rows whose hidden state is read, None for all. `deterministic`: a row's bits must not
+    depend on the others. `segments`: where layers keep states, in the order of their rows.
     """
 
     numbers: torch.Tensor
     sizes: Sizes
-    host_sizes: torch.Tensor
     tokens: torch.Tensor
     positions: torch.Tensor
     read_rows: torch.Tensor | None
@@ -83,14 +81,11 @@ class KernelBatch:
         """The views of `numbers`, laid out as `sizes` says."""
         tokens, positions, rows, batch = packed.unpack(numbers, sizes)
         read_rows = rows if sizes.wanted else None
-        return cls(numbers, sizes, torch.tensor(sizes), tokens, positions, read_rows, batch, deterministic, segments)
+        return cls(numbers, sizes, tokens, positions, read_rows, batch, deterministic, segments)
 
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         """A layer's attention [T, H, V]; keys and values are stored before it."""
         rows, number = cache.of_layer[layer]
-        if torch.compiler.is_compiling():
-            numbers, sizes = self.numbers, self.host_sizes
-            return packed.attend(heads, rows, numbers, sizes, number, scoring, self.deterministic)
         return paged_attention.attend(heads, rows, self.paged, number, scoring, self.deterministic)
 
 
@@ -124,11 +119,12 @@ class GraphAssembler:
     `scratch`: a page that is never read. With `rows`, every step is padded to so many, and no prefix is shared; else
     prefixes are where that saves more than `worth` tokens of keys and values.
 
-    A graph serves steps of equal sizes. For each width of page tables (a power of two) there can be: of decode steps, 5
-    and one for each 8 sequences; of steps with chunks, of up to `MAX_ROWS` rows, 79 pairs of rows that decode and rows
-    of chunks, each with three kinds of chunks (short, many, few) and two numbers of rows that are read. With a cascade
-    each of them has coarse bounds besides: tiles and ranges to powers of four, two widths, two depths. A search meets
-    some dozens of all these. With `rows` there are decode steps, eight by how many decode beside chunks, and full ones.
+    A graph serves steps of equal sizes. There can be: of decode steps, 5 and one for each 8 sequences; of steps with
+    chunks, of up to `MAX_ROWS` rows, 79 pairs of rows that decode and rows of chunks, each with three kinds of chunks
+    (short, many, few) and two numbers of rows that are read. With a cascade each of them has coarse bounds besides:
+    tiles to powers of four, two widths, two depths. A search meets some dozens of all these. With `rows` there are
+    decode steps, eight by how many decode beside chunks, and full ones. All of them are captured anew where a text is
+    longer than all before, up to four times as long as the first ones may be.
     """
 
     def __init__(self, page_size: int, scratch: int, rows: int | None = None, worth: int = 0) -> None:
@@ -137,6 +133,15 @@ class GraphAssembler:
         self._rows = rows
         self._tables = PageTables()
         self._prefixes = SharedPrefixes(page_size, worth)
+        self._captured_width = _CAPTURED_WIDTH
+
+    def empty(self, decodes: int, chunks: int = 0, longest_query: int = 1) -> PackedStep:
+        """A step without sequences, of the sizes of one in which so many decode beside chunks of so many tokens."""
+        shape = _Shape(decodes + chunks, decodes, decodes, 0, 1)
+        if chunks:
+            sequences = decodes + chunks // (2 if longest_query <= _SHORT else 8)
+            shape = _Shape(decodes + chunks, decodes, sequences, sequences, longest_query)
+        return self._laid_out(StepRows([], [], [], [], [], [0], 0, {}, 0, [], []), shape, True)
 
     def decode(self, chunks: list[Chunk]) -> PackedStep:
         """A step of chunks of one token each, all of them read. Its sizes are rounded up."""
@@ -172,7 +177,7 @@ class GraphAssembler:
         """The rows of a step in a shape that holds them; empty sequences follow those that decode, and the chunks."""
         decodes = rows.decodes
         gap = shape.decodes - decodes
-        width = self._width(rows.reach)
+        width = self._width(rows.reach, is_rounded)
         longest = width * self._page_size if is_rounded else max(rows.context)
         sizes = Sizes(shape.tokens, shape.sequences, width, shape.wanted, shape.decodes, longest, shape.longest_query)
         slots = _spread(rows.slots, decodes, gap, self._slot)
@@ -199,9 +204,14 @@ class GraphAssembler:
             parts += paths
         return PackedStep(sizes, pack(sizes, parts), rows.readers)
 
-    def _width(self, reach: int) -> int:
+    def _width(self, reach: int, is_rounded: bool) -> int:
         """How many pages a page table has, where all that is read lies in places below `reach`."""
-        return next_power_of_two(max(MIN_WIDTH, -(-reach // self._page_size)))
+        pages = -(-reach // self._page_size)
+        if not is_rounded:
+            return next_power_of_two(max(MIN_WIDTH, pages))
+        while self._captured_width < pages:
+            self._captured_width *= 4
+        return self._captured_width
 
 
 class DirectAssembler:
@@ -283,14 +293,14 @@ def _starts(start: list[int], decodes: int, gap: int, shape: _Shape) -> Numbers:
 def _rounded(cascade: PrefixCascade, rows: int, longest: int) -> PrefixCascade:
     """The same with its bounds rounded up to few different ones, and tiles without sequences added."""
     tiles = cascade.tiles
-    padding = torch.zeros(_power_of_four(len(tiles)) - len(tiles), 5, dtype=tiles.dtype)
+    padding = torch.zeros(max(_FEW_TILES, _power_of_four(len(tiles))) - len(tiles), 5, dtype=tiles.dtype)
     return replace(
         cascade,
         tiles=torch.cat((tiles, padding)),
         width=min(rows, _NARROW if cascade.width <= _NARROW else rows),
         depth=1 if cascade.depth == 1 else DEEPEST,
-        prefix=min(longest, _MIN_RANGE * _power_of_four(-(-cascade.prefix // _MIN_RANGE))),
-        suffix=min(longest, _MIN_RANGE * _power_of_four(-(-cascade.suffix // _MIN_RANGE))),
+        prefix=longest,
+        suffix=longest,
     )
 
 
@@ -416,7 +426,7 @@ class StepRows(NamedTuple):
 
 def rows_of(chunks: list[Chunk], page_size: int) -> StepRows:
     """The rows of chunks: those of one token, then tokens of trees, then the others."""
-    if all(chunk.is_draw for chunk in chunks):
+    if are_draws(chunks):
         sequences = [chunk.sequence for chunk in chunks]
         tokens, positions, slots = first_tokens(chunks, page_size)
         context, start = [position + 1 for position in positions], [*range(len(tokens) + 1)]

@@ -24,8 +24,8 @@ _UNITS = {**_BINARY, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _NO_LIMIT = 1 << 62
 _CPU_SHARE = 4
 _CPU_MAX = 2 << 30
-# What allocators and libraries take beside the tensors of a step.
-_CUDA_RESERVE = 0.03
+# What allocators and libraries take beside the tensors of a step, and a desktop or another process that comes later.
+_CUDA_RESERVE, _LEAST_RESERVE = 0.03, 1 << 30
 # Reading it takes microseconds on Linux, and up to a hundred with CUDA.
 _EVERY = 0.01
 _STATM = "/proc/self/statm"
@@ -35,7 +35,8 @@ def kv_bytes(amount: int | str | None, device: str, largest_step: Callable[[], N
     """The budget in bytes: the `amount` (see `parse`), or by default as much as is safe.
 
     By default that is, on a CPU, a quarter of the memory that is free, 2 GiB at the most; on a CUDA device what is free
-    less what `largest_step` takes at its peak, and less the bytes that steps keep `beside` it.
+    less what `largest_step` takes at its peak, less the bytes that steps keep `beside` it, and less a reserve of 3% of
+    the device's memory, 1 GiB at the least.
     """
     if amount is not None:
         return parse(amount, lambda: _total_memory(device))
@@ -46,7 +47,7 @@ def kv_bytes(amount: int | str | None, device: str, largest_step: Callable[[], N
     peak = _activation_peak(device, largest_step)
     _give_back()
     free, total = torch.cuda.mem_get_info(torch.device(device))
-    return max(0, int(free - peak - beside - _CUDA_RESERVE * total))
+    return max(0, int(free - peak - beside - max(_CUDA_RESERVE * total, _LEAST_RESERVE)))
 
 
 def parse(amount: int | str, total: Callable[[], int] = lambda: 1) -> int:

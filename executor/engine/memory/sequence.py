@@ -384,12 +384,6 @@ class Chunk:
         return self.count if self.proposal is None else self.count + len(self.proposal.tokens)
 
     @property
-    def is_draw(self) -> bool:
-        """Whether it is one token, after which one is drawn."""
-        sequence = self.sequence
-        return self.count == 1 and self.proposal is None and sequence.generates and sequence.missing == 1
-
-    @property
     def straight(self) -> int:
         """How many of its rows, the first ones, follow one another."""
         sequence = self.sequence
@@ -450,3 +444,14 @@ def in_step(placed: Iterable[tuple[Chunk, int]]) -> tuple[StateSegment, ...]:
         for chunk, first in sorted(placed, key=lambda place: place[1])
         for segment in chunk.segments
     )
+
+
+def are_draws(chunks: Iterable[Chunk]) -> bool:
+    """Whether each chunk is one token, after which one is drawn. Asked of every row of most steps."""
+    for chunk in chunks:
+        sequence = chunk.sequence
+        if chunk.count != 1 or chunk.proposal is not None or not sequence.generates:
+            return False
+        if len(sequence.tokens) - sequence.computed - sequence.late != 1:
+            return False
+    return True

@@ -162,8 +162,10 @@ def joined_projections(parts: Sequence[Projection]) -> Projection:
     weight = joined([part.weight for part in parts])
     if all(part.bias is None for part in parts):
         return Projection(weight)
+    device = next(part.bias.device for part in parts if part.bias is not None)
     biases = [
-        torch.zeros(part.weight.shape[0], dtype=torch.float32) if part.bias is None else part.bias for part in parts
+        torch.zeros(part.weight.shape[0], dtype=torch.float32, device=device) if part.bias is None else part.bias
+        for part in parts
     ]
     return Projection(weight, torch.cat(biases))
 

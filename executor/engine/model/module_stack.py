@@ -1,17 +1,14 @@
 """A transformers model's own layers, with attention replaced.
 
 Attention is registered through transformers' attention interface, and finds the batch of a forward in a place that the
-modules of a model share: keyword arguments do not reach the attention of every family, and torch's compiler does not
-read context variables. So the only thing that is process-wide is a function without state. A forward can also keep the
-hidden states after some layers, where a draw may leave early.
+modules of a model share: keyword arguments do not reach the attention of every family. So the only thing that is
+process-wide is a function without state. A forward can also keep the hidden states after some layers, where a draw may
+leave early.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,8 +38,6 @@ ATTENTION = "qpdsl_paged"
 # The attribute of every module that has the model's `_Place`.
 _PLACE = "qpdsl_place"
 _INNER = ("model", "transformer")
-
-_log = logging.getLogger(__name__)
 
 
 class AttentionBatch(Protocol):
@@ -286,7 +281,6 @@ class ModuleStack:
         self.rowwise = False
         exits = ExitLayers.of(self.inner)
         self._exits = exits if exits is not None and len(exits.layers) == layers else None
-        self._compiled: Callable[..., Any] | None = None
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """The embeddings [T, d] of `tokens` int64 [T]."""
@@ -298,15 +292,6 @@ class ModuleStack:
     def depth(self) -> int:
         """The number of layers; 0 where the model cannot be left after one of them."""
         return 0 if self._exits is None else len(self._exits.layers)
-
-    def compile(self, backend: str = "inductor") -> None:
-        """Compiles the layers, when they first run. Without a compiler, or where it fails, they run as they are."""
-        if self._compiled is None and (backend != "inductor" or _has_compiler()):
-            self._compiled = torch.compile(self.inner, fullgraph=True, dynamic=True, backend=backend)
-
-    @property
-    def compiled(self) -> bool:
-        return self._compiled is not None
 
     def calls(self, tokens: torch.Tensor) -> list[AttentionCall]:
         """Each call of attention in a forward of `tokens` int64 [T] in which nothing attends."""
@@ -332,7 +317,7 @@ class ModuleStack:
         """Hidden states [T, d] after the last norm; and of each of `exits`, those after so many layers, before it."""
         call = _Call(cache, batch, self._sights, self.attention)
         if not exits or self._exits is None:
-            return self._run(batch, call, compiled=True), {}
+            return self._run(batch, call), {}
         with self._exits.outputs(exits) as outputs:
             hidden = self._run(batch, call)
         return hidden, {depth: output[0] for depth, output in outputs.items()}
@@ -343,44 +328,18 @@ class ModuleStack:
         normed: torch.Tensor = self._exits.norm(residual)
         return normed
 
-    def _run(self, batch: AttentionBatch, call: _Call, compiled: bool = False) -> torch.Tensor:
+    def _run(self, batch: AttentionBatch, call: _Call) -> torch.Tensor:
         self._place.call = call
         states = None if call.cache is None else call.cache.states
         try:
             with state_step(None if states is None else StateStep(states, batch.segments)):
-                return self._ran(batch, compiled)
+                hidden: torch.Tensor = self.inner(
+                    input_ids=batch.tokens[None], position_ids=batch.positions[None], use_cache=False
+                )[0]
+                return hidden[0]
         finally:
             self._place.call = None
-
-    def _ran(self, batch: AttentionBatch, compiled: bool) -> torch.Tensor:
-        inputs = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}
-        if compiled and self._compiled is not None:
-            try:
-                return self._hidden(self._compiled, inputs)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # whatever a compiler may raise
-                if batch.tokens.is_cuda and torch.cuda.is_current_stream_capturing():
-                    # The layers compile; it is the graph that cannot capture them.
-                    raise
-                # Keys and values that the failed forward stored are stored again.
-                self._compiled = None
-                _log.warning("the layers run uncompiled: %s: %s", type(error).__name__, error)
-        return self._hidden(self.inner, inputs)
-
-    @staticmethod
-    def _hidden(inner: Callable[..., Any], inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        hidden: torch.Tensor = inner(**inputs, use_cache=False)[0]
-        return hidden[0]
 
 
 def _alone(tokens: torch.Tensor) -> _Unattended:
     return _Unattended(tokens, torch.arange(len(tokens), device=tokens.device))
-
-
-def _has_compiler() -> bool:
-    """Whether there is the C compiler that generated code needs."""
-    has_compiler = any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang"))
-    if not has_compiler:
-        _log.warning("the layers run uncompiled: no C compiler was found")
-    return has_compiler

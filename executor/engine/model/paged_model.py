@@ -35,6 +35,7 @@ from qpdsl.executor.engine.model.probe import (
 from qpdsl.executor.kernels.data.kv_rows import KVShape
 from qpdsl.executor.kernels.data.states import StateLayout
 from qpdsl.executor.kernels.linear import PADDED_ROWS, empty, stored_parameters
+from qpdsl.executor.kernels.paged_attention import unkept
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import ConstraintKind, Feature
@@ -116,7 +117,8 @@ class PagedModel:
         mixed = self.states is not None
         calls = trial.calls if isinstance(trial, TrialFindings) else _calls(stack, trial, layers, mixed)
         plain = _layout(calls, layers, page_size, torch.float32 if self.device == "cpu" else self.dtype)
-        if kv_type is not None and not plain.is_empty and (reason := unsuited(kv_type, plain.shapes)):
+        self.layout = plain
+        if kv_type is not None and (reason := self.unkept(kv_type)):
             raise UnsupportedModel(reason)
         if self.kernels and (reason := _beyond_kernels(calls, plain, mixed)):
             raise UnsupportedModel(f"{reason}, and there are no kernels for that on a GPU yet: it runs on a CPU")
@@ -199,6 +201,13 @@ class PagedModel:
         if compiled is not None:
             self._stack, self.states = compiled, decoder.states
         return compiled is not None
+
+    def unkept(self, kv_type: KVType) -> str | None:
+        """Why its keys and values cannot be kept in that type here, in words; None where they can."""
+        if self.layout.is_empty:
+            return None
+        reason = unsuited(kv_type, self.layout.shapes)
+        return unkept(kv_type, torch.device(self.device)) if reason is None and self.kernels else reason
 
     @property
     def is_compiled(self) -> bool:
@@ -289,11 +298,6 @@ class PagedModel:
     def least_rows(self) -> int:
         """The rows that a forward must have for a row's bits not to depend on their number."""
         return 1 if self._rowwise else PADDED_ROWS
-
-    def compile(self) -> None:
-        """Has modules compiled when they first run; without effect on other layers, or where attention is no kernel."""
-        if self.kernels and isinstance(self._stack, ModuleStack):
-            self._stack.compile()
 
     @property
     def depth(self) -> int:

@@ -19,8 +19,7 @@ rows of its batch.
 On a GPU a step waits for the device once, for the tokens and values that it copies back. A captured graph holds the
 layers only: the head and the draw are few launches, which the host makes while the graph runs. What they and the reads
 (`planned_reads.py`) need of the host is planned first and sent by one copy, masks included, which the kernels read as
-bits. `device_head.py` sends each draw to the dense or the sparse one by its own allowed ids. All of this also runs on a
-CPU, through Triton's interpreter or the torch twins, and tests compare its tokens with those of the CPU path; a
-stand-in takes the place of captured graphs. Nothing of it was measured on a GPU: `python -m benchmarks.gpu.run` checks
-and measures it there.
+bits. All of this also runs on a CPU, through Triton's interpreter or the torch twins, and tests compare its tokens with
+those of the CPU path; a stand-in takes the place of captured graphs. Nothing of it was measured on a GPU:
+`python -m benchmarks.gpu.run` checks and measures it there.
 """

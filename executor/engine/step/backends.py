@@ -4,9 +4,9 @@ A deterministic engine gives a sample the same bits in any batch on a GPU. cuBLA
 torch how it splits its sums, so every forward has the same shapes: as many rows as the batch may have sequences, in
 steps of 128, 64 rows in products with the head, and tiles of one size in the kernels that draw from hidden states.
 Attention takes contexts in parts of one size and joins them in one order, for prompts as for tokens that follow them,
-so that a row's bits depend on its own context only, and no prefix is shared. It remains to be trusted that a library's
-kernel of one shape sums every row alike, which cuBLAS does not promise but its kernels without split rows do, and that
-device and versions stay the same.
+so that a row's bits depend on its own context only, and no prefix is shared. cuBLAS is told to split no sum
+(`sum_in_float32`). It remains to be trusted that its kernel of one shape sums every row alike, which it does not
+promise, and that device and versions stay the same.
 
 That has its price: up to 128 sequences a prompt is read at most 128 tokens at a time; modules are not compiled, since a
 step in which a row may exit early runs them as they are; and models with experts are refused, since the shapes of their
@@ -15,7 +15,9 @@ products depend on how many tokens chose each expert. A `max_sequences` above 12
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -23,14 +25,15 @@ from typing import Protocol
 import torch
 
 from qpdsl.executor.engine.batch.grouped_batch import build
-from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, GraphAssembler, KernelBatch, PackedStep
+from qpdsl.executor.engine.batch.kernel_batch import DirectAssembler, GraphAssembler, KernelBatch, PackedStep, bucket
 from qpdsl.executor.engine.batch.staging import Staging
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.memory.sequence import Chunk
+from qpdsl.executor.engine.memory.sequence import Chunk, are_draws
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.step import sampler
 from qpdsl.executor.engine.step.device_head import DeviceHead
+from qpdsl.executor.engine.step.draws import Draw
 from qpdsl.executor.engine.step.graphs import CudaRecorder, Recorder, StepGraphs
 from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.engine.step.routed_head import CompiledHead, RoutedHead
@@ -39,15 +42,24 @@ from qpdsl.executor.engine.step.token_head import TokenHead
 from qpdsl.executor.kernels.data.shared_prefixes import launch_bytes
 from qpdsl.executor.kernels.packed import Sizes
 from qpdsl.executor.kernels.paged_attention import on_device
+from qpdsl.executor.requests.request import SamplingParams
 
 # Rows of every forward where bits must not depend on the batch: up to about so many, reading the weights is what takes
 # the time on a GPU, so padding to them is nearly free.
 FIXED_ROWS = 128
 # Rows of every product with the head there.
 _FIXED_HEAD_ROWS = 64
+# A cascade must save so many times what its launches take.
+_CASCADE_GAIN = 4
+# Steps whose kernels are compiled ahead: sequences that decode, tokens of chunks, and of the longest chunk.
+_MIXED = ((0, 16, 16), (0, 128, 128), (16, 128, 128))
+# Numbers of draws with a kernel of their own.
+_DRAWS = (1, 32, 64)
 
 
 Hidden = Callable[[torch.Tensor], torch.Tensor]
+# Told what takes long, of which so many of so many are done.
+Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,10 @@ class StepBackend(Protocol):
         """Gives back what it holds of the device's memory; no step may run after it."""
         ...
 
+    def warm_up(self, sequences: int, tell: Tell) -> None:
+        """Makes ready what steps of up to so many sequences need, so that none waits for it."""
+        ...
+
 
 class GroupedBackend:
     """Attention in torch over groups of sequences, on a CPU for which the model has no compiled kernels."""
@@ -107,10 +123,32 @@ class GroupedBackend:
         """See `StepBackend`."""
         self._cache.close()
 
+    def warm_up(self, sequences: int, tell: Tell) -> None:
+        """See `StepBackend`."""
+
 
 def fixed_rows(max_sequences: int) -> int:
     """The rows of every deterministic forward: what `max_sequences` sequences need, in steps of `FIXED_ROWS`."""
     return -(-max_sequences // FIXED_ROWS) * FIXED_ROWS
+
+
+# In KiB: so little that no sum is split for want of room to keep its parts (as in vLLM's batch-invariant mode).
+_WORKSPACES = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "1"}
+
+
+def sum_in_float32(*, whole: bool) -> None:
+    """Has products of 16-bit numbers sum in float32, also where cuBLAS splits them by inputs (split-K).
+
+    torch's default lets it add such parts as 16-bit numbers. `whole`: it splits no sum at all, so that the order in
+    which a row is summed does not depend on what the device is given besides. Workspaces are made with the first
+    product of a process, and stay as they are from then on.
+    """
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_bf16_reduced_precision_reduction = (False, not whole)
+    matmul.allow_fp16_reduced_precision_reduction = (False, not whole)
+    if whole:
+        for name, value in _WORKSPACES.items():
+            os.environ.setdefault(name, value)
 
 
 class KernelBackend:
@@ -126,10 +164,12 @@ class KernelBackend:
     ) -> None:
         self._model = model
         self._cache = cache
+        self._rows = rows
         self._deterministic = rows is not None
         self._staging = Staging(model.device)
-        # In tokens of one layer: a cascade adds its launches to each.
-        worth = launch_bytes(cache.rows.data.device) * model.layout.page_size // model.layout.layer_bytes
+        # In tokens of one layer: a cascade adds its launches to each, and more sizes of steps.
+        worth = _CASCADE_GAIN * launch_bytes(cache.rows.data.device)
+        worth = worth * model.layout.page_size // model.layout.layer_bytes
         self._assembler = GraphAssembler(model.layout.page_size, cache.scratch, rows, worth)
         self.graphs: StepGraphs | None = None
         if recorder is not None:
@@ -144,7 +184,7 @@ class KernelBackend:
         graphs = None if exits else self.graphs
         step: PackedStep | None
         # A token of a tree that comes alone has no straight row: it reads its path.
-        if all(chunk.rows == chunk.straight == 1 and chunk.read_rows for chunk in chunks):
+        if are_draws(chunks) or all(chunk.rows == chunk.straight == 1 and chunk.read_rows for chunk in chunks):
             step = self._assembler.decode(chunks)
         elif graphs is None or (step := self._assembler.rounded(chunks)) is None:
             return self._eager(self._assembler.mixed(chunks), exits)
@@ -158,6 +198,36 @@ class KernelBackend:
         if self.graphs is not None:
             self.graphs.close()
         self._cache.close()
+
+    def warm_up(self, sequences: int, tell: Tell) -> None:
+        """See `StepBackend`. Kernels are compiled at once for the commonest steps, then the decode steps captured."""
+        if self._cache.states is not None:
+            return
+        counts = sorted({bucket(rows) for rows in range(1, sequences + 1)} if self._rows is None else {self._rows})
+        decodes = [self._assembler.empty(count) for count in counts]
+        mixed = [] if self._rows is not None else [self._assembler.empty(*sizes) for sizes in _MIXED]
+
+        def run() -> None:
+            for step in (*decodes, *mixed):
+                hidden = self._eager(step, ()).hidden
+            if isinstance(self._model.head, LogitHead):
+                self._draw(hidden, sequences)
+
+        if on_device(self._cache.rows.data):
+            _compile(run, tell)
+        if self.graphs is not None:
+            # Smaller graphs find room in what the largest took.
+            for done, step in enumerate(reversed(decodes)):
+                tell("capturing steps", done, len(decodes))
+                self.graphs.prepare(step.sizes, partial(self._fill, step))
+            tell("capturing steps", len(decodes), len(decodes))
+
+    def _draw(self, hidden: torch.Tensor, sequences: int) -> None:
+        """Draws, and forgets, as many tokens as steps of up to so many sequences do."""
+        for count in (count for count in _DRAWS if count <= max(sequences, _DRAWS[0])):
+            rows = torch.zeros(count, hidden.shape[1], dtype=hidden.dtype, device=hidden.device)
+            draws = [Draw(row, SamplingParams(1.0), row, 0) for row in range(count)]
+            self.readout.start(rows, draws, None, []).wait()
 
     def _eager(self, step: PackedStep, exits: Sequence[int]) -> ForwardOutput:
         (numbers,) = self._staging.send([step.numbers])
@@ -223,6 +293,9 @@ class NativeBackend:
         """See `StepBackend`."""
         self._cache.close()
 
+    def warm_up(self, sequences: int, tell: Tell) -> None:
+        """See `StepBackend`."""
+
     def _batch(self, chunks: list[Chunk]) -> tuple[PackedStep, KernelBatch]:
         step = self._assembler.step(chunks, self._model.least_rows)
         return step, KernelBatch.of(torch.from_numpy(step.numbers), step.sizes, segments=step.segments)
@@ -239,6 +312,20 @@ def kernel_backend(model: PagedModel, cache: KVCache, rows: int | None, graphs: 
     """The kernels' backend on the model's own device. Graphs are captured on CUDA alone."""
     recorder = CudaRecorder() if graphs and cache.rows.data.is_cuda else None
     return KernelBackend(model, cache, rows, recorder)
+
+
+def _compile(run: Callable[[], None], tell: Tell) -> None:
+    """Compiles what `run` launches and nobody compiled before, on all processors at once."""
+    # A machine without a GPU need not have Triton.
+    from qpdsl.executor.kernels.triton.common import queued
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with queued(pool) as waiting:
+            run()
+        for done, _ in enumerate(as_completed(waiting)):
+            tell("compiling kernels", done, len(waiting))
+    if waiting:
+        tell("compiling kernels", len(waiting), len(waiting))
 
 
 def _compiled_head(model: PagedModel) -> TokenHead | None:

@@ -26,6 +26,8 @@ MAX_GRAPHS = 128
 MAX_BYTES = 256 << 20
 # A capture takes the host about as long as so many steps of its sizes, so rarer sizes are not captured.
 CAPTURED_AT = 3
+# Where so many sizes could not be captured, no other is tried.
+_MOST_REFUSED = 3
 # Sizes whose steps are counted; the one seen longest ago is forgotten.
 _COUNTED = 1024
 
@@ -152,9 +154,9 @@ class StepGraphs:
 
     `fill` copies a step's numbers, int32 on the host, into a device buffer int32 [n]; `forward` computes the hidden
     states of the step that lies in such a buffer. A capture takes as long as several steps, so sizes are captured when
-    they come the `at`-th time, and those whose graph had to go need twice as many. Where a capture fails no other is
-    tried, and the reason is logged and kept in `failure`; where memory runs out meanwhile, no more graphs are kept than
-    were there.
+    they come the `at`-th time, and those whose graph had to go need twice as many. Sizes whose capture fails run as
+    they are from then on, and the reason is logged and kept in `refused`; where memory runs out meanwhile, no more
+    graphs are kept than were there.
     """
 
     def __init__(
@@ -174,7 +176,7 @@ class StepGraphs:
         self._at = at
         self._kept: OrderedDict[Sizes, _Captured] = OrderedDict()
         self._counts: OrderedDict[Sizes, _Count] = OrderedDict()
-        self.failure: str | None = None
+        self.refused: dict[Sizes, str] = {}
         self.captures = 0
         self.replays = 0
 
@@ -199,9 +201,17 @@ class StepGraphs:
         inputs = self._allocate(sizes)
         fill(inputs)
         result = self._forward(inputs, sizes)
-        if self.failure is None and self._comes_back(sizes):
+        if self._comes_back(sizes):
             self._capture(sizes, inputs)
         return result
+
+    def prepare(self, sizes: Sizes, fill: Callable[[torch.Tensor], None]) -> None:
+        """Captures a step of these sizes before one comes, where that is not done yet; `fill` as in `run`."""
+        if sizes not in self._kept:
+            inputs = self._allocate(sizes)
+            fill(inputs)
+            self._forward(inputs, sizes)
+            self._capture(sizes, inputs)
 
     def close(self) -> None:
         """Drops all graphs, and with them the memory of their pool."""
@@ -217,15 +227,18 @@ class StepGraphs:
         return count.seen >= count.captured_at
 
     def _capture(self, sizes: Sizes, inputs: torch.Tensor) -> None:
+        if sizes in self.refused or len(self.refused) >= _MOST_REFUSED:
+            return
         while self._kept and len(self._kept) >= self._most:
             self._drop()
         try:
             graph, result = self._recorder(lambda: self._forward(inputs, sizes))
         except Exception as error:  # whatever a driver, a kernel or a model's own forward may raise
-            self._most = len(self._kept)
-            if not (isinstance(error, torch.OutOfMemoryError) and self._kept):
-                self.failure = f"{type(error).__name__}: {error}"
-                _log.warning("steps run without more CUDA graphs, as capturing one failed: %s", self.failure)
+            if isinstance(error, torch.OutOfMemoryError) and self._kept:
+                self._most = len(self._kept)
+            else:
+                self.refused[sizes] = f"{type(error).__name__}: {error}"
+                _log.warning("steps of %d rows run without a CUDA graph: %s", sizes.tokens, self.refused[sizes])
             return
         self.captures += 1
         self._kept[sizes] = _Captured(graph, inputs, result)

@@ -137,6 +137,27 @@ class Readout:
 
         return Pending(finished)
 
+    @property
+    def has_head(self) -> bool:
+        """Whether a head draws what needs no logits of all ids."""
+        return self._head is not None
+
+    def start_plain(self, hidden: torch.Tensor, draws: HeadDraws) -> Pending:
+        """As `start`, of draws by the head, whose confidences nobody asks for. There must be one."""
+        head = self._head
+        assert head is not None
+        if self.routed is not None:
+            self.routed.choice = None
+        sampled = head(hidden, draws)
+        told = (sampled.tokens, sampled.logprobs, sampled.near_ties)
+        back = brought_back(self._staging, list(told)) if self.asynchronous else lambda: list(told)
+
+        def finished() -> Results:
+            tokens, logprobs, near_ties = (column.tolist() for column in back())
+            return Results(HostTokens(tokens, logprobs, near_ties, [], []), [])
+
+        return Pending(finished)
+
     def sample(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> HostTokens:
         """One token for each draw; see `start`."""
         return self.start(hidden, draws, masks, []).wait().tokens

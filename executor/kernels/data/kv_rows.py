@@ -33,6 +33,11 @@ LARGEST = {"int8": 127.0, "fp8": 448.0}
 SMALLEST = 1e-30
 
 
+def reads_fp8(major: int, minor: int) -> bool:
+    """Whether a GPU of a compute capability has an instruction from e4m3 to float16."""
+    return (major, minor) >= (8, 9)
+
+
 @dataclass(frozen=True, slots=True)
 class KVShape:
     """What a layer keeps of a token: keys and values of `kv_heads` heads, `key` and `value` numbers wide.

@@ -1,6 +1,6 @@
-"""Hidden states to drawn tokens in torch: the twins of the dense and the sparse head of `triton/`.
+"""Hidden states to drawn tokens in torch: the twin of the head of `triton/`.
 
-They also serve where torch computes on a CPU. A draw's bits depend neither on the other draws nor on how many threads
+It also serves where torch computes on a CPU. A draw's bits depend neither on the other draws nor on how many threads
 sum: products have at least so many rows that BLAS sums each row alike, and sums of exponentials are taken in float64.
 """
 
@@ -17,8 +17,6 @@ _MIN_ROWS = 16
 # Ids whose logits are in memory at a time: all blocks but the last have the same shape. A multiple of 4, as ids share
 # blocks of noise, and of 32, as they share words of a mask.
 _IDS = 1 << 15
-# Weights that are gathered at a time.
-_GATHERED = 1 << 22
 
 
 def dense(
@@ -40,27 +38,7 @@ def dense(
         if bits is not None and lines is not None:
             logits.masked_fill_(~allowed(bits, lines, first, last), float("-inf"))
         ids = torch.arange(first, last + -last % 4, device=hidden.device).expand(draws.size, -1)
-        running.add(pad(logits, (0, -last % 4), value=float("-inf")), ids, 4)
-    return running.drawn()
-
-
-def sparse(
-    hidden: torch.Tensor, head: HeadWeights, draws: TokenDraws, offsets: torch.Tensor, ids: torch.Tensor, longest: int
-) -> Drawn:
-    """As `sparse` of `triton/head_kernels.py`."""
-    running = _Running(draws)
-    rows, own = hidden.index_select(0, draws.rows).double(), offsets.long()
-    count = max(1, _GATHERED // (draws.size * hidden.shape[1]))
-    for first in range(0, longest, count):
-        places = own[:-1, None] + torch.arange(first, min(first + count, longest), device=hidden.device)
-        there = places < own[1:, None]
-        listed = ids[places.clamp(max=len(ids) - 1)].long().masked_fill(~there, 0)
-        weights = head.weight[listed].double()
-        # In double, so that the result does not depend on how the sum is split.
-        products = (weights @ rows[:, :, None])[:, :, 0].float()
-        if head.bias is not None:
-            products = products + head.bias[listed].float()
-        running.add(_finished(products, head).masked_fill(~there, float("-inf")), listed, 1)
+        running.add(pad(logits, (0, -last % 4), value=float("-inf")), ids)
     return running.drawn()
 
 
@@ -76,14 +54,14 @@ class _Running:
         self._token = torch.zeros_like(draws.keys)
         self._total = lowest.double()
 
-    def add(self, logits: torch.Tensor, ids: torch.Tensor, together: int) -> None:
+    def add(self, logits: torch.Tensor, ids: torch.Tensor) -> None:
         """Logits float32 [D, n], −inf where no token may come, of ids int64 [D, n] above all seen before.
 
-        `together`: 4 where n is a multiple of 4 and every 4 ids share a block of noise, else 1.
+        Every 4 ids share a block of noise.
         """
         scores = logits / self._divisor
         if self._noisy.any():
-            self._perturb(scores.view(len(scores), -1, together), ids.view(len(scores), -1, together))
+            self._perturb(scores.view(len(scores), -1, 4), ids.view(len(scores), -1, 4))
 
         here, at = scores.max(dim=-1)
         others = scores.scatter(1, at[:, None], float("-inf")).amax(dim=-1)
@@ -95,15 +73,14 @@ class _Running:
         self._total = torch.logaddexp(self._total, logits.double().logsumexp(dim=-1))
 
     def _perturb(self, scores: torch.Tensor, ids: torch.Tensor) -> None:
-        """Adds noise to scores [D, n, together], in place."""
+        """Adds noise to scores [D, n, 4] of ids [D, n, 4], in place."""
         # Where even the largest noise cannot lift a score to the runner-up, it is not needed.
         floor = (self._second - GUMBEL_MAX).clamp(min=torch.finfo(scores.dtype).min)
         floor = torch.where(self._noisy, floor, float("inf"))
         rows, places = (scores >= floor[:, None, None]).any(dim=-1).nonzero(as_tuple=True)
-        own = ids[rows, places]
-        words = philox4x32(self._draws.keys[rows], own[:, 0] >> 2, self._draws.positions[rows] & 0xFFFFFFFF)
-        noise = gumbel(words if own.shape[1] == 4 else words.gather(1, own & 3))
-        scores[rows, places] = (scores[rows, places].double() + noise).float()
+        own = ids[rows, places, 0] >> 2
+        words = philox4x32(self._draws.keys[rows], own, self._draws.positions[rows] & 0xFFFFFFFF)
+        scores[rows, places] = (scores[rows, places].double() + gumbel(words)).float()
 
     def drawn(self) -> Drawn:
         """What all ids together come to."""

@@ -3,9 +3,6 @@
 Over all ids (`dense`) a program computes the logits of a tile of ids for a tile of draws and writes what they come to;
 `choose` merges the tiles. A tile of which no draw allows an id is not computed, so a constraint spares the weights of
 most of them.
-
-Where few ids are allowed (`sparse`), only their rows of the weights are read. Each draw has a list of its own. Draws
-under one mask read the same rows, and a device's cache serves all but the first, so no union of the lists is made.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from qpdsl.executor.kernels.triton.vocabulary_parts import (
     exponentials,
     finished,
     leaders,
-    listed_words,
     neighbours_words,
     noise_at,
     put_part,
@@ -34,9 +30,6 @@ from qpdsl.executor.kernels.triton.vocabulary_parts import (
 
 # Draws of a tile: the fewest that a device multiplies at once, and the most whose sums stay in registers.
 _MIN_DRAWS, _MAX_DRAWS = 16, 64
-# Ids of one program, so few that a short list keeps many multiprocessors busy; and columns that are read at once.
-_IDS = 8
-_COLUMNS = 256
 
 
 @triton.jit(do_not_specialize=["count", "vocabulary", "tiles", "bits_stride"])
@@ -168,109 +161,6 @@ def dense(
         K=depth,
         DOT=tl.float32 if wide or INTERPRETED else DTYPES[hidden.dtype],
         num_warps=4 if count <= 32 else 8,
-        **LAUNCH,
-    )
-    return choose(parts, draws)
-
-
-@triton.jit(do_not_specialize=["tiles"])
-def sparse_kernel(
-    hidden,
-    head,
-    draws,
-    offsets,
-    ids,
-    parts,
-    tiles,
-    hidden_stride,
-    weight_stride,
-    WIDTH: tl.constexpr,
-    N: tl.constexpr,
-    K: tl.constexpr,
-):
-    """A program for each draw (axis 0) and N ids of its list (axis 1)."""
-    draw, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    index = tl.arange(0, N)
-    begin, end = tl.load(offsets + draw), tl.load(offsets + draw + 1)
-    best = tl.full([1], float("-inf"), tl.float32)
-    second = tl.full([1], float("-inf"), tl.float32)
-    chosen = tl.zeros([1], tl.int32)
-    next_chosen = tl.zeros([1], tl.int32)
-    logit = tl.full([1], float("-inf"), tl.float32)
-    next_logit = tl.full([1], float("-inf"), tl.float32)
-    peak = tl.full([1], float("-inf"), tl.float32)
-    under = tl.zeros([1], tl.float32)
-    # Past the end of a list there is nothing to read.
-    if begin + part * N < end:
-        place = begin + part * N + index
-        there = place < end
-        token = tl.load(ids + place, mask=there, other=0)
-        d = tl.arange(0, K)
-        from_row = hidden + tl.load(draws.rows + draw).to(tl.int64) * hidden_stride
-        products = tl.zeros([N, K], tl.float32)
-        for first in range(0, WIDTH, K):
-            within = first + d < WIDTH
-            h = tl.load(from_row + first + d, mask=within, other=0.0).to(tl.float32)
-            w = tl.load(
-                head.weight + token.to(tl.int64)[:, None] * weight_stride + (first + d)[None, :],
-                mask=there[:, None] & within[None, :],
-                other=0.0,
-            ).to(tl.float32)
-            products += w * h[None, :]
-        added = tl.zeros([N], tl.float32)
-        if head.bias is not None:
-            added = tl.load(head.bias + token, mask=there, other=0.0).to(tl.float32)
-        raw = finished(tl.sum(products, 1), added, head)
-        raw = tl.where(there, raw, float("-inf"))
-        temperature = tl.load(draws.temperatures + draw)
-        noisy = temperature > 0.0
-        scores = tl.div_rn(raw, tl.zeros([N], tl.float32) + tl.where(noisy, temperature, 1.0))
-        perturbed = scores
-        if noisy:
-            key, position = noise_at(draws, draw, None)
-            perturbed = scores + quick_noise(listed_words(key, position, token, N))
-        best, second, third, at, next_at, logit, next_logit = leaders(perturbed[None, :], raw[None, :], index)
-        if noisy & (tl.max(contested(second, third).to(tl.int32), 0) == 1):
-            key, position = noise_at(draws, draw, None)
-            noise = exact_noise(listed_words(key, position, token, N))
-            perturbed = (scores.to(tl.float64) + noise).to(tl.float32)
-            best, second, third, at, next_at, logit, next_logit = leaders(perturbed[None, :], raw[None, :], index)
-        chosen = tl.max(tl.where(index[None, :] == at[:, None], token[None, :], 0), 1)
-        next_chosen = tl.max(tl.where(index[None, :] == next_at[:, None], token[None, :], 0), 1)
-        peak, under = exponentials(raw[None, :])
-    to = draw * tiles + part + tl.arange(0, 1)
-    put_part(parts, to, best, second, chosen, next_chosen, logit, next_logit, peak, under, None)
-
-
-def sparse(
-    hidden: torch.Tensor,
-    head: HeadWeights,
-    draws: TokenDraws,
-    offsets: torch.Tensor,
-    ids: torch.Tensor,
-    longest: int,
-) -> Drawn:
-    """Draws a token for each of `draws` from hidden states [R, d], the last dimension contiguous.
-
-    The allowed ids of draw i are `ids[offsets[i]:offsets[i + 1]]`, ascending: `ids` int32, `offsets` int32 [D + 1], the
-    longest list `longest` ids, which the host knows without asking the device. Sums are float32. The bits of a draw
-    depend on its own hidden state and list alone. Twin: `sparse` of `plain/head_twins.py`.
-    """
-    tiles = max(1, -(-longest // _IDS))
-    parts = Parts.empty(draws.size, tiles, hidden.device)
-    sparse_kernel[(draws.size, tiles)](
-        hidden,
-        head,
-        draws,
-        offsets,
-        ids,
-        parts,
-        tiles,
-        hidden.stride(0),
-        head.weight.stride(0),
-        WIDTH=head.weight.shape[1],
-        N=_IDS,
-        K=_COLUMNS,
         **LAUNCH,
     )
     return choose(parts, draws)

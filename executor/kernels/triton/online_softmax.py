@@ -12,12 +12,11 @@ import torch
 import triton
 import triton.language as tl
 
-from qpdsl.executor.kernels.data.kv_rows import KVRows
+from qpdsl.executor.kernels.data.kv_rows import KVRows, reads_fp8
 from qpdsl.executor.kernels.triton.common import (
     DTYPES,
     FP8,
     HARD_FP8,
-    INT4,
     INT8,
     INTERPRETED,
     LOG2E,
@@ -25,24 +24,21 @@ from qpdsl.executor.kernels.triton.common import (
     KernelRows,
     architecture,
 )
-from qpdsl.executor.kernels.triton.stored_numbers import COLUMNS, bytes_of, codes, factors, joined, unjoined, widen
+from qpdsl.executor.kernels.triton.stored_numbers import bytes_of, joined, unjoined, widen
 
 # Scales below this one count as this one; a vector so small adds nothing to a sum.
 MIN_SCALE = tl.constexpr(2.0**-60)
 
 
 def attended(query: torch.Tensor, rows: KVRows) -> KernelRows:
-    """The rows for a kernel that multiplies them with queries.
-
-    Devices have an instruction from e4m3 to float16 from compute capability 8.9 on.
-    """
+    """The rows for a kernel that multiplies them with queries."""
     made = KernelRows.of(rows)
     dot = tl.float32 if INTERPRETED else DTYPES[query.dtype]
     if rows.kind != "plain" and query.dtype != torch.float32 and not INTERPRETED:
         dot = tl.float16
-    kind = HARD_FP8 if rows.kind == "fp8" and architecture() >= 89 else made.KIND
+    kind = HARD_FP8 if rows.kind == "fp8" and reads_fp8(*divmod(architecture(), 10)) else made.KIND
     # No matrix that values become is narrower than tensor cores take.
-    wide = max(made.D_PAD.value, 16 * COLUMNS[rows.kind])
+    wide = max(made.D_PAD.value, 16 if rows.kind == "plain" else 32)
     return made._replace(D_PAD=tl.constexpr(wide), KIND=kind, DOT=tl.constexpr(dot))
 
 
@@ -103,7 +99,7 @@ def attend(query, total, high, means, rows, page, layer, head, place, live, seen
     KIND: tl.constexpr = rows.KIND
     DOT: tl.constexpr = rows.DOT
     scale = query[1]
-    TOKEN: tl.constexpr = KV * (D + rows.WIDE)
+    TOKEN: tl.constexpr = 2 * KV * D
     SHIFTED: tl.constexpr = KIND > INT8 or (KIND == INT8 and tl.float16 == DOT)
     d = tl.arange(0, rows.D_PAD)
     row = (page + layer).to(tl.int64)
@@ -113,10 +109,10 @@ def attend(query, total, high, means, rows, page, layer, head, place, live, seen
     k_mask = live[None, :] if D == rows.D_PAD else live[None, :] & (d < D)[:, None]
     k_at = token + head * D
     stored = tl.load(rows.data + k_at[None, :] + d[:, None], mask=k_mask, other=0)
-    k = widen(stored, INT8 if KIND == INT4 else KIND, DOT)
+    k = widen(stored, KIND, DOT)
     scores = tl.dot(query[0], k, input_precision="tf32x3")
     if KIND != PLAIN:
-        scale_at = row * (ROW // 4) + rows.PAGE * TOKEN // 4 + spot * (rows.SCALES * KV) + head
+        scale_at = row * (ROW // 4) + rows.PAGE * TOKEN // 4 + spot * (2 * KV) + head
         k_scale = tl.load(rows.scales + scale_at, mask=live, other=0.0)
         if KIND == FP8:
             k_scale *= 256.0
@@ -127,7 +123,7 @@ def attend(query, total, high, means, rows, page, layer, head, place, live, seen
         scores = scoring.softcap * LOG2E * (1.0 - 2.0 / (power + 1.0))
     else:
         scores *= scale * LOG2E
-    if KIND >= INT8:
+    if KIND != PLAIN:
         v_scale = tl.load(rows.scales + scale_at + KV, mask=live, other=0.0)
         if KIND == FP8:
             v_scale *= 256.0
@@ -147,7 +143,7 @@ def attend(query, total, high, means, rows, page, layer, head, place, live, seen
     fade = tl.exp2(high - base)
     shares = weights * unshifted[None, :] if SHIFTED else weights
     total = total * fade + tl.sum(shares, 1)
-    if KIND >= INT8:
+    if KIND != PLAIN:
         weights *= v_scale[None, :]
     share, fade = weights.to(DOT), fade[:, None]
     if KIND == PLAIN:
@@ -156,26 +152,15 @@ def attend(query, total, high, means, rows, page, layer, head, place, live, seen
         means = (means[0] * fade + tl.dot(share, v.to(DOT), input_precision="tf32x3"),)
     else:
         WORDS: tl.constexpr = means[0].shape[1]
-        NUMBERS: tl.constexpr = 4 if KIND == INT4 else 2
         w = tl.arange(0, WORDS)
         # What divides each term tells the compiler how many bytes it may load at once.
-        at = row * (ROW // 2) + spot * (TOKEN // 2) + KV * D // 2 + head * (rows.WIDE // 2)
-        v_mask = live[:, None] if D == NUMBERS * WORDS else live[:, None] & (w < D // NUMBERS)[None, :]
+        at = row * (ROW // 2) + spot * (TOKEN // 2) + KV * D // 2 + head * (D // 2)
+        v_mask = live[:, None] if D == 2 * WORDS else live[:, None] & (w < D // 2)[None, :]
         words = tl.load(rows.data.to(tl.pointer_type(tl.uint16)) + at[:, None] + w[None, :], mask=v_mask, other=0)
-        if KIND == INT4:
-            at = row * (ROW // 4) + spot * (TOKEN // 4) + (KV * D + D // 2) // 4 + head * (rows.WIDE // 4)
-            spread, least = factors(rows.scales, at, live, D, WORDS)
-            means = (
-                means[0] * fade + tl.dot(share, codes(words, spread, least, 0, DOT), input_precision="tf32x3"),
-                means[1] * fade + tl.dot(share, codes(words, spread, least, 1, DOT), input_precision="tf32x3"),
-                means[2] * fade + tl.dot(share, codes(words, spread, least, 2, DOT), input_precision="tf32x3"),
-                means[3] * fade + tl.dot(share, codes(words, spread, least, 3, DOT), input_precision="tf32x3"),
-            )
-        else:
-            means = (
-                means[0] * fade + tl.dot(share, bytes_of(words, False, KIND, DOT), input_precision="tf32x3"),
-                means[1] * fade + tl.dot(share, bytes_of(words, True, KIND, DOT), input_precision="tf32x3"),
-            )
+        means = (
+            means[0] * fade + tl.dot(share, bytes_of(words, False, KIND, DOT), input_precision="tf32x3"),
+            means[1] * fade + tl.dot(share, bytes_of(words, True, KIND, DOT), input_precision="tf32x3"),
+        )
     return total, peak, means
 
 

@@ -24,9 +24,9 @@ PART, _MIN_PART = 512, 128
 _CONTEXT = 4096
 # Parts of all contexts of a batch have room for at most so many results of a head, unless bits must stay as they are.
 _MAX_PARTS = 8192
-# Query rows of chunks beside decoding sequences over quantized rows, where each warp multiplies by itself. With more of
-# them over eight bits each warp would convert all keys and values; over four bits it does with fewer as well.
-_QUANTIZED = {"int8": 32, "fp8": 32, "int4": 64}
+# Query rows of chunks beside decoding sequences over quantized rows, where each warp multiplies by itself: with more of
+# them each would convert all keys and values.
+_QUANTIZED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,12 @@ def for_mixed(rows: KVRows, fold: int) -> Tuning:
     multiprocessor. Elsewhere Triton gives each warp whole rows only with as many rows as a head is wide, and with fewer
     passes the weights of every block through shared memory. But then each warp converts all keys and values.
     """
-    return _fit(64 if architecture() == 90 else _QUANTIZED.get(rows.kind, 128), fold, rows)
+    return _fit(64 if architecture() == 90 else 128 if rows.kind == "plain" else _QUANTIZED, fold, rows)
 
 
 def for_fixed_bits(rows: KVRows, fold: int) -> Tuning:
     """For any batch: a row's bits depend on its own query and context only, and not on whether it is decoded."""
-    fit = _fit(64 if architecture() == 90 else _QUANTIZED.get(rows.kind, 64), fold, rows)
+    fit = _fit(64 if architecture() == 90 else 64 if rows.kind == "plain" else _QUANTIZED, fold, rows)
     # The state of the parts before takes as many registers as that of a part.
     crowded = fit.rows * next_power_of_two(rows.dim) > 64 * 128
     return replace(fit, split=PART, folded=True, warps=8 if crowded else fit.warps)
@@ -142,20 +142,21 @@ def _fit(size: int, fold: int, rows: KVRows) -> Tuning:
     """The most keys a block, and blocks ahead, with which `size` query rows fit a multiprocessor's shared memory.
 
     A program has at least 16 query rows, and at least the `fold` query heads of a KV head. Float32 is multiplied as
-    three products of shorter numbers, whose parts need shared memory as well.
+    three products of shorter numbers, whose parts need shared memory as well: with heads wider than 128, more than
+    queries, keys and values do.
     """
     wide = rows.data.dtype == torch.float32
     width = next_power_of_two(rows.dim) * max(rows.data.element_size(), 2)
     small = max(16, next_power_of_two(fold))
-    size = max(small, min(size, 32 if wide else 64 if rows.dim > 128 else 128))
-    # Over values of four bits a warp that multiplies by itself has whole rows, and registers for fewer keys.
-    crowded = rows.kind == "int4" and size > 16 and (architecture() != 90 or size < 64)
-    keys, ahead = (32, 1) if wide else (32, 2) if rows.dim > 128 or crowded else (64, 2)
+    most, keys, ahead = (32, 32, 1) if wide else (128, 64, 2)
+    if rows.dim > 128:
+        most, keys = most // 2, keys // 2
+    size = max(small, min(size, most))
     # What passes the weights of a block from one product to the next, see `for_mixed`.
     scratch = 0 if architecture() == 90 or size >= next_power_of_two(rows.dim) else size * keys * 2
     while size * width + ahead * 2 * keys * width + scratch > _SHARED and (ahead > 1 or keys > 16):
         ahead, keys = (ahead - 1, keys) if ahead > 1 else (ahead, keys // 2)
-    warps = 8 if size >= (32 if wide else 128) else 2 if crowded and size == 32 else 4
+    warps = 8 if size >= (32 if wide else 128) else 4
     return Tuning(keys=keys, rows=size, small=small, ahead=ahead, warps=warps)
 
 

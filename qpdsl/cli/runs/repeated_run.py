@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from qpdsl.session.session import Session
 
 # Parts of a fingerprint that may be others where a run is repeated: what computes, and what is recorded besides.
-BUILD = ("version", "device", "dtype", "deterministic", "compile")
+BUILD = ("version", "device", "dtype", "deterministic")
 # What is recorded besides, which no result depends on.
 _RECORDED = "options"
 # Exact rules that change what is drawn: samples are given up, or drawn before it is known whether they are needed.

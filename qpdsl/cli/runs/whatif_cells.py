@@ -27,7 +27,7 @@ from qpdsl.session.settings import Settings
 from qpdsl.session.surroundings import Surroundings, read_surroundings
 
 # What of a fingerprint decides whether its samples are those that would be drawn now, for any program.
-_COMPUTING = ("version", "noise", "python", "device", "dtype", "kv type", "deterministic", "compile")
+_COMPUTING = ("version", "noise", "python", "device", "dtype", "kv type", "deterministic")
 
 
 @dataclass(frozen=True, slots=True)

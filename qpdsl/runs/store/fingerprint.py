@@ -48,7 +48,6 @@ _PARTS = {
     "policy": ("what the budget decides by", False),
     "kv type": ("the type of the KV cache", True),
     "deterministic": ("`--deterministic`", False),
-    "compile": ("`--compile`", False),
     "options": ("what is recorded", True),
 }
 

@@ -220,7 +220,7 @@ def test_a_wrong_address_is_refused_at_once(model: str, words: str, program: Pat
     assert ran.code == 4 and words in ran.err and len(ran.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("option", ["--dtype bfloat16", "--kv-memory 1GiB", "--compile", "--threads 1"])
+@pytest.mark.parametrize("option", ["--dtype bfloat16", "--kv-memory 1GiB", "--threads 1"])
 def test_what_is_about_models_here_is_refused_where_none_is(option: str, program: Path, qpdsl: Run) -> None:
     model = "llm=vllm:http://127.0.0.1:9/v1#name"
     ran = qpdsl("run", program, "--set", f"problem={PROBLEM}", "--model", model, *option.split())

@@ -41,14 +41,6 @@ class HeadCase:
             line += ids is not None
         return bits.to(DEVICE), torch.tensor(lines, dtype=torch.int32, device=DEVICE)
 
-    def lists(self) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """`offsets`, `ids` and `longest`, where every draw is masked."""
-        lists = [ids for ids in self.allowed if ids is not None]
-        assert len(lists) == len(self.allowed)
-        offsets = torch.tensor([0, *map(len, lists)]).cumsum(0).int()
-        ids = torch.tensor([id for ids in lists for id in ids], dtype=torch.int32)
-        return offsets.to(DEVICE), ids.to(DEVICE), max(map(len, lists))
-
     def of(self, *chosen: int) -> HeadCase:
         """Some draws alone, with their hidden states alone."""
         at = torch.tensor(chosen, device=DEVICE)

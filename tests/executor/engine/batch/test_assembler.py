@@ -46,7 +46,7 @@ def test_parts_come_back_as_they_were_and_begin_aligned() -> None:
 def test_a_decode_step_is_padded_with_rows_that_have_no_context() -> None:
     step = GraphAssembler(PAGE, SCRATCH).decode([chunk(20, [3, 8]), chunk(16, [5]), chunk(33, [2, 4, 6])])
     tokens, positions, _, batch = view(step)
-    assert step.sizes[:7] == (4, 4, 8, 0, 4, 128, 1)
+    assert step.sizes[:7] == (4, 4, 128, 0, 4, 2048, 1)
     assert tokens.tolist() == [19, 15, 32, 0] and positions.tolist() == [19, 15, 32, 0]
     assert batch.context.tolist() == [20, 16, 33, 0]
     assert batch.slots.tolist() == [8 * PAGE + 3, 5 * PAGE + 15, 6 * PAGE, SCRATCH * PAGE]
@@ -130,7 +130,8 @@ def test_shared_prefixes_are_found_again_when_a_sequence_leaves_and_grow_until_t
     chunks = [chunk(161 + index, [*stem, 500 + index]) for index in range(3)]
     shared = view(assembler.decode(chunks)).batch.cascade
     assert shared is not None and shared.start.tolist() == [160, 160, 160, 0]
-    assert shared.tiles.tolist() == [[0, 3, 0, 160, 0]] and (shared.prefix, shared.suffix) == (256, 256)
+    assert shared.tiles.tolist() == [[0, 3, 0, 160, 0], *[[0] * 5] * 3]
+    assert (shared.prefix, shared.suffix) == (2048, 2048)
     shared = view(assembler.mixed(chunks)).batch.cascade
     assert shared is not None and (shared.width, shared.prefix, shared.suffix) == (3, 160, 3)
     for member in chunks:
@@ -139,7 +140,7 @@ def test_shared_prefixes_are_found_again_when_a_sequence_leaves_and_grow_until_t
     later = view(assembler.mixed(chunks)).batch.cascade
     assert later is not None and later.suffix == 8
     left = view(assembler.decode(chunks[:2])).batch.cascade
-    assert left is not None and left.tiles.tolist() == [[0, 2, 0, 160, 0]]
+    assert left is not None and left.tiles.tolist()[:2] == [[0, 2, 0, 160, 0], [0] * 5]
     assert view(assembler.decode(chunks[:1])).batch.cascade is None
 
 
@@ -173,6 +174,22 @@ def test_steps_that_differ_little_have_the_same_sizes() -> None:
         for count in (5, 6, 8)
     }
     assert len(sizes) <= 2
+
+
+def test_sizes_do_not_depend_on_how_long_the_texts_are_but_for_longer_ones_than_ever_before() -> None:
+    """Each size of a captured step would have to be captured again."""
+    assembler = GraphAssembler(PAGE, SCRATCH)
+    stem = list(range(0, 4000, 2))
+
+    def sizes(*lengths: int) -> Sizes:
+        pages = [[*stem[: (length - 1) // PAGE], 5000 + 2 * index] for index, length in enumerate(lengths)]
+        return assembler.decode([chunk(length, own) for length, own in zip(lengths, pages, strict=True)]).sizes
+
+    alone, together = sizes(20), sizes(165, 166)
+    assert sizes(700) == sizes(2048) == alone == assembler.empty(1).sizes
+    assert together.tiles > 0 and sizes(900, 901) == sizes(330, 2000) == together
+    wide = sizes(2049)
+    assert wide.width == 4 * alone.width and sizes(20) == sizes(8000) == wide == assembler.empty(1).sizes
 
 
 def test_arrays_arrive_with_their_types() -> None:

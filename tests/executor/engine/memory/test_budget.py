@@ -128,23 +128,27 @@ def test_a_step_that_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_steps_take_is_left_free_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 1000 bytes, 700 are free, a step takes 120 at its peak, graphs 50 and libraries 30."""
-    taken = {"allocated": 100, "cached": 200, "peak": 0}
+    """Of 100 GiB, 70 are free, a step takes 12 at its peak, graphs 5 and libraries 3; of a smaller one at least 1."""
+    gib = 1 << 30
+    total = 100
+    taken = {"allocated": 10, "cached": 20, "peak": 0}
 
     def largest_step() -> None:
         assert taken["cached"] == 0, "what was freed before is given back first"
-        taken.update(peak=220, cached=120)
+        taken.update(peak=22, cached=12)
 
     for name, value in {
         "empty_cache": lambda: taken.update(cached=0),
         "synchronize": lambda device: None,
         "reset_peak_memory_stats": lambda device: None,
-        "memory_allocated": lambda device: taken["allocated"],
-        "max_memory_allocated": lambda device: taken["peak"],
-        "mem_get_info": lambda device: (1000 - 200 - taken["allocated"] - taken["cached"], 1000),
+        "memory_allocated": lambda device: taken["allocated"] * gib,
+        "max_memory_allocated": lambda device: taken["peak"] * gib,
+        "mem_get_info": lambda device: ((total - 20 - taken["allocated"] - taken["cached"]) * gib, total * gib),
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    assert kv_bytes(None, "cuda:0", largest_step, beside=50) == 700 - 120 - 50 - 30
+    assert kv_bytes(None, "cuda:0", largest_step, beside=5 * gib) == (70 - 12 - 5 - 3) * gib
+    total = 32
+    assert kv_bytes(None, "cuda:0", lambda: taken.update(peak=10), beside=0) == (32 - 20 - 10 - 1) * gib
 
 
 def test_a_reward_model_has_a_largest_step_too(monkeypatch: pytest.MonkeyPatch) -> None:

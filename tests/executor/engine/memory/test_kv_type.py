@@ -13,6 +13,7 @@ from qpdsl.executor.engine.memory.kv_cache import KVLayout
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
+from qpdsl.executor.kernels.paged_attention import unkept
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import GenerateRequest, ReadRequest, Sample, SamplingParams
 from qpdsl.grammar.words import KV_TYPES, KVType
@@ -101,3 +102,12 @@ def test_a_token_takes_half_of_what_it_takes_in_bfloat16_and_less_with_values_in
 def test_heads_of_another_width_are_refused_four_bits() -> None:
     with pytest.raises(UnsupportedModel, match=r"12 wide.*take int8"):
         PagedModel(random_model("llama"), kv_type="int4")
+
+
+def test_a_gpu_refuses_four_bits_and_int8_where_it_reads_fp8_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnsupportedModel, match="no kernels for int4 keys and values on a GPU; take fp8"):
+        PagedModel(random_model("llama", head_dim=16), kv_type="int4", kernels=True)
+    device = torch.device("cuda")
+    for capability, refused in (((8, 0), False), ((8, 9), True), ((9, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, own=capability: own)
+        assert (unkept("int8", device) is not None) == refused and unkept("fp8", device) is None

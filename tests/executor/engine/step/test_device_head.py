@@ -1,9 +1,8 @@
-"""The head by kernels or their twins: the sampler's tokens, dense or sparse, whatever else is in the batch."""
+"""The head by kernels or their twins: the sampler's tokens, whatever else is in the batch."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -14,11 +13,11 @@ import torch
 from qpdsl.executor.engine.batch.staging import Staging
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
-from qpdsl.executor.engine.step import device_head, sampler
-from qpdsl.executor.engine.step.device_head import DeviceHead, allowed_ids
+from qpdsl.executor.engine.step import sampler
+from qpdsl.executor.engine.step.device_head import DeviceHead
 from qpdsl.executor.engine.step.draws import Draw, Masks
 from qpdsl.executor.engine.step.token_head import HeadDraws
-from qpdsl.executor.kernels import layers, linear, paged_attention
+from qpdsl.executor.kernels import linear, paged_attention
 from qpdsl.executor.kernels.data.token_draws import HeadWeights
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
@@ -33,38 +32,9 @@ def _twins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
 
 
-@pytest.fixture
-def heads(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
-    """How many draws each head served."""
-    served = {"dense": 0, "sparse": 0}
-
-    def counted(name: str) -> None:
-        head = getattr(layers, name)
-
-        def call(hidden: torch.Tensor, weights: HeadWeights, draws: object, *rest: object, **more: object) -> object:
-            served[name] += draws.size  # type: ignore[attr-defined]
-            return head(hidden, weights, draws, *rest, **more)
-
-        monkeypatch.setattr(layers, name, call)
-
-    counted("dense")
-    counted("sparse")
-    yield served
-
-
-def test_ids_are_those_of_the_bits() -> None:
-    rng = np.random.default_rng(0)
-    for vocabulary in (3, 32, 101, 1000):
-        allowed = rng.random((7, -(-vocabulary // 32) * 32)) < rng.random((7, 1)) ** 2
-        allowed[2] = False
-        bits = np.packbits(allowed, axis=1, bitorder="little").view(np.int32)
-        lists = allowed_ids(bits, vocabulary)
-        assert [ids.tolist() for ids in lists] == [np.flatnonzero(row[:vocabulary]).tolist() for row in allowed]
-
-
 @pytest.mark.parametrize("interpreted", [False, True], ids=["twins", "kernels"])
-def test_a_mixed_batch(interpreted: bool, monkeypatch: pytest.MonkeyPatch, heads: dict[str, int]) -> None:
-    """Under masks of few ids, of many, of one that two share, and under none; some ask for the dense head."""
+def test_a_mixed_batch(interpreted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under masks of few ids, of many, of one that two share, and under none."""
     if interpreted:
         pytest.importorskip("triton")
         monkeypatch.setattr(paged_attention, "_INTERPRETED", True)
@@ -76,7 +46,7 @@ def test_a_mixed_batch(interpreted: bool, monkeypatch: pytest.MonkeyPatch, heads
     for row, own in zip(bits, ids, strict=True):
         row[own] = True
     masks = Masks(np.packbits(bits, axis=1, bitorder="little").view(np.int32), bits.sum(axis=1), {})
-    cases = [(0, 0, True), (1, -1, True), (2, 1, True), (1, 2, True), (1, 2, True), (0, 0, False)]
+    cases = [(0, 0), (1, -1), (2, 1), (1, 2), (1, 2), (0, 0)]
     draws = [
         Draw(
             row,
@@ -84,13 +54,11 @@ def test_a_mixed_batch(interpreted: bool, monkeypatch: pytest.MonkeyPatch, heads
             17 * index + (1 << 63),
             3 * index,
             allowed,
-            sparse,
         )
-        for index, (row, allowed, sparse) in enumerate(cases)
+        for index, (row, allowed) in enumerate(cases)
     ]
     head = DeviceHead(weights, Staging("cpu"), deterministic=True)
     drawn = head(hidden, HeadDraws.of(draws, masks))
-    assert heads == {"dense": 3, "sparse": 3}
     logits = torch.tanh(hidden @ weights.weight.T / 20) * 20
     logits = logits[[draw.row for draw in draws]]
     for row, draw in enumerate(draws):
@@ -125,19 +93,13 @@ def tokens(results: list[tuple[Sample, ...]]) -> list[list[tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize("kernels", [False, True], ids=["modules", "twins"])
-def test_the_engine_draws_the_same(kernels: bool, monkeypatch: pytest.MonkeyPatch, heads: dict[str, int]) -> None:
+def test_the_engine_draws_the_same(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = tokens(served(engine_of(PagedModel(random_model("gemma2"), kernels=False)), requests(False)))
     if not kernels:
         # As on a processor for which nothing is compiled.
         monkeypatch.setattr(linear, "_compiled", lambda weight, bias: None)
     made = PagedModel(random_model("gemma2"), native=False, kernels=kernels)
-    for one_in in (1, 32):
-        monkeypatch.setattr(device_head, "_SPARSE_ONE_IN", one_in)
-        for sparse in (False, True):
-            before = heads["sparse"]
-            assert tokens(served(engine_of(made), requests(sparse))) == wanted
-            assert (heads["sparse"] > before) == sparse
-    assert heads["dense"] > 0
+    assert tokens(served(engine_of(made), requests(True))) == wanted
 
 
 def test_steps_of_a_fixed_size_give_the_same_bits_in_any_batch() -> None:

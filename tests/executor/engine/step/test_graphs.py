@@ -133,8 +133,33 @@ def test_without_capturing_steps_run_as_they_are(caplog: pytest.LogCaptureFixtur
     graphs = StepGraphs(device.forward, device.allocate, device.record, at=2)
     assert [step(graphs, 4, value) for value in (1, 2, 3)] == [4.0, 8.0, 12.0]
     assert device.eager == 3
-    assert graphs.failure == "RuntimeError: operation not permitted when stream is capturing"
-    assert len([record for record in caplog.records if "without more CUDA graphs" in record.message]) == 1
+    assert graphs.refused == {sizes(4): "RuntimeError: operation not permitted when stream is capturing"}
+    assert len([record for record in caplog.records if "4 rows run without a CUDA graph" in record.message]) == 1
+
+
+def test_sizes_that_cannot_be_captured_leave_others_their_graphs() -> None:
+    device = Fake(RuntimeError("no such kernel"))
+    graphs = StepGraphs(device.forward, device.allocate, device.record, at=1)
+    step(graphs, 4, 1)
+    device.error = None
+    assert [step(graphs, rows, 2) for rows in (8, 4, 8)] == [16.0, 8.0, 16.0]
+    assert (graphs.captures, graphs.replays, list(graphs.refused)) == (1, 1, [sizes(4)])
+    # Where it happens again and again, it is not about sizes.
+    device.error = RuntimeError("no such kernel")
+    for rows in (16, 24):
+        step(graphs, rows, 1)
+    device.error = None
+    step(graphs, 32, 1)
+    assert graphs.captures == 1
+
+
+def test_sizes_that_are_prepared_are_replayed_from_the_first_step_on() -> None:
+    device = Fake()
+    graphs = StepGraphs(device.forward, device.allocate, device.record)
+    for rows in (4, 2):
+        graphs.prepare(sizes(rows), lambda inputs: None)
+    assert [step(graphs, 4, 1), step(graphs, 2, 3)] == [4.0, 6.0]
+    assert (graphs.captures, graphs.replays) == (2, 2)
 
 
 def test_where_memory_runs_out_the_graphs_that_are_there_stay_in_use() -> None:
@@ -145,7 +170,7 @@ def test_where_memory_runs_out_the_graphs_that_are_there_stay_in_use() -> None:
     device.error = torch.OutOfMemoryError("no more")
     assert step(graphs, 4, 3) == 12.0
     device.error = None
-    assert graphs.failure is None
+    assert graphs.refused == {}
     assert (step(graphs, 1, 5), step(graphs, 2, 5), graphs.replays) == (5.0, 10.0, 2)
     # Another takes the place of one of the two.
     assert step(graphs, 4, 3) == 12.0
@@ -276,7 +301,7 @@ def test_after_a_failed_capture_steps_run_in_the_callers_stream(cuda: FakeCuda) 
 
     graphs = StepGraphs(forward, lambda sizes: torch.zeros(sizes.tokens, dtype=torch.int32), CudaRecorder(), at=1)
     assert [step(graphs, 4, value) for value in (1, 2)] == [4.0, 8.0]
-    assert graphs.failure == "RuntimeError: no kernel image"
+    assert graphs.refused == {sizes(4): "RuntimeError: no kernel image"}
     assert cuda.streams_of_work[0] == cuda.streams_of_work[-1] == "caller" and cuda.open_pools == 0
 
 

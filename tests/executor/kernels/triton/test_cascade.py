@@ -39,7 +39,6 @@ def shared_batch(page_size: int, generator: torch.Generator) -> tuple[PagedBatch
         ("plain", F32, 16, 4, 32, 50, None, True, 32, (32, 32)),
         ("int8", F32, 16, 4, 64, None, None, False, 16, (32, 32)),
         ("fp8", BF16, 32, 4, 32, None, None, False, 16, (64, 48)),
-        ("int4", F32, 16, 2, 48, None, None, False, 16, (64, 48)),
     ],
 )
 def test_agrees_with_decoding_alone(

@@ -35,8 +35,6 @@ CASES = [
     ("int8", BF16, 32, 1, 7, 80, 40, None, True, 64),
     ("fp8", F32, 16, 1, 4, 128, None, 20.0, False, 64),
     ("fp8", F16, 16, 2, 1, 32, 17, None, False, 32),
-    ("int4", BF16, 16, 1, 4, 64, None, None, False, 64),
-    ("int4", F32, 16, 2, 1, 80, 17, None, True, 128),
 ]
 # No token, the first token, a full page, one more, and enough for several blocks and parts.
 CONTEXTS = [0, 1, 16, 33, 100]

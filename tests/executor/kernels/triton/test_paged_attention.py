@@ -13,11 +13,10 @@ from tests.support.paths import ROOT
 
 pytest.importorskip("triton")
 
-from qpdsl.executor.kernels import packed, paged_attention
+from qpdsl.executor.kernels import paged_attention
 from qpdsl.executor.kernels.data.kv_rows import KVRows, RowKind
 from qpdsl.executor.kernels.data.paged_batch import Heads, PagedBatch, Scoring
 from qpdsl.executor.kernels.data.shared_prefixes import plan
-from qpdsl.executor.kernels.packed import Sizes
 from qpdsl.executor.kernels.plain import reference
 from tests.support.executor.paged_case import DEVICE, TOLERANCE, make_batch, make_query, make_rows, page_tables
 
@@ -52,37 +51,6 @@ def test_a_mixed_batch_is_stored_and_attended(kind: RowKind, cascade: bool) -> N
     torch.testing.assert_close(out, wanted, rtol=0, atol=TOLERANCE[F32])
     same = paged_attention.attention(query, rows, batch, 1, scoring, deterministic=True)
     torch.testing.assert_close(same, wanted, rtol=0, atol=TOLERANCE[F32])
-
-
-@pytest.mark.parametrize("cascade", [False, True])
-def test_the_compiler_takes_it_as_one_operator(cascade: bool) -> None:
-    rows, batch, generator = mixed(cascade=cascade)
-    shared = batch.cascade
-    sizes = Sizes(41, 4, batch.pages.shape[1], 0, 2, batch.longest, batch.longest_query)
-    parts = [torch.arange(41), torch.arange(41), batch.slots, batch.context, batch.query_start, batch.pages, []]
-    if shared is not None:
-        sizes = Sizes(*sizes[:7], len(shared.tiles), shared.width, shared.depth, shared.prefix, shared.suffix)
-        parts += [shared.members, shared.tiles, shared.start, shared.levels]
-    packed_step = torch.from_numpy(packed.pack(sizes, [torch.as_tensor(part).cpu().numpy() for part in parts]))
-    packed_step, host = packed_step.to(DEVICE), torch.tensor(sizes)
-    query = make_query(41, 4, 32, F32, generator)
-    key, value = (make_query(41, 2, 32, F32, generator) for _ in range(2))
-    scoring = Scoring(0.2, softcap=10.0, sinks=torch.randn(4, generator=generator).to(DEVICE))
-
-    def layers(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        for layer in range(2):
-            query = packed.attend(Heads(query, key * 2, value + 1), rows, packed_step, host, layer, scoring, False) * 2
-        return query
-
-    before = rows.data.clone()
-    wanted = query
-    for layer in range(2):
-        wanted = paged_attention.attend(Heads(wanted, key * 2, value + 1), rows, batch, layer, scoring) * 2
-    stored = rows.data.clone()
-    rows.data.copy_(before)
-    compiled = torch.compile(layers, backend="aot_eager", fullgraph=True)(query, key, value)
-    torch.testing.assert_close(compiled, wanted, rtol=0, atol=1e-5)
-    torch.testing.assert_close(rows.data, stored, rtol=0, atol=1e-5)
 
 
 def test_a_cpu_never_loads_triton() -> None:

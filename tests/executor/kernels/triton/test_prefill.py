@@ -26,7 +26,6 @@ CASES = [
     ("int8", F32, 16, 1, 4, 64, None, None, False, 32),
     ("int8", BF16, 32, 1, 1, 80, 17, None, False, 16),
     ("fp8", F16, 16, 1, 7, 32, None, 20.0, True, 64),
-    ("int4", F16, 16, 1, 4, 64, None, None, False, 32),
 ]
 # A first chunk, a later one, a whole prompt, one token that decodes, and a padding row.
 CONTEXTS, QUERIES = [5, 50, 20, 33, 0], [5, 19, 20, 1, 0]

@@ -21,9 +21,6 @@ CASES = [
     ("fp8", torch.float32, 16, 1, 128),
     ("fp8", torch.bfloat16, 16, 2, 80),
     ("fp8", torch.float16, 32, 2, 64),
-    ("int4", torch.float32, 16, 2, 64),
-    ("int4", torch.bfloat16, 32, 3, 80),
-    ("int4", torch.float16, 16, 1, 16),
 ]
 
 

@@ -74,7 +74,6 @@ def test_a_source_that_changes_makes_another_build(tmp_path: Path) -> None:
         ({"dtype": "bfloat16"}, "dtype"),
         ({"kv_type": "int8"}, "kv type"),
         ({"deterministic": True}, "deterministic"),
-        ({"compile": True}, "compile"),
     ],
 )
 def test_a_setting_that_tokens_depend_on_counts(setting: dict[str, Any], part: str) -> None:
@@ -91,7 +90,7 @@ def test_other_settings_do_not_count() -> None:
 
 def test_every_setting_that_tokens_depend_on_is_a_part() -> None:
     parts = {known.fingerprint for _, known, _ in declared(SessionSettings) if known.fingerprint is not None}
-    assert parts == {"device", "dtype", "kv type", "deterministic", "compile", "router"}
+    assert parts == {"device", "dtype", "kv type", "deterministic", "router"}
 
 
 def test_weights_below_the_folder_cannot_hide(tmp_path: Path) -> None:

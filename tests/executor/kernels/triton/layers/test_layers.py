@@ -27,7 +27,6 @@ CLOSE: dict[torch.dtype, dict[str, float]] = {
 STEP: dict[RowKind, dict[str, float]] = {
     "int8": {"rtol": 0.0, "atol": 0.06},
     "fp8": {"rtol": 0.13, "atol": 0.01},
-    "int4": {"rtol": 0.0, "atol": 0.6},
 }
 
 
@@ -130,7 +129,6 @@ CASES = {
     "nothing is done to queries": Case("plain", torch.bfloat16, 4, 4, 32, 0),
     "int8": Case("int8", torch.float32, 6, 3, 32, 32, norms=True),
     "fp8": Case("fp8", torch.bfloat16, 4, 2, 64, 64, bias=True),
-    "int4": Case("int4", torch.float16, 4, 2, 32, 16),
 }
 
 

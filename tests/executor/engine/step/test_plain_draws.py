@@ -1,0 +1,89 @@
+"""Steps of samples that ask for tokens alone give what any other step gives, bit for bit, with little work a row."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import FrameType
+
+import pytest
+
+from qpdsl.executor.engine.model.paged_model import PagedModel
+from qpdsl.executor.engine.model_runner import ModelRunner
+from qpdsl.executor.engine.paged_engine import EngineConfig
+from qpdsl.executor.engine.step.token_head import PlainDraws
+from qpdsl.executor.kernels import paged_attention
+from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
+from tests.support.executor.models import engine_of, random_model, served
+from tests.support.executor.rule_mask import RuleMask
+
+PLAIN = GenerateRequest((5, 6, 7, 8), (1, 2, 3), SamplingParams(0.9), 20)
+REQUESTS = (
+    PLAIN,
+    replace(PLAIN, prompt=tuple(range(3, 40)), keys=(7,), logprobs=True, drawn=3),
+    replace(PLAIN, sampling=SamplingParams(0.0), keys=(4,), eos=frozenset({9, 17, 23}), max_tokens=12),
+    replace(PLAIN, sampling=SamplingParams(1.0, top_p=0.9), max_tokens=6),
+    replace(PLAIN, mask=RuleMask, max_tokens=5),
+)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[bool, PagedModel]:
+    return {kernels: PagedModel(random_model("llama"), kernels=kernels) for kernels in (False, True)}
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize("pages", [400, 6])
+def test_samples_are_those_of_other_steps(
+    kernels: bool, pages: int, models: dict[bool, PagedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among others that ask for more, with preemption, and where samples end by an eos."""
+    monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
+    plain = 0
+    launch = ModelRunner._launch_plain
+
+    def counted(self: ModelRunner, step: object, draws: object) -> None:
+        nonlocal plain
+        plain += 1
+        launch(self, step, draws)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ModelRunner, "_launch_plain", counted)
+
+    def drawn() -> list[tuple[Sample, ...]]:
+        return served(engine_of(models[kernels], pages, EngineConfig(max_sequences=6)), REQUESTS)
+
+    found = drawn()
+    assert plain >= 3
+    monkeypatch.setattr(PlainDraws, "of", lambda self, chunks: None)
+    before = plain
+    assert drawn() == found and plain == before
+
+
+def test_a_row_of_a_plain_step_costs_a_third_fewer_calls(
+    models: dict[bool, PagedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of Python functions in a step of 64 rows less those in one of 8."""
+    monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
+
+    def calls(rows: int) -> int:
+        engine = engine_of(models[True], 400)
+        for row in range(rows):
+            engine.submit("m", GenerateRequest((5, 6, 7 + row), (row,), SamplingParams(0.9), 30))
+        for _ in range(4):
+            engine.step()
+        count = 0
+
+        def called(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(called)
+        try:
+            engine.step()
+        finally:
+            sys.setprofile(None)
+        return count
+
+    plain = calls(64) - calls(8)
+    monkeypatch.setattr(PlainDraws, "of", lambda self, chunks: None)
+    assert plain < 0.7 * (calls(64) - calls(8))
