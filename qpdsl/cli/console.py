@@ -12,6 +12,7 @@ import os
 import sys
 from typing import TextIO
 
+from qpdsl.grammar.ascii_signs import in_ascii, needs_ascii
 from qpdsl.grammar.printable import printable
 
 _USUAL_WIDTH = 80
@@ -34,7 +35,7 @@ def put(text: str, *, end: str = "\n") -> None:
     """Prints data on stdout. Raises OSError where stdout does not take it, or is closed."""
     if _out is None or _out.closed:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    _out.write((printable(text) if is_terminal(_out) else text) + end)
+    _out.write(_for_terminal(printable(text), _out) + end if is_terminal(_out) else text + end)
     _out.flush()
 
 
@@ -78,5 +79,10 @@ def _note(text: str) -> None:
     # A run is not to fail because nobody can be told how it goes.
     if _err is not None:
         with contextlib.suppress(OSError, ValueError):
-            _err.write(text)
+            _err.write(_for_terminal(text, _err))
             _err.flush()
+
+
+def _for_terminal(text: str, stream: TextIO) -> str:
+    """The text, with signs of ours in ASCII where the encoding has nothing better."""
+    return in_ascii(text) if not text.isascii() and needs_ascii(stream.encoding) else text

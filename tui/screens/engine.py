@@ -17,7 +17,7 @@ from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
 
-_LEAST = 8
+_LEAST, _TALLEST = 8, 28
 _WIDEST = 4
 _ARMS = ("dense", "rows", "union")
 _ROUTER = (*(f"{arm}_steps" for arm in _ARMS), "routed_seconds", "router_seconds", "router_regret")
@@ -41,6 +41,15 @@ class ModelPanel(Widget):
         shown = series.width * min(len(series.buckets) - series.begun, max(self.size.width - 36, 1))
         self.border_subtitle = f"the last {figures.clock(shown)}"
         self.refresh()
+
+    def on_resize(self) -> None:
+        self.show(self.state)
+
+    @property
+    def lines(self) -> int:
+        """How many figures there are, a line each."""
+        model = self.state.models.get(self.model)
+        return 1 if model is None else len(_facts(model, self.state, Palette.of(self.app)))
 
     def render(self) -> Text:
         model = self.state.models.get(self.model)
@@ -82,11 +91,9 @@ class EngineView(View):
                 box.mount(self._panels[name])
         height = max((self.size.height) // max(len(self._panels), 1), _LEAST + 2)
         for panel in self._panels.values():
-            panel.styles.height = min(height, 28)
             panel.show(self.state)
-
-    def on_resize(self) -> None:
-        self.draw()
+            # With its border. What has no room on the screen is scrolled to.
+            panel.styles.height = max(min(height, _TALLEST), panel.lines + 2)
 
 
 def _facts(model: ModelState, state: RunState, palette: Palette) -> list[Text]:

@@ -29,6 +29,10 @@ class View(Vertical):
     def draw(self) -> None:
         raise NotImplementedError
 
+    def on_resize(self) -> None:
+        """Draws again: what a screen shows depends on the room that it has, which is known once it is laid out."""
+        self.draw()
+
     def set_space(self, size: Size) -> None:
         """Says how much room the screen has, before it is laid out."""
         self.set_class(size.width >= self.WIDE, "wide")
