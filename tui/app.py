@@ -38,13 +38,15 @@ from textual.worker import WorkerFailed
 from qpdsl.grammar.ascii_signs import in_ascii, needs_ascii
 from qpdsl.grammar.printable import is_printable
 from qpdsl.tui.changed_cells import ChangedCells, ChangedUpdate
+from qpdsl.tui.screens.cells import CellsView
 from qpdsl.tui.screens.engine import EngineView
 from qpdsl.tui.screens.plan import PlanView
+from qpdsl.tui.screens.requests import RequestsView
 from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, SocketSource
-from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport
+from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport, screens_of
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.palette import THEMES
 from qpdsl.tui.widgets.questions import Keys, Leave, LeaveQuestion
@@ -59,15 +61,20 @@ _JUMP = 0.05
 # The mouse, pasting and the keys as they were, the screen of before, and the cursor.
 _RESET = "\033[?1000l\033[?1003l\033[?1015l\033[?1006l\033[?2004l\033[<u\033[?1049l\033[0m\033[?25h"
 _COMMANDS = (
-    ("Show the plan", "screen('plan')", "The operators and their figures (1)"),
-    ("Show the search", "screen('search')", "The tree of candidates (2)"),
-    ("Show the engine", "screen('engine')", "Memory, batches, tokens a second (3)"),
-    ("Show the rows", "screen('rows')", "The inputs and their answers (4)"),
     ("Next theme", "next_theme", "Dark, light, high contrast (t)"),
     ("Keys", "keys", "All keys on one page (?)"),
     ("Notes", "notes", "What was skipped or missed (n)"),
     ("Leave", "leave", "Close the dashboard (q)"),
 )
+# What each screen has.
+_HELP = {
+    "plan": "The operators and their figures",
+    "search": "The tree of candidates",
+    "engine": "Memory, batches, tokens a second",
+    "rows": "The inputs and their answers",
+    "cells": "The programs and values side by side",
+    "requests": "What clients ask, and how long it takes",
+}
 _REPLAY = (
     ("Pause or play", "play", "space"),
     ("Faster", "faster(1)", "+"),
@@ -95,8 +102,12 @@ class Commands(Provider):
                 yield Hit(score, matcher.highlight(name), self._runner(action), help=help_)
 
     def _all(self) -> Iterator[tuple[str, str, str]]:
+        app = self.app
+        assert isinstance(app, Dashboard)
+        for number, name in enumerate(app.screens, 1):
+            yield f"Show the {name}", f"screen('{name}')", f"{_HELP[name]} ({number})"
         yield from _COMMANDS
-        if getattr(self.app, "replaying", False):
+        if app.replaying:
             yield from _REPLAY
 
     def _runner(self, action: str) -> Callable[[], Awaitable[None]]:
@@ -137,6 +148,10 @@ def _plain(text: str) -> str:
 _PRINTABLE_ONLY, _ASCII_ONLY = PrintableOnly(), AsciiOnly()
 
 
+async def _nothing() -> None:
+    pass
+
+
 class DashboardFault(Exception):
     """The dashboard itself has failed. What it showed is not touched by that."""
 
@@ -149,8 +164,8 @@ class Dashboard(App[Leave | None]):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Commands}
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
-            Binding(str(number), f"screen('{name}')", name.title(), show=False)
-            for number, name in enumerate(SCREENS, 1)
+            Binding(str(number), f"number({number})", f"Screen {number}", show=False)
+            for number in range(1, len(SCREENS) + 1)
         ),
         Binding("tab", "turn(1)", "Next screen", show=False, priority=True),
         Binding("shift+tab", "turn(-1)", "Screen before", show=False, priority=True),
@@ -221,7 +236,7 @@ class Dashboard(App[Leave | None]):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """Carries out what a key stands for. A key that was on its way when something came over the screen does nothing.
+        """Carries out what a key stands for; one that was on its way as something came over the screen does nothing.
 
         One that fails closes what lies over the screen, and is told in the notes: Textual's own lists cannot take some
         keys before they are laid out.
@@ -250,7 +265,7 @@ class Dashboard(App[Leave | None]):
 
     def pop_screen(self) -> AwaitComplete:
         """Closes what lies over the screen; a second click or key that would close it finds nothing to do."""
-        return super().pop_screen() if len(self.screen_stack) > 1 else AwaitComplete.nothing()
+        return super().pop_screen() if len(self.screen_stack) > 1 else AwaitComplete(_nothing())
 
     def _is_covered(self, action: str | ActionParseResult, namespace: DOMNode | None) -> bool:
         """Whether what an action belongs to lies under another screen."""
@@ -272,6 +287,8 @@ class Dashboard(App[Leave | None]):
             yield SearchView("search")
             yield EngineView("engine")
             yield RowsView("rows")
+            yield CellsView("cells")
+            yield RequestsView("requests")
         if self.source.player is not None:
             yield Transport(self.source.player)
         yield KeyLine()
@@ -313,6 +330,9 @@ class Dashboard(App[Leave | None]):
     def draw(self, *, force: bool = False) -> None:
         """Draws the current screen, if something on it has changed or with `force`."""
         state, source = self.source.state, self.source
+        if state.changes and self.picked not in self.screens:
+            # What it is has become known.
+            self.action_screen(self.screens[0])
         self.query_one(Title).show(state, source.phase, source.elapsed, self.picked)
         if self.source.player is not None:
             self.query_one(Transport).refresh()
@@ -358,9 +378,19 @@ class Dashboard(App[Leave | None]):
         # What a screen shows depends on its size, which is known once it is laid out.
         self.call_after_refresh(self.draw, force=True)
 
+    @property
+    def screens(self) -> tuple[str, ...]:
+        """The screens of what is watched, in the order of their numbers."""
+        return screens_of(self.source.state)
+
+    def action_number(self, number: int) -> None:
+        if number <= len(self.screens):
+            self.action_screen(self.screens[number - 1])
+
     def action_turn(self, by: int) -> None:
         if len(self.screen_stack) == 1:
-            self.action_screen(SCREENS[(SCREENS.index(self.picked) + by) % len(SCREENS)])
+            at = self.screens.index(self.picked) if self.picked in self.screens else -1
+            self.action_screen(self.screens[(at + by) % len(self.screens)])
         else:
             self.screen.focus_next() if by > 0 else self.screen.focus_previous()
 

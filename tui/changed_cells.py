@@ -39,7 +39,7 @@ class ChangedCells:
         self._latest.clear()
 
     def changed(self, drawn: str) -> str:
-        """The part of what is drawn that is not there yet. `drawn` has moves, colours and texts, as Textual gives it."""
+        """The part of what is drawn that is not there yet. `drawn` has moves, colours and texts, as of Textual."""
         out: list[str] = []
         for x, y, body in _chunks(drawn):
             if self._latest.get(y) == (x, body):

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from qpdsl.grammar.ascii_signs import in_ascii, needs_ascii
@@ -20,6 +21,8 @@ _USUAL_WIDTH = 80
 
 _out: TextIO | None = sys.stdout
 _err: TextIO | None = sys.stderr
+# What writes notes in place of the stream, such as a progress bar that is drawn below them.
+_write: Callable[[str], object] | None = None
 
 
 def keep_streams() -> None:
@@ -75,9 +78,22 @@ def width_of(stream: TextIO | None) -> int | None:
         return _USUAL_WIDTH
 
 
+@contextlib.contextmanager
+def notes_through(write: Callable[[str], object]) -> Iterator[None]:
+    """Has notes written by `write`, a line or more each without the last newline, while the block runs."""
+    global _write
+    before, _write = _write, write
+    try:
+        yield
+    finally:
+        _write = before
+
+
 def _note(text: str) -> None:
     # A run is not to fail because nobody can be told how it goes.
-    if _err is not None:
+    if _write is not None and text.endswith("\n"):
+        _write(text[:-1])
+    elif _err is not None:
         with contextlib.suppress(OSError, ValueError):
             _err.write(_for_terminal(text, _err))
             _err.flush()

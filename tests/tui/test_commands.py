@@ -34,7 +34,8 @@ def test_a_run_writes_its_trace_and_its_tokens_are_the_same(qpdsl: Run, problems
     traced = qpdsl(*args, "--trace", tmp_path / "trace.jsonl")
     assert traced.out == plain.out and traced.code == plain.code
     kinds = [json.loads(line).get("kind") for line in (tmp_path / "trace.jsonl").read_text("utf-8").splitlines()]
-    assert kinds[:3] == [None, "RunStarted", "InputListed"] and kinds[-1] == "RunEnded"
+    assert kinds[:3] == [None, "ProcessStarted", "Preparing"] and kinds[-1] == "RunEnded"
+    assert kinds.index("Preparing") < kinds.index("RunStarted") < kinds.index("ModelsLoaded") < kinds.index("RowDone")
     assert kinds.count("RowDone") == 10 and {"Expanded", "Valued", "Selected", "EngineStepped"} <= set(kinds)
     report = qpdsl("report", tmp_path / "trace.jsonl")
     assert report.code == Exit.OK and (tmp_path / "trace.html").is_file()
@@ -81,7 +82,8 @@ def test_without_a_terminal_or_a_run(qpdsl: Run) -> None:
     assert "needs a terminal" in qpdsl("replay", BEAM).err
     ran = qpdsl("top")
     assert ran.code == Exit.USAGE and "no run of yours is going on" in ran.err
-    assert qpdsl("top", "--list").out == ""
+    listed = qpdsl("top", "--list")
+    assert listed.out == "" and "nothing of yours is going on" in listed.err and listed.code == Exit.OK
 
 
 @pytest.mark.parametrize(
@@ -156,6 +158,8 @@ def test_what_a_watched_run_prints_comes_when_the_screen_is_free(tmp_path: Path)
         "--tui",
     ]
     watched = pexpect.spawn(sys.executable, args, dimensions=(24, 80), timeout=PATIENCE, cwd=str(ROOT), env=env)
+    # What it does before there is anything to search, from the first second on.
+    watched.expect("planning|loading")
     watched.expect("done")
     watched.send("q")
     watched.expect(r"answer\s+12")

@@ -13,7 +13,6 @@ import pexpect
 import pytest
 from rich.cells import cell_len, set_cell_size
 
-
 from qpdsl.tui.changed_cells import ChangedCells
 from tests.support.paths import ROOT
 from tests.support.tui.bare_terminal import BareTerminal
@@ -95,8 +94,7 @@ def test_a_terminal_without_unicode_gets_signs_in_ascii() -> None:
     shown.expect("@ the answer")
     shown.send("q")
     shown.expect(pexpect.EOF)
-    explained = pexpect.spawn(
-        sys.executable, ["-m", "qpdsl", "explain", "beam_search"], dimensions=(40, 120), timeout=60, cwd=str(ROOT), env=env
-    )
+    args = ["-m", "qpdsl", "explain", "beam_search"]
+    explained = pexpect.spawn(sys.executable, args, dimensions=(40, 120), timeout=60, cwd=str(ROOT), env=env)
     explained.expect(pexpect.EOF)
     assert b"\\u25" not in explained.before and b"+ extract" in explained.before

@@ -22,13 +22,15 @@ from qpdsl.session.setting import FilePath, Number, Whole, setting
 from qpdsl.session.settings import PROGRAM, SERVER, Settings
 
 if TYPE_CHECKING:
+    from qpdsl.cli.file_guard import OutputFile
+    from qpdsl.cli.watched import WatchedProcess
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.serve.http.access_log import AccessLog
     from qpdsl.serve.served_model import ServedModel
     from qpdsl.session.surroundings import Surroundings
 
-# What the event stream keeps: nobody asks a server for its history.
-_HISTORY = 256
+# What the event stream keeps for whoever comes to watch: the latest requests, and as many steps of the engine.
+_HISTORY = 1024
 # Descriptors that are not for connections: models, libraries, servers of remote models.
 _OTHER_DESCRIPTORS = 64
 # Holds what the key of TLS is locked with: who lists processes sees their arguments.
@@ -156,7 +158,7 @@ class ServeOptions(Settings):
     adapters="Merge a LoRA adapter in PEFT's format into a model of the programs.",
     seed="Seed of requests for programs that give none.",
 )
-def command(**values: Any) -> Exit:
+def command(**values: Any) -> int:
     """Serve programs behind OpenAI's API: each is a model of `/v1/chat/completions` and `/v1/completions`.
 
     A program is a file, or one that is shipped with qpdsl, by its name. All requests share the models, the prefix cache
@@ -173,7 +175,14 @@ def command(**values: Any) -> Exit:
         return _new_key(options)
     options.check()
     with interruptible():
-        return _serve(options)
+        if options.tui:
+            from qpdsl.cli.runs.dashboard import run_watched
+
+            return run_watched(click.get_current_context().find_root().obj or (), "requests")
+        from qpdsl.cli.watched import watched
+
+        with watched("serve", options.targets or options.expose, history=_HISTORY) as process:
+            return _serve(process, options)
 
 
 def _new_key(options: ServeOptions) -> Exit:
@@ -190,7 +199,7 @@ def _new_key(options: ServeOptions) -> Exit:
     return Exit.OK
 
 
-def _serve(options: ServeOptions) -> Exit:
+def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     _check_libraries()
     from qpdsl.cli.diagnostics import say_internal, show
     from qpdsl.cli.shared_options import asking
@@ -200,6 +209,7 @@ def _serve(options: ServeOptions) -> Exit:
     from qpdsl.serve.offered_models import bare_plan, exposed_models, fingerprint_of, offered_programs
     from qpdsl.session.prepare import PlanUse, ask_servers, prepare, surroundings_of
 
+    process.prepare("planning")
     surroundings = surroundings_of(options)
     offered = offered_programs(options, options.targets, surroundings, options.defaults)
     for one in offered:
@@ -210,10 +220,10 @@ def _serve(options: ServeOptions) -> Exit:
         if name in names:
             help = f"`--expose OTHER={exposed[name]}` gives it another name"
             raise UsageError(f"`--expose`: `{name}` is a program here, and cannot be a model too", help)
-    servers = ask_servers([one.bound for one in offered], options, asking(quiet=False), exposed.values())
+    servers = ask_servers([one.bound for one in offered], options, asking(process, quiet=False), exposed.values())
     plans = {one.name: prepare(one.bound, options, PlanUse(text=True), servers=servers).plan for one in offered}
     check_models(exposed.values())
-    _name_files(options, surroundings, exposed.values(), plans.values())
+    trace = _name_files(options, surroundings, exposed.values(), plans.values())
     # What is wrong here is told before models are loaded, which takes its time.
     address = BindAddress(options.host, options.port, options.tls_cert, options.tls_key, os.environ.get(_PASSWORD))
     keys = None if options.keys is None else ClientKeys(Path(options.keys))
@@ -221,11 +231,9 @@ def _serve(options: ServeOptions) -> Exit:
         help = "give `--keys FILE`, or serve anyone by `--allow-anyone`"
         raise UsageError(f"whoever reaches {options.host} could use this server, as there are no keys", help)
     bound = address.bound()
-    from qpdsl.executor.events.stream import EventStream
-
+    process.record(trace)
     loaded = [*plans.values(), *map(bare_plan, dict.fromkeys(exposed.values()))]
-    events = EventStream(_HISTORY, _HISTORY)
-    session = loaded_session(options, loaded, surroundings, events, quiet=False, outlive_servers=True)
+    session = loaded_session(options, loaded, surroundings, process.stream, quiet=False, outlive_servers=True)
     from qpdsl.serve.http.host_check import HostCheck
     from qpdsl.serve.http.listening import Listening, allow_descriptors
     from qpdsl.serve.http.routes import Limits, ServerApp
@@ -252,7 +260,16 @@ def _serve(options: ServeOptions) -> Exit:
     log = _access_log(options)
     checked = bool(options.allow_host) or (address.local and keys is None)
     hosts = HostCheck.of(options.allow_host) if checked else HostCheck.any()
-    app = ServerApp(models, limits, keys, say_internal, hosts=hosts, shared_cache=options.shared_cache, log=log.write)
+    app = ServerApp(
+        models,
+        limits,
+        keys,
+        say_internal,
+        hosts=hosts,
+        shared_cache=options.shared_cache,
+        log=log.write,
+        reached=process.stream.emit,
+    )
     connections = min(options.max_connections, max(allow_descriptors() - _OTHER_DESCRIPTORS, 1))
     listening = Listening(app, session, address, bound, options.drain_seconds, connections, say)
     end_by_second_signal()
@@ -287,10 +304,10 @@ def _name_files(
     surroundings: Surroundings,
     exposed: Iterable[str],
     plans: Collection[PhysicalPlan],
-) -> None:
-    """Raises UsageError where the file that completions are kept in is another file of the command."""
+) -> OutputFile | None:
+    """The file of the trace, if there is one. Raises UsageError where a file to write is another one of the command."""
     from qpdsl.cli.file_guard import Contents
-    from qpdsl.cli.runs.run_files import guard_of, name_completions
+    from qpdsl.cli.runs.run_files import TRACE, guard_of, name_completions
     from qpdsl.serve.http.access_log import begins_access_log
 
     models = {id: id for plan in plans for id in plan.models.values()} | {id: id for id in exposed}
@@ -303,6 +320,9 @@ def _name_files(
     if options.access_log is not None:
         contents = Contents("an access log", begins_access_log)
         guard.writes(Path(options.access_log), "`--access-log`", contents, overwrite=True)
+    if options.trace is None:
+        return None
+    return guard.writes(Path(options.trace).absolute(), "`--trace`", TRACE, overwrite=False)
 
 
 def _check_libraries() -> None:

@@ -1,4 +1,4 @@
-"""What lies over a screen: the palette, pages of facts, the question. Keys go to it alone, and none ends the dashboard."""
+"""What lies over a screen, such as the palette: keys go to it alone, and none ends the dashboard."""
 
 from __future__ import annotations
 

@@ -65,9 +65,7 @@ def test_the_engine_scrolls_to_its_last_figure(tmp_path) -> None:
         if not isinstance(event, EngineStepped):
             return event
         assert isinstance(event.report, EngineFigures)
-        report = EngineFigures(
-            event.report.model, 1, 1, 0, 1, 10, 0, {**event.report.others, **others}
-        )
+        report = EngineFigures(event.report.model, 1, 1, 0, 1, 10, 0, {**event.report.others, **others})
         return EngineStepped(at=event.at, report=report)
 
     trace = write(tmp_path / "full.jsonl", [full(event) for event in recorded()])
