@@ -1,4 +1,4 @@
-"""The dashboard: four screens over one source of events, with its palette of commands.
+"""The dashboard: screens over one source of events, with its palette of commands.
 
 Texts from outside are made printable where a screen takes them up. `PrintableOnly` catches what was forgotten there,
 and what comes from elsewhere, such as a text that was pasted into a field: no character that a terminal would obey

@@ -40,7 +40,10 @@ class Listing(View):
         yield Static(id=f"{self.id}-foot", classes="foot")
 
     def draw(self) -> None:
-        self.query_one(_Lines).set_items(self.items(self.state), self.key_of)
+        lines = self.query_one(_Lines)
+        lines.set_items(self.items(self.state), self.key_of)
+        if not lines.by_hand:
+            lines.point(0)
         self.query_one(f"#{self.id}-foot", Static).update(self.foot(self.state, Palette.of(self.app)))
 
 

@@ -1,4 +1,4 @@
-"""The base of the four screens."""
+"""The base of the screens."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=HeadedCommand)
 @targets_argument(required=True)
-@setting_options(SweepOptions, "eval", overwrite="Replace the files of --output and --plot.")
+@setting_options(SweepOptions, "eval", overwrite="Replace the files of --output, --plot and --trace.")
 def command(**values: Any) -> int:
     """Run each program with each combination of values on the same rows, and print how right and how costly each is.
 
