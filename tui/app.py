@@ -21,6 +21,7 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.segment import Segment
 from textual._compositor import CompositorUpdate
+from textual._context import active_message_pump
 from textual.actions import ActionParseResult
 from textual.app import App, ComposeResult, SystemCommand
 from textual.await_complete import AwaitComplete
@@ -218,7 +219,14 @@ class Dashboard(App[Leave | None]):
         return [*super().get_line_filters(), _PRINTABLE_ONLY, *plain]
 
     def _handle_exception(self, error: Exception) -> None:
-        """Closes the dashboard. Textual would print a traceback, with values of the run in it."""
+        """Closes the dashboard. Textual would print a traceback, with values of the run in it.
+
+        What fails in the palette, or in what else lies over the screen, closes that alone.
+        """
+        failed = active_message_pump.get(None)
+        if isinstance(failed, DOMNode) and any(failed in screen.walk_children() for screen in self._over_screen()):
+            self.call_later(self._go_on, f"{type(failed).__name__} failed", error)
+            return
         self.fault = self.fault or error
         super()._handle_exception(error)
         if not os.environ.get("QPDSL_DEBUG"):
@@ -257,6 +265,9 @@ class Dashboard(App[Leave | None]):
             if not isinstance(event, InputEvent):
                 raise
             self._go_on(f"{type(event).__name__} could not be passed on", error)
+
+    def _over_screen(self) -> Sequence[Screen[object]]:
+        return self.screen_stack[1:] if self._running else ()
 
     def _go_on(self, what: str, error: Exception) -> None:
         self.faults.append(f"{what}: {_words(error)}")

@@ -8,6 +8,8 @@ from collections import deque
 from pathlib import Path
 
 from textual import events
+from textual._wait import wait_for_idle
+from textual.app import App
 from textual.geometry import Size
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
@@ -52,9 +54,15 @@ async def handle(trace: Path, seed: int, acts: int) -> list[str]:
             assert app._exception is None, f"{app._exception!r} after {number} of seed {seed}: {', '.join(done)}"
             names = [type(screen).__name__ for screen in app.screen_stack]
             assert names.count("CommandPalette") <= 2, f"{names} of seed {seed}: {', '.join(done)}"
-        await pilot.pause()
+        await wait_for_idle(0)
     player.close()
     return app.faults
+
+
+def click(app: App[object], x: int, y: int) -> None:
+    """Moves the mouse there and clicks. Unlike `Pilot.click` it waits for no widget, as one may have ended."""
+    for sort in (events.MouseMove, events.MouseDown, events.MouseUp):
+        app.post_message(sort(None, x, y, 0, 0, 1, False, False, False, x, y))
 
 
 async def _act(pilot: Pilot[Leave | None], chance: random.Random) -> str:
@@ -64,8 +72,7 @@ async def _act(pilot: Pilot[Leave | None], chance: random.Random) -> str:
     if kind < _CLICKS:
         x, y = chance.randrange(max(size.width, 1)), chance.randrange(max(size.height, 1))
         for _ in range(chance.choice((1, 1, 2))):
-            for sort in (events.MouseMove, events.MouseDown, events.MouseUp):
-                app.post_message(sort(None, x, y, 0, 0, 1, False, False, False, x, y))
+            click(app, x, y)
         return f"click {x},{y}"
     if kind < _CLICKS + _SIZES:
         new = Size(*chance.choice(SIZES))
@@ -77,7 +84,7 @@ async def _act(pilot: Pilot[Leave | None], chance: random.Random) -> str:
     one = len(key) == 1
     app.post_message(events.Key(_character_to_key(key) if one else key, key if one else None))
     if kind < _CLICKS + _SIZES + _PATIENT:
-        await pilot.pause()
+        await wait_for_idle(0)
     elif kind % 3 == 0:
         await asyncio.sleep(0)
     return key

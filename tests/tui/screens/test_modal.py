@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from textual._wait import wait_for_idle
 from textual.command import CommandPalette
 from textual.pilot import Pilot
+from textual.widgets import OptionList
 
 from qpdsl.tui.app import Dashboard
 from qpdsl.tui.widgets.details import Details
+from tests.support.tui.hands import click
 from tests.support.tui.screen import dashboard, press, settle
 from tests.support.tui.traces import BEAM
 
@@ -65,5 +68,26 @@ def test_a_key_that_fails_closes_what_is_open_and_is_told_in_the_notes(monkeypat
             assert len(pilot.app.screen_stack) == 1 and "operator" in shown
             notes = await press(pilot, "n")
             assert "a key could not be obeyed" in notes and "KeyError" in notes
+
+    asyncio.run(main())
+
+
+def test_what_fails_inside_the_palette_closes_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(OptionList, "_on_click", fail)
+
+    async def main() -> None:
+        async with dashboard(BEAM) as pilot:
+            for _ in range(2):
+                await pilot.press("ctrl+p")
+                await pilot.pause(0.3)
+                click(pilot.app, *pilot.app.screen.query_one(OptionList).region.offset)
+                await wait_for_idle(0)
+                assert len(pilot.app.screen_stack) == 1
+            assert "IndexError" in await press(pilot, "n")
+            await press(pilot, "escape")
+            assert "KV pages" in await press(pilot, "3")
 
     asyncio.run(main())
