@@ -34,7 +34,7 @@ from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
-from textual.worker import WorkerFailed
+from textual.worker import WorkerFailed, get_current_worker
 
 from qpdsl.grammar.ascii_signs import in_ascii, needs_ascii
 from qpdsl.grammar.printable import is_printable
@@ -223,8 +223,8 @@ class Dashboard(App[Leave | None]):
 
         What fails in the palette, or in what else lies over the screen, closes that alone.
         """
-        failed = active_message_pump.get(None)
-        if isinstance(failed, DOMNode) and any(failed in screen.walk_children() for screen in self._over_screen()):
+        failed = get_current_worker().node if isinstance(error, WorkerFailed) else active_message_pump.get(None)
+        if self._running and isinstance(failed, DOMNode) and self._lies_over(failed):
             self.call_later(self._go_on, f"{type(failed).__name__} failed", error)
             return
         self.fault = self.fault or error
@@ -266,8 +266,10 @@ class Dashboard(App[Leave | None]):
                 raise
             self._go_on(f"{type(event).__name__} could not be passed on", error)
 
-    def _over_screen(self) -> Sequence[Screen[object]]:
-        return self.screen_stack[1:] if self._running else ()
+    def _lies_over(self, node: DOMNode) -> bool:
+        """Whether a widget is, or was, part of something else than the first screen."""
+        owner = next((above for above in node.ancestors_with_self if isinstance(above, Screen)), None)
+        return owner is not None and owner is not self.screen_stack[0]
 
     def _go_on(self, what: str, error: Exception) -> None:
         self.faults.append(f"{what}: {_words(error)}")

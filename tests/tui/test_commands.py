@@ -177,3 +177,35 @@ def test_a_browser_draws_the_report_without_errors(qpdsl: Run, tmp_path: Path) -
     )  # fmt: skip
     assert "Uncaught" not in done.stderr and "CONSOLE" not in done.stderr
     assert done.stdout.count("<circle") > 50 and done.stdout.count("<rect") > 50 and "the answer" in done.stdout
+
+
+# Told by a page that is shown in a frame: how much wider parts are than their boxes, and how far plots are scaled.
+TELL = """<script>
+const wide = [document.documentElement, ...document.querySelectorAll(".scroll")];
+const drawn = [...document.querySelectorAll("#timeline svg, #memory svg, #accuracy svg")];
+parent.postMessage([
+  wide.map((each) => each.scrollWidth - each.clientWidth), drawn.map((svg) => svg.viewBox.baseVal.width / svg.clientWidth)
+], "*");
+</script></body>"""
+FRAME = """<iframe width={} height=900 src={}></iframe><pre></pre><script>
+onmessage = (message) => {{ document.querySelector("pre").textContent = JSON.stringify(message.data); }};
+</script>"""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a headless Chromium")
+@pytest.mark.parametrize("width", [390, 700, 1280])
+def test_no_width_hides_a_part_of_a_page(qpdsl: Run, problems: Path, runs: RunFolder, tmp_path: Path, width: int) -> None:
+    assert qpdsl("run", "greedy", "--input", problems).code == Exit.OK
+    id = next(iter(runs.ids()))
+    for name, sources in {"trace.html": [BEAM], "run.html": [id], "both.html": [id, id]}.items():
+        page, frame = tmp_path / name, tmp_path / "frame.html"
+        assert qpdsl("report", *sources, "--output", page).code == Exit.OK
+        page.write_text(page.read_text("utf-8").replace("</body>", TELL), "utf-8")
+        frame.write_text(FRAME.format(width, name), "utf-8")
+        done = subprocess.run(
+            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom", f"file://{frame}"],
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
+        )  # fmt: skip
+        wider, scales = json.loads(re.search(r"<pre>(.*?)</pre>", done.stdout)[1])
+        assert len(wider) > 1 and max(wider) <= 1, name
+        assert len(scales) == 3 * (name == "trace.html") and all(0.95 <= scale <= 1.05 for scale in scales)
