@@ -180,13 +180,13 @@ def test_a_browser_draws_the_report_without_errors(qpdsl: Run, tmp_path: Path) -
 
 
 # Told by a page that is shown in a frame: how much wider parts are than their boxes, and how far plots are scaled.
-TELL = """<script>
+TELL = """<script>{
 const wide = [document.documentElement, ...document.querySelectorAll(".scroll")];
 const drawn = [...document.querySelectorAll("#timeline svg, #memory svg, #accuracy svg")];
 parent.postMessage([
   wide.map((each) => each.scrollWidth - each.clientWidth), drawn.map((svg) => svg.viewBox.baseVal.width / svg.clientWidth)
 ], "*");
-</script></body>"""
+}</script></body>"""
 FRAME = """<iframe width={} height=900 src={}></iframe><pre></pre><script>
 onmessage = (message) => {{ document.querySelector("pre").textContent = JSON.stringify(message.data); }};
 </script>"""
