@@ -520,7 +520,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     overwrite: bool = setting(False, heading=OUTPUT, on="run eval", help="Replace the files of --output.")
     trace: str | None = setting(
         heading=OUTPUT,
-        on="run eval serve",
+        on="run eval",
         kind=FilePath("a trace has a file of its own"),
         metavar="FILE",
         help="Write events to FILE as they happen; `qpdsl replay` and `qpdsl report` show it.",
@@ -546,9 +546,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         if self.cluster is not None:
             self._check_cluster()
         if self.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UsageError(
-                "`--tui` needs a terminal", "`--trace FILE` records it, for `qpdsl replay` and `qpdsl report`"
-            )
+            raise UsageError("`--tui` needs a terminal", "`qpdsl top` shows it in another one")
 
     def _check_cluster(self) -> None:
         from qpdsl.cluster.cluster_address import ClusterAddress

@@ -60,7 +60,8 @@ PARAMETERS = {
     },
     "eval": {
         "targets": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
-        "adapters": READS_FOLDER, "output": WRITES, "plot": WRITES, "program": NO_FILE, "assigned": NO_FILE,
+        "adapters": READS_FOLDER, "output": WRITES, "plot": WRITES, "trace": WRITES, "program": NO_FILE,
+        "assigned": NO_FILE,
         "disabled": NO_FILE, "kv_bytes": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES, "baseline": NO_FILE,
         "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,

@@ -184,7 +184,8 @@ TELL = """<script>{
 const wide = [document.documentElement, ...document.querySelectorAll(".scroll")];
 const drawn = [...document.querySelectorAll("#timeline svg, #memory svg, #accuracy svg")];
 parent.postMessage([
-  wide.map((each) => each.scrollWidth - each.clientWidth), drawn.map((svg) => svg.viewBox.baseVal.width / svg.clientWidth)
+  wide.map((each) => each.scrollWidth - each.clientWidth),
+  drawn.map((svg) => svg.viewBox.baseVal.width / svg.clientWidth)
 ], "*");
 }</script></body>"""
 FRAME = """<iframe width={} height=900 src={}></iframe><pre></pre><script>
@@ -194,7 +195,9 @@ onmessage = (message) => {{ document.querySelector("pre").textContent = JSON.str
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a headless Chromium")
 @pytest.mark.parametrize("width", [390, 700, 1280])
-def test_no_width_hides_a_part_of_a_page(qpdsl: Run, problems: Path, runs: RunFolder, tmp_path: Path, width: int) -> None:
+def test_no_width_hides_a_part_of_a_page(
+    qpdsl: Run, problems: Path, runs: RunFolder, tmp_path: Path, width: int
+) -> None:
     assert qpdsl("run", "greedy", "--input", problems).code == Exit.OK
     id = next(iter(runs.ids()))
     for name, sources in {"trace.html": [BEAM], "run.html": [id], "both.html": [id, id]}.items():

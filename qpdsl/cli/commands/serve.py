@@ -22,7 +22,6 @@ from qpdsl.session.setting import FilePath, Number, Whole, setting
 from qpdsl.session.settings import PROGRAM, SERVER, Settings
 
 if TYPE_CHECKING:
-    from qpdsl.cli.file_guard import OutputFile
     from qpdsl.cli.watched import WatchedProcess
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.serve.http.access_log import AccessLog
@@ -223,7 +222,7 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     servers = ask_servers([one.bound for one in offered], options, asking(process, quiet=False), exposed.values())
     plans = {one.name: prepare(one.bound, options, PlanUse(text=True), servers=servers).plan for one in offered}
     check_models(exposed.values())
-    trace = _name_files(options, surroundings, exposed.values(), plans.values())
+    _name_files(options, surroundings, exposed.values(), plans.values())
     # What is wrong here is told before models are loaded, which takes its time.
     address = BindAddress(options.host, options.port, options.tls_cert, options.tls_key, os.environ.get(_PASSWORD))
     keys = None if options.keys is None else ClientKeys(Path(options.keys))
@@ -231,7 +230,6 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
         help = "give `--keys FILE`, or serve anyone by `--allow-anyone`"
         raise UsageError(f"whoever reaches {options.host} could use this server, as there are no keys", help)
     bound = address.bound()
-    process.record(trace)
     loaded = [*plans.values(), *map(bare_plan, dict.fromkeys(exposed.values()))]
     session = loaded_session(options, loaded, surroundings, process.stream, quiet=False, outlive_servers=True)
     from qpdsl.serve.http.host_check import HostCheck
@@ -304,10 +302,10 @@ def _name_files(
     surroundings: Surroundings,
     exposed: Iterable[str],
     plans: Collection[PhysicalPlan],
-) -> OutputFile | None:
-    """The file of the trace, if there is one. Raises UsageError where a file to write is another one of the command."""
+) -> None:
+    """Raises UsageError where the file that completions are kept in is another file of the command."""
     from qpdsl.cli.file_guard import Contents
-    from qpdsl.cli.runs.run_files import TRACE, guard_of, name_completions
+    from qpdsl.cli.runs.run_files import guard_of, name_completions
     from qpdsl.serve.http.access_log import begins_access_log
 
     models = {id: id for plan in plans for id in plan.models.values()} | {id: id for id in exposed}
@@ -320,9 +318,6 @@ def _name_files(
     if options.access_log is not None:
         contents = Contents("an access log", begins_access_log)
         guard.writes(Path(options.access_log), "`--access-log`", contents, overwrite=True)
-    if options.trace is None:
-        return None
-    return guard.writes(Path(options.trace).absolute(), "`--trace`", TRACE, overwrite=False)
 
 
 def _check_libraries() -> None:

@@ -64,7 +64,7 @@ def table(
     """
     kinds = ["number" if at in numbers else "wide" if at in wide else "" for at in range(len(head))]
     marks = [f' class="{kind}"' if kind else "" for kind in kinds]
-    titles = [f"<th scope=\"col\"{mark}>{text(title)}</th>" for title, mark in zip(head, marks, strict=True)]
+    titles = [f'<th scope="col"{mark}>{text(title)}</th>' for title, mark in zip(head, marks, strict=True)]
 
     def cells(row: Sequence[str]) -> str:
         return "".join(

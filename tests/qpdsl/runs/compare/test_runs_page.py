@@ -87,7 +87,11 @@ def rows_of(page: str) -> list[dict[str, str]]:
 
 
 def test_one_run_shows_answers_grades_errors_and_candidates() -> None:
-    candidates = [{"answer": "42", "correct": True}, {"answer": "7", "correct": False}, {"answer": "42", "correct": True}]
+    candidates = [
+        {"answer": "42", "correct": True},
+        {"answer": "7", "correct": False},
+        {"answer": "42", "correct": True},
+    ]
     rows = [
         row(0, RIGHT, asked="How many?", candidates=candidates),
         row(1, "7"),
