@@ -44,7 +44,7 @@ def main() -> None:
         for program in [options.only] if options.only else RUNS:
             trace = record(program, Path(name))
             start = time.process_time()
-            faults = asyncio.run(handle(trace, options.seed, options.acts))
+            faults = asyncio.run(handle(trace, options.seed, options.acts, lambda number: print(f"{number:,} …")))
             took = time.process_time() - start
             print(f"{program}: {options.acts:,} acts, {len(faults)} keys that could not be obeyed, {took:.0f} s")
             for fault in sorted(set(faults)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from textual import events
@@ -29,10 +30,11 @@ _CLICKS, _SIZES, _PATIENT = 20, 3, 35
 _TOLD = 40
 
 
-async def handle(trace: Path, seed: int, acts: int) -> list[str]:
+async def handle(trace: Path, seed: int, acts: int, told: Callable[[int], object] = lambda number: None) -> list[str]:
     """Does that many things to a dashboard on a recorded run. Returns what it noted of keys that failed.
 
-    Raises AssertionError where the dashboard would have closed, with what was done last.
+    Raises AssertionError where the dashboard would have closed, with what was done last. `told` is called with the
+    number of things done, now and then.
     """
     chance = random.Random(seed)
     player = Player(trace, speed=25.0)
@@ -48,9 +50,13 @@ async def handle(trace: Path, seed: int, acts: int) -> list[str]:
     async with app.run_test(size=SIZES[0]) as pilot:
         for number in range(acts):
             done.append(await _act(pilot, chance))
+            if number % 500 == 0:
+                told(number)
             if number % 5 == 0:
                 player.tick(0.03)
                 app.draw_paced()
+                # Timers come due.
+                await asyncio.sleep(0.002)
             assert app._exception is None, f"{app._exception!r} after {number} of seed {seed}: {', '.join(done)}"
             names = [type(screen).__name__ for screen in app.screen_stack]
             assert names.count("CommandPalette") <= 2, f"{names} of seed {seed}: {', '.join(done)}"
@@ -83,8 +89,7 @@ async def _act(pilot: Pilot[Leave | None], chance: random.Random) -> str:
     key = chance.choice(KEYS)
     one = len(key) == 1
     app.post_message(events.Key(_character_to_key(key) if one else key, key if one else None))
-    if kind < _CLICKS + _SIZES + _PATIENT:
-        await wait_for_idle(0)
-    elif kind % 3 == 0:
+    # Some keys come while those before them are still on their way.
+    for _ in range(12 if kind < _CLICKS + _SIZES + _PATIENT else kind % 2):
         await asyncio.sleep(0)
     return key
