@@ -69,7 +69,7 @@ def bytes_of(shown: pexpect.spawn, seconds: float) -> int:
 
 
 def test_no_screen_writes_more_than_a_slow_line_carries(tmp_path: Path) -> None:
-    """A run of 70 rows and 1,300 events a second, played for two seconds on each screen of 120x40."""
+    """A run of some hundred rows a second, played for two seconds on each screen of 120x40."""
     trace = write(tmp_path / "long.jsonl", list(long_run(60_000))[:12_000])
     env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": str(ROOT)}
     args = ["-m", "qpdsl", "replay", str(trace)]
