@@ -73,8 +73,6 @@ class Title(Widget):
         sign, word, colour = _PHASES.get(self._phase, ("●", one_line(self._phase), "muted"))
         if self._phase == "preparing" and state.step:
             word = shorten(one_line(state.step), max(width // 2, 12))
-        elif self._phase == "done" and state.failed:
-            colour = "bad" if state.failed >= state.done else "warn"
         left = Text.assemble((" ◆ ", palette.accent), (one_line(self._title()), "bold"))
         right = Text.assemble((f"{sign} {word}", f"bold {getattr(palette, colour)}"))
         parts = [(figures.clock(self._elapsed), palette.text)]
