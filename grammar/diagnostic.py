@@ -19,7 +19,8 @@ Severity = Literal["error", "warning"]
 MAX_DIAGNOSTICS = 100
 # The most characters of a line that are shown.
 _WINDOW = 140
-_COLOURS = {"error": "\033[1;31m", "warning": "\033[1;33m", "help": "\033[1;32m", "gutter": "\033[34m"}
+# Of ANSI's colours those that can be read on black and on white.
+_COLOURS = {"error": "\033[1;31m", "warning": "\033[1;35m", "help": "\033[1m", "gutter": "\033[1m"}
 _RESET = "\033[0m"
 
 

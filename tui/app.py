@@ -1,4 +1,4 @@
-"""The dashboard: four screens over one source of events, with its palette of commands.
+"""The dashboard: screens over one source of events, with its palette of commands.
 
 Texts from outside are made printable where a screen takes them up. `PrintableOnly` catches what was forgotten there,
 and what comes from elsewhere, such as a text that was pasted into a field: no character that a terminal would obey
@@ -12,49 +12,70 @@ import os
 import sys
 import termios
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
 from typing import ClassVar
 
 from rich.cells import cell_len
+from rich.console import RenderableType
 from rich.segment import Segment
+from textual._compositor import CompositorUpdate
+from textual._context import active_message_pump
+from textual.actions import ActionParseResult
 from textual.app import App, ComposeResult, SystemCommand
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.dom import DOMNode
+from textual.events import Event, InputEvent, Resize
 from textual.filter import LineFilter
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
-from textual.worker import WorkerFailed
+from textual.worker import WorkerFailed, get_current_worker
 
+from qpdsl.grammar.ascii_signs import in_ascii, needs_ascii
 from qpdsl.grammar.printable import is_printable
+from qpdsl.tui.changed_cells import ChangedCells, ChangedUpdate
+from qpdsl.tui.screens.cells import CellsView
 from qpdsl.tui.screens.engine import EngineView
 from qpdsl.tui.screens.plan import PlanView
+from qpdsl.tui.screens.requests import RequestsView
 from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, SocketSource
-from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport
+from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport, screens_of
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.palette import THEMES
 from qpdsl.tui.widgets.questions import Keys, Leave, LeaveQuestion
 
-_FRAME = 0.1
+_FRAME = 0.25
 _TICK = 1 / 30
+# Bytes a second for what is drawn by itself; keys are answered at once, and what they draw counts.
+_BYTES = 16_000
+# What may be done while a question, a page of facts or the palette lies over the screen.
+_OVER_ALL = ("turn", "leave", "quit")
 _JUMP = 0.05
 # The mouse, pasting and the keys as they were, the screen of before, and the cursor.
 _RESET = "\033[?1000l\033[?1003l\033[?1015l\033[?1006l\033[?2004l\033[<u\033[?1049l\033[0m\033[?25h"
 _COMMANDS = (
-    ("Show the plan", "screen('plan')", "The operators and their figures (1)"),
-    ("Show the search", "screen('search')", "The tree of candidates (2)"),
-    ("Show the engine", "screen('engine')", "Memory, batches, tokens a second (3)"),
-    ("Show the rows", "screen('rows')", "The inputs and their answers (4)"),
     ("Next theme", "next_theme", "Dark, light, high contrast (t)"),
     ("Keys", "keys", "All keys on one page (?)"),
     ("Notes", "notes", "What was skipped or missed (n)"),
     ("Leave", "leave", "Close the dashboard (q)"),
 )
+# What each screen has.
+_HELP = {
+    "plan": "The operators and their figures",
+    "search": "The tree of candidates",
+    "engine": "Memory, batches, tokens a second",
+    "rows": "The inputs and their answers",
+    "cells": "The programs and values side by side",
+    "requests": "What clients ask, and how long it takes",
+}
 _REPLAY = (
     ("Pause or play", "play", "space"),
     ("Faster", "faster(1)", "+"),
@@ -82,8 +103,12 @@ class Commands(Provider):
                 yield Hit(score, matcher.highlight(name), self._runner(action), help=help_)
 
     def _all(self) -> Iterator[tuple[str, str, str]]:
+        app = self.app
+        assert isinstance(app, Dashboard)
+        for number, name in enumerate(app.screens, 1):
+            yield f"Show the {name}", f"screen('{name}')", f"{_HELP[name]} ({number})"
         yield from _COMMANDS
-        if getattr(self.app, "replaying", False):
+        if app.replaying:
             yield from _REPLAY
 
     def _runner(self, action: str) -> Callable[[], Awaitable[None]]:
@@ -109,7 +134,23 @@ def _masked(text: str) -> str:
     )
 
 
-_PRINTABLE_ONLY = PrintableOnly()
+class AsciiOnly(LineFilter):
+    """For a terminal whose encoding has no lines and blocks: a sign in ASCII in the place of each of ours."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [segment if segment.control else Segment(_plain(segment.text), segment.style) for segment in segments]
+
+
+def _plain(text: str) -> str:
+    plain = in_ascii(text)
+    return plain if plain.isascii() else "".join(char if char.isascii() else "?" * cell_len(char) for char in plain)
+
+
+_PRINTABLE_ONLY, _ASCII_ONLY = PrintableOnly(), AsciiOnly()
+
+
+async def _nothing() -> None:
+    pass
 
 
 class DashboardFault(Exception):
@@ -124,8 +165,8 @@ class Dashboard(App[Leave | None]):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Commands}
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
-            Binding(str(number), f"screen('{name}')", name.title(), show=False)
-            for number, name in enumerate(SCREENS, 1)
+            Binding(str(number), f"number({number})", f"Screen {number}", show=False)
+            for number in range(1, len(SCREENS) + 1)
         ),
         Binding("tab", "turn(1)", "Next screen", show=False, priority=True),
         Binding("shift+tab", "turn(-1)", "Screen before", show=False, priority=True),
@@ -166,17 +207,87 @@ class Dashboard(App[Leave | None]):
         self._clocked = clocked
         self._drawn: tuple[object, ...] = ()
         self._ticked = time.monotonic()
+        self.faults: list[str] = []
+        self._cells = ChangedCells()
+        self._paced = time.monotonic()
+        self._owed = 0.0
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's own, and the last look at every line before it is drawn."""
-        return [*super().get_line_filters(), _PRINTABLE_ONLY]
+        # Textual draws on the standard error stream.
+        plain = [_ASCII_ONLY] if needs_ascii(getattr(sys.__stderr__, "encoding", None)) else []
+        return [*super().get_line_filters(), _PRINTABLE_ONLY, *plain]
 
     def _handle_exception(self, error: Exception) -> None:
-        """Closes the dashboard. Textual would print a traceback, with values of the run in it."""
+        """Closes the dashboard. Textual would print a traceback, with values of the run in it.
+
+        What fails in the palette, or in what else lies over the screen, closes that alone.
+        """
+        failed = get_current_worker().node if isinstance(error, WorkerFailed) else active_message_pump.get(None)
+        if self._running and isinstance(failed, DOMNode) and self._lies_over(failed):
+            self.call_later(self._go_on, f"{type(failed).__name__} failed", error)
+            return
         self.fault = self.fault or error
         super()._handle_exception(error)
         if not os.environ.get("QPDSL_DEBUG"):
             self._exit_renderables.clear()
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        """Writes only the cells that change."""
+        if isinstance(renderable, CompositorUpdate):
+            renderable = ChangedUpdate(renderable, self._cells)
+        super()._display(screen, renderable)
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Carries out what a key stands for; one that was on its way as something came over the screen does nothing.
+
+        One that fails closes what lies over the screen, and is told in the notes: Textual's own lists cannot take some
+        keys before they are laid out.
+        """
+        if self._is_covered(action, default_namespace):
+            return False
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except Exception as error:
+            self._go_on(f"a key could not be obeyed ({action})", error)
+            return True
+
+    async def on_event(self, event: Event) -> None:
+        """Takes an event. A key or a click that fails where it is passed on is treated as one that fails."""
+        try:
+            await super().on_event(event)
+        except Exception as error:
+            if not isinstance(event, InputEvent):
+                raise
+            self._go_on(f"{type(event).__name__} could not be passed on", error)
+
+    def _lies_over(self, node: DOMNode) -> bool:
+        """Whether a widget is, or was, part of something else than the first screen."""
+        owner = next((above for above in node.ancestors_with_self if isinstance(above, Screen)), None)
+        return owner is not None and owner is not self.screen_stack[0]
+
+    def _go_on(self, what: str, error: Exception) -> None:
+        self.faults.append(f"{what}: {_words(error)}")
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    def pop_screen(self) -> AwaitComplete:
+        """Closes what lies over the screen; a second click or key that would close it finds nothing to do."""
+        return super().pop_screen() if len(self.screen_stack) > 1 else AwaitComplete(_nothing())
+
+    def _is_covered(self, action: str | ActionParseResult, namespace: DOMNode | None) -> bool:
+        """Whether what an action belongs to lies under another screen."""
+        if len(self.screen_stack) == 1:
+            return False
+        if namespace is None or namespace is self:
+            name = action.partition("(")[0] if isinstance(action, str) else action[1]
+            return name.removeprefix("app.") not in _OVER_ALL
+        return self.screen not in namespace.ancestors_with_self
 
     @property
     def replaying(self) -> bool:
@@ -189,6 +300,8 @@ class Dashboard(App[Leave | None]):
             yield SearchView("search")
             yield EngineView("engine")
             yield RowsView("rows")
+            yield CellsView("cells")
+            yield RequestsView("requests")
         if self.source.player is not None:
             yield Transport(self.source.player)
         yield KeyLine()
@@ -197,13 +310,14 @@ class Dashboard(App[Leave | None]):
         self.run_worker(self.source.follow())
         if self._clocked:
             self.set_interval(_TICK, self.tick)
-            self.set_interval(_FRAME, self.draw)
-        self._place()
+            self.set_interval(_FRAME, self.draw_paced)
+        self._place(self.size)
         self.action_screen(self.picked)
 
-    def on_resize(self) -> None:
-        self._place()
-        self.call_after_refresh(self.draw, force=True)
+    def on_resize(self, event: Resize) -> None:
+        # `self.size` is still that of before.
+        self._cells.forget()
+        self._place(event.size)
 
     def tick(self) -> None:
         """Tells the source how much time has passed."""
@@ -213,9 +327,25 @@ class Dashboard(App[Leave | None]):
         if self._over():
             self.exit(None)
 
+    def draw_paced(self) -> None:
+        """Draws, unless the terminal has had its share of bytes, or has not taken what it was given."""
+        now = time.monotonic()
+        self._owed = max(self._owed - (now - self._paced) * _BYTES, 0.0) + self._cells.written
+        self._paced, self._cells.written = now, 0
+        if self._owed <= _BYTES * _FRAME and not self._is_behind():
+            self.draw()
+
+    def _is_behind(self) -> bool:
+        """Whether output still waits for the terminal, as far as Textual's driver can be asked."""
+        waiting = getattr(getattr(self._driver, "_writer_thread", None), "_queue", None)
+        return waiting is not None and not waiting.empty()
+
     def draw(self, *, force: bool = False) -> None:
         """Draws the current screen, if something on it has changed or with `force`."""
         state, source = self.source.state, self.source
+        if state.changes and self.picked not in self.screens:
+            # What it is has become known.
+            self.action_screen(self.screens[0])
         self.query_one(Title).show(state, source.phase, source.elapsed, self.picked)
         if self.source.player is not None:
             self.query_one(Transport).refresh()
@@ -261,9 +391,19 @@ class Dashboard(App[Leave | None]):
         # What a screen shows depends on its size, which is known once it is laid out.
         self.call_after_refresh(self.draw, force=True)
 
+    @property
+    def screens(self) -> tuple[str, ...]:
+        """The screens of what is watched, in the order of their numbers."""
+        return screens_of(self.source.state)
+
+    def action_number(self, number: int) -> None:
+        if number <= len(self.screens):
+            self.action_screen(self.screens[number - 1])
+
     def action_turn(self, by: int) -> None:
         if len(self.screen_stack) == 1:
-            self.action_screen(SCREENS[(SCREENS.index(self.picked) + by) % len(SCREENS)])
+            at = self.screens.index(self.picked) if self.picked in self.screens else -1
+            self.action_screen(self.screens[(at + by) % len(self.screens)])
         else:
             self.screen.focus_next() if by > 0 else self.screen.focus_previous()
 
@@ -280,11 +420,12 @@ class Dashboard(App[Leave | None]):
         ended = self.source.state.ended
         if ended is not None and ended.error is not None:
             facts.add("the run failed", ended.error)
-        for note in self.source.notes:
+        notes = [*self.source.notes, *self.faults]
+        for note in notes:
             facts.add("note", note)
         if self.source.state.lost:
             facts.add("missed", f"{self.source.state.lost:,} events came faster than they could be read")
-        facts.add("nothing else", "the events are whole" if not self.source.notes else "")
+        facts.add("nothing else", "the events are whole" if not notes else "")
         self.push_screen(Details(facts))
 
     async def action_quit(self) -> None:
@@ -316,9 +457,9 @@ class Dashboard(App[Leave | None]):
         assert self.source.player is not None
         return self.source.player
 
-    def _place(self) -> None:
+    def _place(self, size: Size) -> None:
         for view in self.query(View):
-            view.set_space(self.size)
+            view.set_space(size)
 
 
 def watch_socket(path: Path) -> None:

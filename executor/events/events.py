@@ -1,10 +1,12 @@
 """What happens in a run, as small frozen events that every reader sees, from the progress bar to a trace.
 
 Event
+├── ProcessStarted, Preparing                           what a process is, and what it does before rows can run
 ├── RunStarted, InputListed, ModelsLoaded, RunEnded     the run as a whole; kept for readers that come late
 ├── InstanceStarted, InstanceDone, RowDone              one row of the input
 ├── OperatorDone, Routed, EngineStepped                 one operator, one choice of a router, one forward
 ├── ServerReported                                      how a model on a server stands
+├── CellReached, RequestReached                         one cell of a sweep, one request to a server, as it stands now
 ├── Earlier, Lost                                       what a reader that came late, or was slow, did not see
 └── Detail                                              heavy: emitted only while a reader wants details
     ├── OperatorStarted
@@ -38,6 +40,28 @@ class Event:
     """`at`: seconds on the monotonic clock; in a trace, since the run's stream began."""
 
     at: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStarted(Event):
+    """A process that can be watched began: `command` is `run`, `eval` or `serve`, and `programs` are what it runs.
+
+    `place` names the cluster that runs the rows, empty for this process; `wall` is Unix time.
+    """
+
+    command: str
+    programs: tuple[str, ...]
+    pid: int
+    wall: float
+    version: str
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparing(Event):
+    """What the process does from now on, before its rows can run, in a few words."""
+
+    step: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +243,39 @@ class RowDone(Event):
     greedy_correct: bool | None = None
     error: str | None = None
     unanswered: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellReached(Event):
+    """How far a cell of a sweep is: `done` of its `rows` have ended, and `running` ones are at work.
+
+    Of those that have ended `right` of `judged` are, and `failed` of them count as wrong. `sampled_tokens` include
+    `shared_tokens`, which another cell had drawn. `left` is how many seconds the whole sweep still takes, None where
+    nothing is known yet.
+    """
+
+    cell: str
+    rows: int
+    done: int
+    running: int = 0
+    failed: int = 0
+    right: int = 0
+    judged: int = 0
+    sampled_tokens: int = 0
+    shared_tokens: int = 0
+    left: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestReached(Event):
+    """How far a request to a server is: it waits, runs, or has ended as `status` says, `seconds` after it arrived."""
+
+    request: str
+    program: str
+    status: str
+    seconds: float = 0.0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

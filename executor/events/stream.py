@@ -9,6 +9,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
 from qpdsl.executor.events.events import (
+    CellReached,
     Detail,
     Earlier,
     EngineFigures,
@@ -17,21 +18,24 @@ from qpdsl.executor.events.events import (
     InputListed,
     ModelsLoaded,
     OperatorDone,
+    Preparing,
+    ProcessStarted,
+    RequestReached,
     RowDone,
     RunEnded,
     RunStarted,
 )
 
 Reader = Callable[[Event], None]
-_LASTING = (RunStarted, InputListed, ModelsLoaded, RunEnded)
+_LASTING = (ProcessStarted, Preparing, RunStarted, InputListed, ModelsLoaded, RunEnded)
 
 
 class EventStream:
     """Emits from one thread; readers may come and go from any thread.
 
-    The history holds the events of the run as a whole, the latest `capacity` events of rows that ended, `capacity`
-    other events and `details` heavy ones. Events that fall out are summed up (`Earlier`). `zero` is the stream's
-    beginning in seconds on the monotonic clock.
+    The history holds the events of the run as a whole, the latest of each cell, the latest `capacity` events of rows
+    that ended and of requests, `capacity` other events and `details` heavy ones. Events that fall out are summed up
+    (`Earlier`). `zero` is the stream's beginning in seconds on the monotonic clock.
     """
 
     def __init__(self, capacity: int = 65536, details: int = 2048) -> None:
@@ -39,6 +43,7 @@ class EventStream:
         self.recent: deque[Event] = deque()
         self._capacity = capacity
         self._lasting: list[Event] = []
+        self._cells: dict[str, Event] = {}
         self._rows: deque[Event] = deque(maxlen=capacity)
         self._details: deque[Event] = deque(maxlen=details)
         self._earlier = _Sums()
@@ -86,7 +91,9 @@ class EventStream:
         if isinstance(event, Detail):
             self._earlier.events += len(self._details) == self._details.maxlen
             self._details.append(event)
-        elif isinstance(event, RowDone):
+        elif isinstance(event, CellReached):
+            self._cells[event.cell] = event
+        elif isinstance(event, (RowDone, RequestReached)):
             self._earlier.rows += len(self._rows) == self._rows.maxlen
             self._rows.append(event)
         elif isinstance(event, _LASTING):
@@ -97,11 +104,16 @@ class EventStream:
             self.recent.append(event)
 
     def _history(self) -> list[Event]:
-        events = list(heapq.merge(self._lasting, self._rows, self._details, self.recent, key=lambda event: event.at))
+        cells = sorted(self._cells.values(), key=_when)
+        events = list(heapq.merge(self._lasting, cells, self._rows, self._details, self.recent, key=_when))
         if not self._earlier.events and not self._earlier.rows:
             return events
-        first = sum(isinstance(event, RunStarted) for event in events[:1])
+        first = sum(isinstance(event, (ProcessStarted, RunStarted)) for event in events[:1])
         return [*events[:first], self._earlier.event(events[0].at), *events[first:]]
+
+
+def _when(event: Event) -> float:
+    return event.at
 
 
 class _Sums:

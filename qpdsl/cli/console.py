@@ -10,8 +10,10 @@ import contextlib
 import errno
 import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
+from qpdsl.grammar.ascii_signs import in_ascii, needs_ascii
 from qpdsl.grammar.printable import printable
 
 _USUAL_WIDTH = 80
@@ -19,6 +21,8 @@ _USUAL_WIDTH = 80
 
 _out: TextIO | None = sys.stdout
 _err: TextIO | None = sys.stderr
+# What writes notes in place of the stream, such as a progress bar that is drawn below them.
+_write: Callable[[str], object] | None = None
 
 
 def keep_streams() -> None:
@@ -34,7 +38,7 @@ def put(text: str, *, end: str = "\n") -> None:
     """Prints data on stdout. Raises OSError where stdout does not take it, or is closed."""
     if _out is None or _out.closed:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    _out.write((printable(text) if is_terminal(_out) else text) + end)
+    _out.write(_for_terminal(printable(text), _out) + end if is_terminal(_out) else text + end)
     _out.flush()
 
 
@@ -74,9 +78,27 @@ def width_of(stream: TextIO | None) -> int | None:
         return _USUAL_WIDTH
 
 
+@contextlib.contextmanager
+def notes_through(write: Callable[[str], object]) -> Iterator[None]:
+    """Has notes written by `write`, a line or more each without the last newline, while the block runs."""
+    global _write
+    before, _write = _write, write
+    try:
+        yield
+    finally:
+        _write = before
+
+
 def _note(text: str) -> None:
     # A run is not to fail because nobody can be told how it goes.
-    if _err is not None:
+    if _write is not None and text.endswith("\n"):
+        _write(text[:-1])
+    elif _err is not None:
         with contextlib.suppress(OSError, ValueError):
-            _err.write(text)
+            _err.write(_for_terminal(text, _err))
             _err.flush()
+
+
+def _for_terminal(text: str, stream: TextIO) -> str:
+    """The text, with signs of ours in ASCII where the encoding has nothing better."""
+    return in_ascii(text) if not text.isascii() and needs_ascii(stream.encoding) else text

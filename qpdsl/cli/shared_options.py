@@ -29,6 +29,7 @@ from qpdsl.session.setting import (
 from qpdsl.session.settings import HEADINGS, OUTPUT, Settings
 
 if TYPE_CHECKING:
+    from qpdsl.cli.watched import WatchedProcess
     from qpdsl.planner.plan.budget_policy import BudgetPolicy
     from qpdsl.planner.plan.logical import LogicalProgram
     from qpdsl.planner.plan.physical import PhysicalPlan
@@ -264,10 +265,12 @@ def warn_of_budget(*policies: BudgetPolicy | None) -> None:
             say(words)
 
 
-def asking(*, quiet: bool) -> Callable[[str], None]:
-    """Says on a terminal, unless `quiet`, which server is asked."""
+def asking(process: WatchedProcess | None = None, *, quiet: bool) -> Callable[[str], None]:
+    """Says which server is asked: to whoever watches the process, and unless `quiet` on a terminal."""
 
     def ask(model: str) -> None:
+        if process is not None:
+            process.prepare(f"probing the server of {model}")
         if not quiet and is_terminal(sys.stderr):
             say(f"{model}: probing its server …")
 

@@ -28,7 +28,7 @@ from qpdsl.cluster.replica.messages import (
 from qpdsl.cluster.replica.replica_fingerprint import differences
 from qpdsl.cluster.row_scheduler import MAX_LOSSES
 from qpdsl.errors import UsageError
-from qpdsl.executor.events.events import ModelsLoaded
+from qpdsl.executor.events.events import ModelsLoaded, Preparing
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.request import Calls
 from qpdsl.runs.data.input_row import NumberedRow
@@ -217,6 +217,7 @@ class ClusterRun:
         task = group.create_task(self._serve(group, backend, number))
         self._places[number] = _Place(task, figures, time.monotonic())
         self._rows.expected = len(self._places)
+        self._say_starting()
 
     async def _serve(self, group: asyncio.TaskGroup, backend: ReplicaBackend, number: int) -> None:
         """Does what one replica says, until its end; where it is lost, another takes its place."""
@@ -296,6 +297,11 @@ class ClusterRun:
         self._false_starts = 0
         self._start_seconds = max(self._start_seconds or 0.0, figures.ready - place.started)
         self._send(self._rows.join(figures.name))
+
+    def _say_starting(self) -> None:
+        """Says to whoever watches how many replicas are ready, until the first one is."""
+        if self._first is None:
+            self._events.emit(Preparing(step=f"starting {len(self._places)} replicas, which load their models"))
 
     def _lost(self, place: _Place, why: str) -> None:
         """Has the rows of a replica that is gone run again, and fails those that were under way too often."""

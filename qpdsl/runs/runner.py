@@ -52,8 +52,8 @@ class LocalRunner:
 
     Rows start in their order, each as the plan of its own job says, or `concurrency` of them at a time. Greedy decoding
     is run for the rows that have a reference. `drive` keeps the engine stepping while rows run. `through` has what puts
-    an engine before the session's for a row, and
-    `calls` what keeps the calls of tools of a run.
+    an engine before the session's for a row, and `calls` what keeps the calls of tools of a run. `started` is called
+    with each row that begins.
     """
 
     session: Session
@@ -62,6 +62,7 @@ class LocalRunner:
     drive: Callable[[Session, Coroutine[Any, Any, None]], Awaitable[None]] = _running
     through: Callable[[NumberedRow], Through | None] = lambda row: None
     calls: Callable[[int], CallStore | None] = lambda run: None
+    started: Callable[[NumberedRow], object] = lambda row: None
 
     async def run(self, rows: Sequence[NumberedRow], done: SaveRows) -> None:
         """See `RowRunner`."""
@@ -70,6 +71,7 @@ class LocalRunner:
             return row_limits(self.jobs[row.run].plan, self.concurrency)
 
         async def run(row: NumberedRow) -> None:
+            self.started(row)
             outcome = await run_row(self.session, self.jobs[row.run], row.row, self.through(row), self.calls(row.run))
             done([FinishedRow(row.number, outcome, run=row.run)])
 

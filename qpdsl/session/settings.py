@@ -8,6 +8,7 @@ on those with a `fingerprint`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -566,6 +567,19 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         help="Use replicas whose results could differ in bits too, and mark their rows.",
     )
     overwrite: bool = setting(False, heading=OUTPUT, on="run eval", help="Replace the files of --output.")
+    trace: str | None = setting(
+        heading=OUTPUT,
+        on="run eval",
+        kind=FilePath("a trace has a file of its own"),
+        metavar="FILE",
+        help="Write events to FILE as they happen; `qpdsl replay` and `qpdsl report` show it.",
+    )
+    tui: bool = setting(
+        False,
+        heading=OUTPUT,
+        on="run eval serve",
+        help="Watch it on a dashboard; `qpdsl top` does so from another terminal.",
+    )
 
     def __post_init__(self) -> None:
         SessionSettings.__post_init__(self)
@@ -580,6 +594,8 @@ class Settings(SessionSettings, RowSettings, DataSettings):
                 raise UsageError(f"`{option_of(name, one)}` needs `{option_of(one.needs, known[one.needs])}`{why}")
         if self.cluster is not None:
             self._check_cluster()
+        if self.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError("`--tui` needs a terminal", "`qpdsl top` shows it in another one")
 
     def _check_cluster(self) -> None:
         from qpdsl.cluster.cluster_address import ClusterAddress

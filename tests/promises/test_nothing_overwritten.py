@@ -61,8 +61,9 @@ PARAMETERS = {
     },
     "eval": {
         "targets": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
-        "adapters": READS_FOLDER, "output": WRITES, "plot": WRITES, "program": NO_FILE, "assigned": NO_FILE,
-        "disabled": NO_FILE, "kv_bytes": NO_FILE, "kv_shares": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
+        "adapters": READS_FOLDER, "output": WRITES, "plot": WRITES, "trace": WRITES, "program": NO_FILE,
+        "assigned": NO_FILE, "disabled": NO_FILE, "kv_bytes": NO_FILE, "kv_shares": NO_FILE, "device": NO_FILE,
+        "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES, "baseline": NO_FILE,
         "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
         "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,

@@ -41,7 +41,7 @@ PARTS = (
 SURROGATES = ("\ud800", "\udfff")
 # What may stand in a program: no control characters.
 UNSEEN = tuple(part for part in PARTS if category(part[0]) != "Cc")
-_COLOUR = re.compile(r"\x1b\[(?:0|34|1;3[123])m")
+_COLOUR = re.compile(r"\x1b\[(?:0|1|1;3[15])m")
 _CURSOR = re.compile(r"\x1b\[\?25[hl]|\x1b\[\d*[AK]|\x1b\[2K|\r")
 
 FUNCTIONS = """

@@ -34,7 +34,8 @@ def test_a_run_writes_its_trace_and_its_tokens_are_the_same(qpdsl: Run, problems
     traced = qpdsl(*args, "--trace", tmp_path / "trace.jsonl")
     assert traced.out == plain.out and traced.code == plain.code
     kinds = [json.loads(line).get("kind") for line in (tmp_path / "trace.jsonl").read_text("utf-8").splitlines()]
-    assert kinds[:3] == [None, "RunStarted", "InputListed"] and kinds[-1] == "RunEnded"
+    assert kinds[:3] == [None, "ProcessStarted", "Preparing"] and kinds[-1] == "RunEnded"
+    assert kinds.index("Preparing") < kinds.index("RunStarted") < kinds.index("ModelsLoaded") < kinds.index("RowDone")
     assert kinds.count("RowDone") == 10 and {"Expanded", "Valued", "Selected", "EngineStepped"} <= set(kinds)
     report = qpdsl("report", tmp_path / "trace.jsonl")
     assert report.code == Exit.OK and (tmp_path / "trace.html").is_file()
@@ -81,7 +82,8 @@ def test_without_a_terminal_or_a_run(qpdsl: Run) -> None:
     assert "needs a terminal" in qpdsl("replay", BEAM).err
     ran = qpdsl("top")
     assert ran.code == Exit.USAGE and "no run of yours is going on" in ran.err
-    assert qpdsl("top", "--list").out == ""
+    listed = qpdsl("top", "--list")
+    assert listed.out == "" and "nothing of yours is going on" in listed.err and listed.code == Exit.OK
 
 
 @pytest.mark.parametrize(
@@ -156,6 +158,8 @@ def test_what_a_watched_run_prints_comes_when_the_screen_is_free(tmp_path: Path)
         "--tui",
     ]
     watched = pexpect.spawn(sys.executable, args, dimensions=(24, 80), timeout=PATIENCE, cwd=str(ROOT), env=env)
+    # What it does before there is anything to search, from the first second on.
+    watched.expect("planning|loading")
     watched.expect("done")
     watched.send("q")
     watched.expect(r"answer\s+12")
@@ -173,3 +177,38 @@ def test_a_browser_draws_the_report_without_errors(qpdsl: Run, tmp_path: Path) -
     )  # fmt: skip
     assert "Uncaught" not in done.stderr and "CONSOLE" not in done.stderr
     assert done.stdout.count("<circle") > 50 and done.stdout.count("<rect") > 50 and "the answer" in done.stdout
+
+
+# Told by a page that is shown in a frame: how much wider parts are than their boxes, and how far plots are scaled.
+TELL = """<script>{
+const wide = [document.documentElement, ...document.querySelectorAll(".scroll")];
+const drawn = [...document.querySelectorAll("#timeline svg, #memory svg, #accuracy svg")];
+parent.postMessage([
+  wide.map((each) => each.scrollWidth - each.clientWidth),
+  drawn.map((svg) => svg.viewBox.baseVal.width / svg.clientWidth)
+], "*");
+}</script></body>"""
+FRAME = """<iframe width={} height=900 src={}></iframe><pre></pre><script>
+onmessage = (message) => {{ document.querySelector("pre").textContent = JSON.stringify(message.data); }};
+</script>"""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a headless Chromium")
+@pytest.mark.parametrize("width", [390, 700, 1280])
+def test_no_width_hides_a_part_of_a_page(
+    qpdsl: Run, problems: Path, runs: RunFolder, tmp_path: Path, width: int
+) -> None:
+    assert qpdsl("run", "greedy", "--input", problems).code == Exit.OK
+    id = next(iter(runs.ids()))
+    for name, sources in {"trace.html": [BEAM], "run.html": [id], "both.html": [id, id]}.items():
+        page, frame = tmp_path / name, tmp_path / "frame.html"
+        assert qpdsl("report", *sources, "--output", page).code == Exit.OK
+        page.write_text(page.read_text("utf-8").replace("</body>", TELL), "utf-8")
+        frame.write_text(FRAME.format(width, name), "utf-8")
+        done = subprocess.run(
+            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom", f"file://{frame}"],
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
+        )  # fmt: skip
+        wider, scales = json.loads(re.search(r"<pre>(.*?)</pre>", done.stdout)[1])
+        assert len(wider) > 1 and max(wider) <= 1, name
+        assert len(scales) == 3 * (name == "trace.html") and all(0.95 <= scale <= 1.05 for scale in scales)

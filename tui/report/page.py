@@ -190,7 +190,7 @@ def _rows(state: RunState) -> list[list[Any]]:
 def _accuracy(state: RunState) -> list[dict[str, Any]]:
     """Rows with a right answer in up to ten groups by the tokens sampled for them."""
     rows = sorted((row for row in state.rows.values() if row.correct is not None), key=lambda row: row.sampled_tokens)
-    count = min(10, max(len(rows) // 8, min(len(rows), 1)))
+    count = min(10, max(len(rows) // 8, min(len(rows) // 2, 4), min(len(rows), 1)))
     groups = []
     for at in range(count):
         group = rows[at * len(rows) // count : (at + 1) * len(rows) // count]

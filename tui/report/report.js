@@ -13,12 +13,22 @@ function made(tag, attributes = {}, ...children) {
 const clock = (s) => (s < 10 ? `${+s.toFixed(1)} s` : `${Math.floor(s / 60)}:${String(Math.floor(s % 60)).padStart(2, "0")}`);
 const count = (n) => Math.round(n).toLocaleString("en");
 
+// As wide as its box, so that its letters keep their size on any screen.
+const widthOf = (id) => Math.max(260, Math.min(1180, byId(id).clientWidth || 1180));
+
+// Round numbers from 0 to `most`, up to `parts` steps of them.
+function ticks(most, parts) {
+  const least = (most || 1) / parts, unit = 10 ** Math.floor(Math.log10(least));
+  const step = unit * [1, 2, 5, 10].find((factor) => factor * unit >= least);
+  return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, at) => at * step);
+}
+
 function axis(svg, width, y, left, seconds) {
-  const across = (t) => left + (t / (seconds || 1)) * (width - left - 10);
-  for (let part = 0; part <= 8; part++) {
-    const x = across((seconds * part) / 8);
+  const across = (t) => left + (t / (seconds || 1)) * (width - left - 16);
+  for (const time of ticks(seconds, Math.max(2, Math.floor(width / 110)))) {
+    const x = across(time);
     svg.append(made("line", { x1: x, x2: x, y1: 0, y2: y, class: "axis" }));
-    svg.append(made("text", { x, y: y + 14, "text-anchor": "middle" }, clock((seconds * part) / 8)));
+    svg.append(made("text", { x, y: y + 14, "text-anchor": "middle" }, clock(time)));
   }
   return across;
 }
@@ -42,22 +52,22 @@ function plan() {
   const columns = [["operator", "code"], ["rows", "number"], ["est ≤", "number"], ["tokens", "number"], ["cached", "number"], ["seconds", "number"], ["share", ""], ["rule", ""], ["choice", ""], ["how", ""]];
   const keys = ["", "rows", "estimate", "tokens", "cached", "seconds", "", "rule", "choice", "how"];
   const empty = columns.map((_, at) => keys[at] && data.plan.every((line) => !line[keys[at]]));
-  const row = (cells, tag) => made("tr", {}, ...cells.map((cell, at) => [cell, at]).filter(([, at]) => !empty[at]).map(([cell, at]) => made(tag, { class: columns[at][1] }, cell)));
-  byId("plan").append(row(columns.map(([name]) => name), "th"));
+  const row = (cells, tag) => made("tr", {}, ...cells.map((cell, at) => [cell, at]).filter(([, at]) => !empty[at]).map(([cell, at]) => made(tag, { class: columns[at][1], ...(tag === "th" ? { scope: "col" } : { "data-title": columns[at][0] }) }, cell)));
+  byId("plan").replaceChildren(row(columns.map(([name]) => name), "th"));
   for (const line of data.plan) {
-    const bar = made("span");
-    if (line.share !== null) bar.append(made("span", { class: "bar", style: `width:${(line.share * 90).toFixed(1)}px` }), ` ${(line.share * 100).toFixed(line.share < 0.1 ? 1 : 0)}%`);
+    const bar = line.share === null ? "" : made("span");
+    if (bar) bar.append(made("span", { class: "bar", style: `width:${(line.share * 90).toFixed(1)}px` }), ` ${(line.share * 100).toFixed(line.share < 0.1 ? 1 : 0)}%`);
     byId("plan").append(row([line.branch + line.text, line.rows, line.estimate, line.tokens, line.cached, line.seconds, bar, line.rule, line.choice, line.how], "td"));
   }
 }
 
 function timeline() {
-  const lane = 64, left = 150, width = 1180, models = data.models.map((model) => model.name);
+  const lane = 64, width = widthOf("timeline"), left = Math.min(150, width / 4), models = data.models.map((model) => model.name);
   const height = lane * models.length;
   const svg = made("svg", { viewBox: `0 0 ${width} ${height + 22}`, role: "img", "aria-label": "time line of models" });
   const across = axis(svg, width, height, left, data.seconds);
   const most = Math.max(1, ...data.steps.map((step) => step[5]));
-  models.forEach((name, at) => svg.append(made("text", { x: 0, y: at * lane + lane / 2, class: "label" }, name), made("line", { x1: 0, x2: width, y1: (at + 1) * lane, y2: (at + 1) * lane, class: "axis" })));
+  models.forEach((name, at) => svg.append(made("text", { x: 0, y: at * lane + lane / 2, class: "label" }, name.length * 6.5 > left ? `…${name.slice(-Math.floor(left / 6.5 - 1))}` : name, made("title", {}, name)), made("line", { x1: 0, x2: width, y1: (at + 1) * lane, y2: (at + 1) * lane, class: "axis" })));
   for (const [model, at, seconds, prefill, decode, sequences] of data.steps) {
     const tall = Math.max(3, (sequences / most) * (lane - 12));
     const index = models.indexOf(model);
@@ -65,7 +75,7 @@ function timeline() {
     box.append(made("title", {}, `${model}\n${clock(at)}, ${(seconds * 1000).toFixed(1)} ms\n${sequences} sequences, ${prefill} tokens prefilled, ${decode} decoded`));
     svg.append(box);
   }
-  byId("timeline").append(svg, legend([["mostly decode", "var(--accent)"], ["mostly prefill", "var(--warn)"]]));
+  byId("timeline").replaceChildren(svg, legend([["mostly decode", "var(--accent)"], ["mostly prefill", "var(--warn)"]]));
 }
 
 function legend(entries) {
@@ -73,7 +83,7 @@ function legend(entries) {
 }
 
 function memory() {
-  const width = 1180, height = 180, left = 60;
+  const width = widthOf("memory"), height = 180, left = 60;
   const svg = made("svg", { viewBox: `0 0 ${width} ${height + 22}`, role: "img", "aria-label": "memory over time" });
   const across = axis(svg, width, height, left, data.seconds);
   const most = Math.max(1, ...data.models.map((model) => model.most));
@@ -82,7 +92,7 @@ function memory() {
     const points = model.held.map((pages, index) => `${across(Math.min((index + 1) * model.width, data.seconds)).toFixed(1)},${(height - (pages / most) * (height - 14)).toFixed(1)}`);
     svg.append(made("path", { d: `M${left},${height} L${points.join(" L")}`, fill: "none", stroke: colours[at % colours.length], "stroke-width": 2, "stroke-dasharray": at ? `${3 * at + 2} 3` : "" }));
   });
-  byId("memory").append(svg, legend(data.models.map((model, at) => [`${model.name}: at most ${count(model.most)} of ${count(model.pages)} pages, ${model.preemptions} preemptions${waits(model)}`, colours[at % colours.length]])));
+  byId("memory").replaceChildren(svg, legend(data.models.map((model, at) => [`${model.name}: at most ${count(model.most)} of ${count(model.pages)} pages, ${model.preemptions} preemptions${waits(model)}`, colours[at % colours.length]])));
 }
 
 // How long samples waited for their tokens: the percentiles 50, 95 and 99.
@@ -94,19 +104,19 @@ function waits(model) {
 
 function accuracy() {
   if (!data.accuracy.length) { byId("accuracy-section").hidden = true; return; }
-  const width = 1180, height = 220, left = 60;
+  const width = widthOf("accuracy"), height = 220, left = 60;
   const svg = made("svg", { viewBox: `0 0 ${width} ${height + 34}`, role: "img", "aria-label": "accuracy against tokens" });
   const most = Math.max(...data.accuracy.map((group) => group.tokens)) * 1.05;
   const x = (tokens) => left + (tokens / most) * (width - left - 40), y = (share) => height - share * (height - 14);
   for (const part of [0, 0.25, 0.5, 0.75, 1]) svg.append(made("line", { x1: left, x2: width, y1: y(part), y2: y(part), class: "axis" }), made("text", { x: left - 8, y: y(part) + 4, "text-anchor": "end" }, `${part * 100}%`));
-  for (let part = 0; part <= 5; part++) svg.append(made("text", { x: x((most * part) / 5), y: height + 16, "text-anchor": "middle" }, count((most * part) / 5)));
+  for (const tokens of ticks(most, Math.max(2, Math.floor(width / 110)))) svg.append(made("text", { x: x(tokens), y: height + 16, "text-anchor": "middle" }, count(tokens)));
   svg.append(made("text", { x: width - 40, y: height + 32, "text-anchor": "end" }, "sampled tokens a row"));
   for (const [key, colour, dash] of [["right", "var(--good)", ""], ["greedy", "var(--muted)", "4 4"]]) {
     const groups = data.accuracy.filter((group) => group[key] !== null);
     svg.append(made("path", { d: groups.map((group, at) => `${at ? "L" : "M"}${x(group.tokens).toFixed(1)},${y(group[key]).toFixed(1)}`).join(""), fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": dash }));
     for (const group of groups) svg.append(made("circle", { cx: x(group.tokens), cy: y(group[key]), r: key === "right" ? 5 : 3, fill: colour }, made("title", {}, `${group.rows} rows, ${count(group.tokens)} tokens a row\n${key === "right" ? "right" : "greedy is right"} ${(group[key] * 100).toFixed(0)}%`)));
   }
-  byId("accuracy").append(svg, legend([["this program", "var(--good)"], ["greedy decoding on the same rows", "var(--muted)"]]));
+  byId("accuracy").replaceChildren(svg, legend([["this program", "var(--good)"], ["greedy decoding on the same rows", "var(--muted)"]]));
 }
 
 function tree(index) {
@@ -173,9 +183,9 @@ function rows() {
     const some = data.rows.filter((row) => row.join(" ").toLowerCase().includes(wanted.toLowerCase()));
     const body = some.map((row) => made("tr", {}, ...row.map((value, at) => {
       const shown = at === 1 ? `${marks[value] || ""} ${value}` : value === null ? "" : at === 4 ? value.toFixed(3) : at === 5 ? count(value) : at === 6 ? value.toFixed(2) : value;
-      return made("td", { class: at === 1 ? value : at > 3 && at < 7 ? "number" : at === 7 || at === 2 ? "wide" : "" }, shown);
+      return made("td", { class: at === 1 ? value : at > 3 && at < 7 ? "number" : at === 7 || at === 2 ? "wide" : "", "data-title": columns[at] }, shown);
     })));
-    byId("rows").replaceChildren(made("tr", {}, ...columns.map((name, at) => made("th", { class: at > 3 && at < 7 ? "number" : "" }, name))), ...body);
+    byId("rows").replaceChildren(made("tr", {}, ...columns.map((name, at) => made("th", { scope: "col", class: at > 3 && at < 7 ? "number" : "" }, name))), ...body);
     byId("shown").textContent = `${some.length} of ${data.rows.length}`;
   };
   byId("filter").oninput = (event) => draw(event.target.value);
@@ -183,3 +193,5 @@ function rows() {
 }
 
 head(); plan(); timeline(); memory(); accuracy(); trees(); rows();
+let drawn = innerWidth;
+addEventListener("resize", () => { if (innerWidth !== drawn) { drawn = innerWidth; timeline(); memory(); accuracy(); } });

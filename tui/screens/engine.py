@@ -40,6 +40,9 @@ class ModelPanel(Widget):
         self.border_subtitle = f"{shown(begun)} to {shown(end)}"
         self.refresh()
 
+    def on_resize(self) -> None:
+        self.show(self.state)
+
     @property
     def lines(self) -> int:
         """How many figures there are, a line each."""

@@ -18,6 +18,7 @@ from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.panel import Panel
 from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 
 _BAR = 6
@@ -101,7 +102,7 @@ class PlanView(View):
                 yield PlanLines()
             with VerticalScroll(classes="side", can_focus=False):
                 yield Static(id="plan-side")
-        yield Static(id="plan-panel", classes="panel")
+        yield Panel("enter", id="plan-panel")
         yield Static(id="plan-foot", classes="foot")
 
     def draw(self) -> None:
@@ -125,9 +126,10 @@ class PlanView(View):
         if facts is None:
             return
         if self.has_class("wide"):
-            self.query_one("#plan-side", Static).update(facts.render(palette, self.size.width * 34 // 100 - 4))
+            side = self.query_one("#plan-side", Static)
+            side.update(facts.render(palette, max(side.size.width, 1)))
         else:
-            self.query_one("#plan-panel", Static).update(facts.columns(palette, self.size.width - 2, 7))
+            self.query_one(Panel).update(facts.columns(palette, self.size.width - 2, 7))
 
     def _facts(self, index: int) -> Facts | None:
         plan = self.state.plan

@@ -18,6 +18,7 @@ from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.panel import Panel
 from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 
 COLUMNS = (
@@ -113,7 +114,7 @@ class RowsView(View):
     def compose(self) -> ComposeResult:
         yield Heading(COLUMNS)
         yield RowLines()
-        yield Static(id="row-panel", classes="panel")
+        yield Panel("d", id="row-panel")
         yield Input(
             id="row-filter",
             placeholder="words; status:failed, wrong, right, running, waiting; esc clears",
@@ -197,7 +198,7 @@ class RowsView(View):
     def _show_row(self) -> None:
         palette = Palette.of(self.app)
         row_state = self.query_one(RowLines).row
-        panel = self.query_one("#row-panel", Static)
+        panel = self.query_one(Panel)
         if row_state is None:
             panel.update(Text("nothing matches" if self.wanted else "no rows yet", style=palette.muted))
             return

@@ -23,6 +23,7 @@ from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.panel import Panel
 from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 
 _BAR = 6
@@ -124,7 +125,7 @@ class SearchView(View):
                 yield TreeLines()
             with VerticalScroll(classes="side", can_focus=False):
                 yield Static(id="search-side")
-        yield Static(id="search-panel", classes="panel")
+        yield Panel("enter", id="search-panel")
         yield Static(id="search-foot", classes="foot")
 
     def open_row(self, row: str) -> None:
@@ -266,7 +267,7 @@ class SearchView(View):
     def _show_candidate(self) -> None:
         palette = Palette.of(self.app)
         tree, node = self.searched, self.query_one(TreeLines).node
-        panel, side = self.query_one("#search-panel", Static), self.query_one("#search-side", Static)
+        panel, side = self.query_one(Panel), self.query_one("#search-side", Static)
         if tree is None or node is None:
             wide = self.has_class("wide")
             panel.update("" if wide else self._failure(palette))

@@ -1,4 +1,4 @@
-"""The base of the four screens."""
+"""The base of the screens."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ class View(Vertical):
 
     def draw(self) -> None:
         raise NotImplementedError
+
+    def on_resize(self) -> None:
+        """Draws again: what a screen shows depends on the room that it has, which is known once it is laid out."""
+        self.draw()
 
     def set_space(self, size: Size) -> None:
         """Says how much room the screen has, before it is laid out."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import threading
 import time
 from bisect import bisect_right
@@ -26,6 +27,9 @@ _LOADED_AT_ONCE = 2000
 _LINE_LIMIT = 64 << 20
 _RETRY = 0.05
 _TAKEN_AT_ONCE = 500
+# Seconds without an event after which a socket has told what there was, and seconds for all of it.
+_QUIET = 0.3
+_LONGEST_LOOK = 3.0
 
 
 class Player:
@@ -202,7 +206,7 @@ class SocketSource:
         self._expected = expected
         self._reader = LineReader()
         self._error: str | None = None
-        self._seen = time.monotonic()
+        self._opened = self._seen = time.monotonic()
 
     @property
     def phase(self) -> str:
@@ -211,8 +215,8 @@ class SocketSource:
 
     @property
     def elapsed(self) -> float:
-        if self.state.begun is None:
-            return 0.0
+        if not self.state.changes:
+            return time.monotonic() - self._opened
         going = 0.0 if self.gone or self.state.ended else time.monotonic() - self._seen
         return self.state.now + going
 
@@ -261,6 +265,28 @@ class SocketSource:
             if taken % _TAKEN_AT_ONCE == 0:
                 # A long history must not keep the keys waiting.
                 await asyncio.sleep(0)
+
+
+def standing(path: Path) -> RunState:
+    """How a process stands now: what its socket tells of it at once. Raises OSError and TraceError."""
+    state, reader, rest = RunState(), LineReader(), b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(str(path))
+        end = time.monotonic() + _LONGEST_LOOK
+        while time.monotonic() < end:
+            connection.settimeout(_QUIET if state.changes else _LONGEST_LOOK)
+            try:
+                data = connection.recv(1 << 20)
+            except TimeoutError:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                event = reader.read(line.decode("utf-8", errors="replace"))
+                if event is not None:
+                    state.add(event)
+            if not data:
+                break
+    return state
 
 
 class ReplaySource:

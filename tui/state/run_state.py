@@ -22,6 +22,8 @@ STATUSES: tuple[Status, ...] = ("failed", "running", "wrong", "right", "done", "
 _SUMS = ("rows_in", "rows_out", "prompt_tokens", "sampled_tokens", "cached_tokens", "seconds")
 # Trees are the only part that grows with the tokens of a run.
 _TREES = 2000
+# Requests of a server that are kept, the latest.
+_REQUESTS = 5000
 
 
 @dataclass(slots=True)
@@ -64,8 +66,30 @@ class RowState:
         return self.prompt_tokens + self.sampled_tokens
 
 
+@dataclass(slots=True)
+class RequestState:
+    """One request to a server. `arrived` and `ended` are on its clock; `status` is its latest."""
+
+    id: str
+    program: str
+    arrived: float
+    status: str = "waiting"
+    ended: float | None = None
+    seconds: float = 0.0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+
+    def reached(self, event: events.RequestReached) -> None:
+        self.status, self.seconds = event.status, event.seconds
+        self.prompt_tokens, self.sampled_tokens = event.prompt_tokens, event.sampled_tokens
+        if event.status not in ("waiting", "running"):
+            self.ended = event.at
+
+
 class RunState:
-    """`now` is the time of the latest event; `changes` counts events, so that a screen knows whether to draw again.
+    """A run, a sweep or a server; `cells` and `requests` are those of the latter two.
+
+    `now` is the time of the latest event; `changes` counts events, so that a screen knows whether to draw again.
 
     `started` and `running` count rows. `trees` are those of the latest instances; `latest` is the one with the
     latest news of candidates.
@@ -74,6 +98,11 @@ class RunState:
     def __init__(self) -> None:
         self.now = 0.0
         self.changes = 0
+        self.process: events.ProcessStarted | None = None
+        self.step: str | None = None
+        self.cells: dict[str, events.CellReached] = {}
+        self.sweep_ends: float | None = None
+        self.requests: dict[str, RequestState] = {}
         self.plan: PlanTree | None = None
         self.begun: events.RunStarted | None = None
         self.ended: events.RunEnded | None = None
@@ -103,9 +132,14 @@ class RunState:
         """The phase of the run, as one word."""
         if self.ended is not None:
             return self.ended.status
-        if self.begun is None:
-            return "waiting"
-        return "running" if self.loaded is not None else "loading"
+        if self.loaded is not None:
+            return "running"
+        return "waiting" if self.begun is None and self.process is None else "preparing"
+
+    @property
+    def command(self) -> str:
+        """What the process does: `run`, `eval` or `serve`."""
+        return "run" if self.process is None else self.process.command
 
     @property
     def total(self) -> int:
@@ -134,6 +168,24 @@ class RunState:
         self.latest = instance
         return tree
 
+    def _process_started(self, event: events.ProcessStarted) -> None:
+        self.process = event
+
+    def _preparing(self, event: events.Preparing) -> None:
+        self.step = event.step
+
+    def _cell_reached(self, event: events.CellReached) -> None:
+        self.cells[event.cell] = event
+        self.sweep_ends = None if event.left is None else event.at + event.left
+
+    def _request_reached(self, event: events.RequestReached) -> None:
+        request = self.requests.get(event.request)
+        if request is None:
+            if len(self.requests) == _REQUESTS:
+                self.requests.pop(next(iter(self.requests)))
+            request = self.requests[event.request] = RequestState(event.request, event.program, event.at)
+        request.reached(event)
+
     def _run_started(self, event: events.RunStarted) -> None:
         self.begun = event
         self.plan = PlanTree.of(event.plan)
@@ -152,7 +204,7 @@ class RunState:
             totals.now = 0
 
     def _instance_started(self, event: events.InstanceStarted) -> None:
-        if not event.baseline:
+        if not event.baseline and self.command == "run":
             # A row that is run again is searched from the beginning.
             self.trees.pop(event.instance, None)
             self.row(event.instance).started = event.at
@@ -160,7 +212,7 @@ class RunState:
             self.started += 1
 
     def _instance_done(self, event: events.InstanceDone) -> None:
-        if event.baseline:
+        if event.baseline or self.command != "run":
             return
         row = self.row(event.instance)
         self.running -= row.started is not None
@@ -194,6 +246,8 @@ class RunState:
         self.greedy_right += event.greedy_correct is True
 
     def _operator_started(self, event: events.OperatorStarted) -> None:
+        if self.command != "run":
+            return
         self.totals(event.operator).now += 1
         self._in.setdefault(event.instance, []).append(event.operator)
         self.row(event.instance).doing = event.operator

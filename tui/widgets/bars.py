@@ -10,17 +10,19 @@ from textual.binding import ActiveBinding
 from textual.message import Message
 from textual.widget import Widget
 
-from qpdsl.grammar.printable import cells, one_line
+from qpdsl.grammar.printable import cells, one_line, shorten
 from qpdsl.tui.state.event_source import Player
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 
 SCREENS = ("plan", "search", "engine", "rows")
+# Those of a command that has others.
+_OTHERS = {"eval": ("cells", "engine"), "serve": ("requests", "engine")}
 # Sign, word, and the palette's colour.
 _PHASES = {
     "waiting": ("◌", "waiting for the run", "muted"),
-    "loading": ("◌", "loading models", "warn"),
+    "preparing": ("◌", "preparing", "warn"),
     "running": ("●", "running", "good"),
     "done": ("✔", "done", "good"),
     "failed": ("✖", "failed", "bad"),
@@ -28,6 +30,11 @@ _PHASES = {
     "gone": ("✖", "the run is gone", "bad"),
 }
 _ALL_FAILED = ("✖", "all failed", "bad")
+
+
+def screens_of(state: RunState) -> tuple[str, ...]:
+    """The screens that a process has, in the order of their numbers."""
+    return _OTHERS.get(state.command, SCREENS)
 
 
 class Title(Widget):
@@ -56,7 +63,7 @@ class Title(Widget):
     def on_click(self, event: events.Click) -> None:
         if event.y == 1:
             at = 1
-            for number, name in enumerate(SCREENS, 1):
+            for number, name in enumerate(screens_of(self._state), 1):
                 width = len(f" {number} {name.title()} ")
                 if at <= event.x < at + width:
                     self.post_message(self.Picked(name))
@@ -68,10 +75,16 @@ class Title(Widget):
         if self._phase == "done" and state.failed:
             # A run that came to its end with rows that failed is not as good as it looks.
             sign, word, colour = _ALL_FAILED if state.failed == state.done else (sign, word, "warn")
+        if self._phase == "preparing" and state.step:
+            word = shorten(one_line(state.step), max(width // 2, 12))
         left = Text.assemble((" ◆ ", palette.accent), (one_line(self._title()), "bold"))
         right = Text.assemble((f"{sign} {word}", f"bold {getattr(palette, colour)}"))
         parts = [(figures.clock(self._elapsed), palette.text)]
-        if state.total > 1:
+        if state.command == "eval":
+            parts += self._of_sweep(palette)
+        elif state.command == "serve":
+            parts += self._of_server(palette)
+        elif state.total > 1:
             parts.append((f"{state.done:,}/{state.total:,} rows", palette.text))
         if state.failed:
             parts.append((f"✖ {state.failed:,} failed", palette.bad))
@@ -91,15 +104,35 @@ class Title(Widget):
         space = max(width - cells(left.plain) - cells(right.plain) - 1, 1)
         return left.append(" " * space).append_text(right)
 
+    def _of_sweep(self, palette: Palette) -> list[tuple[str, str]]:
+        """Rows of all cells, and what is left."""
+        cells = self._state.cells.values()
+        done, rows = sum(cell.done for cell in cells), sum(cell.rows for cell in cells)
+        failed = sum(cell.failed for cell in cells)
+        parts = [(f"{done:,}/{rows:,} rows", palette.text)] if rows else []
+        ends = self._state.sweep_ends
+        if ends is not None and self._phase == "running":
+            parts.append((f"{figures.clock(max(ends - self._elapsed, 0.0))} left", palette.text))
+        return [*parts, (f"✖ {failed:,} failed", palette.bad)] if failed else parts
+
+    def _of_server(self, palette: Palette) -> list[tuple[str, str]]:
+        """Requests that run and that wait."""
+        statuses = [request.status for request in self._state.requests.values()]
+        running, waiting = statuses.count("running"), statuses.count("waiting")
+        return [
+            (f"{running:,} running", palette.text),
+            (f"{waiting:,} waiting", palette.warn if waiting else palette.muted),
+        ]
+
     def _title(self) -> str:
-        plan = self._state.plan
+        plan, process = self._state.plan, self._state.process
         if plan is None:
-            return "qpdsl"
+            return "qpdsl" if process is None else " ".join([process.command, ", ".join(process.programs)])
         return plan.source.rsplit("/", 1)[-1] if plan.source.endswith(".qp") else plan.name
 
     def _tabs(self, palette: Palette) -> Text:
         line = Text(" ")
-        for number, name in enumerate(SCREENS, 1):
+        for number, name in enumerate(screens_of(self._state), 1):
             on = name == self._picked
             style = f"bold {palette.background} on {palette.accent}" if on else palette.muted
             line.append(f" {number} {name.title()} ", f"{style} underline" if on else style).append(" ")

@@ -42,7 +42,10 @@ class Facts:
         short = [part for part in self._parts if part is not None and not _long(part[1])]
         half = width // 2
         label = _width(short[: 2 * (height - 1)])
-        lines = [Text.assemble((shorten(self.title, width), "bold"), end="")]
+        more = len([part for part in self._parts if part is not None]) - len(short[: 2 * (height - 1)])
+        hint = f"  {more} more: enter" if more else ""
+        title = shorten(self.title, max(width - len(hint), 1))
+        lines = [Text.assemble((title, "bold"), (hint, palette.muted), end="")]
         for at in range(height - 1):
             line = Text(end="")
             for name, value in short[at :: height - 1][:2]:

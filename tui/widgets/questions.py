@@ -35,7 +35,7 @@ class LeaveQuestion(ModalScreen[Leave | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="question"):
-            yield Static(Text("The run is still going", style="bold"))
+            yield Static(Text("It is still going", style="bold"))
             yield Static("[b]h[/b]  leave it running here: close the dashboard, wait for what it prints")
             yield Static("[b]b[/b]  leave it running in the background; `qpdsl top` shows it again")
             yield Static("[b]s[/b]  stop it; rows that are finished are kept")
@@ -57,7 +57,7 @@ class LeaveQuestion(ModalScreen[Leave | None]):
 
 
 _KEYS = (
-    ("1 2 3 4, tab", "Plan, Search, Engine, Rows"),
+    ("1 2 3 4, tab", "the screens"),
     ("↑ ↓ j k g G", "move; page up and down too"),
     ("enter", "open: an operator, a candidate, a row's search"),
     ("[ ]  f", "Search: another row; follow the latest"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,10 +10,13 @@ from qpdsl.cli.runs.sweep_options import SweepOptions
 from qpdsl.cli.shared_options import HeadedCommand, setting_options, targets_argument
 from qpdsl.cli.signals import interruptible
 
+if TYPE_CHECKING:
+    from qpdsl.cli.watched import WatchedProcess
+
 
 @click.command(cls=HeadedCommand)
 @targets_argument(required=True)
-@setting_options(SweepOptions, "eval", overwrite="Replace the files of --output and --plot.")
+@setting_options(SweepOptions, "eval", overwrite="Replace the files of --output, --plot and --trace.")
 def command(**values: Any) -> int:
     """Run each program with each combination of values on the same rows, and print how right and how costly each is.
 
@@ -36,14 +39,26 @@ def command(**values: Any) -> int:
 
 
 def _run(options: SweepOptions, argv: tuple[str, ...]) -> int:
+    from qpdsl.cli.watched import watched
+
+    if options.tui:
+        from qpdsl.cli.runs.dashboard import run_watched
+
+        return run_watched(argv, "cells")
+    with watched("eval", options.targets, options.cluster) as process:
+        return _swept(process, options, argv)
+
+
+def _swept(process: WatchedProcess, options: SweepOptions, argv: tuple[str, ...]) -> int:
     from qpdsl.cli.diagnostics import show
     from qpdsl.cli.runs.sweep_run import SweepRun, planned_cells, sweep_files
     from qpdsl.cli.shared_options import warn_of_budget
     from qpdsl.session.prepare import surroundings_of
 
+    process.prepare("planning the cells")
     surroundings = surroundings_of(options)
-    cells = planned_cells(options, surroundings)
+    cells = planned_cells(options, surroundings, process)
     show(dict.fromkeys(warning for cell in cells for warning in cell.program.warnings))
     files = sweep_files(options, cells, surroundings)
     warn_of_budget(*(cell.plan.policy for cell in cells))
-    return SweepRun(options, cells, surroundings, files, argv).carry_out()
+    return SweepRun(process, options, cells, surroundings, files, argv).carry_out()

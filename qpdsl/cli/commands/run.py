@@ -15,6 +15,7 @@ from qpdsl.cli.signals import interruptible
 from qpdsl.errors import UsageError
 
 if TYPE_CHECKING:
+    from qpdsl.cli.watched import WatchedProcess
     from qpdsl.planner.plan.budget_policy import BudgetPolicy
     from qpdsl.planner.plan.logical import LogicalProgram
     from qpdsl.planner.values.value import Value
@@ -43,38 +44,47 @@ def command(**values: Any) -> int:
 
 def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.cli.diagnostics import show
-    from qpdsl.cli.runs.run_files import run_files
-    from qpdsl.cli.shared_options import asking, policies, warn_of_budget
-    from qpdsl.session.prepare import ask_servers, bind_program, prepare
-    from qpdsl.session.user_cache import damaged_files
+    from qpdsl.cli.watched import watched
+    from qpdsl.session.prepare import bind_program
 
     bound = bind_program(options, warn=show)
-    servers = ask_servers([bound], options, asking(quiet=options.json))
+    if options.tui:
+        from qpdsl.cli.runs.dashboard import run_watched
+
+        return run_watched(argv, "search" if options.input is None else "plan")
+    with watched("run", [bound.program.name], options.cluster) as process:
+        return _answered(process, options, bound, argv)
+
+
+def _answered(process: WatchedProcess, options: RunOptions, bound: BoundProgram, argv: Sequence[str]) -> int:
+    from qpdsl.cli.runs.run_files import run_files
+    from qpdsl.cli.shared_options import asking, policies, warn_of_budget
+    from qpdsl.session.prepare import ask_servers, prepare
+    from qpdsl.session.user_cache import damaged_files
+
+    servers = ask_servers([bound], options, asking(process, quiet=options.json))
     options, use = _as_resumed(options, bound, plan_use(options))
+    process.prepare("planning" if options.budget is None else "learning what the budget buys")
     policy = policies(options, bound.surroundings)
     prepared = prepare(bound, options, use, _resuming(options, policy), servers)
     _check_resumed(options, prepared)
     # Before torch is imported, which takes seconds.
     files = run_files(options, prepared)
-    if options.tui:
-        from qpdsl.cli.runs.dashboard import run_watched
-
-        return run_watched(argv, "search" if options.input is None else "plan")
     for note in damaged_files():
         say(f"note: {note}")
     if options.input is None:
         from qpdsl.cli.runs.single_run import answer
 
         warn_of_budget(prepared.plan.policy)
-        return answer(options, prepared, files)
+        return answer(process, options, prepared, files)
     from qpdsl.cli.runs.data_set_run import answer_rows
 
-    if _warmed_up(options, prepared, argv):
+    if _warmed_up(process, options, prepared, argv):
         prepared = prepare(bound, options, use, policy, servers)
-    return answer_rows(options, prepared, files, argv)
+    return answer_rows(process, options, prepared, files, argv)
 
 
-def _warmed_up(options: RunOptions, prepared: Prepared, argv: Sequence[str]) -> bool:
+def _warmed_up(process: WatchedProcess, options: RunOptions, prepared: Prepared, argv: Sequence[str]) -> bool:
     """Whether there is more to learn a policy from, by a warm-up. Warns where a budget may not be kept."""
     from qpdsl.cli.runs.budget_warm_up import warm_up_strategies
     from qpdsl.cli.shared_options import warn_of_budget
@@ -84,7 +94,7 @@ def _warmed_up(options: RunOptions, prepared: Prepared, argv: Sequence[str]) -> 
     if unlikely:
         # Before the warm-up, which takes a while.
         warn_of_budget(policy)
-    if warm_up_strategies(options, prepared, argv):
+    if warm_up_strategies(process, options, prepared, argv):
         return True
     if not unlikely:
         warn_of_budget(policy)

@@ -22,13 +22,14 @@ from qpdsl.session.setting import FilePath, Number, Whole, setting
 from qpdsl.session.settings import PROGRAM, SERVER, Settings
 
 if TYPE_CHECKING:
+    from qpdsl.cli.watched import WatchedProcess
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.serve.http.access_log import AccessLog
     from qpdsl.serve.served_model import ServedModel
     from qpdsl.session.surroundings import Surroundings
 
-# What the event stream keeps: nobody asks a server for its history.
-_HISTORY = 256
+# What the event stream keeps for whoever comes to watch: the latest requests, and as many steps of the engine.
+_HISTORY = 1024
 # Descriptors that are not for connections: models, libraries, servers of remote models.
 _OTHER_DESCRIPTORS = 64
 # Holds what the key of TLS is locked with: who lists processes sees their arguments.
@@ -156,7 +157,7 @@ class ServeOptions(Settings):
     adapters="Merge a LoRA adapter in PEFT's format into a model of the programs.",
     seed="Seed of requests for programs that give none.",
 )
-def command(**values: Any) -> Exit:
+def command(**values: Any) -> int:
     """Serve programs behind OpenAI's API: each is a model of `/v1/chat/completions` and `/v1/completions`.
 
     A program is a file, or one that is shipped with qpdsl, by its name. All requests share the models, the prefix cache
@@ -173,7 +174,14 @@ def command(**values: Any) -> Exit:
         return _new_key(options)
     options.check()
     with interruptible():
-        return _serve(options)
+        if options.tui:
+            from qpdsl.cli.runs.dashboard import run_watched
+
+            return run_watched(click.get_current_context().find_root().obj or (), "requests")
+        from qpdsl.cli.watched import watched
+
+        with watched("serve", options.targets or options.expose, history=_HISTORY) as process:
+            return _serve(process, options)
 
 
 def _new_key(options: ServeOptions) -> Exit:
@@ -190,7 +198,7 @@ def _new_key(options: ServeOptions) -> Exit:
     return Exit.OK
 
 
-def _serve(options: ServeOptions) -> Exit:
+def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     _check_libraries()
     from qpdsl.cli.diagnostics import say_internal, show
     from qpdsl.cli.shared_options import asking
@@ -200,6 +208,7 @@ def _serve(options: ServeOptions) -> Exit:
     from qpdsl.serve.offered_models import bare_plan, exposed_models, fingerprint_of, offered_programs
     from qpdsl.session.prepare import PlanUse, ask_servers, prepare, surroundings_of
 
+    process.prepare("planning")
     surroundings = surroundings_of(options)
     offered = offered_programs(options, options.targets, surroundings, options.defaults)
     for one in offered:
@@ -210,7 +219,7 @@ def _serve(options: ServeOptions) -> Exit:
         if name in names:
             help = f"`--expose OTHER={exposed[name]}` gives it another name"
             raise UsageError(f"`--expose`: `{name}` is a program here, and cannot be a model too", help)
-    servers = ask_servers([one.bound for one in offered], options, asking(quiet=False), exposed.values())
+    servers = ask_servers([one.bound for one in offered], options, asking(process, quiet=False), exposed.values())
     plans = {one.name: prepare(one.bound, options, PlanUse(text=True), servers=servers).plan for one in offered}
     check_models(exposed.values())
     _name_files(options, surroundings, exposed.values(), plans.values())
@@ -221,12 +230,9 @@ def _serve(options: ServeOptions) -> Exit:
         help = "give `--keys FILE`, or serve anyone by `--allow-anyone`"
         raise UsageError(f"whoever reaches {options.host} could use this server, as there are no keys", help)
     bound = address.bound()
-    from qpdsl.executor.events.stream import EventStream
-
     loaded = [*plans.values(), *map(bare_plan, dict.fromkeys(exposed.values()))]
-    events = EventStream(_HISTORY, _HISTORY)
     settings = options.for_steps(plans.values())
-    session = loaded_session(settings, loaded, surroundings, events, quiet=False, outlive_servers=True)
+    session = loaded_session(settings, loaded, surroundings, process.stream, quiet=False, outlive_servers=True)
     from qpdsl.serve.http.host_check import HostCheck
     from qpdsl.serve.http.listening import Listening, allow_descriptors
     from qpdsl.serve.http.routes import Limits, ServerApp
@@ -253,7 +259,16 @@ def _serve(options: ServeOptions) -> Exit:
     log = _access_log(options)
     checked = bool(options.allow_host) or (address.local and keys is None)
     hosts = HostCheck.of(options.allow_host) if checked else HostCheck.any()
-    app = ServerApp(models, limits, keys, say_internal, hosts=hosts, shared_cache=options.shared_cache, log=log.write)
+    app = ServerApp(
+        models,
+        limits,
+        keys,
+        say_internal,
+        hosts=hosts,
+        shared_cache=options.shared_cache,
+        log=log.write,
+        reached=process.stream.emit,
+    )
     connections = min(options.max_connections, max(allow_descriptors() - _OTHER_DESCRIPTORS, 1))
     listening = Listening(app, session, address, bound, options.drain_seconds, connections, say)
     end_by_second_signal()

@@ -10,6 +10,8 @@ from qpdsl.cli.console import say
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.shared_options import grader_for, read_input
 from qpdsl.cli.signals import run_until_interrupted
+from qpdsl.cli.watched import WatchedProcess
+from qpdsl.executor.events.events import EngineStepped
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.planner.plan.budget_policy import FixedStrategy
 from qpdsl.planner.strategies.written_strategies import fixed, strategies_of
@@ -17,6 +19,7 @@ from qpdsl.runs.data.input_row import InputData
 from qpdsl.runs.graders.grader import Grader
 from qpdsl.runs.grid import Cell
 from qpdsl.runs.job import Job
+from qpdsl.runs.row_outcome import FinishedRow
 from qpdsl.runs.runner import LocalRunner
 from qpdsl.runs.store.continuing import CellRun
 from qpdsl.runs.store.fingerprint import model_digests
@@ -30,7 +33,9 @@ WARM_UP_ROWS = 48
 SWEEP = "warm-up"
 
 
-def warm_up_strategies(options: RunOptions, prepared: Prepared, command: Sequence[str]) -> bool:
+def warm_up_strategies(
+    process: WatchedProcess, options: RunOptions, prepared: Prepared, command: Sequence[str]
+) -> bool:
     """Whether the first rows of the input were run by every strategy of the program, so there is more to learn from.
 
     They are where the program is to be run by a policy that was not learned, and enough rows can be graded. Standard
@@ -56,7 +61,11 @@ def warm_up_strategies(options: RunOptions, prepared: Prepared, command: Sequenc
     if first is None:
         return False
     jobs = [replace(own, grader=grader) for own in jobs]
-    session = open_session(options, jobs[0], surroundings, EventStream())
+    events = EventStream()
+    # Whoever watches sees how the engine is doing; its rows are not those of the run.
+    events.subscribe(lambda event: process.stream.emit(event) if isinstance(event, EngineStepped) else None)
+    process.prepare("loading models")
+    session = open_session(options, jobs[0], surroundings, events)
     # What the program itself would be refused for comes before its strategies are run.
     for plan in (prepared.plan, *(own.plan for own in jobs[1:])):
         session.load(plan)
@@ -69,7 +78,14 @@ def warm_up_strategies(options: RunOptions, prepared: Prepared, command: Sequenc
 
     folder = RunFolder()
     sweep = Sweep([run(way, own) for way, own in zip(ways, jobs, strict=True)], lambda run: run.begin(folder))
-    say(f"no statistics yet: warming up {len(jobs)} strategies on {len(first.rows)} rows")
+    what = f"warming up {len(jobs)} strategies on {len(first.rows)} rows"
+    say(f"no statistics yet: {what}")
+
+    def saved(rows: Sequence[FinishedRow]) -> None:
+        process.prepare(f"{what}: {sweep.done:,} of {sweep.total:,}")
+
+    sweep.saved = saved
+    process.prepare(what)
     sweep.run(lambda: LocalRunner(session, jobs, calls=sweep.calls_of), run_until_interrupted)
     say(f"warm-up: {sweep.sampled:,} tokens, apart from the budget; `qpdsl runs` lists its runs")
     return True

@@ -21,8 +21,8 @@ from typing import Any
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.live import folder
-from qpdsl.cli.runs.run_events import WATCHED
 from qpdsl.cli.signals import leave_signals_alone
+from qpdsl.cli.watched import WATCHED
 from qpdsl.errors import UsageError, reason
 
 _BOOT = (

@@ -12,12 +12,13 @@ from qpdsl.cli.console import is_terminal, put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.analysis_run import Measurement
 from qpdsl.cli.runs.rows_run import RowsRun
-from qpdsl.cli.runs.run_events import RunEvents, emit_row, run_events
+from qpdsl.cli.runs.run_events import emit_row, run_events
 from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session, recording_samples
 from qpdsl.cli.runs.run_tables import samples_words
 from qpdsl.cli.shared_options import graded_input, grader_for
 from qpdsl.cli.signals import run_until_interrupted
+from qpdsl.cli.watched import WatchedProcess
 from qpdsl.errors import UsageError
 from qpdsl.output import OrderedLines, holds_something
 from qpdsl.planner.values.value import dumps
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
     from qpdsl.session.session import Session
 
 
-def answer_rows(options: RunOptions, prepared: Prepared, files: RunFiles, command: Sequence[str] = ()) -> Exit:
+def answer_rows(
+    process: WatchedProcess, options: RunOptions, prepared: Prepared, files: RunFiles, command: Sequence[str] = ()
+) -> Exit:
     """Runs every row of the input, and saves what comes of each.
 
     The program's values are for parameters that a row does not set. `command` is the command line, for the record.
@@ -53,8 +56,8 @@ def answer_rows(options: RunOptions, prepared: Prepared, files: RunFiles, comman
     grader = grader_for(options, data, prepared.bound.surroundings)
     job = Job.of(prepared, options.seed or 0, with_rows=options.rows, grader=grader)
     groups = groups_of(data.rows, options.by)
-    with run_events(options, job, data.rows, files.trace) as events:
-        return _DataSetRun(options, job, prepared.bound, files, command, data, events, groups).carry_out()
+    with run_events(process, options, job, data.rows):
+        return _DataSetRun(process, options, job, prepared.bound, files, command, data, groups).carry_out()
 
 
 class _DataSetRun(RowsRun[RunOptions]):
@@ -62,19 +65,18 @@ class _DataSetRun(RowsRun[RunOptions]):
 
     def __init__(
         self,
+        process: WatchedProcess,
         options: RunOptions,
         job: Job,
         bound: BoundProgram,
         files: RunFiles,
         command: Sequence[str],
         data: InputData,
-        record_events: RunEvents,
         groups: Sequence[str] | None,
     ) -> None:
-        super().__init__(options, bound.surroundings, record_events.stream)
+        super().__init__(process, options, bound.surroundings)
         self._job, self._values, self._files, self._command = job, bound.values, files, command
         self._data, self._groups = data, groups
-        self._record_events = record_events
         self._output = files.output
         self._recording: Recording | None = None
         self._earlier: set[int] = set()
@@ -170,7 +172,7 @@ class _DataSetRun(RowsRun[RunOptions]):
             if recording.left():
                 self._load()
             self._recording, self._earlier = recording, set(recording.outcomes)
-            self._record_events.record()
+            self.process.record(self._files.trace)
             for number in sorted(self._earlier):
                 self.row_saved(FinishedRow(number, recording.outcomes[number]))
         except BaseException:

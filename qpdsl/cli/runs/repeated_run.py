@@ -144,11 +144,11 @@ def _options(saved: SavedRun, elsewhere: Elsewhere) -> RunOptions | SweepOptions
     source = elsewhere.input or options.input
     if source == "-":
         raise UsageError("the rows came from standard input", "`--input FILE` names a file that has them")
-    shown = {"trace": None, "tui": False, "analyze": False} if isinstance(options, RunOptions) else {"plot": None}
+    shown = {"analyze": False} if isinstance(options, RunOptions) else {"plot": None}
     new = {name_of(setting) for setting in elsewhere.models}
     models = (*(setting for setting in options.models if name_of(setting) not in new), *elsewhere.models)
     device, dtype = elsewhere.device or options.device, elsewhere.dtype or options.dtype
-    quiet = replace(options, output=None, overwrite=False, cluster=None, **shown)
+    quiet = replace(options, output=None, overwrite=False, cluster=None, trace=None, tui=False, **shown)
     return replace(quiet, input=source, device=device, dtype=dtype, models=models)
 
 

@@ -13,14 +13,15 @@ from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from qpdsl.cli.console import say
+from qpdsl.cli.console import notes_through, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.signals import last_words, run_until_interrupted
+from qpdsl.cli.watched import WatchedProcess
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.messages import ReplicaSetup
 from qpdsl.errors import UsageError
-from qpdsl.executor.events.events import EngineStepped, Event, RunEnded
+from qpdsl.executor.events.events import CellReached, EngineStepped, Event, RunEnded
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
 from qpdsl.executor.requests.request import Calls
@@ -31,6 +32,7 @@ from qpdsl.runs.row_outcome import FinishedRow, SaveRows
 from qpdsl.runs.runner import LocalRunner, RowRunner
 from qpdsl.runs.summary import aligned
 from qpdsl.runs.sweep import Sweep
+from qpdsl.runs.sweep_progress import SweepProgress
 from qpdsl.runs.usage import call_facts, total_calls
 from qpdsl.session.settings import Settings
 from qpdsl.session.surroundings import Surroundings
@@ -74,15 +76,21 @@ class Bar:
         self._progress = progress
         self._task = task
         self._rate = Rate()
+        self._ends: float | None = None
 
-    def row_done(self) -> None:
-        self._progress.advance(self._task)
+    def rows_done(self, count: int, left: float | None) -> None:
+        """Counts rows that have ended; what is left takes about that many seconds, None where nobody knows yet."""
+        self._ends = None if left is None else time.monotonic() + left
+        self._progress.update(self._task, advance=count)
 
     def see(self, event: Event) -> None:
         """A reader of the event stream."""
         if isinstance(event, EngineStepped):
             self._rate.add(event.at, event.report.decode_tokens)
-            self._progress.update(self._task, rate=f"{self._rate.per_second(time.monotonic()):,.0f}")
+            now = time.monotonic()
+            minutes, seconds = divmod(round(max((self._ends or now) - now, 0)), 60)
+            left = "" if self._ends is None else f"{minutes}:{seconds:02} left"
+            self._progress.update(self._task, rate=f"{self._rate.per_second(now):,.0f}", left=left)
 
 
 @contextlib.contextmanager
@@ -92,22 +100,27 @@ def progress_bar(events: EventStream, total: int, done: int, *, wanted: bool = T
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.text import Text
 
     progress = Progress(
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("rows"),
         TextColumn("{task.fields[rate]} tokens/s"),
-        TimeRemainingColumn(compact=True),
-        TextColumn("left"),
+        TextColumn("{task.fields[left]}"),
         console=Console(stderr=True),
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    with progress:
-        bar = Bar(progress, progress.add_task("rows", total=total, completed=done, rate="0"))
+
+    def note(text: str) -> None:
+        progress.console.print(Text.from_ansi(text), soft_wrap=True)
+
+    # A note that were written into the bar's line would break it.
+    with progress, notes_through(note):
+        bar = Bar(progress, progress.add_task("rows", total=total, completed=done, rate="0", left=""))
         events.subscribe(bar.see)
         yield bar
 
@@ -164,16 +177,18 @@ class ReplicaRows:
 class RowsRun(ABC, Generic[Options]):
     """One call of such a command: its sweep, once it is known, and what runs its rows."""
 
-    def __init__(self, options: Options, surroundings: Surroundings, events: EventStream) -> None:
+    def __init__(self, process: WatchedProcess, options: Options, surroundings: Surroundings) -> None:
+        self.process = process
         self.options = options
         self.surroundings = surroundings
-        self.events = events
+        self.events = process.stream
         self.sweep: Sweep | None = None
         # How long rows ran.
         self.seconds = 0.0
         self.replicas: ReplicaRows | None = None
         self.session: Session | None = None
         self._bar: Bar | None = None
+        self._progress: SweepProgress | None = None
 
     def carry_out(self) -> Exit:
         """Runs what is left, and shows what came of it. Raises UsageError, DataError and ModelError."""
@@ -221,6 +236,7 @@ class RowsRun(ABC, Generic[Options]):
     def drive(self, rows: Coroutine[Any, Any, None], *, wanted: bool = True) -> None:
         """Runs rows, with a progress bar where that is `wanted`, until they have ended or a signal comes."""
         assert self.sweep is not None
+        self.progress.begin()
         start = time.monotonic()
         with progress_bar(self.events, self.sweep.total, self.sweep.done, wanted=wanted) as self._bar:
             try:
@@ -232,22 +248,40 @@ class RowsRun(ABC, Generic[Options]):
     def runner(self) -> RowRunner:
         """What runs rows: replicas where the options name a cluster, else the session."""
         assert self.sweep is not None
+        self.tell_cells(self.progress.all())
         jobs = [run.job for run in self.sweep.runs]
         if self.options.cluster is None:
             session = self.open_session()
             for job in jobs:
                 bind_grader(job.grader, session)
-            return LocalRunner(session, jobs, self.options.concurrency, calls=self.sweep.calls_of)
+            calls = self.sweep.calls_of
+            return LocalRunner(session, jobs, self.options.concurrency, calls=calls, started=self.row_started)
         if self.replicas is None:
             self.replicas = ReplicaRows(self.settings(), jobs, self.surroundings, self.events, self.saves())
         return self.replicas
 
+    @property
+    def progress(self) -> SweepProgress:
+        """How far the sweep is, once it is known."""
+        assert self.sweep is not None
+        if self._progress is None:
+            self._progress = SweepProgress(self.sweep)
+        return self._progress
+
+    def tell_cells(self, cells: Sequence[CellReached]) -> None:
+        """Tells whoever watches how far cells are, where there may be several."""
+
+    def row_started(self, row: NumberedRow) -> None:
+        """Tells that a row runs from now on."""
+        self.tell_cells([self.progress.started(row)])
+
     def rows_saved(self, rows: Sequence[FinishedRow]) -> None:
         """Shows rows that have ended."""
+        self.tell_cells(self.progress.ended(rows))
         for row in rows:
             self.row_saved(row)
-            if self._bar is not None:
-                self._bar.row_done()
+        if self._bar is not None:
+            self._bar.rows_done(len(rows), self.progress.left(time.monotonic()))
 
     @property
     def calls(self) -> Calls | None:

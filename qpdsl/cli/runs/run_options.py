@@ -103,19 +103,10 @@ class RunOptions(Settings):
     )
     timing: bool = _output(False, help="Show seconds, and tokens per second.")
     greedy: bool = _output(True, help="Compare with greedy decoding.")
-    trace: str | None = _output(
-        kind=FilePath("a trace has a file of its own"),
-        metavar="FILE",
-        help="Write events to FILE as they happen; `qpdsl replay` and `qpdsl report` show it.",
-    )
     otel: str | None = _output(
         metavar="ENDPOINT",
         shown="that of OTEL_EXPORTER_OTLP_ENDPOINT, if it is set",
         help="Send OpenTelemetry's spans and metrics to this OTLP endpoint, such as http://localhost:4318.",
-    )
-    tui: bool = _output(
-        False,
-        help="Watch the run on a dashboard; `qpdsl top` does so from another terminal.",
     )
     resume: bool = _own(
         False,
@@ -147,10 +138,6 @@ class RunOptions(Settings):
         if self.target == "-" and self.input == "-":
             raise UsageError("the program and `--input` cannot both come from standard input")
         super().check()
-        if self.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UsageError(
-                "`--tui` needs a terminal", "`--trace FILE` records the run, for `qpdsl replay` and `qpdsl report`"
-            )
 
 
 def plan_use(options: RunOptions) -> PlanUse:
@@ -212,8 +199,13 @@ def loaded_session(
 
     Its notes go to stderr; `parts` are more of what `Session` takes.
     """
-    notes = LoadNotes({name: model for plan in plans for name, model in plan.models.items()}, quiet=quiet)
+    from qpdsl.executor.events.events import Preparing
+
+    names = {name: model for plan in plans for name, model in plan.models.items()}
+    notes = LoadNotes(names, quiet=quiet)
     notes.begin()
+    if events is not None:
+        events.emit(Preparing(step=f"loading {', '.join(names)}"))
     with collections_paused():
         from qpdsl.session.session import Session
 

@@ -13,6 +13,7 @@ from qpdsl.cli.runs.run_events import emit_row, run_events
 from qpdsl.cli.runs.run_files import RunFiles
 from qpdsl.cli.runs.run_options import RunOptions, open_session
 from qpdsl.cli.signals import run_until_interrupted
+from qpdsl.cli.watched import WatchedProcess
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
 from qpdsl.model_location import locate_adapter
 from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS, UNFINISHED, thought_json
@@ -44,16 +45,16 @@ if TYPE_CHECKING:
     from qpdsl.session.session import Session
 
 
-def answer(options: RunOptions, prepared: Prepared, files: RunFiles) -> Exit:
+def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, files: RunFiles) -> Exit:
     """Runs the program once, with its values for its parameters, and prints what it gave."""
     job = Job.of(prepared, options.seed or 0, with_rows=options.rows)
     row = row_of_values(prepared)
     check_options(job.plan, row.arguments)
     _say_if_foreign(job, row.arguments)
-    with run_events(options, job, [row], files.trace) as events:
-        waits = count_waits(events.stream)
-        session = open_session(options, job, prepared.bound.surroundings, events.stream)
-        events.record()
+    with run_events(process, options, job, [row]):
+        waits = count_waits(process.stream)
+        session = open_session(options, job, prepared.bound.surroundings, process.stream)
+        process.record(files.trace)
         how = {"alone": job.greedy is None, "wanted": options.analyze}
         measured = Measurement(options, session, job.plan, 1, **how)
         try:
@@ -62,7 +63,7 @@ def answer(options: RunOptions, prepared: Prepared, files: RunFiles) -> Exit:
             for name, text in call_facts(total_calls(session.calls)):
                 say(f"{name}: {text}")
             raise
-        emit_row(events.stream, row, row_outcome)
+        emit_row(process.stream, row, row_outcome)
     measured.tell()
     measured.remember()
     calls = total_calls(session.calls)

@@ -65,8 +65,8 @@ class SweepOptions(Settings):
             raise UsageError("a sweep needs `--input`, the rows that every cell runs")
         if self.input == "-":
             raise UsageError("`--input -` can be read once, and a sweep reads its rows for every cell", "give a file")
-        if self.overwrite and self.output is None and self.plot is None:
-            raise UsageError("`--overwrite` needs `--output` or `--plot`")
+        if self.overwrite and self.output is None and self.plot is None and self.trace is None:
+            raise UsageError("`--overwrite` needs `--output`, `--plot` or `--trace`")
         super().check()
 
     @property

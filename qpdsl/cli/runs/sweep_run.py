@@ -14,11 +14,12 @@ from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, OutputFile
 from qpdsl.cli.runs.rows_run import RowsRun
-from qpdsl.cli.runs.run_files import guard_of, name_completions
+from qpdsl.cli.runs.run_files import TRACE, guard_of, name_completions
 from qpdsl.cli.runs.run_options import loaded_session
 from qpdsl.cli.runs.sweep_options import SweepOptions
 from qpdsl.cli.shared_options import asking, graded_input, grader_for, policies
-from qpdsl.executor.events.stream import EventStream
+from qpdsl.cli.watched import WatchedProcess
+from qpdsl.executor.events.events import CellReached
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.runs.cells import (
     CellPlanner,
@@ -58,6 +59,7 @@ class SweepFiles:
 
     output: OutputFile | None
     plot: OutputFile | None
+    trace: OutputFile | None
     form: str
 
 
@@ -65,18 +67,21 @@ def sweep_files(options: SweepOptions, cells: Sequence[PlannedCell], surrounding
     """The files that the options name, none of them touched yet. Raises UsageError and DataError."""
     models = {name: model for cell in cells for name, model in cell.plan.models.items()}
     guard = guard_of(options, options.targets, models, [cell.plan for cell in cells], surroundings)
-    output, plot = (
+    output, plot, trace = (
         None if name is None else guard.writes(Path(name).absolute(), option, contents, overwrite=options.overwrite)
         for name, option, contents in (
             (options.output, "`--output`", EVALUATION),
             (options.plot, "`--plot`", PLOT),
+            (options.trace, "`--trace`", TRACE),
         )
     )
     name_completions(guard, options)
-    return SweepFiles(output, plot, options.file_form)
+    return SweepFiles(output, plot, trace, options.file_form)
 
 
-def planned_cells(options: SweepOptions, surroundings: Surroundings) -> list[PlannedCell]:
+def planned_cells(
+    options: SweepOptions, surroundings: Surroundings, process: WatchedProcess | None = None
+) -> list[PlannedCell]:
     """Every cell of the grid, planned. Raises UsageError and QpError."""
     kept = SavedPolicies() if options.fresh else SavedPolicies.of(info.record for info in RunFolder().infos())
     policy = kept.before(policies(options, surroundings))
@@ -89,7 +94,7 @@ def planned_cells(options: SweepOptions, surroundings: Surroundings) -> list[Pla
         written = [f"{unit.strip()}={amount.strip()}" for amount in split_values(amounts, "`--budget`")]
         return {text: budgeted(program, text) for text in written}
 
-    ask = partial(ask_servers, settings=options, ask=asking(quiet=options.form == "json"))
+    ask = partial(ask_servers, settings=options, ask=asking(process, quiet=options.form == "json"))
     planner = CellPlanner(surroundings, options, options.ways, budgets, policy, ask)
     cells = planner.cells(options.targets, read_axes(options.assigned), options.program)
     if options.budget is not None and not any(cell.program.ways for cell in cells):
@@ -104,13 +109,14 @@ class SweepRun(RowsRun[SweepOptions]):
 
     def __init__(
         self,
+        process: WatchedProcess,
         options: SweepOptions,
         cells: Sequence[PlannedCell],
         surroundings: Surroundings,
         files: SweepFiles,
         command: Sequence[str],
     ) -> None:
-        super().__init__(options, surroundings, EventStream())
+        super().__init__(process, options, surroundings)
         self._cells, self._files, self._command = cells, files, command
         self._logs = [tracker(target) for target in options.log]
 
@@ -123,6 +129,7 @@ class SweepRun(RowsRun[SweepOptions]):
         runs = self._runs(data)
         folder = RunFolder()
         saved = SavedCells(folder) if options.fresh else SavedCells.of(folder)
+        self.process.record(self._files.trace)
         self.sweep = Sweep(runs, saved.open, saved.whole, self.rows_saved)
         self.sweep.run(self.runner, self.drive)
 
@@ -150,6 +157,7 @@ class SweepRun(RowsRun[SweepOptions]):
     def report(self) -> Exit:
         assert self.sweep is not None
         options = self.options
+        self.tell_cells(self.progress.all())
         if self.sweep.ended:
             self._say_rows(self.sweep)
         input = options.input or self.sweep.runs[0].data.name
@@ -165,6 +173,10 @@ class SweepRun(RowsRun[SweepOptions]):
             settings = self.settings().for_steps(plans)
             self.session = loaded_session(settings, plans, self.surroundings, self.events, quiet=quiet)
         return self.session
+
+    def tell_cells(self, cells: Sequence[CellReached]) -> None:
+        for cell in cells:
+            self.events.emit(cell)
 
     def settings(self) -> SweepOptions:
         return replace(self.options, share_samples=self._can_share)

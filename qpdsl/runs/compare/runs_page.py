@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,17 +51,30 @@ def text(value: str) -> str:
 
 
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = (), tall: bool = False
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: Sequence[int] = (),
+    wide: Sequence[int] = (),
+    tall: bool = False,
 ) -> str:
-    """A table of texts; the columns `numbers` stand at the right. A tall one scrolls."""
+    """A table of texts; the columns `numbers` stand at the right, `wide` ones get room for sentences.
 
-    def cells(row: Sequence[str], tag: str) -> str:
-        marks = (' class="number"' if number in numbers else "" for number in range(len(row)))
-        return "".join(f"<{tag}{mark}>{text(cell)}</{tag}>" for cell, mark in zip(row, marks, strict=True))
+    A tall one scrolls. Each cell has the title of its column, for screens that are too narrow for a table.
+    """
+    kinds = ["number" if at in numbers else "wide" if at in wide else "" for at in range(len(head))]
+    marks = [f' class="{kind}"' if kind else "" for kind in kinds]
+    titles = [f'<th scope="col"{mark}>{text(title)}</th>' for title, mark in zip(head, marks, strict=True)]
 
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>\n" for row in rows)
+    def cells(row: Sequence[str]) -> str:
+        return "".join(
+            f'<td{mark} data-title="{text(title)}">{text(cell)}</td>'
+            for title, cell, mark in zip(head, row, marks, strict=True)
+        )
+
+    body = "".join(f"<tr>{cells(row)}</tr>\n" for row in rows)
     scroll = "scroll tall" if tall else "scroll"
-    return f'<div class="{scroll}"><table>\n<tr>{cells(head, "th")}</tr>\n{body}</table></div>'
+    return f'<div class="{scroll}"><table>\n<tr>{"".join(titles)}</tr>\n{body}</table></div>'
 
 
 def section(title: str, *parts: str, hint: str = "") -> str:
@@ -309,8 +323,8 @@ def _flips(first: _Shown, other: _Shown, comparison: Comparison) -> str:
         title = f"{len(pairs):,} problems are better in {letter}" + (
             f"; the first {_MAX_FLIPS} of them" if len(pairs) > _MAX_FLIPS else ""
         )
-        head = ["problem", "", "right answer", first.letter, other.letter]
-        parts.append(folded(title, table(head, map(_flip, pairs[:_MAX_FLIPS]), tall=True)))
+        head = ["problem", first.letter, other.letter, "right answer", "asked"]
+        parts.append(folded(title, table(head, map(_flip, pairs[:_MAX_FLIPS]), wide=(1, 2, 4), tall=True)))
     for name, lines in (("program", comparison.setup.source), ("plan", comparison.setup.plan)):
         if lines:
             parts.append(folded(f"difference of the {name}", code("\n".join(lines))))
@@ -332,26 +346,55 @@ def _divergences(found: FirstDivergences | None) -> Iterator[str]:
 
 def _flip(pair: Pair) -> list[str]:
     one, other = pair
-    texts = (one.rows[0].asked, right_answer(one.reference), one.answers, other.answers)
+    texts = (one.answers, other.answers, right_answer(one.reference), one.rows[0].asked)
     return [one.id, *(shorten(text, _LONGEST) for text in texts)]
 
 
 def _problems(first: _Shown, *, alone: bool) -> Iterator[str]:
-    """The problems of the only side, wrong ones first."""
+    """The problems of the only side: those that failed first, then wrong ones."""
     if not alone:
         return
-    problems = sorted(first.side.problems, key=lambda problem: 2.0 if problem.correct is None else problem.correct)
-    head = ["problem", "", "right answer", "answer", "right", "tokens out"]
-    rows = map(_problem, problems[:_MAX_PROBLEMS])
-    hint = f"The first {_MAX_PROBLEMS:,} of {len(problems):,}." if len(problems) > _MAX_PROBLEMS else ""
-    yield section("Problems", table(head, rows, numbers=(5,), tall=True), hint=hint)
+    problems = sorted(first.side.problems, key=_worth_a_look)[:_MAX_PROBLEMS]
+    head = ["problem", "right", "answer", "right answer", "tokens out", "error", "candidates", "asked"]
+    rows = [_problem(problem) for problem in problems]
+    # What no problem has makes no column.
+    shown_at = [at for at in range(len(head)) if at < 5 or any(row[at] for row in rows)]
+    kept = [[row[at] for at in shown_at] for row in rows]
+    numbers, wide = ([place for place, at in enumerate(shown_at) if at in of] for of in ((4,), (2, 5, 6, 7)))
+    every = len(first.side.problems)
+    hints = [f"The first {_MAX_PROBLEMS:,} of {every:,}."] if every > _MAX_PROBLEMS else []
+    hints.append("How each was searched is on the page of its trace: `qpdsl run … --trace FILE`, `qpdsl report FILE`.")
+    drawn = table([head[at] for at in shown_at], kept, numbers=numbers, wide=wide, tall=True)
+    yield section("Problems", drawn, hint=" ".join(hints))
+
+
+def _worth_a_look(problem: ComparedProblem) -> tuple[bool, float]:
+    failed = any(row.outcome.failure is not None for row in problem.rows)
+    return not failed, 2.0 if problem.correct is None else problem.correct
 
 
 def _problem(problem: ComparedProblem) -> list[str]:
     share = problem.correct
-    right = _NONE if share is None else {0.0: "no", 1.0: "yes"}.get(share, f"{share:.0%}")
-    texts = (problem.rows[0].asked, right_answer(problem.reference), problem.answers)
-    return [problem.id, *(shorten(text, _LONGEST) for text in texts), right, amount(problem.tokens_out)]
+    right = _NONE if share is None else {0.0: "✖ no", 1.0: "✔ yes"}.get(share, f"{share:.0%}")
+    errors = dict.fromkeys(row.outcome.failure or row.outcome.unanswered for row in problem.rows)
+    texts = (problem.answers, right_answer(problem.reference))
+    return [
+        problem.id,
+        right,
+        *(shorten(text, _LONGEST) for text in texts),
+        amount(problem.tokens_out),
+        shorten("; ".join(error for error in errors if error), _LONGEST),
+        shorten(_candidates(problem), _LONGEST),
+        shorten(problem.rows[0].asked, _LONGEST),
+    ]
+
+
+def _candidates(problem: ComparedProblem) -> str:
+    """What came to the last choice, each answer with how many had it; empty where that was not recorded."""
+    found = [candidate for row in problem.rows for candidate in row.outcome.candidates or ()]
+    answers = Counter((shown(candidate["answer"]), candidate.get("correct")) for candidate in found)
+    marks = {True: "✔ ", False: "✖ ", None: ""}
+    return ", ".join(f"{marks[right]}{answer} ×{count}" for (answer, right), count in answers.most_common())
 
 
 def _programs(sides: Sequence[_Shown]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from dataclasses import dataclass
 from typing import Any
 
+from qpdsl.executor.events.events import RequestReached
 from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
 from qpdsl.serve.completion_request import CompletionRequest, Refusal
 from qpdsl.serve.conversation import THOUGHTS
@@ -27,11 +28,15 @@ _SECONDS_TO_RETURN = 30
 
 @dataclass
 class Exchange:
-    """One request on its way: let in, timed, answered or not, and counted. `report` is called with internal errors."""
+    """One request on its way: let in, timed, answered or not, and counted.
+
+    `report` is called with internal errors, and `reached` each time that the request is a part further.
+    """
 
     admission: AdmissionControl
     figures: ServerFigures
     report: Callable[[Exception], None]
+    reached: Callable[[RequestReached], None]
     record: RequestRecord
     asked: CompletionRequest
     prepared: PreparedRequest
@@ -51,6 +56,7 @@ class Exchange:
 
     async def enter(self) -> bool:
         """Waits until the request may run. Raises Refusal where it may not."""
+        self._reach("waiting")
         try:
             await self.admission.enter(self.asked.client, self.record.key)
         except Refusal:
@@ -60,6 +66,7 @@ class Exchange:
             self._end("cancelled")
             raise
         self.entered = time.monotonic()
+        self._reach("running")
         return True
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -127,6 +134,21 @@ class Exchange:
     def _end(self, outcome: Outcome) -> None:
         record = self.record
         self.figures.ended(record.model, outcome, time.monotonic() - record.arrived, record.key)
+        self._reach(outcome)
+
+    def _reach(self, status: str) -> None:
+        now, record = time.monotonic(), self.record
+        self.reached(
+            RequestReached(
+                at=now,
+                request=self.asked.id,
+                program=record.model,
+                status=status,
+                seconds=now - record.arrived,
+                prompt_tokens=0 if record.usage is None else record.usage.prompt_tokens,
+                sampled_tokens=0 if record.usage is None else record.usage.completion_tokens,
+            )
+        )
 
 
 class Replies:

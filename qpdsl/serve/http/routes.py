@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from qpdsl import __version__
 from qpdsl.errors import shorten, unknown
+from qpdsl.executor.events.events import RequestReached
 from qpdsl.serve.completion_request import CompletionRequest, Endpoint, Refusal
 from qpdsl.serve.http.access_log import RequestRecord
 from qpdsl.serve.http.admission_control import AdmissionControl
@@ -72,7 +73,7 @@ class ServerApp:
     """Models behind OpenAI's API, as an ASGI application. `report` is told of faults in the server itself.
 
     `hosts`: which names the server may be asked by. With `shared_cache` keys find each other's prompts in the prefix
-    cache. Each request that is over goes to `log`.
+    cache. Each request that is over goes to `log`, and `reached` is told how far those are that models answer.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class ServerApp:
         hosts: HostCheck | None = None,
         shared_cache: bool = False,
         log: Callable[[RequestRecord], None] = lambda record: None,
+        reached: Callable[[RequestReached], None] = lambda event: None,
     ) -> None:
         self.models = {model.name: model for model in models}
         self.limits = limits
@@ -95,6 +97,7 @@ class ServerApp:
         self._hosts = hosts or HostCheck.any()
         self._shared_cache = shared_cache
         self._log = log
+        self._reached = reached
         self._reader = RequestReader(limits.waiting)
         self._bodies = 0
         self._created = int(time.time())
@@ -231,7 +234,7 @@ class ServerApp:
         if known is None:
             return Response(status_code=_GONE)
         asked, prepared = known
-        exchange = Exchange(self.admission, self.figures, self.report, record, asked, prepared)
+        exchange = Exchange(self.admission, self.figures, self.report, self._reached, record, asked, prepared)
         headers = {"x-request-id": asked.id}
         if asked.streams:
             if await or_disconnect(request, exchange.enter()) is None:

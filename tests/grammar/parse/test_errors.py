@@ -1,6 +1,7 @@
 """Every faulty program in `errors/` gives exactly the diagnostics beside it, from parser and checker together."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,28 @@ def test_very_many_errors_are_cut() -> None:
     assert (len(error.value.diagnostics), error.value.more) == (100, 50)
     assert more_note(error.value.more) == "… and 50 more errors"
     assert str(error.value).endswith("\n\n… and 50 more errors")
+
+
+# Red, green, yellow, blue, magenta, cyan of xterm, beside those of the Windows console.
+ANSI = {
+    31: ("cd0000", "c50f1f"), 32: ("00cd00", "13a10e"), 33: ("cdcd00", "c19c00"),
+    34: ("0000ee", "0037da"), 35: ("cd00cd", "881798"), 36: ("00cdcd", "3a96dd"),
+}  # fmt: skip
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of WCAG 2.1."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_colours_can_be_read_on_black_and_on_white() -> None:
+    source = Source("p.qp", 'program p() -> text {\n  chat usr="x"\n  return text\n}\n')
+    coloured = render(parse_file(source).errors[0], source, colour=True)
+    warning = replace(parse_file(source).errors[0], severity="warning")
+    coloured += render(warning, source, colour=True)
+    numbers = {int(number) for codes in re.findall(r"\033\[([\d;]+)m", coloured) for number in codes.split(";")}
+    for shade in (shade for number in numbers & ANSI.keys() for shade in ANSI[number]):
+        light = luminance(shade) + 0.05
+        assert min(light / 0.05, 1.05 / light) >= 2.3, shade

@@ -248,7 +248,7 @@ MISTAKES = [
         (("--grader", "nobody"), Exit.USAGE, "nobody"),
         (("--cluster", "moon:3"), Exit.USAGE, "moon"),
         (("--input", "none.jsonl"), Exit.DATA, "there is no input data `none.jsonl`"),
-        (("--overwrite",), Exit.USAGE, "`--overwrite` needs `--output` or `--plot`"),
+        (("--overwrite",), Exit.USAGE, "`--overwrite` needs `--output`, `--plot` or `--trace`"),
         (("--output", "p.qp"), Exit.USAGE, "the program"),
         (("--plot", "in.jsonl", "--overwrite"), Exit.USAGE, "the input data"),
         (("--seeds", "0"), Exit.USAGE, "--seeds"),

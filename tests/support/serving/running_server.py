@@ -93,7 +93,16 @@ def running(
     faults: list[Exception] = []
     log: list[RequestRecord] = []
     known = None if keys is None else ClientKeys(keys)
-    app = ServerApp(models, limits, known, faults.append, hosts=hosts, shared_cache=shared_cache, log=log.append)
+    app = ServerApp(
+        models,
+        limits,
+        known,
+        faults.append,
+        hosts=hosts,
+        shared_cache=shared_cache,
+        log=log.append,
+        reached=session.events.emit,
+    )
     address = BindAddress(port=0)
     bound = address.bound()
     told: list[str] = []

@@ -11,8 +11,8 @@ import pytest
 from qpdsl.executor.events.events import Event, InstanceDone, InstanceStarted, RowDone
 from qpdsl.tui.screens import search
 from qpdsl.tui.screens.search import SearchView
-from qpdsl.tui.state.event_source import Player
 from qpdsl.tui.state.run_state import RunState
+from tests.support.tui.held_source import HeldSource
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
 from tests.support.tui.traces import recorded
 
@@ -20,27 +20,6 @@ KEYS = (
     *"1234", *"12224", "tab", "up", "down", "home", "end", "pageup", "pagedown", "enter", "escape", "f", "x", "space",
     "v", "left_square_bracket", "right_square_bracket", "s", "r", "d", "n", "question_mark",
 )  # fmt: skip
-
-
-class HeldSource:
-    """A run whose events come when the test says so."""
-
-    notes: tuple[str, ...] = ()
-    elapsed = 1.0
-
-    def __init__(self) -> None:
-        self.state = RunState()
-        self.player: Player | None = None
-
-    @property
-    def phase(self) -> str:
-        return self.state.phase
-
-    async def follow(self) -> None:
-        """Nothing comes by itself."""
-
-    def tick(self, seconds: float) -> None:
-        """Time does not matter."""
 
 
 def mixed(chance: random.Random) -> list[Event]:

@@ -1,0 +1,67 @@
+"""Cells: those of a sweep, with what is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.text import Text
+
+from qpdsl.executor.events.events import CellReached
+from qpdsl.grammar.printable import one_line
+from qpdsl.tui.screens.listing import Listing
+from qpdsl.tui.state.run_state import RunState
+from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.table import TableColumn
+
+_BAR = 10
+
+
+class CellsView(Listing):
+    COLUMNS = (
+        TableColumn("cell", "cell", 0, right=False, weight=100, least=24),
+        TableColumn("now", "now", 4, weight=80),
+        TableColumn("rows", "rows", 13, weight=90),
+        TableColumn("bar", "", _BAR, right=False, weight=20),
+        TableColumn("right", "right", 6, weight=85),
+        TableColumn("failed", "failed", 6, weight=40),
+        TableColumn("tokens", "tokens a row", 12, weight=60),
+        TableColumn("shared", "shared", 6, weight=50),
+    )
+
+    def items(self, state: RunState) -> Sequence[CellReached]:
+        return list(state.cells.values())
+
+    def key_of(self, item: CellReached) -> str:
+        return item.cell
+
+    def values(self, item: CellReached, palette: Palette) -> Mapping[str, Text | str]:
+        over = item.done >= item.rows
+        sign, colour = ("✔", palette.good) if over else ("▶", palette.accent) if item.running else ("·", palette.faint)
+        part = item.done / item.rows if item.rows else 0.0
+        return {
+            "cell": Text(f"{sign} ", style=colour).append(one_line(item.cell), palette.text),
+            "now": Text(f"●{item.running}" if item.running else "", style=palette.good),
+            "rows": Text(f"{item.done:,}/{item.rows:,}", style=palette.text),
+            "bar": Text(figures.bar(part, _BAR), style=colour),
+            "right": Text(figures.share(item.right / item.judged) if item.judged else "", style=palette.text),
+            "failed": Text(f"{item.failed:,}" if item.failed else "", style=palette.bad),
+            "tokens": Text(figures.count(item.sampled_tokens / item.done) if item.done else "", style=palette.text),
+            "shared": Text(_shared([item]), style=palette.muted),
+        }
+
+    def foot(self, state: RunState, palette: Palette) -> Text:
+        cells = list(state.cells.values())
+        if not cells:
+            return Text(" the cells come once they are planned", style=palette.muted)
+        over = sum(cell.done >= cell.rows for cell in cells)
+        text = Text(f" {over:,} of {len(cells):,} cells are done", style=palette.muted)
+        drawn = sum(cell.sampled_tokens - cell.shared_tokens for cell in cells)
+        text.append(f"  {figures.count(drawn)} tokens drawn", palette.text)
+        return text.append(f"  {_shared(cells)} of all tokens shared between cells" if _shared(cells) else "")
+
+
+def _shared(cells: Sequence[CellReached]) -> str:
+    """The share of tokens that another cell had drawn; nothing where there are none."""
+    sampled, shared = sum(cell.sampled_tokens for cell in cells), sum(cell.shared_tokens for cell in cells)
+    return figures.share(shared / sampled) if shared else ""
