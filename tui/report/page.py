@@ -80,6 +80,8 @@ def _facts(state: RunState) -> list[tuple[str, str]]:
         facts.append(("failed", f"{state.failed:,}"))
     if state.unanswered:
         facts.append(("no answer", f"{state.unanswered:,}"))
+    if state.late:
+        facts.append(("late", f"{state.late:,} after the deadline"))
     if state.judged:
         facts.append(("right", f"{state.right:,} of {state.judged:,} ({figures.share(state.right / state.judged)})"))
         if any(row.greedy_correct is not None for row in rows):

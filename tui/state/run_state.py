@@ -116,7 +116,7 @@ class RunState:
         self.lost = 0
         self.missed_rows = self.missed_events = 0
         self._missed_steps: dict[str, tuple[float, ...]] = {}
-        self.done = self.failed = self.unanswered = self.right = self.judged = self.greedy_right = 0
+        self.done = self.failed = self.unanswered = self.late = self.right = self.judged = self.greedy_right = 0
         self.running = self.started = 0
         self._in: dict[str, list[str]] = {}
 
@@ -218,6 +218,7 @@ class RunState:
         self.running -= row.started is not None
         row.prompt_tokens, row.sampled_tokens = event.prompt_tokens, event.sampled_tokens
         row.seconds, row.score = event.seconds, event.score
+        self.late += event.deadline is not None and event.seconds > event.deadline
         row.error, row.unanswered = (None, event.error) if event.unanswered else (event.error, None)
         row.answer, row.ended, row.doing = event.answer, event.at, None
         for operator in self._in.pop(event.instance, ()):

@@ -90,6 +90,8 @@ class Title(Widget):
             parts.append((f"✖ {state.failed:,} failed", palette.bad))
         if state.unanswered:
             parts.append((f"{state.unanswered:,} without an answer", palette.warn))
+        if state.late:
+            parts.append((f"{state.late:,} late", palette.warn))
         if state.judged and state.total > 1:
             parts.append((f"{figures.share(state.right / state.judged)} right", palette.text))
         if self._phase == "running" and (state.models or state.servers):

@@ -47,7 +47,7 @@ def test_a_screen_that_is_opened_first_is_drawn_in_the_room_it_has() -> None:
             await pilot.press("2")
             await pilot.pause()
             lines = text(pilot.app).splitlines()  # type: ignore[arg-type]
-            ranked = [line for line in lines if " ●  0." in line or " ★  0." in line]
+            ranked = [line for line in lines if " ◆  0." in line or " ★  0." in line]
             assert "cut" in text(pilot.app) and len(ranked) >= 4  # type: ignore[arg-type]
             await pilot.press("3")
             await pilot.pause()
