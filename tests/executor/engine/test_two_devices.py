@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qpdsl.executor.engine.model.decoder import Projection
-from qpdsl.executor.engine.model.decoder import joined_projections
+from qpdsl.executor.engine.model.decoder import Projection, joined_projections
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.kernels.data.weights import FloatWeight
@@ -110,5 +109,7 @@ def test_a_checkpoint_in_float32_runs_in_bfloat16_on_a_device_and_says_so(tmp_pa
 def test_a_bias_that_is_missing_beside_others_is_zero_where_they_are() -> None:
     with pretend_cuda():
         ones = on_cuda(torch.ones(2, 3))
-        made = joined_projections([Projection(FloatWeight(ones)), Projection(FloatWeight(ones), on_cuda(torch.ones(2)))])
+        made = joined_projections(
+            [Projection(FloatWeight(ones)), Projection(FloatWeight(ones), on_cuda(torch.ones(2)))]
+        )
         assert made.bias is not None and made.bias.is_cuda and made.bias.tolist() == [0, 0, 1, 1]
