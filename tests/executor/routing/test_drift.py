@@ -60,7 +60,9 @@ def swapped(count: int) -> tuple[Floats, Floats]:
     return contexts, losses
 
 
-@pytest.mark.parametrize("make", [partial(SlidingWindow, window=80), Restarts, drifting], ids=str)
+@pytest.mark.parametrize(
+    "make", [partial(SlidingWindow, window=80), Restarts, drifting], ids=["window", "restarts", "both"]
+)
 def test_drift_is_followed(make: Callable[[LinUCB], SlidingWindow | Restarts]) -> None:
     contexts, losses = swapped(1200)
     policies = (LinUCB(ARMS, FEATURES, beta=0.05), make(LinUCB(ARMS, FEATURES, beta=0.05)))
