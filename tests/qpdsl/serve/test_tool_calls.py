@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.serving.running_server import Running, running
+from tests.support.serving.running_server import Running, events, running
 
 PROGRAM = """
 model llm = "zoo/counting"
@@ -54,4 +54,14 @@ def test_the_call_that_a_program_ends_in_is_the_clients(server: Running) -> None
     assert json.loads(ask(ASKED).json()["choices"][0]["message"]["content"])["name"] == "add"
     others = [{"type": "function", "function": {"name": "sub"}}]
     assert "which `tools` has not" in ask(ASKED, tools=others).json()["error"]["message"]
-    assert ask(ASKED, tools=TOOLS, stream=True).status_code == 400
+    assert ask(ASKED, tools=TOOLS, tool_choice="none").json()["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_call_is_streamed_whole_when_it_is_known(server: Running) -> None:
+    (name,) = (model["id"] for model in server.client.get(f"{server.url}/models").json()["data"])
+    whole = server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=4).json()["choices"][0]
+    *told, done = events(server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=4, stream=True))
+    begun, called, ended = (json.loads(chunk)["choices"][0] for chunk in told)
+    assert begun["delta"] == {"role": "assistant", "content": None} and done == "[DONE]"
+    assert called["delta"]["tool_calls"] == [{"index": 0, **whole["message"]["tool_calls"][0]}]
+    assert ended["delta"] == {} and ended["finish_reason"] == "tool_calls"
