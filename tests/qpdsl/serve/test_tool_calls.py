@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qpdsl import zoo
+from tests.support.paths import ROOT
 from tests.support.serving.running_server import Running, events, running
 
 PROGRAM = """
@@ -65,3 +69,22 @@ def test_a_call_is_streamed_whole_when_it_is_known(server: Running) -> None:
     assert begun["delta"] == {"role": "assistant", "content": None} and done == "[DONE]"
     assert called["delta"]["tool_calls"] == [{"index": 0, **whole["message"]["tool_calls"][0]}]
     assert ended["delta"] == {} and ended["finish_reason"] == "tool_calls"
+
+
+def test_a_text_before_a_call_comes_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(zoo.path("zoo/counting"), folder)
+    template = ROOT / "tests" / "executor" / "text" / "tool_templates" / "named.jinja"
+    shutil.copy(template, folder / "chat_template.jinja")
+    bias = '[{token: "<|pad|>", bias: 12.0}]'
+    written = f"generate llm temperature=1.5 max_tokens=60 logit_bias={bias} as call(add, text)"
+    text = PROGRAM.replace("zoo/counting", str(folder)).replace("generate llm as call(add) temperature=0", written)
+    (tmp_path / "acting.qp").write_text(text, "utf-8")
+    with running([str(tmp_path / "acting.qp")]) as server:
+        name = server.client.get(f"{server.url}/models").json()["data"][0]["id"]
+        message = server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=3).json()["choices"][0]["message"]
+        *told, _ = events(server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=3, stream=True))
+        deltas = [json.loads(chunk)["choices"][0]["delta"] for chunk in told]
+    assert message["content"] and "[ARGS]" not in message["content"]
+    assert "".join(delta.get("content") or "" for delta in deltas) == message["content"]
+    assert deltas[-2]["tool_calls"] == [{"index": 0, **message["tool_calls"][0]}]
