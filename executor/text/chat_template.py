@@ -12,7 +12,7 @@ from qpdsl.executor.text.text_tokenizer import TextTokenizer
 
 # A message as a template takes it: `role`, `content`, and what else it has.
 Message = Mapping[str, Any]
-_MAX_KEPT = 1024
+_MAX_KEPT, _MAX_KEPT_CHARACTERS = 1024, 1 << 16
 # Seconds that a template may take for a few turns; usual ones take a thousandth.
 _RENDERING = 10.0
 # Characters that a template may write of its own, beside each message a few times.
@@ -28,11 +28,17 @@ class ContextError(Exception):
 def kept_with_its_tokenizer(
     function: Callable[Concatenate[TextTokenizer, Args], Result],
 ) -> Callable[Concatenate[TextTokenizer, Args], Result]:
-    """Remembers results for as long as there is the tokenizer that they are of: some take 200 MB. For any thread."""
+    """Remembers results for as long as there is the tokenizer that they are of: some take 200 MB. For any thread.
+
+    Those of very long texts are made anew each time.
+    """
     kept: WeakKeyDictionary[TextTokenizer, dict[tuple[object, ...], Result]] = WeakKeyDictionary()
 
     @wraps(function)
     def remembered(tokenizer: TextTokenizer, /, *args: Args.args, **named: Args.kwargs) -> Result:
+        if sum(len(value) for value in args if isinstance(value, str)) > _MAX_KEPT_CHARACTERS:
+            # What strangers send is not to fill the memory.
+            return function(tokenizer, *args, **named)
         own = kept.setdefault(tokenizer, {})
         try:
             return own[args]
@@ -79,6 +85,8 @@ def render(
     except Exception as error:  # a template may raise anything of jinja's
         raise ContextError(f"its chat template does not take these turns: {error}") from error
     given = sum(len(text) for message in messages for text in message.values() if isinstance(text, str))
+    # Tools are among the arguments.
+    given += len(str(arguments or ""))
     if len(text) > _MAX_WRITTEN + _MAX_REPEATS * given:
         raise ContextError(f"its chat template makes {len(text):,} characters of these turns")
     return text

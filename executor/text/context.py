@@ -372,7 +372,7 @@ def _chat_pieces(
 
 def plain_turns(turns: Sequence[Turn], tools: str, format: ToolFormat) -> Sequence[Turn]:
     """Turns with what a template of that format does not write of tools as text."""
-    if not format.shows:
+    if tools and not format.shows:
         words = introduction(tools)
         if turns and turns[0].role == "system":
             turns = [turns[0]._replace(text=f"{turns[0].text}\n\n{words}"), *turns[1:]]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qpdsl.planner.names.constraint_schema import as_constraint
 from qpdsl.planner.names.json_schema import SPACING, to_text
 
 # What calls are rendered with, and looked for in them.
@@ -79,7 +80,7 @@ class ArgumentTags:
                 document = {**schema, "x-guidance": dict(SPACING)} if isinstance(schema, dict) else {}
                 if "$defs" in parameters:
                     document["$defs"] = parameters["$defs"]
-                yield f"{value}: %json {to_text(document)}"
+                yield f"{value}: %json {to_text(as_constraint(document))}"
             elif options:
                 given = f"{literal(key + self.text)} ({' | '.join(map(literal, options))}) {literal(close)}"
             else:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from qpdsl.executor.text.chat_template import ContextError, kept_with_its_tokenizer, render
 from qpdsl.executor.text.tagged_calls import KEY, NAME, VALUE, ArgumentTags, Rendered, in_regex
 from qpdsl.executor.text.text_tokenizer import TextTokenizer
+from qpdsl.planner.names.constraint_schema import as_constraint
 from qpdsl.planner.names.json_schema import SPACING, nested, to_text
 
 _SAID, _CAME = "qpdslsaid", "qpdslcame"
@@ -51,6 +52,15 @@ class ToolFormat:
     def is_plain(self) -> bool:
         return self.family == "plain"
 
+    @property
+    def mark(self) -> str:
+        """What begins a call that may have text before it; empty where an output begins with its call."""
+        return self.before.strip().partition("\n")[0]
+
+    def starts(self, names: Sequence[str]) -> list[str]:
+        """What calls of these tools begin with where there is no mark, and no text."""
+        return ["{"] if self.family in ("plain", "object") else [f"{name}{self.between}" for name in names]
+
     def grammar(self, tools: str, tokenizer: TextTokenizer, *, or_text: bool = False) -> str:
         """A llguidance Lark grammar of the calls of these tools, a JSON list.
 
@@ -80,17 +90,16 @@ class ToolFormat:
                 held = f"json_{number}"
             document |= {"additionalProperties": False, "x-guidance": SPACING}
             rules.append(f"call_{number}: {before} {held} {literal(self.after)}")
-            rules.append(f"json_{number}: %json {to_text(document)}")
+            rules.append(f"json_{number}: %json {to_text(as_constraint(document))}")
         names += ["TEXT"] if or_text else []
         texts += [r"ANY: /(.|\n)+/"] if self.tags is not None else []
         return "\n".join([f"start: {' | '.join(names)}", *rules, *texts])
 
     def _after_text(self, names: Sequence[str], literal: Callable[[str], str]) -> tuple[str, list[str]]:
         """What stands before a call where a text may, in a grammar, and the rules for that and for texts."""
-        mark = self.before.strip().partition("\n")[0]
+        mark = self.mark
         if not mark:
-            starts = ["{"] if self.family == "object" else [f"{name}{self.between}" for name in names]
-            begun = "|".join(map(in_regex, starts))
+            begun = "|".join(map(in_regex, self.starts(names)))
             return "", [rf"TEXT: /(.|\n)+/ & ~/({begun})(.|\n)*/"]
         held = literal(self.before.lstrip())
         if held.startswith("<["):
@@ -103,24 +112,35 @@ class ToolFormat:
         ]
         return f"begun {literal(rest)}", rules
 
-    def spelt(self, text: str, tools: str, whole: Callable[[], str] | None = None) -> str:
-        """A call that ends a text, as JSON of a `name` and its `arguments`; the text itself where none does.
+    def parted(self, text: str, tools: str, whole: Callable[[], str] | None = None) -> tuple[str, str] | None:
+        """An output that ends in a call: the text before it, and the call as JSON of a `name` and its `arguments`.
 
-        `whole` gives the text with the special tokens in it.
+        None where it ends in none. `whole` gives the output with the special tokens in it.
         """
+        if self.is_plain:
+            return ("", text) if text.lstrip().startswith("{") else None
+        marked = text if whole is None else whole()
         if self.tags is not None:
-            return self._tagged(text if whole is None else whole(), tools) or text
-        at = -1 if self.is_plain else text.find("{")
+            call = self._tagged(marked, tools)
+        else:
+            call = self._with_json(marked if self.family == "named" else text, tools)
+        if call is None:
+            return None
+        return (marked.partition(self.mark)[0].rstrip() if self.mark else ""), call
+
+    def _with_json(self, text: str, tools: str) -> str | None:
+        """The call that ends a text in which its arguments are JSON."""
+        at = text.find("{")
         while at >= 0:
             try:
                 record, end = json.JSONDecoder().raw_decode(text, at)
             except (ValueError, RecursionError):
                 record, end = None, 0
-            # Special tokens are no part of the text.
+            # Special tokens may be no part of the text.
             if end and text[end:].strip() in self.after:
-                return self._call(text, at, record, tools) or text
+                return self._call(text[:at], record, tools)
             at = text.find("{", max(at + 1, end))
-        return text
+        return None
 
     def _tagged(self, text: str, tools: str) -> str | None:
         assert self.tags is not None
@@ -133,10 +153,11 @@ class ToolFormat:
                 return json.dumps({"name": found[1], "arguments": arguments}, ensure_ascii=False)
         return None
 
-    def _call(self, text: str, at: int, record: Any, tools: str) -> str | None:
+    def _call(self, before: str, record: Any, tools: str) -> str | None:
         if self.family == "named":
-            known = sorted((tool["name"] for tool in json.loads(tools)), key=len, reverse=True)
-            name = next((name for name in known if name in text[:at]), None)
+            head = before.removesuffix(self.between)
+            known = [tool["name"] for tool in json.loads(tools) if head.endswith(tool["name"])]
+            name = max(known, key=len, default=None)
             return None if name is None else json.dumps({"name": name, "arguments": record}, ensure_ascii=False)
         if not isinstance(record, dict) or self.key not in record:
             return None

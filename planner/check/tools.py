@@ -13,9 +13,10 @@ from qpdsl.grammar.suggest import did_you_mean, listed
 from qpdsl.planner.check.binder import Binder
 from qpdsl.planner.check.call import by_name
 from qpdsl.planner.names.constraints import refusal
-from qpdsl.planner.names.json_schema import SPACING, nested, value_type
+from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import ToolForm
 from qpdsl.planner.names.schemas import CompiledSchema
+from qpdsl.planner.names.tool_calls import call_schema, held_to_calls
 from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import fits, is_record
@@ -47,27 +48,19 @@ def call_constraint(binder: Binder, target: ast.CallTarget) -> tuple[ast.Constra
             found[ref.name] = form
     if len(found) < len(target.tools):
         return None, None
-    several = len(found) > 1
-    calls = [_call_of(name, form, f"#/anyOf/{at}" if several else "#") for at, (name, form) in enumerate(found.items())]
-    schema = CompiledSchema.of("call", {"anyOf": calls} if several else calls[0])
+    tools = [
+        {"name": name, "description": form.description, "parameters": dict(form.schema)} for name, form in found.items()
+    ]
+    schema = call_schema(tools)
     why_not = refusal("json_schema", schema.constraint)
     if why_not is not None:
         message = "no call can be held to the arguments of these tools"
         binder.scope.error("QP307", message, target.span, "llguidance refuses it", notes=(why_not,))
         return None, None
-    tools = [
-        {"name": name, "description": form.description, "parameters": dict(form.schema)} for name, form in found.items()
-    ]
     shown = f"call({', '.join([*found, *(['text'] if target.or_text else [])])})"
-    held = ast.Constraint(
-        "json_schema", schema.constraint, shown, schema.source, CALL, tools=json.dumps(tools, ensure_ascii=False)
-    )
-    if target.or_text:
-        # JSON of a call, or what does not begin as JSON does.
-        document = json.dumps({**json.loads(schema.constraint), "x-guidance": dict(SPACING)})
-        source = f"start: call | TEXT\ncall: %json {document}\nTEXT: /[^{{](.|\\n)*/"
-        held = replace(held, kind="grammar", source=source, or_text=True)
-    return held, schema
+    kind, source = held_to_calls(schema, or_text=target.or_text)
+    told = json.dumps(tools, ensure_ascii=False)
+    return ast.Constraint(kind, source, shown, schema.source, CALL, tools=told, or_text=target.or_text), schema
 
 
 def _callable(binder: Binder, ref: ast.ToolRef) -> ToolForm | None:
@@ -85,15 +78,6 @@ def _callable(binder: Binder, ref: ast.ToolRef) -> ToolForm | None:
         binder.scope.error("QP306", f"a call is of a record, and `{ref.name}` is none", ref.span)
         return None
     return ToolForm(schema.document)
-
-
-def _call_of(name: str, form: ToolForm, place: str) -> dict[str, Any]:
-    """The schema of the calls of one tool, at a place of the whole."""
-    fields = {
-        "name": {"type": "string", "enum": [name]},
-        "arguments": nested(dict(form.schema), f"{place}/properties/arguments"),
-    }
-    return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
 
 
 def _of_column(binder: Binder, stage: ast.Tool) -> str:

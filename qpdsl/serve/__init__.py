@@ -6,11 +6,11 @@ ask for nothing. A model makes a `PreparedRequest` of it: `served_program.py` ru
 `passthrough_request.py` ask a model itself. `offered_models.py` finds the programs and models that a command line
 names, and their plans.
 
-`constraint_bounds.py` bounds what has to be compiled. `thinking_fields.py` reads how a model is to think.
-`conversation.py` makes arguments of messages;
-`record_format.py` compares schemas for `response_format`.
-`streamed_text.py` gathers text while it is written and cuts it where a client wants it to end, and `token_forms.py`
-writes tokens with their log-probabilities.
+`constraint_bounds.py` bounds what has to be compiled. `thinking_fields.py` reads how a model is to think, and
+`tool_fields.py` which tools it may call; `written_calls.py` tells a model's calls from its text. `conversation.py`
+makes arguments of messages; `record_format.py` compares schemas for `response_format`. `streamed_text.py` gathers
+text while it is written and cuts it where a client wants it to end, and `token_forms.py` writes tokens with their
+log-probabilities.
 
 All requests run in one session, so they share its models, its prefix cache and its memory. What a request asks for and
 the server does not do is refused in OpenAI's form of an error, never ignored.

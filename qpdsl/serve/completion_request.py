@@ -297,6 +297,13 @@ class CompletionRequest:
                 raise Refusal(f"`{name}` is not supported here: {instead}", name, code="unsupported_parameter")
 
 
+def check_fields(given: Mapping[str, Any], known: Collection[str], where: str, field: str) -> None:
+    """Raises Refusal for a field of an object within `field` that is not known; null counts as absent."""
+    for name, value in given.items():
+        if name not in known and value is not None:
+            raise Refusal(unknown(name, known, f"`{where}` has the unknown field"), field)
+
+
 def _same(value: Any, other: Any) -> bool:
     """Whether two JSON values are equal; true is not 1."""
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)

@@ -23,6 +23,8 @@ MAX_TURNS = 4096
 ROLES = ("system", "developer", "user", "assistant")
 # What a client may send back with a turn that it got: nothing is said by these where they are empty.
 _EMPTY = ("tool_calls", "function_call", "refusal", "audio", "annotations", "name")
+# What turns have for tools, by their role.
+_FOR_TOOLS: Mapping[str, tuple[str, ...]] = {"assistant": ("tool_calls",), "tool": ("tool_call_id", "name")}
 # Of a part; what a cache is told says nothing of the answer.
 _OF_PARTS = ("type", "text", "cache_control")
 # What the assistant thought before it answered.
@@ -35,7 +37,8 @@ def read_messages(value: Any, *, tools: bool = False) -> tuple[Turn, ...]:
 
     A turn of the assistant has a `reasoning_content` too where a thought is given with it.
 
-    With `tools` there may be calls of tools, and turns that say what came of them.
+    With `tools` there may be calls of tools, and turns that say what came of them: each has the `name` of the tool too,
+    where the call that it answers says it.
 
     The role `developer`, OpenAI's newer name, becomes `system`.
     """
@@ -43,7 +46,10 @@ def read_messages(value: Any, *, tools: bool = False) -> tuple[Turn, ...]:
         raise Refusal("`messages` is a list with at least one turn", "messages")
     if len(value) > MAX_TURNS:
         raise Refusal(f"`messages` has {len(value):,} turns, and up to {MAX_TURNS:,} are taken", "messages")
-    return tuple(_turn(f"messages[{place}]", turn, tools=tools) for place, turn in enumerate(value))
+    turns = tuple(_turn(f"messages[{place}]", turn, tools=tools) for place, turn in enumerate(value))
+    calls = [call for turn in turns for call in turn.get("tool_calls", ())]
+    names = {call["id"]: call["function"]["name"] for call in calls if call["id"]}
+    return tuple(_named(turn, names) for turn in turns)
 
 
 def read_prompt(value: Any) -> str:
@@ -98,28 +104,38 @@ def arguments_of(program: str, params: Sequence[Parameter], turns: Sequence[Turn
     return values
 
 
+def _named(turn: Turn, names: Mapping[str, str]) -> Turn:
+    """A turn with the name of the tool that it answers for, by the id of the call."""
+    name = names.get(turn.get("tool_call_id", ""))
+    return turn if name is None else {"name": name, **turn}
+
+
 def _turn(where: str, turn: Any, *, tools: bool) -> Turn:
     if not isinstance(turn, dict):
         raise Refusal(f'`{where}` is not an object with "role" and "content"', "messages")
     role = turn.get("role")
-    if tools and role == "tool":
-        fields = {name: value for name in ("tool_call_id", "name") if isinstance(value := turn.get(name), str)}
-        return {"role": "tool", "content": _content(where, turn.get("content")), **fields}
-    if tools and role == "assistant" and turn.get("tool_calls"):
-        return {"role": "assistant", "content": turn.get("content") or "", "tool_calls": _calls(where, turn)}
-    if role not in ROLES:
+    own = _FOR_TOOLS.get(str(role), ()) if tools else ()
+    given = {name: turn[name] for name in own if turn.get(name) not in (None, "", [])}
+    if role not in ROLES and not (tools and role == "tool"):
         if role in ("tool", "function"):
             raise Refusal(f"`{where}` is a turn of a tool, and tools are not supported here", "messages")
         lead = f"`{where}` has the unknown role" if isinstance(role, str) else f"`{where}` has no role"
         raise Refusal(unknown(role, ROLES, lead) if isinstance(role, str) else lead, "messages")
     for name, value in turn.items():
-        if name in ("role", "content", *THOUGHTS) or (name == "type" and value in ("text", "message")):
+        if name in ("role", "content", *THOUGHTS, *own) or (name == "type" and value in ("text", "message")):
             continue
         if name not in _EMPTY:
             raise Refusal(unknown(name, ("role", "content"), f"`{where}` has the unknown field"), "messages")
         if value:
             raise Refusal(f"`{where}` has `{name}`, which is not supported here", "messages")
-    read = {"role": "system" if role == "developer" else str(role), "content": _content(where, turn.get("content"))}
+    content = turn.get("content")
+    if content is None and "tool_calls" in given:
+        content = ""
+    if "tool_calls" in given:
+        given["tool_calls"] = _calls(where, given["tool_calls"])
+    if any(not isinstance(given.get(name, ""), str) for name in _FOR_TOOLS["tool"]):
+        raise Refusal(f"`tool_call_id` and `name` of `{where}` are texts", "messages")
+    read = {"role": "system" if role == "developer" else str(role), "content": _content(where, content), **given}
     thoughts = [turn[name] for name in THOUGHTS if turn.get(name) not in (None, "")]
     if thoughts and (role != "assistant" or not all(isinstance(thought, str) for thought in thoughts)):
         raise Refusal(f"`{where}` has a thought, which is a text of the assistant's", "messages")
@@ -130,10 +146,10 @@ def _turn(where: str, turn: Any, *, tools: bool) -> Turn:
     return {**read, "reasoning_content": thought} if thought else read
 
 
-def _calls(where: str, turn: Mapping[str, Any]) -> Any:
+def _calls(where: str, listed: Any) -> list[dict[str, Any]]:
     """The calls of a turn, with their arguments as records. Raises Refusal."""
     calls = []
-    for call in turn["tool_calls"] if isinstance(turn["tool_calls"], list) else [None]:
+    for call in listed if isinstance(listed, list) else [None]:
         function = call.get("function") if isinstance(call, dict) else None
         name, given = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
         try:

@@ -15,13 +15,16 @@ from qpdsl.executor.requests.request import Mask, SampleConstraint, SamplingPara
 from qpdsl.executor.runtime.generate.turn import answered_at_once
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.constraint import ConstraintError
-from qpdsl.executor.text.context import Context, Turn, encode, encode_pieces
+from qpdsl.executor.text.context import Context, Turn, encode, encode_pieces, plain_turns
 from qpdsl.serve.completion_request import CompletionRequest, Endpoint, Refusal
 from qpdsl.serve.constraint_bounds import check_choices, check_schema, check_text
+from qpdsl.serve.conversation import Turn as ReadTurn
 from qpdsl.serve.conversation import read_messages
 from qpdsl.serve.passthrough_request import PassthroughRequest
 from qpdsl.serve.response_format import read_response_format
 from qpdsl.serve.thinking_fields import THINKING_FIELDS, AskedThinking
+from qpdsl.serve.tool_fields import TOOL_FIELDS, AskedTools
+from qpdsl.serve.written_calls import WrittenCalls
 
 _HONOURED = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "n", "stop", "stop_token_ids", "ignore_eos"),
@@ -81,16 +84,24 @@ class PassthroughModel:
 
     def read(self, request: CompletionRequest) -> PassthroughRequest:
         """See `ServedModel`."""
-        request.refuse_others(_HONOURED_BY[request.endpoint], _INSTEAD, self._ignored)
+        request.refuse_others((*_HONOURED_BY[request.endpoint], *self._tool_fields(request)), _INSTEAD, self._ignored)
         self._refuse_beyond_server(request)
-        asked, place = AskedThinking(), None
+        asked, tools, place = AskedThinking(), AskedTools(), None
         if request.endpoint == "chat":
             asked = AskedThinking.of(request).of_model(self.name, self._model.thinking)
+            tools = self._tools(request)
             place = self._place(request, asked)
-        prompts = (self._chat(request, asked.switch),) if request.endpoint == "chat" else self._prompts(request)
+            prompts: tuple[tuple[int, ...], ...] = (self._chat(request, asked.switch, tools.shown),)
+        else:
+            prompts = self._prompts(request)
         sampling = _sampling(request)
         echo = request.flag("echo")
         constraint = _constraint(request)
+        calls = WrittenCalls(self._model, tools) if tools.callable else None
+        if calls is not None and constraint is not None:
+            message = "`tools` and a format of the answer both say what the output is"
+            raise Refusal(f"{message}: send one of them, or `tool_choice` `none`", "tools")
+        constraint = constraint if calls is None else calls.constraint
         if constraint is not None and place == "opening" and self._model.thought_marks is not None:
             # The answer could not begin by itself, so the model is made to begin its thought.
             prompts, place = (prompts[0] + self._model.thought_marks.opening,), "thought"
@@ -125,8 +136,9 @@ class PassthroughModel:
             eos=(frozenset() if request.flag("ignore_eos") else self._model.eos) | frozenset(stop_ids),
             stops=request.stops(),
             keeps_stop=request.flag("include_stop_str_in_output"),
-            mask=None if constraint is None else self._masks(constraint, request.client.owner),
+            mask=None if constraint is None else self._masks(constraint, request.client.owner, calls is not None),
             constraint=constraint,
+            calls=calls,
             logprobs=logprobs,
             greedy_top=top > 0,
             named_ids=named,
@@ -148,6 +160,14 @@ class PassthroughModel:
         if not switch and thinking.default == "off":
             return None
         return "thought" if (switch if switch in thinking.switches else "") in thinking.opened else "opening"
+
+    def _tool_fields(self, request: CompletionRequest) -> tuple[str, ...]:
+        """The fields for tools that are honoured: another server says of none how its model writes calls."""
+        own = isinstance(self._model, PagedTextModel) and request.endpoint == "chat"
+        return TOOL_FIELDS if own else ()
+
+    def _tools(self, request: CompletionRequest) -> AskedTools:
+        return AskedTools.of(request) if self._tool_fields(request) else AskedTools()
 
     def _refuse_beyond_server(self, request: CompletionRequest) -> None:
         """Raises Refusal for what another server does not do for us, where it has the model."""
@@ -174,12 +194,13 @@ class PassthroughModel:
             (
                 *("add_special_tokens", "return_token_strs", "add_generation_prompt", "continue_final_message"),
                 "chat_template_kwargs",
+                *self._tool_fields(request),
             ),
             {},
         )
         if request.endpoint == "chat":
             asked = AskedThinking.of(request).of_model(self.name, self._model.thinking)
-            tokens = self._chat(request, asked.switch)
+            tokens = self._chat(request, asked.switch, self._tools(request).shown)
         else:
             prompt = request.get("prompt")
             if not isinstance(prompt, str):
@@ -207,12 +228,12 @@ class PassthroughModel:
             raise Refusal(f"`tokens` has {len(tokens):,} ids, and a context {self._model.max_positions:,}", "tokens")
         return {"prompt": self._model.backend.decode(list(tokens), skip_special_tokens=False)}
 
-    def _chat(self, request: CompletionRequest, switch: str) -> tuple[int, ...]:
+    def _chat(self, request: CompletionRequest, switch: str, tools: str) -> tuple[int, ...]:
         """The token ids of a conversation; with `continue_final_message` up to where its last turn goes on.
 
-        `switch` says how the model is to think.
+        `switch` says how the model is to think; it is shown `tools`.
         """
-        turns = read_messages(request.get("messages"))
+        turns = read_messages(request.get("messages"), tools=bool(self._tool_fields(request)))
         goes_on = request.flag("continue_final_message")
         opens = request.get("add_generation_prompt")
         if goes_on and opens is not False:
@@ -222,10 +243,13 @@ class PassthroughModel:
             raise Refusal("`continue_final_message` goes on with a turn of the assistant", "continue_final_message")
         if not goes_on and opens is not None and not request.flag("add_generation_prompt"):
             raise Refusal("a conversation is answered in a new turn: leave it out", "add_generation_prompt")
-        self._check_length(sum(len(text) for turn in turns for text in turn.values()), "messages")
-        context = Context(
-            tuple(Turn(turn["role"], turn["content"], turn.get("reasoning_content", "")) for turn in turns)
-        )
+        said = [_turn(turn) for turn in turns]
+        characters = sum(len(text) for turn in said for text in turn)
+        self._check_length(characters + len(tools), "messages")
+        if not tools and any(turn.calls or turn.role == "tool" for turn in said) and self._model.tool_format.is_plain:
+            # The template leaves out what it does not know.
+            said = list(plain_turns(said, tools, self._model.tool_format))
+        context = Context(tuple(said), tools=tools)
         try:
             if switch == "off" and not goes_on:
                 return answered_at_once(self._model, context)
@@ -278,14 +302,22 @@ class PassthroughModel:
             raise _too_long(most, longest, 1)
         return min(bound, most - longest)
 
-    def _masks(self, constraint: SampleConstraint, owner: str) -> Callable[[], Mask]:
+    def _masks(self, constraint: SampleConstraint, owner: str, calls: bool) -> Callable[[], Mask]:
         kind, source = constraint.kind, constraint.source
         if kind == "choice":
             kind, source = "grammar", "start: " + " | ".join(json.dumps(text) for text in json.loads(source))
         try:
             return self._model.constrainer.masks(kind, source, bounded=True, owner=owner)
         except ConstraintError as error:
-            raise Refusal(f"`{self.name}` cannot be held to this: {error}", "structured_outputs") from error
+            what, field = ("calls of these tools", "tools") if calls else ("this", "structured_outputs")
+            raise Refusal(f"`{self.name}` cannot be held to {what}: {error}", field) from error
+
+
+def _turn(turn: ReadTurn) -> Turn:
+    """A turn of a request, with its fields for tools."""
+    calls = {name: turn[name] for name in ("tool_calls", "tool_call_id", "name") if name in turn}
+    spelt = json.dumps(calls, ensure_ascii=False) if calls else ""
+    return Turn(turn["role"], turn["content"], turn.get("reasoning_content", ""), spelt)
 
 
 def _sampling(request: CompletionRequest) -> SamplingParams:

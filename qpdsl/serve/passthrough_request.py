@@ -36,6 +36,7 @@ from qpdsl.serve.completion_request import Endpoint, Refusal
 from qpdsl.serve.served_model import CompletionChoice, CompletionResponse, Delta, Progress, TokenUsage, no_pause
 from qpdsl.serve.streamed_text import Growth, PendingUpdates, StrippedText, held_back
 from qpdsl.serve.token_forms import TokenForms
+from qpdsl.serve.written_calls import WrittenCalls
 
 
 @dataclass(eq=False, kw_only=True)
@@ -49,6 +50,7 @@ class PassthroughRequest:
     stand for the texts of tokens in log-probabilities. `continuous_usage`: each delta of a stream has what the
     request has cost up to there. `place`: where a sample begins that has a thought, before its first mark or in it;
     None where the model answers at once. `thought_bound`: the most tokens of a thought; `max_tokens` are those of both.
+    `calls`: how an answer may end in a call; None where there are no tools.
     """
 
     model: TextModel
@@ -65,6 +67,7 @@ class PassthroughRequest:
     keeps_stop: bool = False
     mask: Callable[[], Mask] | None = None
     constraint: SampleConstraint | None = None
+    calls: WrittenCalls | None = None
     logprobs: bool = False
     greedy_top: bool = False
     named_ids: tuple[int, ...] = ()
@@ -220,6 +223,12 @@ class PassthroughRequest:
             earlier = () if self.echo else self.before(index)
             logprobs = self._forms.logprobs(self.endpoint, all_tokens, values, tops, earlier)
         extra = {**extra, "stop_reason": stop, "token_ids": list(tokens)}
+        if self.calls is not None and sample is not None and sample.finish in ("eos", "match"):
+            own = self._texts.get(index)
+            begins = own.answer if isinstance(own, _ThoughtText) else 0
+            origin = str(sample_keys(self.seed, prompt, self.count)[index % self.count])
+            if (found := self.calls.read(text, tokens[begins:], origin)) is not None:
+                return CompletionChoice(found[0], "tool_calls", logprobs, extra, thought, (found[1],))
         length = sample is None or sample.finish in ("length", "thought")
         return CompletionChoice(text, "length" if length else "stop", logprobs, extra, thought)
 
@@ -314,12 +323,21 @@ class _Asked:
 
 
 class _Answer:
-    """An answer's text while it grows. What could be the beginning of a stop text is held back until it is none."""
+    """An answer's text while it grows. What could be the beginning of a stop text is held back until it is none.
+
+    What could be that of a call is, too; the call itself is told at the end.
+    """
 
     def __init__(self, request: PassthroughRequest) -> None:
         self._request = request
         self._text = ""
         self._sent = 0
+        self._calls = False
+
+    def draw(self, token: int) -> None:
+        """Takes a token before its text."""
+        calls = self._request.calls
+        self._calls = self._calls or (calls is not None and calls.begins_with(token))
 
     def grow(self, piece: str) -> str:
         """What may be sent now that one more piece is known."""
@@ -327,6 +345,8 @@ class _Answer:
         # A stop text that is to be left out is no part of the answer.
         stops = () if self._request.keeps_stop else self._request.stops
         sure = len(self._text) - held_back(self._text, stops)
+        if self._request.calls is not None:
+            sure = 0 if self._calls else min(sure, self._request.calls.sure(self._text))
         fresh = self._text[self._sent : sure]
         self._sent = max(self._sent, sure)
         return fresh
@@ -352,6 +372,7 @@ class _SampleText:
 
     def push(self, token: int) -> bool:
         self._tokens.append(token)
+        self._answer.draw(token)
         return self._watch.push(token)
 
     def ended(self, tokens: tuple[int, ...]) -> tuple[str, str | None, str | None]:
@@ -383,6 +404,8 @@ class _ThoughtText(ThoughtWatch):
 
     def push(self, token: int) -> bool:
         self._new.append(token)
+        if self.place == "answer":
+            self._answer.draw(token)
         return super().push(token)
 
     def goes_on(self, forced: Tokens) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from qpdsl.errors import unknown
-from qpdsl.serve.completion_request import Refusal
+from qpdsl.serve.completion_request import Refusal, check_fields
 
 FIELD = "response_format"
 _FIELDS: Mapping[str, Collection[str]] = {
@@ -22,18 +21,12 @@ def read_response_format(asked: Any) -> tuple[Literal["text", "json_object", "js
     kind = asked.get("type") if isinstance(asked, dict) else "text" if asked is None else None
     if not isinstance(kind, str) or kind not in _FIELDS:
         raise Refusal("`response_format` has the type `text`, `json_object` or `json_schema`", FIELD)
-    _check_fields(asked or {}, _FIELDS[kind], FIELD)
+    check_fields(asked or {}, _FIELDS[kind], FIELD, FIELD)
     if kind != "json_schema":
         return ("text" if kind == "text" else "json_object"), None
     described = asked.get("json_schema")
     schema = described.get("schema") if isinstance(described, dict) else None
     if not isinstance(schema, dict | bool):
         raise Refusal('a format of the type `json_schema` has {"json_schema": {"name": …, "schema": {…}}}', FIELD)
-    _check_fields(described, _SCHEMA_FIELDS, f"{FIELD}.json_schema")
+    check_fields(described, _SCHEMA_FIELDS, f"{FIELD}.json_schema", FIELD)
     return "json_schema", schema
-
-
-def _check_fields(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    for name, value in given.items():
-        if name not in known and value is not None:
-            raise Refusal(unknown(name, known, f"`{where}` has the unknown field"), FIELD)

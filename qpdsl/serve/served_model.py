@@ -45,7 +45,7 @@ class Progress:
 class CompletionChoice:
     """One whole choice of an answer; fields as in `Delta`. `thought` is None where the model thought nothing.
 
-    `calls` are those of tools, as OpenAI's API has them; a choice that ends in one has no text.
+    `calls` are those of tools, as OpenAI's API has them; the text of a choice that ends in one stands before it.
     """
 
     text: str

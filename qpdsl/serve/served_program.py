@@ -43,6 +43,7 @@ from qpdsl.serve.served_model import (
 from qpdsl.serve.streamed_text import Growth, PendingUpdates, StopTruncator, StrippedText
 from qpdsl.serve.thinking_fields import THINK, THINKING_FIELDS, AskedThinking
 from qpdsl.serve.token_forms import TokenForms
+from qpdsl.serve.tool_fields import AskedTools, call_of
 from qpdsl.stage_options import check_options
 
 if TYPE_CHECKING:
@@ -153,17 +154,11 @@ class ServedProgram:
 
     def _offers(self, request: CompletionRequest) -> bool:
         """Whether a client has tools, all that the program may call among them. Raises Refusal where one is missing."""
-        tools = request.get("tools")
-        if not tools:
+        names = AskedTools.of(request).names
+        if not names:
             return False
-        functions = (
-            [tool.get("function") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-        )
-        names = {function.get("name") for function in functions if isinstance(function, dict)}
         if missing := sorted(self.calls - names):
             raise Refusal(f"`{self.name}` may call {listed(missing)}, which `tools` has not", "tools")
-        if request.flag("stream"):
-            raise Refusal(f"the call that `{self.name}` ends in is known only at its end: leave `stream` out", "stream")
         return True
 
     def _check_size(self, request: CompletionRequest, arguments: Mapping[str, Value]) -> None:
@@ -325,7 +320,7 @@ class ProgramRequest:
     def _deltas(self, index: int, updates: PendingUpdates) -> OnToken | None:
         """What takes the growing text of a run; None where it is not that of the answer."""
         stage = text_stage(self.program.plan, self.arguments)
-        if stage is None or self.form is not None or self.logprobs:
+        if stage is None or self.form is not None or self.logprobs or self.called:
             return None
 
         shown_thought = StrippedText()
@@ -359,7 +354,7 @@ class ProgramRequest:
                 raise result.fault
             if result.error is not None:
                 raise Refusal(f"`{self.program.name}` has no answer: {result.error}", status=422, code="program_failed")
-        made = [self._chosen(result, cut) for result, cut in zip(results, self.cuts, strict=True)]
+        made = [self._chosen(*one) for one in zip(range(self.n), results, self.cuts, strict=True)]
         choices = [chosen for chosen, _ in made]
         if self.logprobs:
             read = [
@@ -375,7 +370,7 @@ class ProgramRequest:
         )
         return CompletionResponse(tuple(choices), usage, self.program.fingerprint, {"seed": self.seed})
 
-    def _chosen(self, result: InstanceResult, cut: StopTruncator) -> tuple[CompletionChoice, int]:
+    def _chosen(self, index: int, result: InstanceResult, cut: StopTruncator) -> tuple[CompletionChoice, int]:
         """The answer of a run, and how many tokens it has."""
         row = result.rows[0] if result.rows else None
         text = None if row is None else row.columns.get("text")
@@ -385,12 +380,12 @@ class ProgramRequest:
         encode: Callable[[str], Sequence[int]] = (lambda text: ()) if writer is None else writer.encode
         value = result.value
         if self.called and isinstance(value, Mapping) and value.get("name") in self.program.calls:
-            arguments = json.dumps(thawed(frozen(value["arguments"])), ensure_ascii=False)
-            function = {"name": value["name"], "arguments": arguments}
-            call = {"id": f"call_{self.request.id}", "type": "function", "function": function}
-            return CompletionChoice("", "tool_calls", extra=score, thought=thought, calls=(call,)), len(
-                encode(arguments)
-            )
+            given = {name: thawed(argument) for name, argument in self.arguments.items()}
+            origin = digest([self.seed + index, given])
+            call = call_of(str(value["name"]), thawed(frozen(value["arguments"])), origin)
+            before = "" if row is None or row.generated.call is None else row.generated.call.before
+            chosen = CompletionChoice(before, "tool_calls", extra=score, thought=thought, calls=(call,))
+            return chosen, len(encode(before)) + len(encode(call["function"]["arguments"]))
         if row is None or not isinstance(text, str) or text_stage(self.program.plan, self.arguments) is None:
             said, why = cut.whole(self._form(shown(result.value)))
             return CompletionChoice(said, why, extra=score, thought=thought), len(encode(said))

@@ -234,9 +234,12 @@ class Continuation:
             text, step = self._texts(tokens, model.detokenizer, finished=finished)
         if stop is not None and sample.finish == "stop":
             step = stop.without(step)
-        whole, spelt = op.constraint is None or finish == "match", step
+        whole, spelt, before_call = op.constraint is None or finish == "match", step, text.removesuffix(step)
         if op.constraint is not None and op.constraint.tools and whole:
-            spelt = model.tool_format.spelt(step, op.constraint.tools, partial(_decoded, model, tokens))
+            own = max(len(self.earlier), state.begins)
+            marked = partial(model.marked_detokenizer.added, tokens[:own], tokens)
+            if (parted := model.tool_format.parted(step, op.constraint.tools, marked)) is not None:
+                before_call, spelt = before_call + parted[0], parted[1]
         invalid = fault_of(spelt, op.constraint.schema) if op.constraint and op.constraint.schema and whole else None
         says = op.constraint is not None and op.constraint.or_text and invalid is not None
         if says:
@@ -255,9 +258,7 @@ class Continuation:
             thought=state,
             written=before.written if op.into is None else {**before.written, op.into.id: _written(sample)},
             tools=before.tools if op.constraint is None else with_tools(before.tools, op.constraint.tools),
-            call=None
-            if op.constraint is None or says
-            else _call(op.constraint, spelt, text.removesuffix(step), whole=whole),
+            call=None if op.constraint is None or says else _call(op.constraint, spelt, before_call, whole=whole),
         )
         columns = {
             **row.columns,
@@ -325,11 +326,6 @@ class Continuation:
         if sample.finish == "length" and (full or chooses):
             return "context"
         return "match" if sample.finish == "eos" and op.constraint is not None else sample.finish
-
-
-def _decoded(model: TextModel, tokens: tuple[int, ...]) -> str:
-    """A text with the special tokens in it."""
-    return str(model.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def thought_tokens(sample: Sample) -> int:

@@ -203,13 +203,16 @@ class Replies:
         for index, chosen in enumerate(answer.choices):
             shown = self._begun.get(index)
             if shown is None:
-                parts.append(self._role(index))
+                parts.append(self._role(index, spoken=not chosen.calls or bool(chosen.text)))
             thought, text = shown or ("", "")
             thought = "" if text else (chosen.thought or "")[len(thought) :]
             rest = chosen.text[len(text) :]
+            logprobs = chosen.logprobs if shown is None else None
             if rest or thought:
-                logprobs = chosen.logprobs if shown is None else None
                 parts.append(self._chunk(index, self._said(thought, rest), logprobs, None, {}))
+                logprobs = None
+            if chosen.calls:
+                parts.append(self._chunk(index, _called(chosen), logprobs, None, {}))
             parts.append(self._chunk(index, self._said("", None), None, chosen.finish_reason, chosen.extra, lead))
         if self._usage:
             parts.append(f'{lead}], "usage": {_json(usage_of(answer.usage))}}}\n\n')
@@ -220,15 +223,16 @@ class Replies:
         if self._chat:
             thought = {} if chosen.thought is None else dict.fromkeys(THOUGHTS, chosen.thought)
             called = {"tool_calls": list(chosen.calls)} if chosen.calls else {}
-            content = None if chosen.calls else chosen.text
+            content = (chosen.text or None) if chosen.calls else chosen.text
             said = {"message": {"role": "assistant", "content": content, "refusal": None, **thought, **called}}
         end = {"logprobs": chosen.logprobs, "finish_reason": chosen.finish_reason}
         return {"index": index, **said, **end, **chosen.extra}
 
-    def _role(self, index: int) -> str:
+    def _role(self, index: int, *, spoken: bool = True) -> str:
+        """The chunk that begins a choice; where it is not `spoken`, nothing but a call comes."""
         if not self._chat:
             return ""
-        delta = '{"role": "assistant", "content": ""}'
+        delta = f'{{"role": "assistant", "content": {_json("" if spoken else None)}}}'
         choice = f'{{"index": {index}, "delta": {delta}, "logprobs": null, "finish_reason": null}}'
         return f"{self._lead}{choice}{self._tail}"
 
@@ -258,6 +262,11 @@ class Replies:
     def _lead_of(self, more: Mapping[str, Any]) -> str:
         kind = "chat.completion.chunk" if self._chat else self._head["object"]
         return "data: " + _json({**self._head, "object": kind, **more})[:-1] + ', "choices": ['
+
+
+def _called(chosen: CompletionChoice) -> str:
+    """The part of a chunk that has the calls of a choice, each whole."""
+    return f'"delta": {_json({"tool_calls": [{"index": at, **call} for at, call in enumerate(chosen.calls)]})}'
 
 
 def usage_of(usage: TokenUsage) -> dict[str, Any]:

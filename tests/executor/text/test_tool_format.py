@@ -34,6 +34,7 @@ CALLS = {
     "tags": "<function=add><parameter=a>7</parameter></function>",
     "special_tags": "add\na<|pad|>7<|pad|>.",
 }
+CALL = '{"name": "add", "arguments": {"a": 7}}'
 # Those whose first token is a special one.
 BEGUN = ("named", "special_tags")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
@@ -61,8 +62,8 @@ def test_a_grammar_takes_calls_as_the_template_writes_them_and_nothing_else(name
     assert make().admits(ids) == len(ids)
     wrong = start + own.encode(CALLS[name].replace("add", "sub"), add_special_tokens=False)
     assert make().admits(wrong) < len(wrong)
-    text = CALLS[name] if name != "special_tags" else f"<|pad|>{CALLS[name]}"
-    assert json.loads(FORMATS[name].spelt(text, TOOLS)) == {"name": "add", "arguments": {"a": 7}}
+    text = f"<|pad|>{CALLS[name]}" if name in BEGUN else CALLS[name]
+    assert FORMATS[name].parted(text, TOOLS) == ("", CALL)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -83,9 +84,11 @@ def test_a_text_may_stand_in_the_place_of_a_call_and_begins_none_that_it_does_no
     if form.before:
         assert ends(call, "I add them.\n") and not ends(call[:-3], "I add them.\n")
     for text in ("7 + 5 = {12}", 'so {"a": 7} it is'):
-        assert form.spelt(text, TOOLS) == text
-    lead = "<|pad|>" if name == "special_tags" else ""
-    assert json.loads(form.spelt(f'{{"b": 1}}, so\n{lead}{call}', TOOLS)) == {"name": "add", "arguments": {"a": 7}}
+        assert form.parted(text, TOOLS) is None
+    lead = "<|pad|>" if name in BEGUN else ""
+    before, found = form.parted(f'{{"b": 1}}, so\n{lead}{call}', TOOLS) or ("", "")
+    assert found == CALL and before in ("", '{"b": 1}, so')
+    assert bool(before) == (form.before != "")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -107,6 +110,14 @@ def test_neither_tools_nor_what_they_give_forge_a_turn(name: str) -> None:
 
     assert marks(Context(turns, tools=TOOLS)) == marks(Context(honest, tools=tools))
     assert "obey" in own.decode(encode(own, Context(turns, tools=TOOLS)))
+
+
+def test_many_tools_are_written_by_a_template_that_indents_them() -> None:
+    own = tokenizer("bare_object")
+    fields = {f"p{number}": {"type": "string"} for number in range(20)}
+    tools = [{"name": f"f{number}", "parameters": {**SCHEMA, "properties": fields}} for number in range(128)]
+    shown = own.decode(encode(own, Context((Turn("user", "hello"),), tools=json.dumps(tools))))
+    assert shown.count('"p19"') == 128 and len(shown) > 1 << 18
 
 
 def test_tools_of_a_later_call_come_before_those_known() -> None:
@@ -144,7 +155,8 @@ def test_arguments_between_tags_are_read_as_they_were_written(name: str) -> None
         written = form.before + str(call["name"]) + _tagged(form.tags, call["arguments"])
         ids = own.encode(written, add_special_tokens=False)
         assert make().admits([*ids, own.eos_token_id]) == len(ids) + 1, written
-        assert json.loads(form.spelt("so: " + written, tools)) == call
+        before, found = form.parted("so: " + written, tools) or ("", "")
+        assert before == "so:" and json.loads(found) == call
         wrong = own.encode(written.replace("low", "high") + "!", add_special_tokens=False)
         assert make().admits(wrong) < len(wrong)
 

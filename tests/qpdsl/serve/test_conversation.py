@@ -44,3 +44,36 @@ def test_what_a_part_has_besides_its_text_is_refused() -> None:
     assert read_messages([{"role": "user", "content": [part]}]) == ({"role": "user", "content": "Wie viele?"},)
     with pytest.raises(Refusal, match="a part of `messages\\[0\\]` has the unknown field `image_url`"):
         read_messages([{"role": "user", "content": [{**part, "image_url": "x"}]}])
+
+
+def test_calls_and_what_came_of_them_are_read_as_records() -> None:
+    function = {"name": "add", "arguments": '{"a": 7}'}
+    called = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+    }
+    came = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "12"}]}
+    asked, call, answer = read_messages(
+        [{"role": "user", "content": "7?"}, {**called, "reasoning": "so"}, came], tools=True
+    )
+    assert call["tool_calls"][0]["function"]["arguments"] == {"a": 7} and call["reasoning_content"] == "so"
+    assert call["content"] == "" and answer == {"name": "add", "role": "tool", "content": "12", "tool_call_id": "c1"}
+    assert asked == {"role": "user", "content": "7?"}
+
+
+@pytest.mark.parametrize(
+    ("turn", "words"),
+    [
+        ({"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}, "has a call without a `name`"),
+        ({"role": "assistant", "content": "", "tool_calls": "add"}, "has a call without a `name`"),
+        ({"role": "assistant", "content": 7, "tool_calls": []}, "has no text as its content"),
+        ({"role": "tool", "content": "x", "tool_call_id": 7}, "are texts"),
+        ({"role": "tool", "content": None}, "has no text as its content"),
+        ({"role": "tool", "content": "x", "tool_name": "add"}, "the unknown field `tool_name`"),
+        ({"role": "user", "content": "x", "tool_calls": [{}]}, "has `tool_calls`, which is not supported here"),
+    ],
+)
+def test_turns_for_tools_that_say_nothing_are_refused(turn: dict[str, object], words: str) -> None:
+    with pytest.raises(Refusal, match=words):
+        read_messages([turn], tools=True)

@@ -196,6 +196,9 @@ def test_a_model_on_a_server_that_stays_away(tmp_path: Path, monkeypatch: pytest
                 body = {"model": "far", "prompt": QUESTION, name: value}
                 assert error(server.post("completions", **body))["param"] == name
             assert error(server.client.post(f"{server.root}/tokenize", json={"model": "far", "prompt": "a"}))
+            # How it writes calls is none of what a server tells.
+            tools = [{"type": "function", "function": {"name": "add"}}]
+            assert error(server.chat("far", QUESTION, tools=tools))["param"] == "tools"
             far.stop()
             for model, more in programs:
                 gone = server.chat(model, QUESTION, seed=1, **more)

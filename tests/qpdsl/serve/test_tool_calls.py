@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.serving.running_server import Running, running
+from qpdsl import zoo
+from tests.support.paths import ROOT
+from tests.support.serving.running_server import Running, events, running
 
 PROGRAM = """
 model llm = "zoo/counting"
@@ -54,4 +58,33 @@ def test_the_call_that_a_program_ends_in_is_the_clients(server: Running) -> None
     assert json.loads(ask(ASKED).json()["choices"][0]["message"]["content"])["name"] == "add"
     others = [{"type": "function", "function": {"name": "sub"}}]
     assert "which `tools` has not" in ask(ASKED, tools=others).json()["error"]["message"]
-    assert ask(ASKED, tools=TOOLS, stream=True).status_code == 400
+    assert ask(ASKED, tools=TOOLS, tool_choice="none").json()["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_call_is_streamed_whole_when_it_is_known(server: Running) -> None:
+    (name,) = (model["id"] for model in server.client.get(f"{server.url}/models").json()["data"])
+    whole = server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=4).json()["choices"][0]
+    *told, done = events(server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=4, stream=True))
+    begun, called, ended = (json.loads(chunk)["choices"][0] for chunk in told)
+    assert begun["delta"] == {"role": "assistant", "content": None} and done == "[DONE]"
+    assert called["delta"]["tool_calls"] == [{"index": 0, **whole["message"]["tool_calls"][0]}]
+    assert ended["delta"] == {} and ended["finish_reason"] == "tool_calls"
+
+
+def test_a_text_before_a_call_comes_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(zoo.path("zoo/counting"), folder)
+    template = ROOT / "tests" / "executor" / "text" / "tool_templates" / "named.jinja"
+    shutil.copy(template, folder / "chat_template.jinja")
+    bias = '[{token: "<|pad|>", bias: 12.0}]'
+    written = f"generate llm temperature=1.5 max_tokens=60 logit_bias={bias} as call(add, text)"
+    text = PROGRAM.replace("zoo/counting", str(folder)).replace("generate llm as call(add) temperature=0", written)
+    (tmp_path / "acting.qp").write_text(text, "utf-8")
+    with running([str(tmp_path / "acting.qp")]) as server:
+        name = server.client.get(f"{server.url}/models").json()["data"][0]["id"]
+        message = server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=3).json()["choices"][0]["message"]
+        *told, _ = events(server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=3, stream=True))
+        deltas = [json.loads(chunk)["choices"][0]["delta"] for chunk in told]
+    assert message["content"] and "[ARGS]" not in message["content"]
+    assert "".join(delta.get("content") or "" for delta in deltas) == message["content"]
+    assert deltas[-2]["tool_calls"] == [{"index": 0, **message["tool_calls"][0]}]

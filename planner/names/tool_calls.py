@@ -1,0 +1,35 @@
+"""Calls of tools as plain JSON: what holds the output of a model to them that has no format of its own for calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qpdsl.planner.names.json_schema import SPACING, nested
+from qpdsl.planner.names.schemas import CompiledSchema
+from qpdsl.planner.plan.ops import ConstraintKind
+
+
+def call_schema(tools: Sequence[Mapping[str, Any]]) -> CompiledSchema:
+    """The schema of a call of one of these tools, which are records of a `name` and a checked schema `parameters`."""
+    several = len(tools) > 1
+    calls = [_call_of(tool, f"#/anyOf/{at}" if several else "#") for at, tool in enumerate(tools)]
+    return CompiledSchema.of("call", {"anyOf": calls} if several else calls[0])
+
+
+def held_to_calls(schema: CompiledSchema, *, or_text: bool) -> tuple[ConstraintKind, str]:
+    """The constraint of an output that is such a call; or a text, which begins as no JSON does, with `or_text`."""
+    if not or_text:
+        return "json_schema", schema.constraint
+    document = json.dumps({**json.loads(schema.constraint), "x-guidance": dict(SPACING)})
+    return "grammar", f"start: call | TEXT\ncall: %json {document}\nTEXT: /[^{{](.|\\n)*/"
+
+
+def _call_of(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The schema of the calls of one tool, at a place of the whole."""
+    fields = {
+        "name": {"type": "string", "enum": [tool["name"]]},
+        "arguments": nested(tool["parameters"], f"{place}/properties/arguments"),
+    }
+    return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
