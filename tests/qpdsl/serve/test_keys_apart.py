@@ -74,7 +74,8 @@ def test_what_is_told_of_each_key(keyed: tuple[Running, Any]) -> None:
         """Of the requests from here on: lines of earlier ones may come now."""
         return [record for record in server.log if record.arrived >= begin]
 
-    ask(server, keys["alice"], "1 + 1 =")
+    # Begins as nothing does that she asked before.
+    ask(server, keys["alice"], "8 + 1 =")
     server.client.headers["authorization"] = "Bearer sk-wrong"
     error(server.post("completions", model="llm", prompt="1 + 1 ="), 401)
     server.client.headers["authorization"] = f"Bearer {keys['bob']}"
