@@ -14,10 +14,11 @@ from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "use" / "whatif.md"
 BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
-# What is another at another time: seconds, and which cell is on their front.
+# What is another at another time: seconds, which cell is on their front, and how far samples came that were given up.
 VARYING = (
     (re.compile(r"^(seconds|first token|each token|samples) .*", re.M), r"\1"),
     (re.compile(r"\d+\.\d{3}( \*)?"), "N"),
+    (re.compile(r"\d+\.\d KiB,"), "N KiB,"),
 )
 
 

@@ -131,7 +131,7 @@ def _exact(sample: Sample) -> object:
 
 
 # Pages in which they are in each other's way.
-_LITTLE = 7
+_LITTLE = 6
 CONFIGS = {
     "room for all": (400, EngineConfig()),
     "chunks": (400, EngineConfig(token_budget=16)),
