@@ -44,7 +44,7 @@ _RUN = [FRAME.index(name) for name in ("first", "depth", "opens", "resumes", "mi
 # From so many rows on a step is arithmetic; with fewer it reads memory.
 _MANY_ROWS = 16
 # How long a step is timed for each number of threads.
-_TRIAL_SECONDS = 0.02
+_TRIAL_SECONDS, _LEAST_TRIALS = 0.02, 3
 
 # The hidden states float32 [T, d] of token ids int64 [T], before the first layer.
 Embed = Callable[[torch.Tensor], torch.Tensor]
@@ -184,15 +184,18 @@ class NativeStack:
     def tune(self, steps: Sequence[tuple[KernelBatch, KVCache]]) -> None:
         """Times small and large `steps` with several numbers of threads, to choose from for steps of their kind.
 
-        Halves of the threads that torch has are tried, for a few hundredths of a second each.
+        Halves of the threads that torch has are tried, for a few hundredths of a second each: the first steps of each
+        wake threads and touch memory.
         """
+        if torch.get_num_threads() == 1:
+            return
         for batch, cache in steps:
             times = self._times[len(batch.tokens) >= _MANY_ROWS]
             count = torch.get_num_threads()
             while count:
                 trials: list[float] = []
                 begin = time.perf_counter()
-                while not trials or time.perf_counter() - begin < _TRIAL_SECONDS:
+                while len(trials) < _LEAST_TRIALS or time.perf_counter() - begin < _TRIAL_SECONDS:
                     start = time.perf_counter()
                     self.forward(batch, cache, threads=count)
                     trials.append(time.perf_counter() - start)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 
 from qpdsl.executor.kernels.data.layer_constants import UNGATED, Activation
 from qpdsl.executor.kernels.llvm.attention import emit_attend
@@ -250,7 +250,7 @@ LAYER = (
     "number",
 )
 BARRIER_NUMBERS = 32
-# Turns of waiting for the other threads before a thread offers its core to others, some 50 µs.
+# Turns of waiting for the other threads before a thread offers its core to others, some microseconds.
 _PATIENCE = 1000
 # Up to so many rows each thread normalizes all of them for itself: that takes less than waiting for another thread.
 OWN_NORM_ROWS = 8
@@ -368,20 +368,11 @@ def emit_wait(module: ir.Module, name: str) -> None:
                 waited = code.variable(I64, code.number(0))
                 current = partial(builder.load_atomic, turn, "acquire", 4, typ=I32)
                 with code.repeat(lambda: builder.icmp_signed("==", current(), now)):
+                    # No `pause`: a virtual machine may leave its processor at each, and a barrier takes 50 µs then.
                     waited.set(code.add(waited.get(), 1))
-                    _pause(code)
                     with builder.if_then(builder.icmp_signed(">", waited.get(), code.number(_PATIENCE))):
                         builder.call(code.intrinsic("sched_yield", ir.FunctionType(I32, [])), [])
     code.end()
-
-
-def _pause(code: KernelCode) -> None:
-    triple = binding.get_process_triple()
-    if triple.startswith("x86_64"):
-        code.builder.call(code.intrinsic("llvm.x86.sse2.pause", ir.FunctionType(ir.VoidType(), [])), [])
-    elif triple.startswith(("aarch64", "arm64")):
-        kind = ir.FunctionType(ir.VoidType(), [I32])
-        code.builder.call(code.intrinsic("llvm.aarch64.hint", kind), [ir.Constant(I32, 1)])
 
 
 def emit_forward(module: ir.Module, name: str, shape: ForwardShape, width: int) -> None:
