@@ -6,11 +6,15 @@ gives the Python face: `@qp.program`, the stages (`qp.chat`, `qp.prompt` and the
 `qp.load` and `qp.parse`. Everything is loaded when it is first used.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+# Read when torch is loaded. Its threads would spin while they wait, and keep a core from the compiled kernels' threads.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
     from qpdsl.api.binding import using as using

@@ -37,6 +37,8 @@ class Process:
         """`kv_gib`: the memory that vLLM is given for keys and values."""
         environment = {**os.environ, **_SETTINGS, **dict.fromkeys(_THREADS, str(threads))}
         environment["VLLM_CPU_KVCACHE_SPACE"] = str(kv_gib)
+        # Each side says itself how its threads wait.
+        environment.pop("OMP_WAIT_POLICY", None)
         self._log = log
         try:
             with log.open("w", encoding="utf-8") as written:

@@ -69,6 +69,8 @@ def _side(name: str, model: str, dtype: str, room: Room, options: Message) -> tu
     """The side, and its version."""
     # Imported here: each environment has one of them.
     if name == "qpdsl":
+        # Before torch, as it says how torch's threads wait.
+        import qpdsl  # noqa: F401
         from benchmarks.peers.ours import Ours
 
         return Ours(model, dtype, room), _version("qpdsl")

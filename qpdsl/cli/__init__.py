@@ -27,8 +27,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     The user never sees a traceback unless QPDSL_DEBUG is set.
     """
-    # Threads that spin while they wait make a run many times slower where another process wants the core.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if argv is None:
         watch_signals()
     try:
