@@ -174,13 +174,16 @@ def with_settings(optimized: Optimized, settings: SessionSettings) -> Optimized:
 def step_limits(optimized: Optimized, settings: SessionSettings) -> StepLimits | None:
     """The limits of the steps that a plan runs in: as set, and else the best of the batch surface.
 
-    That is where the slowest model is fastest, but never fewer sequences than the plan keeps at work. None where they
-    are not set, and nothing was chosen by cost.
+    That is where the slowest model is fastest, but never fewer sequences than the plan keeps at work, and only on a
+    device that `qpdsl profile` measured: how far samples came that were given up hangs on the steps, and a run's second
+    half is to count as its first did. None where they are not set, and nothing was chosen by cost.
     """
     plan, limits = optimized.plan, StepLimits()
     given = {"sequences": settings.max_sequences, "tokens": settings.step_tokens}
     surface = None
-    if optimized.choice is not None and plan.in_flight is not None and None in given.values():
+    device = measured(settings, plan.models.values()) if optimized.choice is not None else None
+    profiled = device is not None and device.source(plan.models.values()) == "profiled"
+    if profiled and plan.in_flight is not None and None in given.values():
         surface = surface_of(plan, settings)
     if surface is not None:
         best = surface[0].optimum
