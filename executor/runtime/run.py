@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -310,7 +311,11 @@ async def _rounds(node: PhysicalOp, op: ops.Repeat, limit: int, rows: Candidates
         scopes = [instance.scope(row) for row in rows]
         if op.until is not None and evaluate_rows(op.until, scopes, instance.arguments):
             break
+        before = instance.usage.sampled_tokens
         rows = await _run_chain(node.body, rows, replace(instance, rounds=(*instance.rounds, index)))
+        if instance.usage.sampled_tokens == before:
+            # It may have waited for nothing: other rows go on, and the clock of this one runs.
+            await asyncio.sleep(0)
     return rows
 
 
