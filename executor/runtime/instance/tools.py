@@ -26,6 +26,7 @@ from qpdsl.planner.values.value import Value, frozen, thawed
 Care = Literal["usual", "pure", "effects"]
 # So long, as JSON, and so deep is what a tool gives, at most: all of it is shown to a model.
 _MAX_CHARACTERS, _MAX_DEPTH = 1_000_000, 64
+_TOO_DEEP = f"is nested more than {_MAX_DEPTH} deep"
 _LOST = "it was called before this run was interrupted, and nobody knows what came of that; it is not called again"
 
 
@@ -77,8 +78,14 @@ class CallableTool(PythonFunction):
         else:
             value = await in_thread(self.name, work)
             value = await in_loop(lambda: value, clock) if inspect.isawaitable(value) else value
-        why = _too_much(value)
-        return self._checked(value) if why is None else FunctionError(f"what `{self.name}` gives {why}")
+        try:
+            checked = self._checked(value)
+            why = None if isinstance(checked, FunctionError) else _too_much(checked)
+        except RecursionError:
+            why = _TOO_DEEP
+        except Exception as error:  # a value of the user's own may raise anything when it is looked at
+            why = f"cannot be read: {named(error)}"
+        return checked if why is None else FunctionError(f"what `{self.name}` gives {why}")
 
 
 class CallStore(Protocol):
@@ -174,7 +181,7 @@ def call_key(tool: CallableTool, arguments: Mapping[str, Value], place: CallPlac
     return blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def _too_much(value: Any) -> str | None:
+def _too_much(value: Value) -> str | None:
     """Why what a tool gives cannot be taken: it is too long, or too deep."""
     left, level = _MAX_CHARACTERS, [value]
     for _ in range(_MAX_DEPTH):
@@ -184,13 +191,13 @@ def _too_much(value: Any) -> str | None:
         level = [inner for part in level for inner in _parts(part)]
         if not level:
             return None
-    return f"is nested more than {_MAX_DEPTH} deep"
+    return _TOO_DEEP
 
 
-def _parts(value: Any) -> Iterable[Any]:
+def _parts(value: Value) -> Iterable[Value]:
     if isinstance(value, Mapping):
         return [part for pair in value.items() for part in pair]
-    return value if isinstance(value, list | tuple) else ()
+    return value if isinstance(value, tuple) else ()
 
 
 def _said(error: BaseException) -> str:

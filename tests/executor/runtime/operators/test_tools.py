@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,11 @@ def look(word: Literal["a", "b"]) -> str:
     return f"seen {word}"
 """
 PLACE = CallPlace("row", 0, 2, (), (0,))
+
+
+@dataclass
+class Page:
+    text: str
 
 
 def run(stages: str, *tools: Any) -> qp.Result[Any]:
@@ -166,12 +172,30 @@ def test_what_is_too_long_or_too_deep_is_an_error() -> None:
     endless: list[Any] = []
     endless.append(endless)
 
+    class Broken(dict[str, str]):
+        def items(self) -> Any:
+            raise ValueError("not now")
+
+    given = {
+        "long": ["x" * 600_000] * 2,
+        "deep": deep,
+        "endless": endless,
+        "broken": Broken(a="b"),
+        "fits": "x" * 900_000,
+    }
+
     @qp.tool
     def large(kind: str) -> Any:
-        return {"long": ["x" * 600_000] * 2, "deep": deep, "endless": endless, "fits": "x" * 900_000}[kind]
+        return given[kind]
 
-    told = {kind: asyncio.run(answer(large, Store(), kind=kind)) for kind in ("long", "deep", "endless", "fits")}
+    @qp.tool
+    def page() -> Page:
+        return Page("x" * 1_100_000)
+
+    told = {kind: asyncio.run(answer(large, Store(), kind=kind)) for kind in given}
+    assert asyncio.run(answer(page, None)) == "error: what `page` gives has more than 1,000,000 characters"
     assert told["long"] == "error: what `large` gives has more than 1,000,000 characters"
+    assert told["broken"] == "error: what `large` gives cannot be read: ValueError: not now"
     assert told["deep"] == told["endless"] == "error: what `large` gives is nested more than 64 deep"
     assert len(told["fits"]) == 900_000
 
