@@ -1,4 +1,4 @@
-"""Calls of tools whose arguments stand between marks of their own: Qwen3-Coder, GLM, Seed, DeepSeek V4.
+"""Calls of tools whose arguments stand between marks of their own: Qwen3-Coder, Qwen3.5, GLM, DeepSeek V4.
 
 `<function=NAME><parameter=KEY>VALUE</parameter></function>` is such a call. A value that is text stands there as it
 is, another one as JSON. What stands where is learned from calls that the template has rendered.

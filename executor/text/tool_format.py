@@ -120,6 +120,8 @@ class ToolFormat:
         if self.is_plain:
             return ("", text) if text.lstrip().startswith("{") else None
         marked = text if whole is None else whole()
+        if self.mark not in marked:
+            return None
         if self.tags is not None:
             call = self._tagged(marked, tools)
         else:

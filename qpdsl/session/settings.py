@@ -169,7 +169,7 @@ class SessionSettings:
         kind=Whole(1),
         on="run eval explain serve",
         metavar="N",
-        shown="what the plan chose by cost, else 128",
+        shown="what `qpdsl profile` found best, else 128",
         about="here",
         help="Sequences of a model that a step computes, at most.",
     )
@@ -178,7 +178,7 @@ class SessionSettings:
         kind=Whole(1),
         on="run eval explain serve",
         metavar="N",
-        shown="what the plan chose by cost, else 2048",
+        shown="what `qpdsl profile` found best, else 2,048",
         about="here",
         help="Tokens that a step computes; prompts are cut into what decoding leaves of them.",
     )

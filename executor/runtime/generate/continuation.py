@@ -235,15 +235,15 @@ class Continuation:
         if stop is not None and sample.finish == "stop":
             step = stop.without(step)
         whole, spelt, before_call = op.constraint is None or finish == "match", step, text.removesuffix(step)
+        says = False
         if op.constraint is not None and op.constraint.tools and whole:
             own = max(len(self.earlier), state.begins)
             marked = partial(model.marked_detokenizer.added, tokens[:own], tokens)
             if (parted := model.tool_format.parted(step, op.constraint.tools, marked)) is not None:
                 before_call, spelt = before_call + parted[0], parted[1]
-        invalid = fault_of(spelt, op.constraint.schema) if op.constraint and op.constraint.schema and whole else None
-        says = op.constraint is not None and op.constraint.or_text and invalid is not None
-        if says:
-            invalid = None
+            says = op.constraint.or_text and parted is None
+        held = op.constraint is not None and op.constraint.schema and whole and not says
+        invalid = fault_of(spelt, op.constraint.schema) if op.constraint and held else None
         generated = Generated(
             model.name,
             tokens,
