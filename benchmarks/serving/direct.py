@@ -16,6 +16,7 @@ import sys
 import time
 from typing import Any
 
+from qpdsl.executor.requests import engine_loop
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
 from qpdsl.serve.offered_models import bare_plan
 from qpdsl.session.session import Session
@@ -54,4 +55,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    engine_loop.run(main())

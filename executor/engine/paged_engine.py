@@ -29,6 +29,7 @@ from qpdsl.executor.engine.step.backends import sum_in_float32
 from qpdsl.executor.engine.step.routed_head import RoutedHead
 from qpdsl.executor.engine.step_report import StepReport, report
 from qpdsl.executor.requests.engine import Capabilities
+from qpdsl.executor.requests.engine_loop import take_turns
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Request, TreeRequest
 from qpdsl.executor.requests.ticket import Ticket
@@ -248,9 +249,7 @@ class PagedEngine:
         while True:
             if self.has_work:
                 self.step()
-                # The first turn of the loop wakes coroutines whose tickets resolved, the second lets them submit.
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
+                await take_turns()
             else:
                 self._arrived.clear()
                 await self._arrived.wait()

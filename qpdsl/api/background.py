@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from qpdsl.api.results import Candidate, Result, Tokens
 from qpdsl.errors import UsageError
+from qpdsl.executor.requests.engine_loop import EngineLoop
 from qpdsl.executor.runtime.instance.row_tasks import RowClock
 from qpdsl.executor.runtime.instance.user_code import CallThread, UserCodeError, caller_loop
 from qpdsl.planner.values.value import Value, thawed
@@ -272,7 +273,7 @@ def _background_loop() -> asyncio.AbstractEventLoop:
     global _loop
     with _lock:
         if _loop is None:
-            _loop = asyncio.new_event_loop()
+            _loop = EngineLoop()
             thread = threading.Thread(target=_loop.run_forever, name="qpdsl", daemon=True)
             thread.start()
             atexit.register(_stop, _loop, thread)

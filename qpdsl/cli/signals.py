@@ -72,6 +72,8 @@ def run_until_interrupted(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine; a signal cancels it, which comes out as KeyboardInterrupt."""
     import asyncio
 
+    from qpdsl.executor.requests import engine_loop
+
     interrupted = threading.Event()
 
     async def guarded() -> T:
@@ -81,7 +83,7 @@ def run_until_interrupted(coroutine: Coroutine[Any, Any, T]) -> T:
             return await coroutine
 
     try:
-        return asyncio.run(guarded())
+        return engine_loop.run(guarded())
     except asyncio.CancelledError:
         if interrupted.is_set():
             raise KeyboardInterrupt from None

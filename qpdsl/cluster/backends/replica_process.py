@@ -12,6 +12,7 @@ import threading
 from multiprocessing.connection import Connection
 
 from qpdsl.cluster.replica.messages import Message
+from qpdsl.executor.requests import engine_loop
 from qpdsl.cluster.replica.replica import Replica
 
 
@@ -23,7 +24,7 @@ def main(handle: int, name: str) -> None:
     outbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
     writer = threading.Thread(target=_write, args=(connection, outbox), daemon=True)
     writer.start()
-    asyncio.run(_run(connection, name, outbox))
+    engine_loop.run(_run(connection, name, outbox))
     outbox.put(None)
     writer.join()
 

@@ -19,6 +19,7 @@ from typing import Any
 import uvicorn
 
 from qpdsl.errors import UsageError, reason
+from qpdsl.executor.requests import engine_loop
 from qpdsl.serve.completion_request import Refusal
 from qpdsl.serve.http.connection import ClientConnection
 from qpdsl.serve.http.routes import ServerApp
@@ -82,7 +83,7 @@ class Listening:
 
         What stops the engine is raised, once all requests have had an answer that says so.
         """
-        return asyncio.run(self._run(ready))
+        return engine_loop.run(self._run(ready))
 
     def stop(self) -> None:
         """Has it drain and end, from any thread; where it does not serve yet, as soon as it does."""

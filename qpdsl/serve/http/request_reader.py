@@ -1,7 +1,9 @@
 """Reads requests in threads: what a client sends, JSON, text and schemas, never holds up the loop of the engine.
 
 Tokenizers and llguidance let Python's global lock go while they work, and the rest is bounded, so the loop goes on. Few
-threads work at once; small requests have one of their own, so that they do not wait for large ones.
+threads work at once; small requests have one of their own, so that they do not wait for large ones. Whose turn it is to
+be read is settled in a loop of its own: that of the engine has turns only between steps, and one request a step would
+be read.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 from qpdsl.serve.completion_request import Refusal
@@ -27,6 +30,7 @@ class RequestReader:
     """Runs what reads a request in a thread, one small and one large request at a time; up to `max_waiting` wait."""
 
     def __init__(self, max_waiting: int, seconds: float = _SECONDS) -> None:
+        self._loop = _turns()
         self._seconds = seconds
         self._small, self._large = FairQueue(1, max_waiting), FairQueue(1, max_waiting)
         self._overdue = 0
@@ -36,23 +40,25 @@ class RequestReader:
 
         Smaller requests of a key go first.
         """
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._read(key, size, work), self._loop))
+
+    async def _read(self, key: str, size: int, work: Callable[[], T]) -> T:
         queue = self._small if size <= _SMALL else self._large
         try:
             await queue.enter(key, -size)
         except QueueFull:
             message = f"{queue.waiting} requests wait to be read; the server takes no more now"
             raise Refusal(message, status=429, code="queue_full", retry_after=1) from None
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
+        done: asyncio.Future[T] = self._loop.create_future()
         place = _Place(self, queue, key)
-        timer = loop.call_later(self._seconds, place.overdue)
+        timer = self._loop.call_later(self._seconds, place.overdue)
 
         def ended(_: asyncio.Future[T]) -> None:
             timer.cancel()
             place.leave()
 
         done.add_done_callback(ended)
-        threading.Thread(target=_run, args=(work, done, loop), name="qpdsl reads", daemon=True).start()
+        threading.Thread(target=_run, args=(work, done, self._loop), name="qpdsl reads", daemon=True).start()
         try:
             async with asyncio.timeout(self._seconds):
                 return await asyncio.shield(done)
@@ -66,6 +72,14 @@ class RequestReader:
             return False
         self._overdue += more
         return True
+
+
+@cache
+def _turns() -> asyncio.AbstractEventLoop:
+    """The loop in which requests are given their turns, in a thread that ends with the process."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="qpdsl turns", daemon=True).start()
+    return loop
 
 
 class _Place:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -38,11 +39,18 @@ def test_what_it_raises_comes_out() -> None:
 
 def test_keys_take_turns() -> None:
     async def check() -> None:
-        reader, order = RequestReader(100), list[str]()
-        flood = [asyncio.create_task(reader.read("alice", 1, lambda: order.append("alice"))) for _ in range(20)]
-        await asyncio.sleep(0)
-        await reader.read("bob", 1, lambda: order.append("bob"))
-        await asyncio.gather(*flood)
+        reader, order, goes_on = RequestReader(100), list[str](), threading.Event()
+
+        def read(key: str) -> None:
+            goes_on.wait(10)
+            order.append(key)
+
+        flood = [asyncio.create_task(reader.read("alice", 1, partial(read, "alice"))) for _ in range(20)]
+        bob = asyncio.create_task(reader.read("bob", 1, partial(read, "bob")))
+        # All those wait by the time that one has been read which came after them.
+        await reader.read("", LARGE, lambda: None)
+        goes_on.set()
+        await asyncio.gather(*flood, bob)
         assert order.index("bob") < 3
 
     asyncio.run(check())
@@ -61,28 +69,44 @@ def test_one_that_takes_too_long_is_refused_and_others_go_on() -> None:
     asyncio.run(check())
 
 
-def reading_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "qpdsl reads"}
-
-
 def test_clients_that_go_away_make_no_more_threads() -> None:
     """A thread cannot be ended, so its place is taken as long as it runs."""
 
     async def check() -> None:
-        reader, end, most = RequestReader(100), threading.Event(), 0
-        began = reading_threads()
-        for _ in range(50):
-            task = asyncio.create_task(reader.read("", LARGE, end.wait))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            most = max(most, len(reading_threads() - began))
+        reader, end, begun = RequestReader(100), threading.Event(), list[int]()
+
+        def hangs(number: int) -> None:
+            begun.append(number)
+            end.wait(10)
+
+        for number in range(50):
+            task = asyncio.create_task(reader.read("", LARGE, partial(hangs, number)))
+            # It has begun, or waits, once a small one has been read that came after it.
+            await reader.read("", 1, lambda: None)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        assert most == 1
+        assert begun == [0]
         end.set()
         assert await reader.read("", LARGE, lambda: 1) == 1
 
     asyncio.run(check())
+
+
+def test_many_are_read_while_the_engine_has_the_loop() -> None:
+    """A step takes the loop for long, and all requests that came before it are to be in the next one."""
+
+    async def check() -> int:
+        reader, read = RequestReader(100), list[int]()
+        tasks = [asyncio.create_task(reader.read("", 1, partial(read.append, number))) for number in range(20)]
+        await asyncio.sleep(0)
+        end = time.monotonic() + 10
+        while len(read) < 20 and time.monotonic() < end:
+            time.sleep(0.01)
+        found = len(read)
+        await asyncio.gather(*tasks)
+        return found
+
+    assert asyncio.run(check()) == 20
 
 
 def test_the_loop_goes_on_while_a_thread_holds_the_lock() -> None:
