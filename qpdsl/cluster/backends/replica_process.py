@@ -12,8 +12,8 @@ import threading
 from multiprocessing.connection import Connection
 
 from qpdsl.cluster.replica.messages import Message
-from qpdsl.executor.requests import engine_loop
 from qpdsl.cluster.replica.replica import Replica
+from qpdsl.executor.requests import engine_loop
 
 
 def main(handle: int, name: str) -> None:
