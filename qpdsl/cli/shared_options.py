@@ -128,6 +128,13 @@ format_option = click.option(
 )
 
 
+def retold_options(command: Command) -> Command:
+    """The rows of a saved run that are run again to be shown."""
+    rows = click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Of a saved run, the first N rows.")
+    row = click.option("--row", "ids", metavar="ID", multiple=True, help="Of a saved run, this row. Repeatable.")
+    return row(rows(command))
+
+
 def setting_options(settings: type, command: str, **help: str) -> Callable[[Command], Command]:
     """The options of a command: the settings that it takes. `help` has its own text for some of them, by name."""
     taken = [(name, known, default) for name, known, default in declared(settings) if command in known.on.split()]

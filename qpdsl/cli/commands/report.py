@@ -11,7 +11,7 @@ from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard, OutputFile
 from qpdsl.cli.proposals import complete_runs
-from qpdsl.cli.shared_options import FileName
+from qpdsl.cli.shared_options import FileName, retold_options
 from qpdsl.errors import UsageError
 
 # Where a page about several runs goes.
@@ -31,7 +31,7 @@ _SEVERAL = "comparison.html"
     "--output",
     metavar="FILE",
     type=FileName(dash="a report has a file of its own"),
-    help=f"Where it goes.  [default: TRACE.html, .json; RUN.html; {_SEVERAL}]",
+    help=f"Where it goes.  [default: TRACE.html, .json; RUN.html; RUN-trees.html; {_SEVERAL}]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an earlier report.")
 @click.option(
@@ -45,62 +45,86 @@ _SEVERAL = "comparison.html"
     type=click.Choice(["html", "chrome"]),
     default="html",
     show_default=True,
-    help="`chrome` is what ui.perfetto.dev and chrome://tracing open; a trace alone has it.",
+    help="`chrome` is what ui.perfetto.dev and chrome://tracing open: of a trace, or with --trees.",
 )
-def command(runs: tuple[str, ...], output: str | None, overwrite: bool, first_divergence: bool, form: str) -> Exit:
+@click.option("--trees", is_flag=True, help="Of a saved run, make the page that a trace would give.")
+@retold_options
+def command(
+    runs: tuple[str, ...],
+    output: str | None,
+    overwrite: bool,
+    first_divergence: bool,
+    form: str,
+    trees: bool,
+    ids: tuple[str, ...],
+    rows: int | None,
+) -> Exit:
     """Write a page that needs nothing but a browser.
 
     Of what `qpdsl run … --trace FILE` recorded it shows the plan, a time line of models and batches, the beam trees,
-    memory over time, and accuracy against tokens where rows have a right answer.
+    memory over time, and accuracy against tokens where rows have a right answer. With `--trees` it shows so of a saved
+    run: rows are run again, over the samples that `--save-samples` saved where there are any, all rows with samples,
+    else the first 20.
 
     Of saved runs, named as in `qpdsl diff`, it shows accuracy with intervals, tokens and seconds, plots of these, and
     each run against the first: differences with their significance, and the problems that flipped.
     """
     if first_divergence and len(runs) != 2:
         raise UsageError("`--first-divergence` is of two saved runs")
-    if len(runs) == 1 and _is_file_name(runs[0]):
-        target = _of_trace(Path(runs[0]), output, overwrite, form)
+    from qpdsl.cli.runs.dashboard import check_trace
+    from qpdsl.cli.runs.retold_rows import is_trace_name, trace_of
+    from qpdsl.runs.store.run_folder import RunFolder
+
+    is_trace = len(runs) == 1 and is_trace_name(runs[0])
+    if (ids or rows) and not trees:
+        raise UsageError("`--row` and `--rows` choose the rows of `--trees`")
+    if trees and (is_trace or len(runs) > 1 or first_divergence):
+        raise UsageError("`--trees` is of one saved run")
+    if is_trace:
+        path = Path(runs[0])
+        check_trace(path)
+        target = _target(path, path, output, overwrite, form)
+        _write_trace(path, path.name, target, form)
+    elif trees:
+        saved = RunFolder().find(runs[0])
+        target = _target(saved, Path(f"{saved.stem}-trees"), output, overwrite, form)
+        with trace_of(runs[0], ids, rows) as trace:
+            _write_trace(trace, saved.stem, target, form)
     elif form == "html":
         target = _of_runs(runs, output, overwrite, first_divergence=first_divergence)
     else:
-        raise UsageError(
-            "`--format chrome` is made of a trace, not of saved runs", "`qpdsl run … --trace FILE` writes one"
-        )
+        raise UsageError("`--format chrome` is made of a trace, or with `--trees`")
     put(str(target.path))
     return Exit.OK
 
 
-def _is_file_name(name: str) -> bool:
-    """Whether a name means a trace: saved runs have names of their own, and files with a suffix of their own."""
-    from qpdsl.runs.store.run_file import SUFFIX
+def _target(read: Path, usual: Path, output: str | None, overwrite: bool, form: str) -> OutputFile:
+    """Where a report goes that is made of one file; `usual` is its name but for the ending."""
+    from qpdsl.tui.report.chrome import begins_chrome_trace
+    from qpdsl.tui.report.page import begins_page
 
-    path = Path(name)
-    return path.suffix != SUFFIX and (path.exists() or len(path.parts) > 1 or bool(path.suffix))
-
-
-def _of_trace(path: Path, output: str | None, overwrite: bool, form: str) -> OutputFile:
-    from qpdsl.cli.runs.dashboard import check_trace
-    from qpdsl.executor.events.trace import LineReader, read_trace
-    from qpdsl.tui.report.chrome import begins_chrome_trace, chrome_trace
-    from qpdsl.tui.report.page import begins_page, page
-
-    check_trace(path)
     guard = FileGuard()
-    guard.reads(path, "the trace")
+    guard.reads(read, "the trace")
     if form == "html":
         suffix, contents = ".html", Contents("a report of qpdsl", begins_page)
     else:
         suffix, contents = ".json", Contents("a run for a trace viewer", begins_chrome_trace)
-    place = path.with_suffix(suffix) if output is None else Path(output)
-    target = guard.writes(place, "the report", contents, overwrite=overwrite)
+    place = usual.with_suffix(suffix) if output is None else Path(output)
+    return guard.writes(place, "the report", contents, overwrite=overwrite)
+
+
+def _write_trace(path: Path, title: str, target: OutputFile, form: str) -> None:
+    from qpdsl.executor.events.trace import LineReader, read_trace
+    from qpdsl.tui.report.chrome import chrome_trace
+    from qpdsl.tui.report.page import page
+
     reader = LineReader()
     events = list(read_trace(path, reader))
-    for note in reader.findings.notes():
-        say(f"note: {note}")
     notes = reader.findings.notes()
-    lines: Iterable[str] = [page(events, notes, path.name)] if form == "html" else chrome_trace(events)
+    for note in notes:
+        say(f"note: {note}")
+    lines: Iterable[str] = [page(events, notes, title)] if form == "html" else chrome_trace(events)
     target.write(lines)
-    return target
 
 
 def _of_runs(names: tuple[str, ...], output: str | None, overwrite: bool, *, first_divergence: bool) -> OutputFile:

@@ -18,6 +18,7 @@ from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.job import Job
 from qpdsl.runs.row_outcome import Outcome
 from qpdsl.runs.store.run_record import asked
+from qpdsl.session.settings import Settings
 from qpdsl.session.telemetry import exported, is_wanted
 
 _MAX_LISTED = 20_000
@@ -27,14 +28,19 @@ _MAX_LISTED = 20_000
 def run_events(process: WatchedProcess, options: RunOptions, job: Job, rows: Sequence[InputRow]) -> Iterator[None]:
     """The events of a run while the block runs, and its telemetry, if that is wanted."""
     stream = process.stream
-    stream.emit(_started(options, job, rows))
-    stream.emit(_listed(rows))
+    emit_start(stream, options, job, rows)
     end_telemetry = exported(stream, options.otel) if is_wanted(options.otel) else None
     try:
         yield
     finally:
         if end_telemetry is not None:
             end_telemetry()
+
+
+def emit_start(stream: EventStream, settings: Settings, job: Job, rows: Sequence[InputRow]) -> None:
+    """Emits that a run of these rows begins."""
+    stream.emit(_started(settings, job, rows))
+    stream.emit(_listed(rows))
 
 
 def emit_row(stream: EventStream, row: InputRow, outcome: Outcome) -> None:
@@ -57,14 +63,14 @@ def emit_row(stream: EventStream, row: InputRow, outcome: Outcome) -> None:
     )
 
 
-def _started(options: RunOptions, job: Job, rows: Sequence[InputRow]) -> RunStarted:
+def _started(settings: Settings, job: Job, rows: Sequence[InputRow]) -> RunStarted:
     return RunStarted(
         program=job.plan.name,
         plan=explain_json(job.plan),
         rows=len(rows),
         seed=job.seed,
-        device=options.device,
-        concurrency=options.concurrency or job.plan.in_flight or 1,
+        device=settings.device,
+        concurrency=settings.concurrency or job.plan.in_flight or 1,
         pid=os.getpid(),
         wall=time.time(),
         version=__version__,
