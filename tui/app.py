@@ -62,6 +62,8 @@ _JUMP = 0.05
 # The mouse, pasting and the keys as they were, the screen of before, and the cursor.
 _RESET = "\033[?1000l\033[?1003l\033[?1015l\033[?1006l\033[?2004l\033[<u\033[?1049l\033[0m\033[?25h"
 _COMMANDS = (
+    ("Next failure", "next_row('failed')", "The search of the next row that failed (!)"),
+    ("Next wrong row", "next_row('wrong')", "The search of the next row with a wrong answer (w)"),
     ("Next theme", "next_theme", "Dark, light, high contrast (t)"),
     ("Keys", "keys", "All keys on one page (?)"),
     ("Notes", "notes", "What was skipped or missed (n)"),
@@ -170,6 +172,8 @@ class Dashboard(App[Leave | None]):
         ),
         Binding("tab", "turn(1)", "Next screen", show=False, priority=True),
         Binding("shift+tab", "turn(-1)", "Screen before", show=False, priority=True),
+        Binding("exclamation_mark", "next_row('failed')", "Next failure", show=False),
+        Binding("w", "next_row('wrong')", "Next wrong row", show=False),
         Binding("t", "next_theme", "Theme", show=False),
         Binding("n", "notes", "Notes", show=False),
         Binding("space,p", "play", "Pause", key_display="p"),
@@ -406,6 +410,17 @@ class Dashboard(App[Leave | None]):
             self.action_screen(self.screens[(at + by) % len(self.screens)])
         else:
             self.screen.focus_next() if by > 0 else self.screen.focus_previous()
+
+    def action_next_row(self, status: str) -> None:
+        """Shows the search of the next row of this status, after the one that is shown."""
+        rows, search = list(self.source.state.rows.values()), self.query_one(SearchView)
+        at = next((at for at, row in enumerate(rows) if row.id == search.instance), -1)
+        following = next((row for row in (*rows[at + 1 :], *rows[: at + 1]) if row.status == status), None)
+        if following is None:
+            self.notify(f"no row is {status}" if status != "failed" else "no row has failed")
+            return
+        self.action_screen("search")
+        search.open_row(following.id)
 
     def action_next_theme(self) -> None:
         names = [theme.name for theme in THEMES]

@@ -8,7 +8,17 @@ from rich.text import Text
 
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.state.plan import PlanTree
-from qpdsl.tui.state.search import CandidateNode, Fate, Ranking, SearchTree, is_share, part_of, ranking_of
+from qpdsl.tui.state.search import (
+    CandidateNode,
+    Fate,
+    LostAnswer,
+    Ranking,
+    SearchTree,
+    Votes,
+    is_share,
+    part_of,
+    ranking_of,
+)
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
@@ -74,6 +84,25 @@ def fate_line(tree: SearchTree, node: CandidateNode, plan: PlanTree | None, pale
     where = operator_text(plan, ranking.operator)
     text.append(f" at {where}" if where else "", palette.muted)
     return text.append(_which(ranking), palette.muted)
+
+
+def lost_text(lost: LostAnswer, plan: PlanTree | None) -> str:
+    """Where a right answer was lost, and what would have kept it."""
+    ranking, node = lost.ranking, lost.node
+    which = _which(ranking).removeprefix(", ")
+    where = f" in {which}" if which else ""
+    if lost.wide is not None:
+        of = f"place {lost.wide} of {len(ranking.ranked)}"
+        return f"a right answer was lost{where}: {of}, keeping {lost.wide} would have kept it"
+    if tally := ranking.tally:
+        right = next((votes for votes in tally if _has(votes, node)), None)
+        if right is not None:
+            return f"the right answer lost the vote{where}: {right.total:g} to {tally[0].total:g}"
+    return f"a right answer was lost{where} at {operator_text(plan, ranking.operator)}"
+
+
+def _has(votes: Votes, node: CandidateNode) -> bool:
+    return votes.answer is not None and any(str(value) == votes.answer for value in node.values.values())
 
 
 def _which(ranking: Ranking) -> str:

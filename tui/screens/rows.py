@@ -11,7 +11,8 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from qpdsl.grammar.printable import one_line
+from qpdsl.grammar.printable import one_line, shorten
+from qpdsl.tui.screens.candidate import lost_text
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.run_state import STATUSES, RowState, RunState, Status
 from qpdsl.tui.widgets import figures
@@ -27,6 +28,7 @@ COLUMNS = (
     TableColumn("status", "status", 9, right=False, weight=100),
     TableColumn("answer", "answer", 0, right=False, weight=95, least=12),
     TableColumn("reference", "right answer", 13, right=False, weight=30),
+    TableColumn("lost", "had it", 12, right=False, weight=50),
     TableColumn("greedy", "greedy", 10, right=False, weight=10),
     TableColumn("score", "score", 6, weight=70),
     TableColumn("tokens", "tokens", 7, weight=65),
@@ -41,6 +43,8 @@ SIGNS: dict[Status, tuple[str, str]] = {
     "wrong": ("✖", "warn"),
     "failed": ("!", "bad"),
 }
+# So many reasons of failures are listed, each in so many cells.
+_REASONS, _REASON = 3, 48
 _CYCLE = ("number", "status", "score", "tokens", "seconds", "answer")
 
 
@@ -73,6 +77,7 @@ class RowLines(LineList):
             "status": Text(f"{sign} {row_state.status}", style=style),
             "answer": answer,
             "reference": Text(one_line(row_state.reference or ""), style=palette.muted),
+            "lost": Text(lost(row_state), style=palette.warn),
             "greedy": Text(one_line(row_state.greedy or ""), style=palette.muted),
             "score": Text(
                 "" if row_state.score is None else figures.score(row_state.score), style=palette.scale(row_state.score)
@@ -192,7 +197,11 @@ class RowsView(View):
                 sign, colour = SIGNS[status]
                 text.append(f"{sign} ", getattr(palette, colour)).append(f"{count:,} {status}  ", palette.muted)
         if state.judged and state.greedy_right:
-            text.append(f"greedy {figures.share(state.greedy_right / state.judged)} right", palette.muted)
+            text.append(f"greedy {figures.share(state.greedy_right / state.judged)} right  ", palette.muted)
+        if lost_rows := sum(row_state.lost is not None for row_state in state.rows.values()):
+            text.append(f"{lost_rows:,} wrong had a right answer  ", palette.warn)
+        for why, count in state.reasons[:_REASONS]:
+            text.append(f"{count:,}× {shorten(one_line(why), _REASON)}  ", palette.bad)
         return text
 
     def _show_row(self) -> None:
@@ -212,7 +221,17 @@ class RowsView(View):
             for name, value in (("right", row_state.reference), ("greedy", row_state.greedy)):
                 if value is not None:
                     text.append(f"   {name} ", palette.muted).append(one_line(value), palette.text)
+            if row_state.lost is not None:
+                text.append(f"   {lost_text(row_state.lost, self.state.plan)}", palette.warn)
         panel.update(text.append("\n").append(one_line(row_state.asked), palette.muted))
+
+
+def lost(row_state: RowState) -> str:
+    """Whether a wrong row had a right answer among its candidates, in few words."""
+    if row_state.lost is None:
+        return ""
+    wide = row_state.lost.wide
+    return "lost" if wide is None else f"lost, {wide} of {len(row_state.lost.ranking.ranked)}"
 
 
 def row_facts(row_state: RowState) -> Facts:
@@ -221,6 +240,7 @@ def row_facts(row_state: RowState) -> Facts:
     facts.add("error" if row_state.error else "no answer", row_state.why)
     facts.add("answer", row_state.answer)
     facts.add("right answer", row_state.reference)
+    facts.add("had it", lost(row_state) or None)
     facts.add("greedy", row_state.greedy)
     facts.gap()
     facts.add("score", None if row_state.score is None else figures.score(row_state.score))

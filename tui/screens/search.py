@@ -18,7 +18,7 @@ from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState
-from qpdsl.tui.state.search import CandidateNode, Key, SearchTree, TreeLine, flattened, ranking_of
+from qpdsl.tui.state.search import CandidateNode, Key, SearchTree, TreeLine, flattened, ranking_of, right_ones
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
@@ -48,9 +48,13 @@ class TreeLines(LineList):
         self.folded: set[Key] = set()
         self.tree_shown = SearchTree()
         self.plan: PlanTree | None = None
+        self.right: set[Key] = set()
 
-    def show(self, tree: SearchTree | None, plan: PlanTree | None, *, living: bool) -> None:
+    def show(self, tree: SearchTree | None, plan: PlanTree | None, row_state: RowState | None, *, living: bool) -> None:
         self.tree_shown, self.plan = tree or SearchTree(), plan
+        self.right = set()
+        if tree is not None and row_state is not None and row_state.correct is not None and row_state.reference:
+            self.right = {node.key for node in right_ones(tree, row_state.reference, row_state.answer)}
         lines = [] if tree is None else flattened(tree, self.folded, living=living)
         self.set_items(lines, lambda line: line.node.key)
 
@@ -76,6 +80,8 @@ class TreeLines(LineList):
             value = node.values.get("value")
             shown = f", {figures.score(value)}" if isinstance(value, float) else ""
             text.append(f"  {visits:g} visit{'s' * (visits != 1)}{shown}", palette.second)
+        if node.key in self.right:
+            text.append("  right", f"bold {palette.good}")
         if node.key in self.folded:
             text.append(f"  +{len(node.children)}", palette.second)
         part = tree.part(node)
@@ -144,7 +150,8 @@ class SearchView(View):
         self.searched = None if self.instance is None else self.state.trees.get(self.instance)
         if self.instance != before:
             lines.folded.clear()
-        lines.show(self.searched, self.state.plan, living=self.living)
+        row_state = None if self.instance is None else self.state.rows.get(self.instance)
+        lines.show(self.searched, self.state.plan, row_state, living=self.living)
         if self.searched is not None and not lines.by_hand:
             self._point_at_what_is_new(lines)
         self.query_one("#search-row", Static).update(self._head(Palette.of(self.app)))
@@ -201,7 +208,7 @@ class SearchView(View):
         return self._followed
 
     def _point_at_what_is_new(self, lines: TreeLines) -> None:
-        """Puts the cursor on the answer, or while there is none on the best of the latest candidates."""
+        """Puts the cursor on a right answer that was lost, else on the answer, else on the best of the latest."""
         order = {"answer": 2, "finished": 1, "kept": 1, "open": 1}
         tree = lines.tree_shown
 
@@ -210,6 +217,12 @@ class SearchView(View):
             fate = order.get(tree.fate(node), 0)
             return fate == 2, node.round, fate, node.score or 0.0
 
+        row_state = self.state.rows.get(self.instance or "")
+        if row_state is not None and row_state.lost is not None:
+            lost = row_state.lost.node.key
+            if (at := next((at for at, line in enumerate(lines.items) if line.node.key == lost), None)) is not None:
+                lines.point(at)
+                return
         lines.point(max(range(len(lines.items)), key=worth, default=0))
 
     def _head(self, palette: Palette) -> Text:
@@ -237,6 +250,8 @@ class SearchView(View):
             )
             if row_state.correct is False and row_state.reference is not None:
                 text.append(f" (right: {one_line(row_state.reference)})", palette.muted)
+        if row_state is not None and row_state.lost is not None:
+            text.append(f"  {candidate.lost_text(row_state.lost, self.state.plan)}", palette.warn)
         if row_state is not None and row_state.asked:
             text.append(f"  {one_line(row_state.asked)}", palette.muted)
         text.truncate(max(self.size.width, 20), overflow="ellipsis")

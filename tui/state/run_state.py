@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.tui.state.engine import ModelState
 from qpdsl.tui.state.plan import OperatorTotals, PlanTree
-from qpdsl.tui.state.search import SearchTree
+from qpdsl.tui.state.search import LostAnswer, SearchTree, lost_answer
 from qpdsl.tui.state.server import ServerState
 
 Status = Literal["waiting", "running", "done", "right", "wrong", "failed"]
@@ -22,6 +22,8 @@ STATUSES: tuple[Status, ...] = ("failed", "running", "wrong", "right", "done", "
 _SUMS = ("rows_in", "rows_out", "prompt_tokens", "sampled_tokens", "cached_tokens", "seconds")
 # Trees are the only part that grows with the tokens of a run.
 _TREES = 2000
+# So many rows say how long the others take.
+_ENOUGH = 3
 # Requests of a server that are kept, the latest.
 _REQUESTS = 5000
 
@@ -47,6 +49,7 @@ class RowState:
     error: str | None = None
     unanswered: str | None = None
     doing: str | None = None
+    lost: LostAnswer | None = None
 
     @property
     def status(self) -> Status:
@@ -150,6 +153,19 @@ class RunState:
         series = [*(one.series for one in self.models.values()), *(one.series for one in self.servers.values())]
         return sum(one.rate(self.now, "decode") for one in series)
 
+    def left(self, now: float) -> float | None:
+        """Seconds until all rows are done, by what those took that are; None where that is not known."""
+        if self.command == "eval":
+            return None if self.sweep_ends is None else max(self.sweep_ends - now, 0.0)
+        if self.loaded is None or self.done < _ENOUGH:
+            return None
+        return (now - self.loaded.at) / self.done * (self.total - self.done)
+
+    @property
+    def reasons(self) -> list[tuple[str, int]]:
+        """Why rows failed, or came to no answer, and how many: the most first."""
+        return Counter(row.why for row in self.rows.values() if row.why is not None).most_common()
+
     def totals(self, operator: str) -> OperatorTotals:
         return self.operators[operator]
 
@@ -239,6 +255,9 @@ class RunState:
         row.reference = row.reference if event.reference is None else event.reference
         row.correct, row.greedy, row.greedy_correct = event.correct, event.greedy, event.greedy_correct
         row.ended = event.at if row.ended is None else row.ended
+        tree = self.trees.get(event.row)
+        if event.correct is False and row.reference is not None and tree is not None:
+            row.lost = lost_answer(tree, row.reference, row.answer)
         self.done += 1
         self.failed += event.error is not None
         self.unanswered += event.unanswered is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -182,6 +183,11 @@ class SearchTree:
     def is_answered(self) -> bool:
         return self._answered is not None
 
+    @property
+    def answering(self) -> CandidateNode | None:
+        """The candidate that wrote the answer."""
+        return None if self._answered is None else self._answered.writer
+
     def unanswered(self) -> None:
         if self._answered is not None:
             self._answered.writer.answer = False
@@ -336,6 +342,59 @@ def ranking_of(tree: SearchTree, node: CandidateNode) -> Ranking | None:
         if passed is None and node.path in selection.kept and len(selection.kept) + len(selection.dropped) > 1:
             passed = selection, kind
     return None if passed is None else _ranking(tree, *passed)
+
+
+@dataclass(frozen=True)
+class LostAnswer:
+    """Where a row that came to a wrong answer had a right one: the candidate, and the selection that dropped it.
+
+    `wide`: how many would have had to be kept to keep it, None where they were not cut by an order.
+    """
+
+    node: CandidateNode
+    ranking: Ranking
+
+    @property
+    def wide(self) -> int | None:
+        place = self.ranking.place(self.node)
+        return place if self.ranking.kind == _ORDERED else None
+
+
+def right_ones(tree: SearchTree, reference: str, answer: str | None) -> list[CandidateNode]:
+    """The candidates that have the right answer: in a column in which the one that gave the `answer` has that.
+
+    Of a row that has no answer any column counts. Equal texts, and equal numbers, are the same answer.
+    """
+    columns = None
+    if answer is not None and tree.answering is not None:
+        columns = {name for name, value in tree.answering.values.items() if _same(value, answer)}
+    return [
+        node
+        for node in tree.nodes()
+        if any((columns is None or name in columns) and _same(value, reference) for name, value in node.values.items())
+    ]
+
+
+def lost_answer(tree: SearchTree, reference: str, answer: str | None) -> LostAnswer | None:
+    """The right candidate that came nearest to being kept where it was dropped; None where there is none."""
+    found: list[LostAnswer] = []
+    rights = {node.key: node for node in right_ones(tree, reference, answer)}
+    for selection, kind in tree.selections:
+        dropped = [node for path in selection.dropped if (node := rights.get((selection.aside, path))) is not None]
+        if dropped:
+            ranking = _ranking(tree, selection, kind)
+            found += [LostAnswer(node, ranking) for node in dropped]
+    return min(found, key=lambda one: (one.wide or len(one.ranking.ranked)) - one.ranking.kept, default=None)
+
+
+def _same(value: str | float | bool | None, answer: str) -> bool:
+    if value is None or isinstance(value, bool):
+        return False
+    if str(value).strip() == answer.strip():
+        return True
+    with contextlib.suppress(ValueError):
+        return float(str(value).replace(",", "")) == float(answer.replace(",", ""))
+    return False
 
 
 def rankings(tree: SearchTree) -> Iterator[Ranking]:

@@ -86,6 +86,9 @@ class Title(Widget):
             parts += self._of_server(palette)
         elif state.total > 1:
             parts.append((f"{state.done:,}/{state.total:,} rows", palette.text))
+        left_over = state.left(self._elapsed) if self._phase == "running" else None
+        if left_over is not None:
+            parts.append((f"{figures.clock(left_over)} left", palette.text))
         if state.failed:
             parts.append((f"✖ {state.failed:,} failed", palette.bad))
         if state.unanswered:
@@ -94,6 +97,8 @@ class Title(Widget):
             parts.append((f"{state.late:,} late", palette.warn))
         if state.judged and state.total > 1:
             parts.append((f"{figures.share(state.right / state.judged)} right", palette.text))
+            if state.greedy_right:
+                parts.append((f"greedy {figures.share(state.greedy_right / state.judged)}", palette.muted))
         if self._phase == "running" and (state.models or state.servers):
             parts.append((f"{figures.count(state.rate())} tok/s", palette.text))
         again = sum(server.latest.again for server in state.servers.values())
@@ -112,9 +117,6 @@ class Title(Widget):
         done, rows = sum(cell.done for cell in cells), sum(cell.rows for cell in cells)
         failed = sum(cell.failed for cell in cells)
         parts = [(f"{done:,}/{rows:,} rows", palette.text)] if rows else []
-        ends = self._state.sweep_ends
-        if ends is not None and self._phase == "running":
-            parts.append((f"{figures.clock(max(ends - self._elapsed, 0.0))} left", palette.text))
         return [*parts, (f"✖ {failed:,} failed", palette.bad)] if failed else parts
 
     def _of_server(self, palette: Palette) -> list[tuple[str, str]]:

@@ -60,6 +60,7 @@ _KEYS = (
     ("1 2 3 4, tab", "the screens"),
     ("↑ ↓ j k g G", "move; page up and down too"),
     ("enter", "open: an operator, a candidate, a row's search"),
+    ("!  w", "the search of the next row that failed, or is wrong"),
     ("[ ]  f", "Search: another row; follow the latest"),
     ("x  space  v", "Search: hide pruned, fold, ranking"),
     ("/  s  r  d", "Rows: filter, sort, reverse, details"),

@@ -220,3 +220,17 @@ def test_the_mouse_picks_screens_lines_columns_and_times() -> None:
         assert player is not None and 0.1 < player.position / player.duration < 0.9
 
     played(test)
+
+
+def test_the_next_failure_and_the_next_wrong_row_are_a_key_away() -> None:
+    async def test(pilot: Pilot) -> None:
+        rows = app_of(pilot).source.state.rows
+        by_status = {status: [id for id, row in rows.items() if row.status == status] for status in ("failed", "wrong")}
+        shown = await press(pilot, "exclamation_mark")
+        (failed,) = by_status["failed"]
+        assert app_of(pilot).query_one(SearchView).instance == failed and str(rows[failed].why) in shown
+        for wrong in by_status["wrong"]:
+            await press(pilot, "w")
+            assert app_of(pilot).query_one(SearchView).instance == wrong
+
+    played(test, LARGE)

@@ -12,12 +12,14 @@ from qpdsl.executor.events.events import (
     GivenUp,
     InstanceDone,
     InstanceStarted,
+    RowDone,
     RunStarted,
     Selected,
     Valued,
 )
+from qpdsl.tui.screens.candidate import lost_text
 from qpdsl.tui.state.run_state import RunState
-from qpdsl.tui.state.search import Key, SearchTree, ranking_of
+from qpdsl.tui.state.search import Key, LostAnswer, SearchTree, ranking_of
 
 OPERATORS = [
     {"id": name, "operator": kind, "text": kind}
@@ -154,3 +156,45 @@ def test_what_a_row_leaves_behind(error: str | None, expected: str) -> None:
 def test_a_row_that_is_run_again_has_a_new_tree() -> None:
     tree = tree_of(InstanceStarted(instance="a"), made((0,), (1,)), InstanceStarted(instance="a"), made((0,)))
     assert len(tree) == 1
+
+
+def answers(values: dict[tuple[int, ...], str | None]) -> Valued:
+    paths, column = tuple(values), tuple(values.values())
+    return Valued(instance="a", operator="extract", column="answer", paths=paths, values=column, scores=False)
+
+
+def graded(*some: Event, answer: str = "41", reference: str = "42") -> LostAnswer | None:
+    """Where the right answer of a row was lost, if it was."""
+    state = RunState()
+    how = {"seed": 0, "device": "cpu", "concurrency": 1, "pid": 1, "wall": 0.0, "version": "0"}
+    state.add(RunStarted(program="p", plan={"operators": OPERATORS}, rows=1, **how))  # type: ignore[arg-type]
+    right = answer == reference
+    result = {"answer": answer, "score": None, "prompt_tokens": 1, "sampled_tokens": 1, "seconds": 1.0}
+    for event in (*some, ended(), RowDone(row="a", reference=reference, correct=right, **result)):  # type: ignore[arg-type]
+        state.add(event)
+    return state.rows["a"].lost
+
+
+def test_a_wrong_row_says_where_its_right_answer_was_cut() -> None:
+    rows = [(number,) for number in range(5)]
+    cut = Selected(
+        instance="a", operator="keep", kept=((0,), (1,)), dropped=((2,), (3,), (4,)), keys=(0.9, 0.8, 0.5, 0.4, 0.1)
+    )
+    given = Answered(instance="a", operator="return", path=(0,))
+    found = dict.fromkeys(rows, "41") | {(3,): "42", (4,): "42.0"}
+    lost = graded(made(*rows), answers(found), cut, given)
+    assert lost is not None and lost.node.path == (3,) and lost.wide == 4
+    # A column that says something else may have any value.
+    other = Valued(instance="a", operator="x", column="steps", paths=((2,),), values=("42",), scores=False)
+    assert graded(made(*rows), answers(dict.fromkeys(rows, "41")), other, cut, given) is None
+    assert graded(made(*rows), answers(found), cut, given, answer="42") is None
+
+
+def test_a_vote_says_by_how_much_the_right_answer_lost() -> None:
+    rows = [(number,) for number in range(5)]
+    keys = ("41", "41", "41", "42", "42")
+    vote = Selected(instance="a", operator="vote", kept=((0,),), dropped=tuple(rows[1:]), keys=keys)
+    given = Answered(instance="a", operator="return", path=(0,))
+    lost = graded(made(*rows), answers(dict(zip(rows, keys, strict=True))), vote, given)
+    assert lost is not None and lost.wide is None
+    assert lost_text(lost, None) == "the right answer lost the vote: 2 to 3"
