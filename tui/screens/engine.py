@@ -92,6 +92,7 @@ class EngineView(View):
         self._panels: dict[str, ModelPanel] = {}
 
     def compose(self) -> ComposeResult:
+        yield Static(id="engine-time", classes="foot")
         with VerticalScroll(id="models", can_focus=True):
             yield Static(id="no-models")
 
@@ -103,10 +104,11 @@ class EngineView(View):
             if name not in self._panels:
                 self._panels[name] = ModelPanel(name)
                 box.mount(self._panels[name])
+        self.query_one("#engine-time", Static).update(_time_line(self.state, Palette.of(self.app)))
         nothing = self.query_one("#no-models", Static)
         nothing.display = not names
         nothing.update(Text(" no model has been asked yet", style=Palette.of(self.app).muted))
-        height = max((self.size.height) // max(len(self._panels), 1), _LEAST + 2)
+        height = max((self.size.height - 1) // max(len(self._panels), 1), _LEAST + 2)
         for panel in self._panels.values():
             panel.show(self.state)
             # With its border. What has no room on the screen is scrolled to.
@@ -114,3 +116,18 @@ class EngineView(View):
 
     def on_resize(self) -> None:
         self.draw()
+
+
+def _time_line(state: RunState, palette: Palette) -> Text:
+    """Where the time went since the models were there, and whether memory is short."""
+    text = Text(" ")
+    shares = state.time_shares
+    for name, share in shares.items():
+        text.append(f"{one_line(name)} ", palette.muted).append(f"{figures.share(share)}  ", palette.text)
+    if shares:
+        rest = "waits and Python" if state.servers else "Python"
+        text.append(f"{rest} ", palette.muted).append(f"{figures.share(1 - sum(shares.values()))}  ", palette.text)
+    if gone := sum(model.latest.preemptions for model in state.models.values()):
+        text.append(f"⚠ memory is short: {gone:,} gave way and were computed again", f"bold {palette.bad}")
+        text.append("  more: --kv-memory, fewer rows at once: --concurrency", palette.muted)
+    return text

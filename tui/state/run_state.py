@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from qpdsl.executor.events import events
-from qpdsl.executor.events.events import EngineFigures, Event
+from qpdsl.executor.events.events import REPLICA_SIGN, EngineFigures, Event
 from qpdsl.tui.state.engine import ModelState
 from qpdsl.tui.state.plan import OperatorTotals, PlanTree
 from qpdsl.tui.state.search import LostAnswer, SearchTree, lost_answer
@@ -160,6 +160,17 @@ class RunState:
         if self.loaded is None or self.done < _ENOUGH:
             return None
         return (now - self.loaded.at) / self.done * (self.total - self.done)
+
+    @property
+    def time_shares(self) -> dict[str, float]:
+        """The share of the time, since the models were loaded, that each model of this process took steps."""
+        if self.loaded is None or any(REPLICA_SIGN in name for name in self.models):
+            return {}
+        end = self.now if self.ended is None else self.ended.at
+        busy = sum(model.busy for model in self.models.values())
+        # Steps of two models on a device overlap.
+        whole = max(end - self.loaded.at, busy)
+        return {name: model.busy / whole for name, model in self.models.items()} if busy else {}
 
     @property
     def reasons(self) -> list[tuple[str, int]]:

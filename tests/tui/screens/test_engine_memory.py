@@ -32,3 +32,31 @@ def test_weights_activations_and_other(tmp_path: Path) -> None:
             assert "_bytes" not in shown and "weight bytes" not in shown
 
     asyncio.run(main())
+
+
+def test_the_first_line_shares_out_the_time_and_says_that_memory_is_short(tmp_path: Path) -> None:
+    lines, shared = [], (0.25, 0.5)
+    for line in BEAM.read_text("utf-8").splitlines():
+        event = json.loads(line)
+        if event.get("kind") != "EngineStepped":
+            lines.append(json.dumps(event))
+        if event.get("kind") == "ModelsLoaded":
+            begun = event["at"]
+        if event.get("kind") == "RunEnded":
+            ended = event["at"]
+    steps = [json.loads(line) for line in BEAM.read_text("utf-8").splitlines() if "EngineStepped" in line]
+    for model, share in zip(sorted({step["report"]["model"] for step in steps}), shared, strict=True):
+        own = next(step for step in steps if step["report"]["model"] == model)
+        own["report"] |= {"seconds": share * (ended - begun), "preemptions": 3}
+        lines.insert(-1, json.dumps({**own, "at": ended}))
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("\n".join(lines) + "\n", "utf-8")
+
+    async def main() -> None:
+        async with dashboard(trace, LARGE) as pilot:
+            shown = await press(pilot, "3")
+            line = next(line for line in shown.splitlines() if "gave way" in line)
+            assert [share in line for share in ("25%", "50%", "Python 25%")] == [True] * 3
+            assert "6 gave way" in line and "--kv-memory" in line
+
+    asyncio.run(main())
