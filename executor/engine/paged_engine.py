@@ -233,7 +233,7 @@ class PagedEngine:
         if not self.has_work:
             raise RuntimeError("the engine has no work")
         try:
-            self._launch(feeds=True)
+            self._launch(feeds=not self._cancelled)
             if self._in_flight:
                 overlaps = self._overlaps(self._in_flight[0][0])
                 self._collect()
