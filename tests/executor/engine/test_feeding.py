@@ -283,7 +283,7 @@ model orm = "zoo/counting-prm"
 """
 
 
-@pytest.mark.parametrize("seed", [None, 2, 11])
+@pytest.mark.parametrize("seed", [None, 11])
 def test_programs_come_to_what_they_do_on_a_cpu(seed: int | None, fed: Fed) -> None:
     """Best of n, and random programs with verifiers, stops, calls and loops, on a device that mixes no tensors."""
     text = "" if seed is None else random_search(seed).replace(HEADER, ZOO)
