@@ -51,8 +51,8 @@ class HostTokens(NamedTuple):
         """Those of some draws that ask for tokens alone; None for all."""
         if rows is None:
             return self
-        tokens, logprobs, near_ties = ([column[row] for row in rows] for column in self[:3])
-        return HostTokens(tokens, logprobs, near_ties, [], [])
+        tokens, logprobs = [self.tokens[row] for row in rows], [self.logprobs[row] for row in rows]
+        return HostTokens(tokens, logprobs, [self.near_ties[row] for row in rows], [], [])
 
 
 class Results(NamedTuple):
