@@ -4,7 +4,7 @@ A token stays on the device and is fed to its sample's next step there, while it
 device goes on without the host, which finds a step late that a sample has ended. The row that the sample has in the
 step launched meanwhile is dropped then, and nothing of it is seen: until the host has a token no sequence is changed
 for it but that it may hold a page more, and what the row writes lies behind all that is kept, or where later steps
-write after it. (SGLang's overlap scheduler; vLLM's asynchronous scheduling.)
+write after it (vLLM's asynchronous scheduling).
 
 Only plain decode steps feed and are fed, where the batch of the next one is known but for samples that may end: none
 waits that could be admitted, and no memory has to be taken from others. Other steps wait until the one before them is
