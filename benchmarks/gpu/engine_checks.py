@@ -40,6 +40,9 @@ def run(record: Record, bench: Bench) -> None:
     masked = [replace(request, mask=RuleMask) for request in batch]
     held = tokens(serve(engine(plain), masked))
     check(record, "under a mask: the CPU's tokens", lambda: same(fused, EngineConfig(), masked, held))
+    ending = fed(batch)
+    ended = tokens(serve(engine(plain), ending))
+    check(record, "fed steps: the CPU's tokens", lambda: same(fused, EngineConfig(), ending, ended))
     check(record, "deterministic: the same bits in any batch", lambda: same_bits(fused, batch))
     if device == "cuda":
         check(record, "graphs: steps are captured and replayed", captures)
@@ -97,6 +100,7 @@ def waits_for_results_only() -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         serve(served, requests())
+        serve(served, fed(requests()))
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -131,6 +135,12 @@ def requests(most: int = 7, length: int = 20) -> list[GenerateRequest]:
         GenerateRequest(prompt, tuple(range(index, index + (7 if index == 2 else 2))), SAMPLING[index % 4], length)
         for index, prompt in enumerate(prompts[:most])
     ]
+
+
+def fed(batch: list[GenerateRequest]) -> list[GenerateRequest]:
+    """The same for tokens alone, of which one in forty ends a sample: their steps are fed, and rows dropped."""
+    eos = frozenset(range(0, 1000, 40))
+    return [replace(request, sampling=SamplingParams(0.8), eos=eos) for request in batch]
 
 
 def engine(paged: PagedModel, config: EngineConfig | None = None) -> PagedEngine:

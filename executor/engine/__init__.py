@@ -12,12 +12,13 @@ sequence, or with the deadline that presses most; else the one whose batch would
 lately, with an allowance for how long it has waited. `step_report.py` says what a step did. `largest_step.py` has the
 steps that take most memory, which tell how much is left for keys and values.
 
-A step has two halves (`LaunchedStep` in `model_runner.py`). The launch lays it out and starts the forward, the draws
+A step has two halves (`launched_step.py`). The launch lays it out and starts the forward, the draws
 and the copy back; the collection waits for that copy, once, and gives tokens and values to their sequences. On a CPU
 one follows the other at once: both would use the same cores. On a device the tokens of a model's step decide what its
-next one has, so that is launched as soon as these are there, and before anybody is told of them (`PagedEngine.step`):
-tickets, reports and the coroutines that wait for them run while the device computes. Where it is another model's turn,
-its step is launched before the first is collected. Which model goes next, and which sequence gives way, is decided as
+next one has. Where they decide its tokens alone, it is launched before the host has them (`feeding.py`); else as soon
+as these are there, and before anybody is told of them (`PagedEngine.step`): tickets, reports and the coroutines that
+wait for them run while the device computes. Where it is another model's turn, its step is launched before the first is
+collected. Which model goes next, and which sequence gives way, is decided as
 if each step were collected first; where that depends on what is in flight, it waits. So what is asked for in reply to a
 step comes one step later, and no token changes. What this saves is not measured on a GPU.
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,12 +14,14 @@ import torch
 from qpdsl.executor.engine.batch.staging import working_on
 from qpdsl.executor.engine.draft.drafters import Drafters
 from qpdsl.executor.engine.exit.exit_steps import ExitOutcome, ExitSource, ExitSteps, FirstLayers
+from qpdsl.executor.engine.feeding import Feeding
+from qpdsl.executor.engine.launched_step import EndedSequence, LaunchedStep, Stopwatch
 from qpdsl.executor.engine.memory.sequence import Chunk, Proposal, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.step.adjustments import adjustment_of
 from qpdsl.executor.engine.step.backends import ForwardOutput, GroupedBackend, StepBackend
-from qpdsl.executor.engine.step.draws import Draw, Masks
+from qpdsl.executor.engine.step.draws import Draw
 from qpdsl.executor.engine.step.mask_filler import Filling, MaskFiller
 from qpdsl.executor.engine.step.planned_reads import PendingRead
 from qpdsl.executor.engine.step.readout import HostTokens, Pending, Results
@@ -27,7 +29,6 @@ from qpdsl.executor.engine.step.token_head import HeadDraws, PlainDraws
 from qpdsl.executor.engine.step_report import StepSeconds
 from qpdsl.executor.requests.drawing import FORCED, DrawFigures
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.latencies import Waits
 from qpdsl.executor.requests.request import Finish, GenerateRequest, Values, WatchAround
 from qpdsl.executor.requests.ticket import Ticket
 
@@ -41,49 +42,6 @@ _FORGETTING = 0.02
 _NOT_FINITE = "the model's logits are not finite numbers; a wider dtype may help"
 # Of a step that reads and draws nothing.
 _NOTHING = Results(HostTokens([], [], [], [], []), [])
-
-
-class EndedSequence(NamedTuple):
-    """A sequence that is done, of which its ticket is still to be told; `finish` is None where it reads."""
-
-    sequence: Sequence
-    finish: Finish | None = None
-
-    def tell(self) -> None:
-        """Tells its ticket."""
-        sequence, ticket = self.sequence, self.sequence.ticket
-        if self.finish is None:
-            ticket.finish_read(sequence.values, sequence.cached)
-        else:
-            ticket.finish_sample(sequence.index, sequence.sample(self.finish), sequence.cached)
-
-
-@dataclass(eq=False, slots=True)
-class LaunchedStep:
-    """One step of one model. Its chunks are `computed`, in the order in which the device works.
-
-    The launch fills what it reads and draws: `reading` sequences, of which those that are `read` have no more to read;
-    `drawing` samples, each with its proposal, of which the draws follow one another; `outcomes` of those that tried an
-    exit. Of a `plain` step all chunks are samples, which are listed there alone. `pending` are the results. `started`
-    is when it was launched, `since` when its scheduling began, on the clock of `time.perf_counter`. The collection adds
-    to `ended`, `spent` and `waits`, and sets `seconds`.
-    """
-
-    chunks: list[Chunk]
-    started: float
-    spent: StepSeconds
-    plain: list[Sequence] | None = None
-    pending: Pending | None = None
-    reading: list[tuple[Sequence, bool]] = field(default_factory=list)
-    drawing: list[tuple[Sequence, Proposal | None]] = field(default_factory=list)
-    draws: list[Draw] = field(default_factory=list)
-    outcomes: list[ExitOutcome | None] = field(default_factory=list)
-    masks: Masks | None = None
-    head: Stopwatch | None = None
-    ended: list[EndedSequence] = field(default_factory=list)
-    waits: Waits = field(default_factory=Waits)
-    since: float = 0.0
-    seconds: float = 0.0
 
 
 class _Drawn(NamedTuple):
@@ -107,7 +65,8 @@ class ModelRunner:
 
     `passed` counts the steps of other models since its last one, `peak` is the most sequences that were ready lately:
     by these, and by who waits, the engine chooses the model of a step. `spent` is where the time of its next step went
-    until now. A step is launched, then collected; on a device, the host is free in between.
+    until now. A step is launched, then collected; on a device, the host is free in between. `feeding` says which steps
+    feed the next ones; None where none does.
     """
 
     name: str
@@ -117,6 +76,7 @@ class ModelRunner:
     filler: MaskFiller
     drafters: Drafters
     exits: ExitSteps
+    feeding: Feeding | None = None
     passed: int = 0
     peak: float = 1.0
     spent: StepSeconds = field(default_factory=StepSeconds)
@@ -153,13 +113,40 @@ class ModelRunner:
         self.passed = 0
         self.peak = max(self.scheduler.ready, self.peak * (1 - _FORGETTING), 1.0)
 
-    def launch(self, chunks: list[Chunk]) -> LaunchedStep:
-        """Starts one forward over the chunks, and what is read off it. Requests that read all of theirs give way."""
-        step = LaunchedStep(chunks, time.perf_counter(), self.spent)
+    def schedule(self) -> list[Chunk]:
+        """The chunks of the next step, with what is proposed."""
+        start = time.perf_counter()
+        self.drafters.propose(self.scheduler.running)
+        self.spent.drafts += time.perf_counter() - start
+        return self.scheduler.schedule()
+
+    def fed_by(self, feeder: LaunchedStep) -> list[Chunk]:
+        """The chunks of a step that one in flight can feed; none where that is to be collected first."""
+        return [] if self.feeding is None else self.feeding.next(feeder)
+
+    def settle(self, step: LaunchedStep) -> None:
+        """See `Feeding`."""
+        if self.feeding is not None:
+            self.feeding.settle(step)
+
+    def launch(self, chunks: list[Chunk], feeder: LaunchedStep | None = None) -> LaunchedStep:
+        """Starts one forward over the chunks, and what is read off it. Requests that read all of theirs give way.
+
+        `feeder`: the step in flight that draws the tokens of the chunks (see `feeding.py`).
+        """
+        step = LaunchedStep(chunks, time.perf_counter(), self.spent, feeder=feeder)
         self.spent = StepSeconds()
         with working_on(self.model.device):
+            if self.feeding is not None and feeder is not None:
+                with self.feeding.places(chunks):
+                    draws = self.plain.of(chunks)
+                    assert draws is not None
+                    self._draw_plainly(step, self.feeding.forward(chunks, feeder), draws)
+                return step
             if self._draws_plainly and (draws := self.plain.of(chunks)) is not None:
-                self._launch_plain(step, draws)
+                output = self.backend.forward(chunks)
+                self.scheduler.advance(chunks)
+                self._draw_plainly(step, output, draws)
                 return step
             whole = [chunk for chunk in chunks if not chunk.deferring]
             leaves = {chunk.sequence.request.exit for chunk in whole if chunk.read_rows}
@@ -189,7 +176,7 @@ class ModelRunner:
         with working_on(self.model.device):
             self._take_values(step, results.values, gone)
             if step.plain is not None:
-                self._take_plain(step, step.plain, results.tokens, gone)
+                self._take_plain(step, step.plain, results.tokens.of(step.rows), gone)
             if step.draws:
                 self._take_tokens(step, results.tokens, gone)
         if gone:
@@ -200,12 +187,8 @@ class ModelRunner:
         """What a step reads and draws, once it is known. The only wait for the device."""
         return _NOTHING if step.pending is None else step.pending.wait()
 
-    def _launch_plain(self, step: LaunchedStep, draws: HeadDraws) -> None:
-        """Starts a forward of samples that decode, and their draws."""
-        output = self.backend.forward(step.chunks)
-        if self.drafters.looking:
-            self._show(output)
-        self.scheduler.advance(step.chunks)
+    def _draw_plainly(self, step: LaunchedStep, output: ForwardOutput, draws: HeadDraws) -> None:
+        """Starts the draws of samples that decode."""
         step.plain = self.plain.samples
         step.head = Stopwatch(self.model.device)
         step.pending = self.backend.readout.start_plain(output.hidden, draws)
@@ -532,35 +515,3 @@ def _finish(sequence: Sequence, token: int, max_positions: int) -> Finish | None
     if length - sequence.prompt_length == request.max_tokens or length == max_positions:
         return "length"
     return None
-
-
-# torch does not annotate it.
-_event: Any = torch.cuda.Event
-
-
-class Stopwatch:
-    """Runs from when it is made until it is stopped; on a GPU on the device's own clock, for which nobody waits."""
-
-    def __init__(self, device: str) -> None:
-        self._on_device = device.startswith("cuda")
-        self._start = self._now()
-        self._end = self._start
-
-    def stop(self) -> None:
-        """Ends what it measures."""
-        self._end = self._now()
-
-    def seconds(self) -> float:
-        """What it has measured. On a GPU, asked once the device has come to where it was stopped; else it waits."""
-        if not self._on_device:
-            return float(self._end - self._start)
-        if not self._end.query():
-            self._end.synchronize()
-        return float(self._start.elapsed_time(self._end)) / 1e3
-
-    def _now(self) -> Any:
-        if not self._on_device:
-            return time.perf_counter()
-        event = _event(enable_timing=True)
-        event.record()
-        return event

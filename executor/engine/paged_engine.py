@@ -18,10 +18,11 @@ from qpdsl.executor.engine.branch_reads import BranchReads
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.exit.exit_steps import ExitCurve, ExitSteps, ExitWeights
 from qpdsl.executor.engine.largest_step import largest_requests, memory_of
+from qpdsl.executor.engine.launched_step import LaunchedStep
 from qpdsl.executor.engine.memory.budget import Footprint, ResidentMemory
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.model_runner import LaunchedStep, ModelRunner
+from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.served_models import EngineConfig as EngineConfig
 from qpdsl.executor.engine.served_models import ServedModels
@@ -34,7 +35,7 @@ from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Request, TreeRequest
 from qpdsl.executor.requests.ticket import Ticket
 
-# Steps that are launched at once, each of another model: a device that has two to do does not run dry.
+# Steps that are launched at once, of one model or of two: a device that has two to do does not run dry.
 _MAX_IN_FLIGHT = 2
 
 
@@ -227,13 +228,13 @@ class PagedEngine:
         """Ends one step, of a model that has work and gets memory for some of it.
 
         On a CPU it launches a step, collects it, and tells who waits for it. On a device the next steps are launched
-        before that: one of another model, whose turn it is, before the first is collected; and the next of any model
-        before anybody is told. So one is in flight when this returns, where there is work.
+        before that: one of another model, whose turn it is, or one that the first feeds, before the first is collected;
+        else the next of any model before anybody is told. So one is in flight when this returns, where there is work.
         """
         if not self.has_work:
             raise RuntimeError("the engine has no work")
         try:
-            self._launch()
+            self._launch(feeds=not self._cancelled)
             if self._in_flight:
                 overlaps = self._overlaps(self._in_flight[0][0])
                 self._collect()
@@ -261,18 +262,21 @@ class PagedEngine:
     def _overlaps(self, runner: ModelRunner) -> bool:
         return self._config.overlap and runner.asynchronous
 
-    def _launch(self) -> None:
-        """Launches what is next, until so much is in flight as may be, or what is next depends on that."""
+    def _launch(self, *, feeds: bool = False) -> None:
+        """Launches what is next, until so much is in flight as may be, or what is next depends on that.
+
+        Steps in flight feed others where it `feeds`: not before who waits for a step was told, and could ask for more.
+        """
         while not self._in_flight or (len(self._in_flight) < _MAX_IN_FLIGHT and self._overlaps(self._in_flight[-1][0])):
             since = time.perf_counter()
-            scheduled = self._schedule()
+            scheduled = self._schedule(feeds)
             if scheduled is None:
                 return
-            runner, chunks = scheduled
+            runner, chunks, feeder = scheduled
             runner.scheduler.work.step_starts(self._clock())
             self._stepping = True
             try:
-                step = runner.launch(chunks)
+                step = runner.launch(chunks, feeder)
             finally:
                 self._stepping = False
                 self._retire_cancelled()
@@ -285,7 +289,10 @@ class PagedEngine:
         runner, step = self._in_flight[0]
         runner.wait(step)
         self._in_flight.popleft()
-        runner.scheduler.in_flight = False
+        if not step.chunks:
+            return
+        following = self._last(runner)
+        runner.scheduler.in_flight = following is not None
         gone = {ticket for scheduler, ticket in self._cancelled if scheduler is runner.scheduler}
         self._retire_cancelled()
         self._collected.append((runner, step))
@@ -293,6 +300,9 @@ class PagedEngine:
         try:
             runner.collect(step, gone, self._collected_at)
         finally:
+            if following is not None and following.feeder is step:
+                runner.settle(following)
+                runner.scheduler.in_flight = bool(following.chunks)
             self._stepping = False
             self._retire_cancelled()
         # The device works at one step after the other: until the last one was done, this one had to wait.
@@ -324,8 +334,12 @@ class PagedEngine:
             self._collect()
         self._tell()
 
-    def _schedule(self) -> tuple[ModelRunner, list[Chunk]] | None:
-        """A model and the chunks of its next step.
+    def _last(self, runner: ModelRunner) -> LaunchedStep | None:
+        """The last step of a model in flight from which anybody gets anything."""
+        return next((step for other, step in reversed(self._in_flight) if other is runner and step.chunks), None)
+
+    def _schedule(self, feeds: bool) -> tuple[ModelRunner, list[Chunk], LaunchedStep | None] | None:
+        """A model, the chunks of its next step, and the step in flight that feeds it.
 
         None where requests failed instead, or where what is next depends on what is in flight: on its tokens, or on
         the memory that it holds. A model that gets no memory now lets another step (see `Scheduler.schedule`).
@@ -333,18 +347,14 @@ class PagedEngine:
         working = [runner for runner in self.models.runners.values() if runner.scheduler.has_work]
         refusals = sum(runner.scheduler.refusals for runner in working)
         for runner in sorted(working, key=ModelRunner.order):
-            if runner.scheduler.in_flight:
-                return None
-            start = time.perf_counter()
-            runner.drafters.propose(runner.scheduler.running)
-            runner.spent.drafts += time.perf_counter() - start
-            chunks = runner.scheduler.schedule()
+            feeder = self._last(runner) if runner.scheduler.in_flight else None
+            chunks = runner.schedule() if feeder is None else runner.fed_by(feeder) if feeds else []
             if chunks:
                 for other in working:
                     other.passed += 1
                 runner.chosen()
-                return runner, chunks
-            if runner.scheduler.blocked:
+                return runner, chunks, feeder
+            if feeder is not None or runner.scheduler.blocked:
                 return None
         if working and not self._in_flight and sum(runner.scheduler.refusals for runner in working) == refusals:
             raise RuntimeError("no sequence got memory, and none was refused")

@@ -89,7 +89,7 @@ class Scheduler:
     `max_sequences` bounds the batch, `token_budget` the tokens of a step. Schedulers whose models share memory share a
     `group`. `preemptions` and `refusals` count the sequences that were preempted and the requests that failed.
     `on_leave` is called with each sequence that ends, is given up or loses its pages. While a step of the model is
-    `in_flight`, nothing of it is scheduled or cancelled.
+    `in_flight`, nothing of it is scheduled, but for what runs `ahead`, and nothing is cancelled.
     """
 
     def __init__(
@@ -178,6 +178,22 @@ class Scheduler:
         for chunk in chunks:
             self.memory.plan(chunk, self.waiting[:_WINDOW])
         return chunks
+
+    def ahead(self, samples: list[Sequence], going: list[Sequence]) -> list[Chunk]:
+        """The chunks of a step after the one in flight, in which `samples` draw; of them `going` go on, or may.
+
+        None where that depends on what is drawn: others run or could be admitted, or memory must be taken from some.
+        """
+        if samples != self.running or self._group.clock() >= self._expiry:
+            return []
+        if self.waiting and (len(going) < self.max_sequences or self._may_replace(self.waiting[0], self.running[-1])):
+            return []
+        for sequence in going:
+            if sequence.computed < sequence.limit:
+                continue
+            if self.memory.extend(sequence, 1, cold_only=self._is_idle_work(sequence)) < 1:
+                return []
+        return [Chunk(sequence, 1) for sequence in going]
 
     @property
     def blocked(self) -> bool:
@@ -364,7 +380,7 @@ class Scheduler:
 
         Sequences that rank after it may be preempted. Its request fails where all memory is not enough.
         """
-        cold_only = sequence.rank.priority > 0 and self._is_idle_work(sequence)
+        cold_only = self._is_idle_work(sequence)
         while True:
             room = self.memory.extend(sequence, sequence.late + count, cold_only=cold_only) - sequence.late
             if room > 0:

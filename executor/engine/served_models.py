@@ -17,6 +17,7 @@ from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.draft.ngram import NGramDrafter
 from qpdsl.executor.engine.exit.exit_steps import ExitHeads, ExitSteps, LearnedExits
 from qpdsl.executor.engine.exit.self_draft import SelfDrafter
+from qpdsl.executor.engine.feeding import Feeding
 from qpdsl.executor.engine.memory import budget
 from qpdsl.executor.engine.memory.kv_cache import Arena, KVCache, PagePool, Pool, SlabShare, slab_bytes
 from qpdsl.executor.engine.memory.kv_cache_manager import KVCacheManager
@@ -25,7 +26,7 @@ from qpdsl.executor.engine.memory.state_blocks import BlockLayout
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.scheduler import Scheduler, SchedulerGroup
-from qpdsl.executor.engine.step.backends import backend_of, fixed_rows
+from qpdsl.executor.engine.step.backends import KernelBackend, backend_of, fixed_rows
 from qpdsl.executor.engine.step.graphs import MAX_BYTES
 from qpdsl.executor.engine.step.mask_filler import MaskFiller
 from qpdsl.executor.engine.step.routed_head import HeadRouter
@@ -196,7 +197,10 @@ class ServedModels:
             learned.exits.setdefault(name, LearnedExits()),
         )
         self._group.borrowers.append(memory.residuals.give_back)
-        return ModelRunner(name, model, backend, scheduler, MaskFiller(model.vocabulary), drafters, exits)
+        feeding = None
+        if isinstance(backend, KernelBackend) and memory.states is None:
+            feeding = Feeding(backend, scheduler, model.max_positions)
+        return ModelRunner(name, model, backend, scheduler, MaskFiller(model.vocabulary), drafters, exits, feeding)
 
     def _drafter(self, name: str, drafting: Drafting) -> Drafter:
         """What drafts for a model. Raises EngineError where nothing can."""

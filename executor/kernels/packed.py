@@ -89,6 +89,11 @@ def pack(sizes: Sizes, parts: Sequence[Numbers | Sequence[int]]) -> Numbers:
     return packed
 
 
+def tokens_of(packed: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+    """A view of the `tokens` int64 [T] of the step in `packed`."""
+    return packed[: 2 * sizes.tokens].view(torch.int64)
+
+
 def unpack(packed: torch.Tensor, sizes: Sizes) -> Unpacked:
     """Views of the step in `packed` int32 [n], on any device; nothing is copied."""
     parts = [part[:count] for part, count in zip(torch.split(packed, sizes.room), sizes.parts, strict=True)]

@@ -73,8 +73,8 @@ ASSUMED = {
         "processor of a cloud machine, and 0.2 ms for launches and copies",
     ),
     "exposed": Assumed(
-        0.5, 0.3, 0.8, "of the host's time",
-        "what of it the next launch waits for, where the rest runs under that launch and one model has work",
+        0.0, 0.0, 0.5, "of the host's time",
+        "what of it the next launch waits for: nothing where that step is fed, and half where it is not",
     ),
     "draw_lanes": Assumed(
         60.0, 40.0, 120.0, "instructions", "of a lane for one id of one draw: Philox, two logarithms, the best so far"

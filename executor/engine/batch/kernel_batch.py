@@ -94,13 +94,15 @@ class PackedStep:
     """One step on the host: `numbers` int32 as `sizes` lays them out.
 
     `readers`: chunks of which rows are read, and how many of each. Where `sizes.wanted` is 0, they are the first rows.
-    `segments`: see `KernelBatch`; compiled attention alone has any.
+    `segments`: see `KernelBatch`; compiled attention alone has any. `fed` int64 [n] on the device: the tokens of the
+    first rows, which the host does not have; None where it has all.
     """
 
     sizes: Sizes
     numbers: Numbers
     readers: list[tuple[Chunk, int]]
     segments: tuple[StateSegment, ...] = ()
+    fed: torch.Tensor | None = None
 
 
 class _Shape(NamedTuple):

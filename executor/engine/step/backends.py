@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -39,6 +39,7 @@ from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.engine.step.routed_head import CompiledHead, RoutedHead
 from qpdsl.executor.engine.step.sampler import DeviceSampler, KernelSampler, Sampler
 from qpdsl.executor.engine.step.token_head import TokenHead
+from qpdsl.executor.kernels import packed
 from qpdsl.executor.kernels.data.shared_prefixes import launch_bytes
 from qpdsl.executor.kernels.packed import Sizes
 from qpdsl.executor.kernels.paged_attention import on_device
@@ -166,7 +167,7 @@ class KernelBackend:
         self._cache = cache
         self._rows = rows
         self._deterministic = rows is not None
-        self._staging = Staging(model.device)
+        self.staging = Staging(model.device)
         # In tokens of one layer: a cascade adds its launches to each, and more sizes of steps.
         worth = _CASCADE_GAIN * launch_bytes(cache.rows.data.device)
         worth = worth * model.layout.page_size // model.layout.layer_bytes
@@ -176,11 +177,12 @@ class KernelBackend:
             # Of the model and the cache, not of this object: a circle would keep the memory of the cache for longer.
             forward = partial(_captured, model, cache, self._deterministic)
             self.graphs = StepGraphs(forward, partial(_buffer, model.device), recorder)
-        sample: Sampler = _device_sampler(self._staging) if on_device(cache.rows.data) else sampler.sample
-        head = _device_head(model, self._staging, self._deterministic)
-        self.readout = Readout(model, self._staging, sample, None if rows is None else _FIXED_HEAD_ROWS, head)
+        sample: Sampler = _device_sampler(self.staging) if on_device(cache.rows.data) else sampler.sample
+        head = _device_head(model, self.staging, self._deterministic)
+        self.readout = Readout(model, self.staging, sample, None if rows is None else _FIXED_HEAD_ROWS, head)
 
-    def forward(self, chunks: list[Chunk], exits: Sequence[int] = ()) -> ForwardOutput:
+    def forward(self, chunks: list[Chunk], exits: Sequence[int] = (), fed: torch.Tensor | None = None) -> ForwardOutput:
+        """See `StepBackend`. `fed` int64 [chunks]: on the device, the tokens of chunks of one each."""
         graphs = None if exits else self.graphs
         step: PackedStep | None
         # A token of a tree that comes alone has no straight row: it reads its path.
@@ -188,6 +190,8 @@ class KernelBackend:
             step = self._assembler.decode(chunks)
         elif graphs is None or (step := self._assembler.rounded(chunks)) is None:
             return self._eager(self._assembler.mixed(chunks), exits)
+        if fed is not None:
+            step = replace(step, fed=fed)
         if graphs is None:
             return self._eager(step, exits)
         hidden = graphs.run(step.sizes, partial(self._fill, step))
@@ -230,12 +234,20 @@ class KernelBackend:
             self.readout.start(rows, draws, None, []).wait()
 
     def _eager(self, step: PackedStep, exits: Sequence[int]) -> ForwardOutput:
-        (numbers,) = self._staging.send([step.numbers])
+        (numbers,) = self.staging.send([step.numbers])
+        self._feed(step, numbers)
         batch = KernelBatch.of(numbers, step.sizes, self._deterministic)
         return ForwardOutput.unpadded(step.readers, *self._model.forward(batch, self._cache, exits))
 
     def _fill(self, step: PackedStep, inputs: torch.Tensor) -> None:
-        self._staging.send([step.numbers], into=inputs.view(torch.uint8))
+        self.staging.send([step.numbers], into=inputs.view(torch.uint8))
+        self._feed(step, inputs)
+
+    def _feed(self, step: PackedStep, numbers: torch.Tensor) -> None:
+        if step.fed is not None:
+            tokens = packed.tokens_of(numbers, step.sizes)[: len(step.fed)]
+            # What is drawn from NaN may be no token, and would end the device's context before the host sees it.
+            torch.clamp(step.fed, 0, self._model.vocabulary - 1, out=tokens)
 
 
 def _captured(

@@ -47,6 +47,13 @@ class HostTokens(NamedTuple):
     confidences: list[float]
     figures: list[DrawFigures | None]
 
+    def of(self, rows: list[int] | None) -> HostTokens:
+        """Those of some draws that ask for tokens alone; None for all."""
+        if rows is None:
+            return self
+        tokens, logprobs = [self.tokens[row] for row in rows], [self.logprobs[row] for row in rows]
+        return HostTokens(tokens, logprobs, [self.near_ties[row] for row in rows], [], [])
+
 
 class Results(NamedTuple):
     """`tokens`: one for each draw. `values`: for each reading, what it reads at each of its positions."""
@@ -56,9 +63,13 @@ class Results(NamedTuple):
 
 
 class Pending:
-    """What a readout comes to, which may still be under way on the device."""
+    """What a readout comes to, which may still be under way on the device.
 
-    def __init__(self, results: Callable[[], Results]) -> None:
+    `tokens` int64 [D]: those that are drawn, there; None where nobody may ask for them.
+    """
+
+    def __init__(self, results: Callable[[], Results], tokens: torch.Tensor | None = None) -> None:
+        self.tokens = tokens
         self._finish: Callable[[], Results] | None = results
         self._results: Results | None = None
 
@@ -156,7 +167,7 @@ class Readout:
             tokens, logprobs, near_ties = (column.tolist() for column in back())
             return Results(HostTokens(tokens, logprobs, near_ties, [], []), [])
 
-        return Pending(finished)
+        return Pending(finished, sampled.tokens if self.asynchronous else None)
 
     def sample(self, hidden: torch.Tensor, draws: list[Draw], masks: Masks | None) -> HostTokens:
         """One token for each draw; see `start`."""

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from qpdsl.executor.engine.launched_step import LaunchedStep
 from qpdsl.executor.engine.memory.sequence import Chunk, Sequence
 from qpdsl.executor.engine.model.paged_model import PagedModel
-from qpdsl.executor.engine.model_runner import LaunchedStep, ModelRunner
+from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.scheduler import Scheduler
 from qpdsl.executor.engine.step import backends, sampler
@@ -176,9 +177,9 @@ class _Log:
         self.halves: list[tuple[str, str]] = []
         launch, collect = ModelRunner.launch, ModelRunner.collect
 
-        def launched(runner: ModelRunner, chunks: list[Chunk]) -> LaunchedStep:
+        def launched(runner: ModelRunner, *args: Any) -> LaunchedStep:
             self.halves.append(("launch", runner.name))
-            return launch(runner, chunks)
+            return launch(runner, *args)
 
         def collected(runner: ModelRunner, *args: Any) -> None:
             self.halves.append(("collect", runner.name))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from qpdsl.executor.engine.feeding import Feeding
 from qpdsl.executor.engine.model.decoder import Projection, joined_projections
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
@@ -90,7 +92,10 @@ def test_a_search_with_a_verifier_gives_the_answer_of_a_cpu() -> None:
 
             return asyncio.run(main())
 
-    here, there = answer("cpu"), answer("cuda")
+    here = answer("cpu")
+    with patch.object(Feeding, "forward", autospec=True, side_effect=Feeding.forward) as fed:
+        there = answer("cuda")
+    assert fed.call_count > 10
     assert here.error is None and there.error is None
     assert here.value == there.value and here.score == pytest.approx(there.score, abs=1e-4)
     assert [row.columns["text"] for row in here.rows] == [row.columns["text"] for row in there.rows]

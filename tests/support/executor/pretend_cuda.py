@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from qpdsl.executor.engine import model_runner
+from qpdsl.executor.engine import launched_step
 from qpdsl.executor.engine.batch import staging
 from qpdsl.executor.engine.model import families, heads
 from qpdsl.executor.engine.step import backends, sampler
@@ -224,7 +224,7 @@ def pretend_cuda() -> Iterator[FakeLane]:
         for module in (heads, families):
             patch.setattr(module, "stored_weight", _weight_of)
         patch.setattr(staging, "lane_to", lambda device: lane if device.startswith("cuda") else None)
-        patch.setattr(model_runner, "_event", _Event)
+        patch.setattr(launched_step, "_event", _Event)
         patch.setattr(backends, "CudaRecorder", lambda: None)
         patch.setattr(backends, "_compile", lambda run, tell: run())
         patch.setattr(backends, "launch_bytes", lambda device: 1 << 20)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -30,6 +29,7 @@ from qpdsl.executor.requests.request import (
 )
 from qpdsl.grammar.words import KVType
 from tests.support.executor.models import VOCABULARY, engine_of, random_model, served
+from tests.support.executor.replayed import record
 
 SAMPLING = [SamplingParams(0.8), SamplingParams(1.0, top_p=0.8), SamplingParams(0.0), SamplingParams(1.3, top_k=9)]
 
@@ -148,23 +148,6 @@ def test_a_draw_may_leave_at_the_middle_layer() -> None:
     request = GenerateRequest((1, 2, 3), (0, 1, 2), SamplingParams(1.0), 8, exit=EarlyExit(0.2))
     both = [served(engine_of(model_of("llama", kernels)), (request,)) for kernels in (False, True)]
     assert tokens(both[0]) == tokens(both[1])
-
-
-@dataclass
-class Replayed:
-    """A graph that does its work again, into the same result."""
-
-    work: Callable[[], torch.Tensor]
-    result: torch.Tensor
-    bytes: int = 0
-
-    def replay(self) -> None:
-        self.result.copy_(self.work())
-
-
-def record(work: Callable[[], torch.Tensor]) -> tuple[Replayed, torch.Tensor]:
-    result = work().clone()
-    return Replayed(work, result), result
 
 
 @pytest.fixture

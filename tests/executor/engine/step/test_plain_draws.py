@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -40,14 +41,14 @@ def test_samples_are_those_of_other_steps(
     """Among others that ask for more, with preemption, and where samples end by an eos."""
     monkeypatch.setattr(paged_attention, "_INTERPRETED", False)
     plain = 0
-    launch = ModelRunner._launch_plain
+    launch = ModelRunner._draw_plainly
 
-    def counted(self: ModelRunner, step: object, draws: object) -> None:
+    def counted(self: ModelRunner, *args: Any) -> None:
         nonlocal plain
         plain += 1
-        launch(self, step, draws)  # type: ignore[arg-type]
+        launch(self, *args)
 
-    monkeypatch.setattr(ModelRunner, "_launch_plain", counted)
+    monkeypatch.setattr(ModelRunner, "_draw_plainly", counted)
 
     def drawn() -> list[tuple[Sample, ...]]:
         return served(engine_of(models[kernels], pages, EngineConfig(max_sequences=6)), REQUESTS)
