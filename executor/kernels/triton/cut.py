@@ -24,7 +24,7 @@ from qpdsl.executor.kernels.triton.common import LAUNCH
 from qpdsl.executor.kernels.triton.vocabulary_parts import aligned, loaded, row_of
 
 # Ids that are read at a time, candidates that are read at a time, and ids of a group whose maximum is noted.
-_BLOCK, _CANDIDATES, _GROUP = 8192, 1024, 32
+_BLOCK, _CANDIDATES, _GROUP = 4096, 1024, 32
 # Bytes of the candidates of all rows of a launch.
 _MAX_BYTES = 1 << 27
 
