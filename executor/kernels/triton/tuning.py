@@ -107,9 +107,8 @@ def for_fixed_bits(rows: KVRows, fold: int) -> Tuning:
     # The sums of the parts before take as many registers as those of a part.
     size = 16 if rows.data.dtype == torch.float32 else 64 if _grouped() and rows.dim <= 128 else 32
     fit = _fit(size, fold, rows)
-    keys = min(fit.keys, 32) if _grouped() or rows.kind == "plain" else fit.keys
     warps = 8 if rows.dim > 128 else fit.warps
-    return replace(fit, keys=keys, split=PART, folded=True, warps=warps)
+    return replace(fit, keys=min(fit.keys, 32), split=PART, folded=True, warps=warps)
 
 
 def for_cascade(rows: KVRows, fold: int, width: int) -> Tuning:
