@@ -181,7 +181,7 @@ def test_rules_hold_whatever_was_before(figures: Figures) -> None:
     assert faults(replace(figures, loop=replace(loop, tensor=0))) == ["multiplies without tensor cores"]
     assert faults(replace(figures, loop=replace(loop, wide=0))) == ["loads nothing by 128 bits in its main loop"]
     assert faults(replace(figures, shared=300_000)) == ["wants 300000 bytes of shared memory, of 232448"]
-    assert faults(replace(figures, local=2048)) == ["spills 2048 bytes a thread, of 1024"]
+    assert faults(replace(figures, local=8)) == ["spills 8 bytes a thread"]
     assert faults(replace(figures, blocks=0)) == ["no block fits on a multiprocessor"]
 
 

@@ -8,7 +8,7 @@ import re
 from benchmarks.gpu import run
 from benchmarks.gpu.estimate.assumptions import ASSUMED
 from benchmarks.gpu.estimate.devices import devices
-from benchmarks.gpu.estimate.page import goal_line, kinds_line, steps_table
+from benchmarks.gpu.estimate.page import bounds_table, goal_line, kinds_line, steps_table
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "tune" / "gpu.md"
@@ -23,9 +23,9 @@ def between(name: str, content: str, text: str) -> str:
 
 def test_the_page_shows_the_estimate() -> None:
     text, device = PAGE.read_text("utf-8"), devices()["H100"]
-    shown = between(
-        "goal", f"{goal_line(device)}\n\n{kinds_line(device)}", between("estimate", steps_table(device), text)
-    )
+    shown = between("estimate", steps_table(device), text)
+    shown = between("goal", f"{goal_line(device)}\n\n{kinds_line(device)}", shown)
+    shown = between("bounds", bounds_table(device), shown)
     if os.environ.get("QPDSL_REGENERATE"):
         PAGE.write_text(shown, "utf-8")
     assert PAGE.read_text("utf-8") == shown

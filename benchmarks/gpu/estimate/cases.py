@@ -110,6 +110,29 @@ def step_seconds(case: Case, way: Way, device: Device, a: Assumptions) -> float:
     return max(own, (1 - exposed) * host) + exposed * host + a.wait
 
 
+# What a step takes beyond its floor, by cause: the assumptions that say so, as they would be without it.
+CAUSES: dict[str, dict[str, float]] = {
+    "launches": {"gap": 0.0, "ramp": 0.0},
+    "rates": {"product_share": 1.0, "attention_share": 1.0, "head_share": 1.0},
+    "host": {"wait": 0.0, "host_speed": 0.0},
+}
+
+
+def caused(case: Case, device: Device, cause: str) -> float:
+    """Seconds that a step, overlapped, would take less without one of `CAUSES`."""
+    taken = usual()
+    saved = replace(taken, **CAUSES[cause])
+    return step_seconds(case, "overlapped", device, taken) - step_seconds(case, "overlapped", device, saved)
+
+
+def at_best(case: Case, device: Device) -> float:
+    """The share of the roofline, overlapped, with every assumption at its best."""
+    best = usual()
+    for name in ASSUMED:
+        best = best.varied(name, "best")
+    return _share(case, "overlapped", device, best)
+
+
 def host_seconds(rows: int) -> float:
     """Scheduling and bookkeeping of a step of so many rows, between what was measured."""
     for (fewer, less), (more, longer) in pairwise(_HOST):

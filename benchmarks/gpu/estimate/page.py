@@ -10,7 +10,9 @@ from benchmarks.gpu.estimate.cases import (
     MIXED,
     WAYS,
     Case,
+    at_best,
     attention_case,
+    caused,
     estimate,
     fits,
     floor,
@@ -72,6 +74,7 @@ def page(results: Results | None = None) -> str:
     sections += ["## Decode attention", attention_note(), attention_table()]
     sections += ["## Steps with prompts", mixed_note(), mixed_table()]
     sections += [f"## Where the time of {_TAKEN.name} goes on {_SHOWN}", parts_table()]
+    sections += [f"## What 8B takes beyond its floor on {_SHOWN}", bounds_table(devices()[_SHOWN])]
     sections += ["## Assumptions", assumptions_table()]
     return "\n\n".join(sections) + "\n"
 
@@ -119,6 +122,23 @@ def goal_line(device: Device) -> str:
     said = f"The goal is {GOAL:.0%} of the roofline for 8B in bfloat16. "
     said += f"On paper {', '.join(reached) or 'no case'} reach{'' if len(reached) > 1 else 'es'} it"
     return said + (f", and {', '.join(missed)} do{'' if len(missed) > 1 else 'es'} not." if missed else ".")
+
+
+def bounds_table(device: Device) -> str:
+    """What the 8B cases take beyond their floors, by cause, and the shares that they reach at best."""
+    lines = [
+        "| case | beyond the floor ms | starts of launches | reading slower than a copy | host | rest | all at best |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for case in CASES:
+        if case.model == "8B" and case.batch.kind == "plain" and fits(case, device):
+            made = estimate(case, "overlapped", device)
+            beyond = made.seconds - floor(case, device)
+            causes = [caused(case, device, cause) for cause in ("launches", "rates", "host")]
+            cells = [f"{seconds * 1e3:.2f}" for seconds in (beyond, *causes, beyond - sum(causes))]
+            cells[1] += f" ({made.launches})"
+            lines.append(f"| {case.name} | {' | '.join(cells)} | {at_best(case, device):.0%} |")
+    return "\n".join(lines)
 
 
 def kinds_line(device: Device) -> str:

@@ -21,10 +21,10 @@ import triton.language as tl
 
 from qpdsl.executor.kernels.data.token_draws import Filters, TokenDraws
 from qpdsl.executor.kernels.triton.common import LAUNCH
-from qpdsl.executor.kernels.triton.vocabulary_parts import aligned, loaded, row_of
+from qpdsl.executor.kernels.triton.vocabulary_parts import aligned, loaded
 
 # Ids that are read at a time, candidates that are read at a time, and ids of a group whose maximum is noted.
-_BLOCK, _CANDIDATES, _GROUP = 8192, 1024, 32
+_BLOCK, _CANDIDATES, _GROUP = 4096, 1024, 32
 # Bytes of the candidates of all rows of a launch.
 _MAX_BYTES = 1 << 27
 
@@ -148,7 +148,7 @@ def cut_kernel(
         min_p = tl.load(min_ps + draw)
         by_count = (top_k > 0) & (top_k < vocabulary)
         by_share = top_p < 1.0
-        row = row_of(logits, draws, mask, draw, stride, bits_stride)
+        row = (logits + tl.load(draws.rows + draw).to(tl.int64) * stride, mask, draw, bits_stride)
         scores = candidates + (slot - base).to(tl.int64) * vocabulary
         exponentials = candidates + (rows_at_once + slot - base).to(tl.int64) * vocabulary
         index = tl.arange(0, BLOCK)

@@ -100,6 +100,8 @@ def attend(query, total, high, means, rows, page, layer, head, place, live, seen
     DOT: tl.constexpr = rows.DOT
     scale = query[1]
     TOKEN: tl.constexpr = 2 * KV * D
+    # Three products of shorter numbers want more registers than there are where a head is this wide.
+    HOW: tl.constexpr = "ieee" if rows.D_PAD > 128 else "tf32x3"
     SHIFTED: tl.constexpr = KIND > INT8 or (KIND == INT8 and tl.float16 == DOT)
     d = tl.arange(0, rows.D_PAD)
     row = (page + layer).to(tl.int64)
@@ -110,7 +112,7 @@ def attend(query, total, high, means, rows, page, layer, head, place, live, seen
     k_at = token + head * D
     stored = tl.load(rows.data + k_at[None, :] + d[:, None], mask=k_mask, other=0)
     k = widen(stored, KIND, DOT)
-    scores = tl.dot(query[0], k, input_precision="tf32x3")
+    scores = tl.dot(query[0], k, input_precision=HOW)
     if KIND != PLAIN:
         scale_at = row * (ROW // 4) + rows.PAGE * TOKEN // 4 + spot * (2 * KV) + head
         k_scale = tl.load(rows.scales + scale_at, mask=live, other=0.0)
@@ -149,7 +151,7 @@ def attend(query, total, high, means, rows, page, layer, head, place, live, seen
     if KIND == PLAIN:
         v_mask = live[:, None] if D == rows.D_PAD else live[:, None] & (d < D)[None, :]
         v = tl.load(rows.data + (token + KV * D + head * D)[:, None] + d[None, :], mask=v_mask, other=0)
-        means = (means[0] * fade + tl.dot(share, v.to(DOT), input_precision="tf32x3"),)
+        means = (means[0] * fade + tl.dot(share, v.to(DOT), input_precision=HOW),)
     else:
         WORDS: tl.constexpr = means[0].shape[1]
         w = tl.arange(0, WORDS)
@@ -158,8 +160,8 @@ def attend(query, total, high, means, rows, page, layer, head, place, live, seen
         v_mask = live[:, None] if D == 2 * WORDS else live[:, None] & (w < D // 2)[None, :]
         words = tl.load(rows.data.to(tl.pointer_type(tl.uint16)) + at[:, None] + w[None, :], mask=v_mask, other=0)
         means = (
-            means[0] * fade + tl.dot(share, bytes_of(words, False, KIND, DOT), input_precision="tf32x3"),
-            means[1] * fade + tl.dot(share, bytes_of(words, True, KIND, DOT), input_precision="tf32x3"),
+            means[0] * fade + tl.dot(share, bytes_of(words, False, KIND, DOT), input_precision=HOW),
+            means[1] * fade + tl.dot(share, bytes_of(words, True, KIND, DOT), input_precision=HOW),
         )
     return total, peak, means
 

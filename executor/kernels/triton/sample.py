@@ -25,7 +25,6 @@ from qpdsl.executor.kernels.triton.vocabulary_parts import (
     noise_at,
     put_part,
     quick_noise,
-    row_of,
     row_words,
 )
 
@@ -92,7 +91,7 @@ def sample_kernel(
     noisy = temperature > 0.0
     divisor = tl.where(noisy, temperature, 1.0)
     key, position = noise_at(draws, draw, None)
-    row = row_of(logits, draws, mask, draw, stride, bits_stride)
+    row = (logits + tl.load(draws.rows + draw).to(tl.int64) * stride, mask, draw, bits_stride)
     bound, last = cuts
     if bound is not None:
         bound, last = tl.load(bound + draw), tl.load(last + draw)

@@ -95,19 +95,20 @@ def for_prefill(rows: KVRows, fold: int, longest: int) -> Tuning:
 def for_mixed(rows: KVRows, fold: int) -> Tuning:
     """For decoding sequences and chunks in one launch, whose programs have the same number of warps.
 
-    Where a group of four warps multiplies 64 rows (Hopper), programs of that size leave room for one of each kind on a
-    multiprocessor. Elsewhere Triton gives each warp whole rows only with as many rows as a head is wide, and with fewer
-    passes the weights of every block through shared memory. But then each warp converts all keys and values.
+    Where warps multiply 64 rows together, programs of that size leave room for one of each kind on a multiprocessor.
+    Elsewhere Triton gives each warp whole rows only with as many rows as a head is wide, and with fewer passes the
+    weights of every block through shared memory. But then each warp converts all keys and values.
     """
-    return _fit(64 if architecture() == 90 else 128 if rows.kind == "plain" else _QUANTIZED, fold, rows)
+    return _fit(64 if _grouped() else 128 if rows.kind == "plain" else _QUANTIZED, fold, rows)
 
 
 def for_fixed_bits(rows: KVRows, fold: int) -> Tuning:
     """For any batch: a row's bits depend on its own query and context only, and not on whether it is decoded."""
-    fit = _fit(64 if architecture() == 90 else 64 if rows.kind == "plain" else _QUANTIZED, fold, rows)
-    # The state of the parts before takes as many registers as that of a part.
-    crowded = fit.rows * next_power_of_two(rows.dim) > 64 * 128
-    return replace(fit, split=PART, folded=True, warps=8 if crowded else fit.warps)
+    # The sums of the parts before take as many registers as those of a part.
+    size = 16 if rows.data.dtype == torch.float32 else 64 if _grouped() and rows.dim <= 128 else 32
+    fit = _fit(size, fold, rows)
+    warps = 8 if rows.dim > 128 else fit.warps
+    return replace(fit, keys=min(fit.keys, 32), split=PART, folded=True, warps=warps)
 
 
 def for_cascade(rows: KVRows, fold: int, width: int) -> Tuning:
@@ -135,28 +136,35 @@ def part_tokens(tuning: Tuning, sequences: int, programs: int, longest: int, roo
 def resident(rows: KVRows, tuning: Tuning) -> int:
     """Programs that a multiprocessor has at a time: those that are needed to keep its loads in flight."""
     width = next_power_of_two(rows.dim) * rows.data.element_size()
-    return 2 if 2 * tuning.ahead * tuning.keys * width > _SHARED // 3 else 4
+    return 2 if tuning.folded or 2 * tuning.ahead * tuning.keys * width > _SHARED // 3 else 4
+
+
+def _grouped() -> bool:
+    """Whether four warps multiply 64 rows together (Hopper), with what they multiply in shared memory."""
+    return architecture() == 90
 
 
 def _fit(size: int, fold: int, rows: KVRows) -> Tuning:
     """The most keys a block, and blocks ahead, with which `size` query rows fit a multiprocessor's shared memory.
 
-    A program has at least 16 query rows, and at least the `fold` query heads of a KV head. Float32 is multiplied as
-    three products of shorter numbers, whose parts need shared memory as well: with heads wider than 128, more than
-    queries, keys and values do.
+    And its registers, so that the compiler spills none: `benchmarks.gpu.compiled` shows where it would. A program has
+    at least 16 query rows, and at least the `fold` query heads of a KV head.
     """
-    wide = rows.data.dtype == torch.float32
-    width = next_power_of_two(rows.dim) * max(rows.data.element_size(), 2)
+    wide, grouped, dim = rows.data.dtype == torch.float32, _grouped(), next_power_of_two(rows.dim)
+    width = dim * max(rows.data.element_size(), 2)
     small = max(16, next_power_of_two(fold))
     most, keys, ahead = (32, 32, 1) if wide else (128, 64, 2)
-    if rows.dim > 128:
+    if dim > 128:
         most, keys = most // 2, keys // 2
     size = max(small, min(size, most))
+    warps = 8 if size >= (32 if wide else 128) or (not grouped and size * dim >= 128 * 128) else 4
+    # Each thread adds up 64 numbers: then it has no room for the scores of more keys.
+    if not grouped and size * dim >= 64 * 32 * warps:
+        keys = min(keys, 32)
     # What passes the weights of a block from one product to the next, see `for_mixed`.
-    scratch = 0 if architecture() == 90 or size >= next_power_of_two(rows.dim) else size * keys * 2
+    scratch = 0 if grouped or size >= dim else size * keys * 2
     while size * width + ahead * 2 * keys * width + scratch > _SHARED and (ahead > 1 or keys > 16):
         ahead, keys = (ahead - 1, keys) if ahead > 1 else (ahead, keys // 2)
-    warps = 8 if size >= (32 if wide else 128) else 4
     return Tuning(keys=keys, rows=size, small=small, ahead=ahead, warps=warps)
 
 

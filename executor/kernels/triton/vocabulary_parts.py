@@ -137,28 +137,19 @@ def finished(products, bias, head):
 
 
 @triton.jit
-def row_of(logits, draws, mask, draw, stride, bits_stride):
-    """Where the logits of a draw lie, and its line of bits: None where nothing is masked, some line if −1 follows."""
-    logits += tl.load(draws.rows + draw).to(tl.int64) * stride
-    bits, lines = mask
-    if bits is not None:
-        line = tl.load(lines + draw).to(tl.int64)
-        row = (logits, bits + tl.maximum(line, 0) * bits_stride, line)
-    else:
-        row = (logits, None, None)
-    return row
-
-
-@triton.jit
 def loaded(row, ids, top):
     """Logits float32 [N] of ids below `top`, −inf for others and for those that the draw's line of bits does not allow.
 
-    `row`: see `row_of`.
+    `row`: where the logits of the draw lie; lines of bits and the line of each draw, −1 where all may come, or two
+    None; the draw; and the words of a line.
     """
-    logits, bits, line = row
+    logits, mask, draw, stride = row
+    bits, lines = mask
     raw = tl.load(logits + ids, mask=ids < top, other=float("-inf")).to(tl.float32)
     if bits is not None:
-        words = tl.where(line < 0, -1, tl.load(bits + ids // 32, mask=ids < top, other=-1))
+        line = tl.load(lines + draw).to(tl.int64)
+        own = bits + tl.maximum(line, 0) * stride
+        words = tl.where(line < 0, -1, tl.load(own + ids // 32, mask=ids < top, other=-1))
         raw = tl.where(((words >> (ids % 32)) & 1) != 0, raw, float("-inf"))
     return raw
 
