@@ -147,9 +147,9 @@ _FAMILIES = {
     "qwen2": _LLAMA,
     "qwen2_5_vl_text": _LLAMA,
     "qwen2_vl_text": _LLAMA,
+    "qwen3_vl_text": _LLAMA,
     "qwen3": _LLAMA,
     "qwen3_5_text": _Family(norm_offset=1.0, recurrence="linear_attn", gated=True),
-    "qwen3_vl_text": _LLAMA,
     "seed_oss": _LLAMA,
     "smollm3": _Family(rotates=lambda attention: bool(attention.use_rope)),
     "vaultgemma": _Family(
