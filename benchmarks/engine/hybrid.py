@@ -1,12 +1,12 @@
 """Decode of a hybrid model against transformers and llama.cpp, at the width of Qwen3.5-0.8B with random weights.
 
     python -m benchmarks.engine.hybrid [--threads 2] [--rows 1 8] [--layers 8] [--tokens 32] [--repeats 3]
-                                       [--clock wall] [--peers generate llama.cpp] [--output FOLDER]
+                                       [--clock wall] [--peers generate llama.cpp] [--quick] [--output FOLDER]
 
 All sides decode greedily in float32 from the same prompts and weights, in turn; times include short prompts. Layers are
 three of the gated delta rule to one of attention, and the vocabulary is Qwen3.5's. `recurrence`: the share of our time
-that goes by between the two projections of a recurrent layer: convolutions, the delta rule, gates and norms. llama.cpp
-takes part where a GGUF file of such a model can be written (`benchmarks/peers/gguf_file.py`).
+that goes by between the two projections of a recurrent layer: convolutions, the delta rule, gates and norms. `--quick`
+takes a tiny shape, to see that it works.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _SHAPE = {
     "linear_num_value_heads": 16,
     "tie_word_embeddings": True,
 }
+_TINY = {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 64}
 _PROMPT = 8
-# At least so many times as many tokens a second as `generate`.
-_GOAL = 1.5
+# At least so many times as many tokens a second.
+_GOALS = {GENERATE: 1.5, LLAMA: 1.0}
 _KV_BYTES = 256 << 20
 
 
@@ -65,8 +66,9 @@ class Case:
     recurrence: float
 
 
-def random_model(layers: int) -> PreTrainedModel:
-    config = CONFIG_MAPPING["qwen3_5_text"](**_SHAPE, num_hidden_layers=layers)
+def random_model(layers: int, quick: bool) -> PreTrainedModel:
+    shape = {**_SHAPE, **(_TINY if quick else {})}
+    config = CONFIG_MAPPING["qwen3_5_text"](**shape, num_hidden_layers=layers)
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
 
@@ -103,7 +105,7 @@ def recurrences(spent: list[float], clock: Callable[[], float]) -> Iterator[None
 
 
 def measure(rows: int, model: PagedModel, others: dict[str, Peer], arguments: argparse.Namespace) -> Case:
-    prompts = random_prompts(rows, _PROMPT, _SHAPE["vocab_size"])
+    prompts = random_prompts(rows, _PROMPT, model.head.width)
     tokens: int = arguments.tokens
 
     def side(peer: Peer) -> Callable[[], Tokens]:
@@ -144,10 +146,11 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     options.add_argument("--peers", nargs="*", choices=(GENERATE, LLAMA), default=[GENERATE, LLAMA])
+    options.add_argument("--quick", action="store_true", help="a tiny shape: does it work?")
     options.add_argument("--output", type=Path, default=RESULTS)
     arguments = options.parse_args()
     torch.set_num_threads(arguments.threads)
-    model = random_model(arguments.layers)
+    model = random_model(arguments.layers, arguments.quick)
     room = Room(max(arguments.rows), _PROMPT + arguments.tokens, arguments.threads)
     with tempfile.TemporaryDirectory() as scratch:
         others, absent = start_peers(arguments.peers, model, room, Path(scratch))
@@ -156,12 +159,13 @@ def main() -> None:
         for peer in others.values():
             peer.close()
     goals = [
-        Goal(f"{case.rows} row(s): times `{GENERATE}`", _GOAL, case.ratio[GENERATE].median)
+        Goal(f"{case.rows} row(s): times `{name}`", _GOALS[name], ratio.median)
         for case in cases
-        if GENERATE in case.ratio
+        for name, ratio in case.ratio.items()
     ]
+    width = "a tiny width" if arguments.quick else "Qwen3.5-0.8B's width"
     text = (
-        f"# Decode of a hybrid model, {arguments.layers} layers of Qwen3.5-0.8B's width, float32, greedy, "
+        f"# Decode of a hybrid model, {arguments.layers} layers of {width}, float32, greedy, "
         f"{arguments.threads} thread(s)\n\n{table(cases, [*others])}\n\n{goal_table(goals)}\n\n"
         f"Ours run as {behind.implementation}. Ratio: how many times as many tokens a second as that system, median "
         f"over {arguments.repeats} rounds in turn, on the {arguments.clock} clock. Same rows: with the same tokens as "

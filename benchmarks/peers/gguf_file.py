@@ -10,50 +10,42 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
-# GGUF names of the parts of a layer, and of what is outside the layers.
-_LAYER = {
-    "input_layernorm.weight": "attn_norm.weight",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm.weight": "ffn_norm.weight",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-_OUTER = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
+from qpdsl.executor.checkpoint.gguf_families import FAMILIES
+from qpdsl.executor.checkpoint.gguf_layout import Names, Undo
+
+# llama.cpp's names of the families that are written, by transformers' model types.
+_ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3_5_text": "qwen35"}
 
 
 def write_gguf(model: PreTrainedModel, file: Path, tokens: Sequence[str] | None = None) -> None:
     """Writes weights in float32, and the tokenizer of `subjects.bytes_tokenizer` with these tokens, or none.
 
-    Raises ValueError for a model that is neither Llama nor Qwen2.
+    Names and orders are those that qpdsl reads (`executor/checkpoint/gguf_layout.py`), the other way round. Raises
+    ValueError for a model that is neither Llama, Qwen2 nor Qwen3.5.
     """
     config = model.config
-    if config.model_type not in ("llama", "qwen2"):
+    architecture = _ARCHITECTURES.get(config.model_type)
+    if architecture is None:
         raise ValueError(f"no GGUF is written of {config.model_type}")
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    writer = GGUFWriter(file, config.model_type)
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    rope = config.rope_parameters
+    writer = GGUFWriter(file, architecture)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(dim)
     writer.add_value_length(dim)
-    writer.add_rope_dimension_count(dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(int(dim * rope.get("partial_rotary_factor", 1)))
+    writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
+    if architecture == "qwen35":
+        _add_delta(writer, config)
     if tokens is None:
         writer.add_tokenizer_model("no_vocab")
     else:
@@ -63,36 +55,54 @@ def write_gguf(model: PreTrainedModel, file: Path, tokens: Sequence[str] | None 
         writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens))
         writer.add_token_merges([f"{tokens[0]} {tokens[0]}"])
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    family, settings = FAMILIES[architecture], config.to_dict()
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        weight = tensor.float()
-        # llama.cpp turns neighbouring pairs of a Llama head, transformers turns its two halves.
-        if config.model_type == "llama" and ".q_proj." in name:
-            weight = _paired(weight, heads)
-        if config.model_type == "llama" and ".k_proj." in name:
-            weight = _paired(weight, kv_heads)
-        writer.add_tensor(_renamed(name), np.ascontiguousarray(weight.numpy()))
+        own = _named(name, family.model, family.layer)
+        part = own.split(".")[2 if own.startswith("blk.") else 0]
+        values = _stored(tensor.float(), family.undone(part, tensor.shape[0], settings))
+        writer.add_tensor(own, np.ascontiguousarray(values.numpy()))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _paired(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of each head from (half, pair) order to (pair, half)."""
-    rows = weight.shape[0] // heads
-    return weight.view(heads, 2, rows // 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
+def _add_delta(writer: GGUFWriter, config: PretrainedConfig) -> None:
+    """The settings of gated delta nets. Raises ValueError where layers that attend are in no regular order."""
+    every = config.layer_types.index("full_attention") + 1
+    if any((kind == "full_attention") == bool((at + 1) % every) for at, kind in enumerate(config.layer_types)):
+        raise ValueError("llama.cpp takes layers that attend at equal distances")
+    writer.add_full_attention_interval(every)
+    # Of text alone, the sections of its positions are all the same.
+    writer.add_rope_dimension_sections([11, 11, 10, 0])
+    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+    writer.add_ssm_state_size(config.linear_key_head_dim)
+    writer.add_ssm_group_count(config.linear_num_key_heads)
+    writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+    writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
 
 
-def _renamed(name: str) -> str:
-    if name in _OUTER:
-        return _OUTER[name]
-    _, _, layer, rest = name.split(".", 3)
-    for theirs, ours in _LAYER.items():
-        if rest == theirs or rest.startswith(theirs + "."):
-            return f"blk.{layer}.{ours}{rest.removeprefix(theirs)}"
-    raise ValueError(f"no GGUF name is known for {name}")
+def _stored(weight: torch.Tensor, undo: Undo) -> torch.Tensor:
+    """What a file has for a weight of the model, where reading it undoes `undo`."""
+    if undo.values is not None:
+        weight = weight + 1 if undo.values == "minus one" else -weight.exp()
+    for dim, order in enumerate((undo.outputs, undo.inputs)):
+        if order is not None:
+            weight = weight.index_select(dim, torch.from_numpy(order).argsort())
+    return weight.squeeze(1) if weight.dim() == 3 else weight
+
+
+def _named(name: str, outer: Names, layer: Names) -> str:
+    """The name in a file of a tensor of the model."""
+    _, of_layer, rest = name.partition(".layers.")
+    number, _, place = rest.partition(".")
+    names = {place: own for own, place in (layer if of_layer else outer).items()}
+    place = place if of_layer else name
+    whole, _, kind = place.rpartition(".")
+    own = names.get(place) or f"{names[whole]}.{kind}"
+    return f"blk.{number}.{own}" if of_layer else own
 
 
 def recoded(source: Path, target: Path, kind: GGMLQuantizationType) -> None:

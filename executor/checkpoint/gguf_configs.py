@@ -80,6 +80,19 @@ def llama(settings: Settings, config: Config) -> None:
         config["num_experts_per_tok"] = settings.whole("expert_used_count")
 
 
+def mistral3(settings: Settings, config: Config) -> None:
+    """Ministral 3, or Mistral where queries are not scaled by their positions."""
+    beta = settings.take("attention.temperature_scale")
+    scale = settings.take("rope.scaling.yarn_log_multiplier")
+    if beta is None:
+        config |= {"model_type": "mistral", "sliding_window": None}
+        return
+    config["rope_parameters"]["llama_4_scaling_beta"] = round(beta, 6)
+    if scale is not None:
+        # The converter takes it for both.
+        config["rope_parameters"] |= {"mscale": scale, "mscale_all_dim": scale}
+
+
 def granite(settings: Settings, config: Config) -> None:
     config["attention_bias"] = settings.has("blk.0.attn_output.bias")
     config["mlp_bias"] = settings.has("blk.0.ffn_down.bias")
@@ -503,6 +516,19 @@ def glm4_moe(settings: Settings, config: Config) -> None:
     config["use_qk_norm"] = settings.has("blk.0.attn_q_norm.weight")
     settings.expect("expert_gating_func", _SIGMOID)
     _routed(settings, config)
+
+
+def ernie_moe(settings: Settings, config: Config) -> None:
+    config |= {
+        "moe_num_experts": settings.whole("expert_count"),
+        "moe_k": settings.whole("expert_used_count"),
+        "moe_intermediate_size": settings.whole("expert_feed_forward_length"),
+        "moe_num_shared_experts": settings.take("expert_shared_count", 0),
+        "moe_layer_start_index": _dense_layers(settings, config),
+        "moe_layer_end_index": config["num_hidden_layers"] - 1,
+        "moe_layer_interval": settings.whole("interleave_moe_layer_step", 1),
+    }
+    settings.take("expert_shared_feed_forward_length")
 
 
 def minimax_m2(settings: Settings, config: Config) -> None:

@@ -76,6 +76,7 @@ FAMILIES: Mapping[str, _Family] = {
     "deepseek2": _Family("deepseek_v3", layout.DEEPSEEK, configs.deepseek, layout.latent, common=configs.plain),
     "dots1": _Family("dots1", layout.MOE_SHARED, configs.glm4_moe),
     "ernie4_5": _Family("ernie4_5"),
+    "ernie4_5-moe": _Family("ernie4_5_moe", layout.ERNIE_MOE, configs.ernie_moe),
     "exaone4": _Family("exaone4", layout.TWO_AFTER, configs.exaone4),
     "falcon-h1": _Family("falcon_h1", layout.FALCON_H1, configs.falcon_h1, layout.ssm, layout.FALCON_H1_MODEL),
     "gemma": _Family("gemma", undone=layout.plus_one),
@@ -99,6 +100,7 @@ FAMILIES: Mapping[str, _Family] = {
     "mamba2": _Family("mamba2", layout.MAMBA2, configs.mamba2, layout.ssm, layout.MAMBA_MODEL, configs.bare),
     "minicpm3": _Family("minicpm3", layout.MLA, configs.minicpm3, common=configs.plain),
     "minimax-m2": _Family("minimax_m2", layout.MINIMAX_M2, configs.minimax_m2, common=configs.part_rotary),
+    "mistral3": _Family("ministral3", own=configs.mistral3, undone=layout.pairs),
     "nemotron_h": _Family("nemotron_h", layout.NEMOTRON_H, configs.nemotron_h, layout.pairs, layout.NEMOTRON_H_MODEL),
     "nemotron_h_moe": _Family(
         "nemotron_h", layout.NEMOTRON_H, configs.nemotron_h, layout.pairs, layout.NEMOTRON_H_MODEL

@@ -227,6 +227,7 @@ QWEN_MOE: Names = {
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
 }
 MOE_SHARED: Names = {**LAYER, **experts("mlp.experts", "gate", "shared_experts")}
+ERNIE_MOE: Names = {**MOE_SHARED, "exp_probs_b.bias": "mlp.gate.moe_statics.e_score_correction_bias"}
 GLM4_MOE: Names = {**MOE_SHARED, "post_attention_norm": "post_attention_layernorm"}
 MINIMAX_M2: Names = {**MIXTRAL, "exp_probs_b.bias": "mlp.e_score_correction_bias"}
 GPT_OSS: Names = {

@@ -50,6 +50,8 @@ TEXTS = (
 _VOCABULARIES = (TOKENIZER, "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 # What llama.cpp calls the files of encoders for images and sound.
 _ENCODERS = "mmproj"
+# What config.json calls the settings of encoders, and what these take.
+ENCODERS = {"vision_config": "images", "vq_config": "images", "audio_config": "sound"}
 # So many of many GGUF files are named.
 _SHOWN = 6
 _MAPPINGS = tuple(name for name in TEXTS if name.endswith(".json") and name not in (TOKENIZER, "vocab.json"))
@@ -140,6 +142,12 @@ class ModelFolder:
     def kinds(self) -> str | None:
         """How weights are stored that stay so on a CPU, in words; None where they are floats."""
         return self.gguf.kinds if self.gguf is not None else None if (own := self.quantized) is None else own.kinds
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is left out of the model, for people."""
+        taken = sorted({kind for name, kind in ENCODERS.items() if self.config.get(name) is not None})
+        return (f"it also takes {' and '.join(taken)}; of it only the language model runs here",) if taken else ()
 
     def file(self, tensor: str) -> Path:
         """The file of a tensor. Raises KeyError where there is no such tensor."""

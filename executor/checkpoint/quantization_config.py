@@ -2,8 +2,8 @@
 
 Read are weights in four or eight bits with a scale for each group of inputs, or for all of them (a channel):
 compressed-tensors as llm-compressor writes it (`compressed_tensors/quantization`, version 0.20), GPTQ (AutoGPTQ,
-GPTQModel), AWQ (AutoAWQ's version "gemm") and torchao's int8 weights (version 0.18). Whatever is not known here, or
-changes activations, keys or values too, is left to the package that wrote it.
+GPTQModel), AWQ (AutoAWQ's version "gemm") and torchao's int8 weights (version 0.18); and GPT-OSS's experts in MXFP4.
+Whatever is not known here, or changes activations, keys or values too, is left to the package that wrote it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from qpdsl.executor.checkpoint.name_pattern import matched
 # gptq_v2: the same with the zero points themselves
 # awq:     codes in int32 along the outputs, in an order of their own, transposed
 # torchao: as bytes, under other names
-Layout = Literal["packed", "bytes", "gptq", "gptq_v2", "awq", "torchao"]
+# mxfp4:   all experts of a layer in blocks of 32 floats of four bits, two in a byte, with an exponent
+Layout = Literal["packed", "bytes", "gptq", "gptq_v2", "awq", "torchao", "mxfp4"]
 
 # The tensor by which a quantized layer is found.
 _CODES: dict[Layout, str] = {
@@ -31,6 +32,7 @@ _CODES: dict[Layout, str] = {
     "gptq_v2": "qweight",
     "awq": "qweight",
     "torchao": "_weight_qdata",
+    "mxfp4": "blocks",
 }
 _FORMATS: dict[str, Layout] = {
     "pack-quantized": "packed",
@@ -87,6 +89,8 @@ class CodeFormat:
     @property
     def kind(self) -> str:
         """In words, as those of `GroupedWeight`."""
+        if self.layout == "mxfp4":
+            return "MXFP4"
         return f"int{self.bits} by channel" if self.group is None else f"int{self.bits} in groups of {self.group}"
 
 
@@ -111,15 +115,12 @@ def quantized_layers(config: Mapping[str, Any], tensors: Iterable[str]) -> Quant
     settings = config.get("quantization_config")
     if not isinstance(settings, dict):
         return None
-    readers = {"compressed-tensors": _compressed, "gptq": _gptq, "awq": _awq, "torchao": _torchao}
+    readers = {"compressed-tensors": _compressed, "gptq": _gptq, "awq": _awq, "torchao": _torchao, "mxfp4": _mxfp4}
     method = settings.get("quant_method")
     reader = readers.get(method) if isinstance(method, str) else None
     names = frozenset(tensors)
     formats = None if reader is None else reader({**settings}, names)
-    # Experts are stacked when they are loaded, and a layer of them is no linear one.
-    if not formats or any(".experts." in name for name in formats):
-        return None
-    return QuantizedLayers(formats)
+    return QuantizedLayers(formats) if formats else None
 
 
 def _named(names: frozenset[str], layout: Layout) -> list[str]:
@@ -252,6 +253,14 @@ def _torchao(settings: dict[str, Any], names: frozenset[str]) -> dict[str, CodeF
         return None
     found = _named(names, "torchao")
     return {name: CodeFormat("torchao", 8, group, f"{name}._weight_zero_point" in names) for name in found}
+
+
+def _mxfp4(settings: dict[str, Any], names: frozenset[str]) -> dict[str, CodeFormat] | None:
+    rest = {name: value for name, value in settings.items() if name not in ("quant_method", "modules_to_not_convert")}
+    if any(rest.values()):
+        return None
+    end = f"_{_CODES['mxfp4']}"
+    return {name.removesuffix(end): CodeFormat("mxfp4", 4, 32, False) for name in sorted(names) if name.endswith(end)}
 
 
 def _fits(bits: Any, group: Any) -> bool:

@@ -15,6 +15,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCaus
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.safe_files import without_code
 from qpdsl.executor.engine.model.mixers import Mixers
+from qpdsl.executor.models.language_part import language_part, writing_class
 from qpdsl.planner.capacity.architecture import Architecture, Experts
 
 # More layers than any model has: building them would take minutes.
@@ -45,7 +46,8 @@ def outline(name: str, configuration: Mapping[str, Any], stored_bytes: int | Non
     try:
         with torch.device("meta"):
             writes = any(word in kind for kind in config.architectures or _WRITERS for word in _WRITERS)
-            model: PreTrainedModel = (AutoModelForCausalLM if writes else AutoModel).from_config(text)
+            model = ((writing_class(config) or AutoModelForCausalLM) if writes else AutoModel).from_config(config)
+            model = language_part(model)
         return _counted(name, model, text, stored_bytes)
     except ModelError:
         raise

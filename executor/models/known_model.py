@@ -347,7 +347,7 @@ class KnownModel:
             verifier = kind(tokenizer, None if head is None else head.width, padding)
         paged = PagedModel(modules, kv_type=kv_type, head=head, found=self.found)
         held = folder.kinds if dtype is None else None
-        return PagedTextModel.of(name, tokenizer, paged, frozenset(self.eos), verifier, (), held)
+        return PagedTextModel.of(name, tokenizer, paged, frozenset(self.eos), verifier, folder.notes, held)
 
 
 def _tokenizer(outline: TokenizerOutline, folder: ModelFolder, files: Path) -> TextTokenizer:

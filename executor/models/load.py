@@ -21,10 +21,8 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import (
     CONFIG_MAPPING,
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModel,
-    AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
     PretrainedConfig,
@@ -48,6 +46,7 @@ from qpdsl.executor.kernels.linear import stored_parameters
 from qpdsl.executor.models.gguf_model import built
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
 from qpdsl.executor.models.known_model import DTYPES, KnownModel, Outline, keep, stored_backend
+from qpdsl.executor.models.language_part import language_part, writing_class
 from qpdsl.executor.models.lora import merge
 from qpdsl.executor.models.quantized_model import NotStored, loaded_stored, mixed_rows, unknown_method
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
@@ -308,7 +307,7 @@ class _Loading:
 
     def _notes(self, config: PretrainedConfig) -> tuple[str, ...]:
         """What the user may want to know of the model besides."""
-        notes = []
+        notes = [*self.folder.notes]
         if self._narrows(config):
             notes.append("its weights are float32 and it runs in bfloat16; `--dtype float32` keeps them, far slower")
         base = None if self.adapter is None else self.adapter.config.base
@@ -413,9 +412,9 @@ class _Loading:
 
         What is read as it is stored leaves no quantization in the `config`.
         """
-        if head is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-            raise self._error(f"transformers has no causal language model of its model_type, `{config.model_type}`")
-        architecture = AutoModelForCausalLM if head is None else AutoModel
+        architecture = writing_class(config) if head is None else AutoModel
+        if architecture is None:
+            raise self._error(f"transformers has no model of its model_type, `{config.model_type}`, that writes text")
         layers, stored = getattr(config.get_text_config(), "num_hidden_layers", 0), len(self.folder.tensors)
         if isinstance(layers, int) and layers > stored:
             # Making them would take long, before each of them is found missing.
@@ -440,14 +439,14 @@ class _Loading:
         quantized = self.folder.quantized if self.device == "cpu" else None
         try:
             model, info = self._stored(loaded, config, quantized) or loaded(config)
-            model.eval().to(self.device)
+            part = language_part(model.eval()).to(self.device)
         except Exception as error:
             reason = self._reason(error)
             if "above report" in reason:
                 reason = "its weights cannot be put into the form that its architecture has"
             raise self._error(reason) from error
         self._check_weights(model, info, None if verifier is None else verifier.head)
-        return model
+        return part
 
     def _stored(
         self,

@@ -13,13 +13,15 @@ Here is also which methods transformers can read, and which layers make rows dep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.core_model_loading import WeightConverter
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -27,8 +29,9 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from qpdsl.executor.checkpoint.errors import CheckpointError
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.executor.checkpoint.quantization_config import CodeFormat, QuantizedLayers
-from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight, no_number
-from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear
+from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight, joined, no_number
+from qpdsl.executor.kernels.linear import StoredEmbedding, StoredExperts, StoredLinear
+from qpdsl.executor.models.gguf_blocks import weight as gguf_weight
 
 # The name under which transformers knows this way to load; no checkpoint has it.
 METHOD = "qpdsl-stored"
@@ -40,6 +43,9 @@ _BYTES = {
     "bytes": ("weight", "weight_scale", "weight_zero_point"),
     "torchao": ("_weight_qdata", "_weight_scale", "_weight_zero_point"),
 }
+# A layer of an expert, in the module of all of them, and its layers.
+_EXPERT = re.compile(r"(.*\.experts)\.\d+\.\w+$")
+_GATE, _UP, _DOWN = "gate_proj", "up_proj", "down_proj"
 # The rows by which a layer is tried for mixing them.
 _ROWS = 16
 # Larger than the numbers that quantizers set apart (LLM.int8 does from 6 on), and than any scale of the other rows.
@@ -93,7 +99,14 @@ class _StoredQuantizer(HfQuantizer):  # type: ignore[misc]
         formats, held = self.quantization_config.formats, self.quantization_config.held
         tied = {name.removesuffix(".weight") for name in model.all_tied_weights_keys}
         modules = dict(model.named_modules())
+        for stack in _experts(formats, modules, model.base_model_prefix):
+            experts = _CodedExperts(modules[stack])
+            model.set_submodule(stack, experts)
+            modules |= {f"{stack}.{name}": part for name, part in experts.named_modules() if name}
         for name, form in formats.items():
+            if form.layout == "mxfp4":
+                _pack(name, model, modules)
+                continue
             place = _place(name, modules, model.base_model_prefix)
             if place is None or place in tied:
                 raise NotStored
@@ -105,6 +118,11 @@ class _StoredQuantizer(HfQuantizer):  # type: ignore[misc]
         for name, module in modules.items():
             if held is not None and type(module) in (torch.nn.Linear, torch.nn.Embedding) and name not in tied:
                 module.weight = _empty(module.weight.shape, held)
+
+    def update_weight_conversions(self, weight_conversions: list[Any], *model: PreTrainedModel) -> list[Any]:
+        """Without those that stack experts: these are loaded one by one."""
+        stacks = any(_EXPERT.search(name) for name in self.quantization_config.formats)
+        return [each for each in weight_conversions if not (stacks and _stacks_experts(each))]
 
     def is_serializable(self) -> bool:
         return False
@@ -135,8 +153,116 @@ class _Codes(torch.nn.Module):
         return weight
 
 
+class _CodedExperts(torch.nn.ModuleList):
+    """Experts apart, each with the layers that the checkpoint has, in the place of a module that stacks them."""
+
+    def __init__(self, own: Any) -> None:
+        """Raises NotStored where they are built in another way than gate and up behind each other, and down."""
+        if not StoredExperts.fits(own) or own.is_transposed or own.has_bias or not own.has_gate:
+            raise NotStored
+        wide, inputs = own.gate_up_proj.shape[1:]
+        layers = {_GATE: (inputs, wide // 2), _UP: (inputs, wide // 2), _DOWN: (wide // 2, inputs)}
+        super().__init__(
+            torch.nn.ModuleDict(
+                {name: torch.nn.Linear(*sizes, bias=False, device="meta") for name, sizes in layers.items()}
+            )
+            for _ in range(own.num_experts)
+        )
+        # No part of this one: its parameters are none of the checkpoint.
+        self._own: tuple[torch.nn.Module] = (own,)
+
+    def finished(self, dtype: torch.dtype | None) -> torch.nn.Module:
+        """Experts that compute. Raises CheckpointError where they are damaged, NotStored where some are floats."""
+        (own,) = self._own
+        parts: Any = [*self]
+        if not all(isinstance(layer, _Codes) for part in parts for layer in part.values()):
+            raise NotStored
+        try:
+            stored = {
+                "gate_up_proj": [joined([part[_GATE].stored(), part[_UP].stored()]) for part in parts],
+                "down_proj": [part[_DOWN].stored() for part in parts],
+            }
+        except OtherOrder as error:
+            raise NotStored from error
+        if dtype is None:
+            return StoredExperts(own, stored, {})
+        for name, weights in stored.items():
+            floats = torch.stack([weight.dequantized().to(dtype) for weight in weights])
+            setattr(own, name, torch.nn.Parameter(floats, requires_grad=False))
+        return own
+
+
+class _PackedExperts(torch.nn.Module):
+    """Experts as GPT-OSS's files have them: matrices of all, [E, out, in / 32] blocks of floats in four bits."""
+
+    def __init__(self, own: Any) -> None:
+        """Raises NotStored where they are not transposed ones with biases."""
+        if not StoredExperts.fits(own) or not own.is_transposed or not own.has_bias:
+            raise NotStored
+        super().__init__()
+        self._own: tuple[torch.nn.Module] = (own,)
+        for name in ("gate_up_proj", "down_proj"):
+            experts, inputs, outputs = getattr(own, name).shape
+            if inputs % 32:
+                raise CheckpointError(f"{inputs} inputs are no multiple of its groups of 32")
+            setattr(self, f"{name}_blocks", _empty((experts, outputs, inputs // 32, 16), torch.uint8))
+            setattr(self, f"{name}_scales", _empty((experts, outputs, inputs // 32), torch.uint8))
+            setattr(self, f"{name}_bias", getattr(own, f"{name}_bias"))
+
+    def finished(self, dtype: torch.dtype | None) -> torch.nn.Module:
+        """Experts that compute. Raises CheckpointError where they are damaged."""
+        (own,) = self._own
+        parts = {name: parameter.detach() for name, parameter in self.named_parameters()}
+        stored = {
+            name: [
+                _floats_of_four_bits(blocks, scales)
+                for blocks, scales in zip(parts[f"{name}_blocks"], parts[f"{name}_scales"], strict=True)
+            ]
+            for name in ("gate_up_proj", "down_proj")
+        }
+        biases = {f"{name}_bias": parts[f"{name}_bias"].float() for name in stored}
+        if dtype is None:
+            return StoredExperts(own, stored, biases)
+        for name, weights in stored.items():
+            floats = torch.stack([weight.dequantized().T.to(dtype) for weight in weights])
+            setattr(own, name, torch.nn.Parameter(floats.contiguous(), requires_grad=False))
+            setattr(own, f"{name}_bias", torch.nn.Parameter(biases[f"{name}_bias"].to(dtype), requires_grad=False))
+        return own
+
+
+def _floats_of_four_bits(blocks: torch.Tensor, scales: torch.Tensor) -> Weight:
+    """Weights [out, in] of blocks uint8 [out, in / 32, 16], whose bytes have neighbours, and exponents [out, in / 32].
+
+    Raises CheckpointError where they hold what is no number.
+    """
+    neighbours = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-2)
+    # ggml has in a byte a number of the first half of a block and one of the second.
+    halves = neighbours[..., :16] | neighbours[..., 16:] << 4
+    data = torch.cat((scales[..., None], halves), dim=-1)
+    found = gguf_weight("MXFP4", data.flatten(), len(blocks), 32 * blocks.shape[1])
+    if (wrong := no_number(found)) is not None:
+        raise CheckpointError(f"its scales hold {wrong}; its weights are damaged")
+    return found
+
+
+def _pack(name: str, model: PreTrainedModel, modules: Mapping[str, torch.nn.Module]) -> None:
+    """Has the experts with a matrix of this name in the files loaded in blocks. Raises NotStored."""
+    places = _places(name.rpartition(".")[0], model.base_model_prefix)
+    place = next((place for place in places if place in modules), None)
+    if place is None:
+        raise NotStored
+    if not isinstance(model.get_submodule(place), _PackedExperts):
+        model.set_submodule(place, _PackedExperts(modules[place]))
+
+
 def _finish(model: PreTrainedModel, dtype: torch.dtype | None) -> None:
     """Turns what was loaded into layers that compute."""
+    for name, module in [*model.named_modules()]:
+        if isinstance(module, _CodedExperts | _PackedExperts):
+            try:
+                model.set_submodule(name, module.finished(dtype))
+            except CheckpointError as error:
+                raise CheckpointError(f"`{name}`: {error}") from error
     held: dict[int, FloatWeight] = {}
     for name, module in [*model.named_modules()]:
         if isinstance(module, _Codes):
@@ -174,9 +300,24 @@ def _bias(layer: torch.nn.Module) -> torch.Tensor | None:
 
 
 def _place(name: str, modules: Mapping[str, torch.nn.Module], prefix: str) -> str | None:
-    """The linear layer of a model with this name in the files; a base model has no prefix."""
-    places = (name, name.removeprefix(f"{prefix}."), f"{prefix}.{name}")
-    return next((place for place in places if type(modules.get(place)) is torch.nn.Linear), None)
+    """The linear layer of a model with this name in the files."""
+    return next((place for place in _places(name, prefix) if type(modules.get(place)) is torch.nn.Linear), None)
+
+
+def _places(name: str, prefix: str) -> tuple[str, ...]:
+    """The names that a module of the files may have in a model; a base model has no prefix."""
+    return name, name.removeprefix(f"{prefix}."), f"{prefix}.{name}"
+
+
+def _experts(names: Iterable[str], modules: Mapping[str, torch.nn.Module], prefix: str) -> list[str]:
+    """The modules that stack what the files have apart as experts."""
+    found = {match[1] for name in names if (match := _EXPERT.search(name))}
+    return [place for name in sorted(found) for place in _places(name, prefix) if place in modules]
+
+
+def _stacks_experts(conversion: Any) -> bool:
+    """Whether a change that transformers makes to the names of a checkpoint joins weights of experts."""
+    return isinstance(conversion, WeightConverter) and any(".experts" in name for name in conversion.target_patterns)
 
 
 def _empty(shape: Sequence[int], dtype: torch.dtype) -> torch.nn.Parameter:

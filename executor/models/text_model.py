@@ -208,7 +208,8 @@ class PagedTextModel(TextModel):
     ) -> PagedTextModel:
         writes = not isinstance(paged.head, ValueHead)
         positions, width = paged.max_positions, paged.head.width
-        return cls(name, tokenizer, eos, positions, width, verifier, writes, notes, held, paged=paged)
+        told = (*notes, *paged.notes)
+        return cls(name, tokenizer, eos, positions, width, verifier, writes, told, held, paged=paged)
 
     @property
     def weights(self) -> str:

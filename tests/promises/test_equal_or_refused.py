@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoModelForMultimodalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from qpdsl import zoo
 from qpdsl.cli.exits import Exit
 from tests.support.cli import Run
 from tests.support.executor.equality import refusal
-from tests.support.executor.families import Family, families, is_release, tiny
+from tests.support.executor.families import Family, families, is_release, multimodal, tiny
 from tests.support.golden import check
 from tests.support.paths import ROOT
 
@@ -67,6 +67,17 @@ def test_a_family_decodes_as_generate_does_or_is_refused(name: str) -> None:
     else:
         assert reason is not None and family.refused in reason
         assert not re.search("size of tensor|must match|slice", reason)
+
+
+@pytest.mark.parametrize("name", multimodal())
+def test_so_does_the_text_of_what_also_sees_or_hears(name: str) -> None:
+    try:
+        model = tiny(multimodal()[name], AutoModelForMultimodalLM)
+    except Exception as error:
+        if is_release():
+            raise
+        pytest.skip(f"this release of transformers does not build it: {error}")
+    assert refusal(model) is None
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -129,6 +140,8 @@ def test_the_page_has_the_table() -> None:
             f"**Run** ({len(RUN)}): {', '.join(RUN)}.",
             "",
             f"**Run, with these settings**: {', '.join(others)}.",
+            "",
+            f"**Run, of what also sees or hears, by their text** ({len(multimodal())}): {', '.join(multimodal())}.",
             "",
             "| refused, because | families |",
             "|---|---|",

@@ -145,6 +145,9 @@ _FAMILIES = {
     "olmo3": _Family(norms=_AFTER),
     "phi3": _LLAMA,
     "qwen2": _LLAMA,
+    "qwen2_5_vl_text": _LLAMA,
+    "qwen2_vl_text": _LLAMA,
+    "qwen3_vl_text": _LLAMA,
     "qwen3": _LLAMA,
     "qwen3_5_text": _Family(norm_offset=1.0, recurrence="linear_attn", gated=True),
     "seed_oss": _LLAMA,
@@ -161,8 +164,9 @@ def describe(inner: torch.nn.Module, config: PretrainedConfig, calls: Sequence[A
     `config` is that of its text model, `calls` are the calls of attention in a forward, by layer. Raises LookupError
     where the model is not built as its family is, or weights of a layer cannot be joined; no layer does later.
     """
-    # With images, which no text here has, Gemma 3 is its text model and another that sees.
-    text_model = inner.language_model if type(inner).__name__ == "Gemma3Model" else inner
+    # What also sees or hears has its text model under one of these names.
+    parts = (getattr(inner, name, None) for name in ("language_model", "text_model"))
+    text_model = next((part for part in parts if part is not None), inner)
     try:
         return _ModuleDecoder(text_model, config, calls)
     except (AttributeError, RuntimeError, TypeError) as error:

@@ -100,9 +100,13 @@ class PagedModel:
         self.dtype: torch.dtype = model.dtype
         self.parameters: int = model.num_parameters() + stored_parameters(model)
         limits = [limit for name in _LIMITS if (limit := setting(config, name)) and limit > 0]
-        if (short := short_positions(config)) is not None:
-            limits.append(short)
-        self.max_positions: int = min(limits, default=1 << 30)
+        most = min(limits, default=1 << 30)
+        self.max_positions: int = min(most, short_positions(config) or most)
+        # What its user may want to know.
+        self.notes: tuple[str, ...] = ()
+        if self.max_positions < most:
+            told = f"a text has at most {self.max_positions:,} tokens here, of {most:,}"
+            self.notes = (f"{told}: with one more, the positions of the whole would change (longrope)",)
         base = model if head is not None else inner_model(model)
         with failing("its layers that keep states are not built as is known here"):
             mixers = take_over(base, config) if found is None else None

@@ -80,10 +80,6 @@ def test_what_is_left_to_the_package(case: Case, changes: dict[str, Any]) -> Non
     assert kinds({**case.settings, **changes}, tensors(case, "a")) is None
 
 
-def test_experts_are_left_to_the_package() -> None:
-    assert kinds(PACKED.settings, tensors(PACKED, "layers.0.mlp.experts.0.up_proj")) is None
-
-
 def test_layers_in_groups_of_settings() -> None:
     """By pattern and by name; the way of most layers is told first."""
     eight = {**scheme(BYTES), "targets": ["b"], "format": "int-quantized"}

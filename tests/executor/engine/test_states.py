@@ -267,7 +267,7 @@ def searched(model: PagedModel) -> tuple[int, int]:
 
 
 def test_a_beam_search_finds_as_many_prefixes_as_where_all_layers_keep_keys() -> None:
-    """Issue 36 asks for at most 10% fewer."""
+    """At most a tenth fewer."""
     (found, total), (plain, same) = searched(model_of("delta")), searched(paged("qwen3"))
     assert total == same and plain > 0.8 * total
     assert found >= 0.9 * plain

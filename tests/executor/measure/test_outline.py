@@ -12,6 +12,7 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.measure.outline import outline
 from qpdsl.planner.capacity.architecture import published_models
+from qpdsl.planner.capacity.roofline_report import roofline_report
 from tests.support.executor.families import Family, families, is_release, tiny
 
 # Grouped heads, biases, norms of heads, shared heads, windows, experts with and without ones that all tokens use.
@@ -47,6 +48,15 @@ def test_it_counts_what_layers_keep_of_a_sequence(name: str) -> None:
     assert described.token_kv_bytes(4) == paged.layout.token_bytes
     assert (described.layers, described.state_bytes) == (paged.layout.layers, paged.states.block_bytes)
     assert described.kv_bytes(10, 4) == 10 * paged.layout.token_bytes + paged.states.block_bytes
+
+
+@pytest.mark.parametrize(("name", "layers"), [("deepseek_v2", 60), ("deepseek_v3", 61)])
+def test_latent_attention_takes_what_its_paper_says(name: str, layers: int) -> None:
+    """(d_c + d_h^R) · l numbers a token: DeepSeek-V2 (2024), section 2.1.4, with 512 and 64 there."""
+    described = outline(name, CONFIG_MAPPING[name](num_hidden_layers=layers).to_dict())
+    report = roofline_report(described, [], "bf16", 1.0, kv_types=("fp16",))
+    assert report.token_bytes["fp16"] == (512 + 64) * 2 * layers
+    assert report.sequence_bytes["fp16"][4096] == 4096 * report.token_bytes["fp16"]
 
 
 def config(kind: str, **changes: Any) -> dict[str, Any]:

@@ -120,7 +120,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "has the model_type `mine`, which transformers",
     ),
     "no architecture": (configured(model_type=None), "its config.json names no model_type"),
-    "no language model": (configured(model_type="vit"), "transformers has no causal language model of its model_type"),
+    "no language model": (configured(model_type="vit"), "transformers has no model of its model_type, `vit`, that"),
 }
 
 

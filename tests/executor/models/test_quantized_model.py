@@ -12,13 +12,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.kernels.linear import StoredExperts
 from qpdsl.executor.kernels.llvm.compile import vector_width
-from qpdsl.executor.models.load import load
+from qpdsl.executor.models.load import load, load_modules
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.cli import Run
+from tests.support.executor.gguf_files import family_model
 from tests.support.executor.models import engine_of, served
-from tests.support.executor.quantized_files import Case, change, configure, write_quantized
+from tests.support.executor.quantized_files import Case, change, configure, copy_tokenizer, write_quantized
 
 PACKED = Case("pack-quantized", 4, 32)
 CASES = {
@@ -65,6 +67,75 @@ def test_tokens_are_those_of_the_same_weights_as_floats(name: str, tmp_path: Pat
         assert sample.tokens == tuple(out[0, len(request.prompt) :].tolist())
     alone: list[tuple[Sample, ...]] = [served(engine_of(model.paged), (request,))[0] for request in batch]
     assert alone == together
+
+
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "head_dim": 32}
+
+
+@pytest.mark.parametrize("name", ["w4a16", "w8a16-bytes", "gptq", "awq", "torchao-groups"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe"])
+def test_experts_stay_as_they_are_stored(family: str, name: str, tmp_path: Path) -> None:
+    """Qwen 2's have one besides that all tokens take."""
+    shared = {"shared_expert_intermediate_size": 64} if family == "qwen2_moe" else {}
+    theirs = write_quantized(tmp_path, CASES[name], family, **EXPERTS, **shared)
+    model = load("m", tmp_path, "cpu", None)
+    assert model.held == CASES[name].kind
+    batch = requests(model)
+    together = served(engine_of(model.paged), batch)
+    modules, _ = load_modules("m", tmp_path, "cpu", None)
+    kinds = [module.kind for module in modules.modules() if isinstance(module, StoredExperts)]
+    assert kinds == [CASES[name].kind] * 2
+    floats = load("m", tmp_path, "cpu", "float32")
+    for request, (sample,) in [*zip(batch, together, strict=True)][:-2]:
+        out = theirs.generate(torch.tensor([request.prompt]), max_new_tokens=TOKENS, do_sample=False, eos_token_id=None)
+        assert sample.tokens == tuple(out[0, len(request.prompt) :].tolist())
+    assert served(engine_of(floats.paged), batch[:1])[0][0].tokens == together[0][0].tokens
+    assert [served(engine_of(model.paged), (request,))[0] for request in batch[::3]] == together[::3]
+
+
+# What four bits stand for in MXFP4 (OCP Microscaling Formats, version 1.0, section 5.3.3).
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def test_experts_of_gpt_oss_in_four_bits(tmp_path: Path) -> None:
+    """Blocks as openai/gpt-oss-20b has them: two neighbours in a byte, and the exponent of a power of two for 32."""
+    theirs = family_model("gpt_oss", num_local_experts=4, num_experts_per_tok=2, head_dim=32)
+    theirs.generation_config.eos_token_id = [4]
+    theirs.save_pretrained(tmp_path)
+    copy_tokenizer(tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    tensors: dict[str, torch.Tensor | None] = {}
+    for layer, module in enumerate(theirs.model.layers):
+        for name in ("gate_up_proj", "down_proj"):
+            weight = getattr(module.mlp.experts, name)
+            experts, inputs, outputs = weight.shape
+            codes = torch.randint(0, 16, (experts, outputs, inputs // 32, 32), generator=generator)
+            exponents = torch.randint(118, 124, (experts, outputs, inputs // 32), generator=generator)
+            values = FP4[codes % 8] * (1 - 2 * (codes // 8)) * 2.0 ** (exponents - 127)[..., None]
+            weight.data = values.flatten(2).transpose(1, 2).contiguous()
+            place = f"model.layers.{layer}.mlp.experts.{name}"
+            blocks = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+            tensors |= {place: None, f"{place}_blocks": blocks, f"{place}_scales": exponents.to(torch.uint8)}
+    change(tmp_path, tensors)
+    settings = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    configure(tmp_path, quantization_config=settings)
+    for dtype in (None, "float32"):
+        model = load("m", tmp_path, "cpu", dtype)
+        assert model.held == ("MXFP4" if dtype is None else None)
+        batch = requests(model)
+        for request, (sample,) in zip(batch[:3], served(engine_of(model.paged), batch[:3]), strict=True):
+            out = theirs.generate(torch.tensor([request.prompt]), max_new_tokens=TOKENS, eos_token_id=None)
+            assert sample.tokens == tuple(out[0, len(request.prompt) :].tolist())
+
+
+def test_experts_of_which_some_are_floats_are_left_to_the_package(tmp_path: Path) -> None:
+    theirs = write_quantized(tmp_path, PACKED, "qwen3_moe", **EXPERTS)
+    place = "model.layers.1.mlp.experts.2.up_proj"
+    tensors = {f"{place}.{own}": None for own in ("weight_packed", "weight_scale", "weight_shape")}
+    floats = theirs.model.layers[1].mlp.experts.gate_up_proj[2].chunk(2)[1].contiguous()
+    change(tmp_path, {**tensors, f"{place}.weight": floats})
+    with pytest.raises(ModelError, match="compressed-tensors"):
+        load("m", tmp_path, "cpu", None)
 
 
 @pytest.mark.parametrize("tied", [True, False])

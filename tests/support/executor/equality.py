@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
+from qpdsl.executor.models.language_part import language_part
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
 from tests.support.executor.models import engine_of, served
@@ -32,7 +33,7 @@ def refusal(model: PreTrainedModel) -> str | None:
     """
     reference = deepcopy(model)
     try:
-        paged = PagedModel(model)
+        paged = PagedModel(language_part(model))
     except UnsupportedModel as error:
         return str(error)
     rng = random.Random(5)

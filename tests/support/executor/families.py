@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from qpdsl.executor.checkpoint.model_folder import ENCODERS
 
 _DATA = Path(__file__).with_suffix(".toml")
 _MAX_PARAMETERS = 5_000_000
@@ -36,19 +39,37 @@ def families() -> dict[str, Family]:
     return {name: Family(**{"type": name, **entry}) for name, entry in entries.items()}
 
 
+@cache
+def multimodal() -> dict[str, Family]:
+    """Families that also see or hear and whose text runs, by model type; their encoders are small too."""
+    found = {}
+    for name, changes in _data()["multimodal"].items():
+        encoders = dict(_encoders(CONFIG_MAPPING[name]())) if name in CONFIG_MAPPING else {}
+        found[name] = Family(name, {**encoders, **changes})
+    return found
+
+
+def _encoders(config: PretrainedConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in config.sub_configs:
+        if isinstance(part := getattr(config, name, None), PretrainedConfig) and name in ENCODERS:
+            fields = part.to_dict()
+            small = _data()["encoder"].items()
+            yield name, {key: value for key, value in small if not isinstance(fields.get(key, []), list)}
+
+
 def is_release() -> bool:
     """Whether the release of transformers is that of the list; others have other families."""
     return bool(transformers.__version__ == _data()["release"])
 
 
-def tiny(family: Family) -> PreTrainedModel:
+def tiny(family: Family, auto: Any = AutoModelForCausalLM) -> PreTrainedModel:
     """The family's model in float32, of a few layers: the same weights each time."""
     config = _shrunk(CONFIG_MAPPING[family.type](), family.changes)
     with torch.device("meta"):
-        parameters = AutoModelForCausalLM.from_config(config, dtype=torch.float32).num_parameters()
+        parameters = auto.from_config(config, dtype=torch.float32).num_parameters()
     assert parameters < _MAX_PARAMETERS, f"{family.type} has {parameters} parameters"
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model: PreTrainedModel = auto.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         # Some start so small, or so alike, that what they do could not be seen in a logit.
@@ -85,5 +106,5 @@ def _shrunk(config: PretrainedConfig, changes: dict[str, Any]) -> PretrainedConf
         values["layer_types"] = [distinct[layer % len(distinct)] for layer in range(layers)]
         values["num_hidden_layers"] = layers
     nested = {name for name in values if isinstance(values[name], PretrainedConfig)}
-    values.update({name: value for name, value in changes.items() if name not in nested})
+    values.update({name: None if value == "none" else value for name, value in changes.items() if name not in nested})
     return type(config)(**values)

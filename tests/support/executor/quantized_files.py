@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from qpdsl import zoo
+from qpdsl.executor.kernels.linear import StoredExperts
 from tests.support.executor.gguf_files import family_model
 
 # Neighbouring outputs of AWQ in the order of a word's bits.
@@ -82,10 +83,13 @@ def write_quantized(
     model.generation_config.eos_token_id = [4]
     quantized: dict[str, torch.Tensor] = {}
     for name, module in model.named_modules():
-        if type(module) is torch.nn.Linear and name != "lm_head":
+        # A gate of one output is left as it is.
+        if type(module) is torch.nn.Linear and name != "lm_head" and module.out_features > 1:
             tensors, values = _quantized(module.weight.detach(), case)
             module.weight.data = values
             quantized |= {f"{name}.{own}": tensor.contiguous() for own, tensor in tensors.items()}
+        elif StoredExperts.fits(module):
+            quantized |= _experts(name, module, case)
     layers = {name.rpartition(".")[0] for name in quantized}
     for name, parameter in model.named_parameters():
         if name.rpartition(".")[0] not in layers or name.endswith("bias"):
@@ -99,9 +103,26 @@ def write_quantized(
     }
     save_file({**kept, **quantized}, folder / "model.safetensors", metadata={"format": "pt"})
     configure(folder, quantization_config=case.settings)
+    copy_tokenizer(folder)
+    return model
+
+
+def copy_tokenizer(folder: Path) -> None:
+    """That of the built-in models."""
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(zoo.path("zoo/counting") / file, folder / file)
-    return model
+
+
+def _experts(name: str, module: torch.nn.Module, case: Case) -> dict[str, torch.Tensor]:
+    """The tensors of experts, each with its layers apart as Qwen's files have them; the module gets their values."""
+    found: dict[str, torch.Tensor] = {}
+    for expert, (widen, down) in enumerate(zip(module.gate_up_proj, module.down_proj, strict=True)):
+        gate, up = widen.chunk(2)
+        for own, weight in {"gate_proj": gate, "up_proj": up, "down_proj": down}.items():
+            tensors, values = _quantized(weight.detach(), case)
+            weight.data.copy_(values)
+            found |= {f"{name}.{expert}.{own}.{part}": tensor.contiguous() for part, tensor in tensors.items()}
+    return found
 
 
 def configure(folder: Path, **settings: Any) -> None:

@@ -180,7 +180,12 @@ def test_a_window_beyond_the_trial_must_be_told_too() -> None:
 
 
 def test_a_text_ends_where_long_factors_would_begin() -> None:
-    assert PagedModel(tiny(families()["phi3 (with longrope)"]), native=False).max_positions == 128
+    model = PagedModel(tiny(families()["phi3 (with longrope)"]), native=False)
+    assert model.max_positions == 128
+    assert model.notes == (
+        "a text has at most 128 tokens here, of 512: with one more, the positions of the whole would change (longrope)",
+    )
+    assert PagedModel(tiny(families()["phi3"]), native=False).notes == ()
 
 
 def test_a_token_takes_what_its_layers_keep() -> None:
