@@ -45,9 +45,10 @@ from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import NativeMismatch, PagedModel
 from qpdsl.executor.foreign.bounded_file import MAX_VOCABULARY
 from qpdsl.executor.kernels.linear import stored_parameters
+from qpdsl.executor.kernels.llvm.panel_file import NotKept
 from qpdsl.executor.models.gguf_model import built
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
-from qpdsl.executor.models.known_model import DTYPES, KnownModel, Outline, keep, stored_backend
+from qpdsl.executor.models.known_model import DTYPES, KnownModel, Outline, Place, stored_backend
 from qpdsl.executor.models.lora import merge
 from qpdsl.executor.models.quantized_model import NotStored, loaded_stored, mixed_rows, unknown_method
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
@@ -208,9 +209,15 @@ class _Loading:
         held = self.folder.kinds if self.keep and not packaged else None
         if verifier is not None:
             self._check_scores(model, tokenizer, verifier)
-        outline = Outline.of(model, self.folder) if remember and self._is_keepable(model) else None
+        place, outline, writer = None, None, None
+        if remember and self.device == "cpu" and self.adapter is None and self.folder.quantized is None:
+            place, outline = Place.of(self.folder, self._stored_dtype, kind), Outline.of(model, self.folder)
+            writer = None if place is None or outline is None else place.writer()
+        is_keepable = writer is not None or self._has_room(model)
         try:
-            paged = PagedModel(model, kv_type=kv_type, head=head, native=native)
+            paged = PagedModel(model, kv_type=kv_type, head=head, native=native, shelf=writer)
+        except NotKept:
+            return self.model(kv_type, kind, native=native)
         except NativeMismatch:
             # Its modules are empty by now.
             return self.model(kv_type, kind, native=False)
@@ -220,10 +227,12 @@ class _Loading:
             raise self._error(reason)
         eos = self._eos(getattr(model, "generation_config", None), tokenizer)
         loaded = PagedTextModel.of(self.name, tokenizer, paged, eos, verifier, notes, held)
-        if outline is not None and paged.is_compiled:
+        if place is not None and outline is not None and is_keepable and paged.is_compiled:
             own = None if verifier is None else verifier.kind
             known = KnownModel(outline, paged.found, own, sorted(eos), self._outlined(tokenizer))
-            keep(known, loaded, self.folder, self.files, self._stored_dtype, kind)
+            place.keep(known, loaded, self.folder, self.files, self._stored_dtype, writer)
+        if writer is not None:
+            writer.drop()
         return loaded
 
     def _outlined(self, tokenizer: PreTrainedTokenizerFast) -> TokenizerOutline:
@@ -232,10 +241,8 @@ class _Loading:
             backend = stored_backend(self.folder, self.files)
         return TokenizerOutline.of(tokenizer, backend)
 
-    def _is_keepable(self, model: PreTrainedModel) -> bool:
-        """Whether the next load may do without transformers' code, and memory holds the weights three times for it."""
-        if self.device != "cpu" or self.adapter is not None or self.folder.quantized is not None:
-            return False
+    def _has_room(self, model: PreTrainedModel) -> bool:
+        """Whether memory holds the weights three times, to try whether they can be loaded without transformers' code."""
         floats = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
         return bool((floats + stored_parameters(model)) * _TIMES < main_memory())
 
