@@ -157,10 +157,8 @@ class PanelWeights:
             self.data = data
         else:
             form, self._place = shelf.place(name, weight, width)
-        self.outputs, self.inputs, self.width, self.kind, self.panels = (
-            *(form.outputs, form.inputs, form.width, form.kind),
-            form.panels,
-        )
+        self.outputs, self.inputs, self.width = form.outputs, form.inputs, form.width
+        self.kind, self.panels = form.kind, form.panels
         # How many panels there are, and the bytes of each.
         self.count, self.panel_bytes = form.count, form.panel_bytes
         self._shelf, self._name = shelf, name
