@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import blake2b
@@ -457,10 +457,10 @@ class Place:
         """The weights in panels, or what writes them; None where they cannot be kept."""
         return KeptPanels.of(self.panels, self.key) or self.writer()
 
-    def writer(self) -> PanelWriter | None:
-        """See `shelf`."""
+    def writer(self, spare_sources: Callable[[], None] = lambda: None) -> PanelWriter | None:
+        """See `shelf` and `PanelWriter`."""
         with contextlib.suppress(OSError):
-            return PanelWriter(self.panels, self.key, _WIDENED * self.weights)
+            return PanelWriter(self.panels, self.key, _WIDENED * self.weights, spare_sources)
         return None
 
     def keep(
@@ -477,7 +477,7 @@ class Place:
         try:
             again = model.loaded(first.name, folder, files, dtype, first.paged.layout.kv_type, shelf)
             content = json.dumps(asdict(model)).encode()
-            is_known = _is_same(again, first) and len(content) <= _MAX_BYTES
+            is_known = _is_same(again, first, shelf) and len(content) <= _MAX_BYTES
         except Exception:  # what cannot be made from a record is loaded as it was now
             is_known = False
         if not is_known:
@@ -507,13 +507,18 @@ def keep_panels(paged: PagedModel, writer: PanelWriter) -> None:
     with contextlib.suppress(NotKept):
         if paged.panel_head is not None:
             paged.panel_head.prepare()
+        writer.spare()
         writer.keep()
 
 
-def _is_same(again: PagedTextModel, first: PagedTextModel) -> bool:
+def _is_same(again: PagedTextModel, first: PagedTextModel, shelf: Shelf | None) -> bool:
     """Whether two loads have the same tokens, and the same bits for some of them."""
-    texts = [
-        (model.eos, model.backend.to_str(), model.tokenizer.chat_template, model.tokenizer.special_tokens_map)
-        for model in (again, first)
-    ]
-    return texts[0] == texts[1] and again.paged.is_same(first.paged)
+    if _texts(again) != _texts(first):
+        return False
+    trim_heap()
+    return again.paged.is_same(first.paged, shelf)
+
+
+def _texts(model: PagedTextModel) -> tuple[object, ...]:
+    tokenizer = model.tokenizer
+    return model.eos, model.backend.to_str(), tokenizer.chat_template, tokenizer.special_tokens_map

@@ -35,6 +35,7 @@ from qpdsl.executor.engine.model.probe import (
 from qpdsl.executor.kernels.data.kv_rows import KVShape
 from qpdsl.executor.kernels.data.states import StateLayout
 from qpdsl.executor.kernels.linear import PADDED_ROWS, empty, stored_parameters
+from qpdsl.executor.kernels.llvm.panels import Shelf, spare
 from qpdsl.executor.kernels.paged_attention import unkept
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
     from qpdsl.executor.engine.model.native_stack import NativeStack
     from qpdsl.executor.kernels.llvm.panel_head import PanelHead
-    from qpdsl.executor.kernels.llvm.panels import Shelf
     from qpdsl.executor.kernels.llvm.sample import RowSampler
 
 # Up to so many rows a CPU's step waits for memory rather than for arithmetic.
@@ -283,8 +283,11 @@ class PagedModel:
         return self.head.drawing() if wide and isinstance(self.head, LogitHead) else None
 
     @torch.inference_mode()
-    def is_same(self, other: PagedModel) -> bool:
-        """Whether compiled layers of two loads of one model give the same bits for a few tokens, anywhere."""
+    def is_same(self, other: PagedModel, shelf: Shelf | None) -> bool:
+        """Whether compiled layers of two loads of one model give the same bits for a few tokens, anywhere.
+
+        `shelf`: where both keep their weights.
+        """
         one, two = self._stack, other._stack
         if isinstance(one, ModuleStack | DeviceStack) or isinstance(two, ModuleStack | DeviceStack):
             return False
@@ -296,7 +299,9 @@ class PagedModel:
         results = []
         for model in (self, other):
             hidden, _ = model.forward(trial.batch, trial.cache)
+            spare(shelf)
             results.append((model.embed(trial.batch.tokens), hidden, model.head.dense(hidden)))
+            spare(shelf)
         return all(torch.equal(mine, its) for mine, its in [*turned, *zip(*results, strict=True)])
 
     def prefer_sparse(self, share: float) -> None:
@@ -470,7 +475,10 @@ def _native(
     plain = replace(layout, dtype=torch.float32)
     trial = probe.kernel_start(plain)
     hidden, _ = native.forward(trial.batch, trial.cache)
-    if not probe.agrees(trial, head.dense(trial.read(hidden)), expected):
+    spare(shelf)
+    agrees = probe.agrees(trial, head.dense(trial.read(hidden)), expected)
+    spare(shelf)
+    if not agrees:
         if sparing:
             raise NativeMismatch("its compiled layers give other logits than its own")
         return None

@@ -115,6 +115,10 @@ class KeptPanels:
         entry = self._entries.get(name)
         return make() if entry is None else self._bytes[entry.start : entry.start + entry.size]
 
+    def spare(self) -> None:
+        """See `Shelf`."""
+        give_back(self._bytes)
+
 
 class PanelWriter:
     """Writes such a file, as a `Shelf` of what is written so far; whole or not at all.
@@ -122,19 +126,20 @@ class PanelWriter:
     Raises OSError where the file cannot be made, or is too large for what is free.
     """
 
-    def __init__(self, path: Path, key: str, expected: int) -> None:
-        """`expected`: about how many bytes it will have."""
+    def __init__(self, path: Path, key: str, expected: int, spare_sources: Callable[[], None] = lambda: None) -> None:
+        """`expected`: about how many bytes it will have. `spare_sources`: as `Shelf.spare`, of what it is made from."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         space = os.statvfs(path.parent)
         if expected * _SHARE > space.f_bavail * space.f_frsize or expected > _MAX_BYTES:
             raise OSError("there is no room for it")
-        self._path, self._key = path, key
+        self._path, self._key, self._spare_sources = path, key, spare_sources
         self._handle, self._part = tempfile.mkstemp(prefix=_PART, dir=path.parent)
         self._drop = weakref.finalize(self, _dropped, self._handle, self._part)
         self._entries: dict[str, _Entry] = {}
         # What is not written yet follows the first `_written` bytes.
         self._rest, self._used, self._written = np.zeros(_AT_ONCE, dtype=np.uint8), 0, 0
-        self._map = torch.empty(0, dtype=torch.uint8)
+        # The file as it was and as it is now: what was placed early may be used where the first of them has it.
+        self._maps = [torch.empty(0, dtype=torch.uint8)]
 
     def place(self, name: str, weight: Weight, width: int) -> tuple[PanelForm, Callable[[], torch.Tensor]]:
         """See `Shelf`. Raises NotKept where it cannot be written."""
@@ -143,7 +148,8 @@ class PanelWriter:
         start = self._begin()
         for rows in form.pieces(weight):
             self._write(rows)
-        self._entries[name] = _Entry(start, form.count * form.panel_bytes, form)
+        self._entries[name] = _Entry(start, form.nbytes, form)
+        self._spare_sources()
         return form, self.panels(name)
 
     def beside(self, name: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -151,9 +157,16 @@ class PanelWriter:
         made = make()
         if not self._drop.alive:
             return made
+        self.spare()
         self._entries[name] = _Entry(self._begin(), made.nbytes, None)
         self._write(made)
         return self._view(self._entries[name])
+
+    def spare(self) -> None:
+        """See `Shelf`."""
+        self._spare_sources()
+        for known in self._maps:
+            give_back(known)
 
     def form(self, name: str) -> PanelForm | None:
         """What the panels of that name are."""
@@ -220,14 +233,14 @@ class PanelWriter:
             raise NotKept(str(error)) from error
 
     def _map_all(self) -> None:
-        if self._written + self._used > len(self._map) and self._drop.alive:
+        if self._written + self._used > len(self._maps[-1]) and self._drop.alive:
             self._flush()
-            self._map = _mapped(self._handle, self._written)
+            self._maps.append(_mapped(self._handle, self._written))
 
     def _view(self, entry: _Entry) -> torch.Tensor:
-        if entry.start + entry.size > len(self._map):
+        if entry.start + entry.size > len(self._maps[-1]):
             self._map_all()
-        return self._map[entry.start : entry.start + entry.size]
+        return self._maps[-1][entry.start : entry.start + entry.size]
 
 
 class CheckedPanels:
@@ -254,6 +267,10 @@ class CheckedPanels:
     def beside(self, name: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
         """See `Shelf`."""
         return make()
+
+    def spare(self) -> None:
+        """See `Shelf`."""
+        self._written.spare()
 
 
 def _mapped(handle: int, size: int) -> torch.Tensor:

@@ -140,6 +140,16 @@ class Shelf(Protocol):
         """Bytes uint8 [n] that can be kept beside the weights, or are made."""
         ...
 
+    def spare(self) -> None:
+        """Gives back the memory of what was read so far, where it can be read again."""
+        ...
+
+
+def spare(shelf: Shelf | None) -> None:
+    """See `Shelf.spare`."""
+    if shelf is not None:
+        shelf.spare()
+
 
 class PanelWeights:
     """The weights [outputs, inputs] of a layer in panels: in memory, or on a `shelf`, by their `name` there.
