@@ -172,6 +172,34 @@ def test_a_damaged_record_is_written_anew(damage: str, tmp_path: Path, cache: Pa
     assert record.read_text() == whole
 
 
+@pytest.mark.parametrize("what", ["removed", "cut off", "another model's"])
+def test_weights_that_are_not_whole_are_laid_out_anew(what: str, tmp_path: Path, cache: Path) -> None:
+    save_random(tmp_path / "m", "llama")
+    save_random(tmp_path / "other", "qwen2")
+    quick_load("other", tmp_path / "other", "cpu", None)
+    (other,) = (cache.parent / "panels").iterdir()
+    before = bits(quick_load("m", tmp_path / "m", "cpu", None))
+    (kept,) = {*(cache.parent / "panels").iterdir()} - {other}
+    whole = kept.read_bytes()
+    kept.unlink()
+    if what != "removed":
+        kept.write_bytes(whole[:-1] if what == "cut off" else other.read_bytes())
+    after = bits(quick_load("m", tmp_path / "m", "cpu", None))
+    assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+    assert kept.read_bytes() == whole
+
+
+def test_where_nothing_can_be_kept_a_model_is_loaded_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_random(tmp_path / "m", "llama")
+    before = bits(quick_load("m", tmp_path / "m", "cpu", None))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for _ in range(2):
+        after = bits(quick_load("m", tmp_path / "m", "cpu", None))
+        assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+    assert (tmp_path / "file").read_bytes() == b""
+
+
 def test_a_record_of_other_names_is_not_used(tmp_path: Path, cache: Path) -> None:
     save_random(tmp_path / "m", "llama")
     before = bits(quick_load("m", tmp_path / "m", "cpu", None))
