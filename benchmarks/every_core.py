@@ -137,11 +137,15 @@ class Parts:
                 yield Measure(f"`{start['what']}`, processor time", goals[start["what"]], start["cpu"], "s", most=True)
 
     def _memories(self, record: Any) -> Iterator[Measure]:
+        empty = record["found"][0]
         for memory in record["found"]:
-            if memory["start"] == "second":
-                name = f"memory of {memory['model']}, second start"
-                yield Measure(f"{name}, after a token", 1.3, memory["resident"] / memory["file"], "files", most=True)
-                yield Measure(f"{name}, peak", 1.3, memory["peak"] / memory["file"], "files", most=True)
+            goals = {"second": {"resident": 1.3, "peak": 1.3}, "first": {"peak": 1.5}}.get(memory["start"], {})
+            for part, goal in goals.items():
+                name = f"memory of {memory['model']}, {memory['start']} start"
+                name += ", after a token" if part == "resident" else ", peak"
+                yield Measure(name, goal, memory[part] / memory["file"], "files", most=True)
+                beyond = (memory[part] - empty[part]) / memory["file"]
+                yield Measure(f"{name}, beyond a process without a model", goal, beyond, "files", most=True)
 
     def _reals(self, record: Any) -> Iterator[Measure]:
         cases = [case for case in cases_of(record, "wall") if case.shape[2] == "equal"]

@@ -256,7 +256,7 @@ class _Reader:
         if count > self.end:
             raise self._error("is damaged: a list is longer than the file")
         if kind == _TEXT:
-            return tuple(self._text() for _ in range(count))
+            return self._texts(count)
         form = f"<{count}{self._format(kind)}"
         values = struct.unpack_from(form, self.data, self.place)
         self.place += struct.calcsize(form)
@@ -273,13 +273,28 @@ class _Reader:
         self.place += struct.calcsize(form)
         return value
 
+    def _texts(self, count: int) -> tuple[str, ...]:
+        """As many texts as a vocabulary has, which takes long one by one."""
+        data, end, place, texts = self.data, self.end, self.place, []
+        for _ in range(count):
+            begin = place + 8
+            place = begin + _LENGTH(data, place)[0]
+            if place - begin > _LONGEST_TEXT or place > end:
+                raise self._cut_off()
+            texts.append(data[begin:place].decode())
+        self.place = place
+        return tuple(texts)
+
     def _text(self) -> str:
         length: int = _LENGTH(self.data, self.place)[0]
         start = self.place + 8
         self.place = start + length
         if length > _LONGEST_TEXT or self.place > self.end:
-            raise self._error("is cut off or damaged: a text is longer than the file")
+            raise self._cut_off()
         return self.data[start : self.place].decode()
+
+    def _cut_off(self) -> CheckpointError:
+        return self._error("is cut off or damaged: a text is longer than the file")
 
     def _error(self, what: str) -> CheckpointError:
         return CheckpointError(f"`{self.path.name}` {what}")

@@ -7,8 +7,7 @@ layers are made from them and compared with them. Whoever lays `stored` out anew
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +17,7 @@ from qpdsl.executor.kernels.data.weights import FloatWeight, Weight
 from qpdsl.executor.kernels.llvm.large_pages import give_back
 
 if TYPE_CHECKING:
+    from qpdsl.executor.kernels.llvm.panels import Shelf
     from qpdsl.executor.kernels.llvm.product import Product
 
 # Enough rows for BLAS to sum a row alike for any larger number of them, on every BLAS tried.
@@ -42,12 +42,14 @@ class PackedLinear(torch.nn.Module):
     Elsewhere torch computes it, in float32 and at least `PADDED_ROWS` rows.
     """
 
-    def __init__(self, weight: Weight, bias: torch.Tensor | None = None) -> None:
-        """Lays the weights [out, in] out anew; `bias` [out]."""
+    def __init__(
+        self, weight: Weight, bias: torch.Tensor | None = None, shelf: Shelf | None = None, name: str = ""
+    ) -> None:
+        """Lays the weights [out, in] out anew; `bias` [out]; `shelf` and `name`: see `PanelWeights`."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.kind = weight.kind
-        self.product = _compiled(weight, bias)
+        self.product = _compiled(weight, bias, shelf, name)
         self._bias = None if bias is None else bias.detach().float()
         self._weight: torch.Tensor | None = None
         if self.product is None:
@@ -94,7 +96,7 @@ class PackedLinear(torch.nn.Module):
         return linear(padded, self._weight.float(), self._bias)[:count]
 
 
-def _compiled(weight: Weight, bias: torch.Tensor | None) -> Product | None:
+def _compiled(weight: Weight, bias: torch.Tensor | None, shelf: Shelf | None, name: str) -> Product | None:
     try:
         # The compiler need not be installed where other kernels run.
         from qpdsl.executor.kernels.llvm.compile import vector_width
@@ -106,17 +108,9 @@ def _compiled(weight: Weight, bias: torch.Tensor | None) -> Product | None:
     if not width:
         return None
     try:
-        return Product(PanelWeights(weight, width), bias)
+        return Product(PanelWeights(weight, width, shelf, name), bias)
     except LookupError:
         return None
-
-
-@dataclass(frozen=True, eq=False)
-class LateWeight:
-    """Weights [out, in] that are read whenever they are asked for, so that memory need not hold all layers' at once."""
-
-    shape: tuple[int, int]
-    read: Callable[[], Weight]
 
 
 class StoredLinear(torch.nn.Module):
@@ -124,26 +118,13 @@ class StoredLinear(torch.nn.Module):
 
     bias: torch.Tensor | None
 
-    def __init__(self, stored: Weight | LateWeight, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, stored: Weight, bias: torch.Tensor | None = None) -> None:
         super().__init__()
-        self._stored = stored
+        self.stored = stored
         self.out_features, self.in_features = stored.shape
         # Some models ask for the type or the device of weights.
         self.weight = torch.empty(0)
         self.register_buffer("bias", bias, persistent=False)
-
-    @property
-    def stored(self) -> Weight:
-        return self._stored.read() if isinstance(self._stored, LateWeight) else self._stored
-
-    @stored.setter
-    def stored(self, weight: Weight) -> None:
-        self._stored = weight
-
-    @property
-    def place(self) -> Weight | LateWeight:
-        """What holds the weights, or reads them."""
-        return self._stored
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [..., in] to [..., out], in their own type."""
@@ -235,21 +216,20 @@ class StoredExperts(torch.nn.Module):
 
 def empty(module: torch.nn.Module) -> None:
     """Drops the weights of a layer or an embedding, which are laid out elsewhere."""
-    if isinstance(module, StoredLinear | StoredEmbedding):
-        module.stored = FloatWeight(torch.empty(0, 0))
+    stored = getattr(module, "stored", None)
+    if stored is not None:
+        if isinstance(stored, FloatWeight) and stored.mapped:
+            give_back(stored.values)
+        module.stored = FloatWeight(torch.empty(0, 0))  # type: ignore[assignment]
     else:
-        if getattr(module, "is_mapped", False):
-            give_back(module.weight)  # type: ignore[arg-type]
         module.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
 
 def stored_parameters(model: torch.nn.Module) -> int:
     """How many weights the layers of a model hold in this way; those of a tied head and embedding count once."""
-    weights: list[Weight | LateWeight] = []
+    weights: list[Weight] = []
     for module in model.modules():
-        if isinstance(module, StoredLinear):
-            weights.append(module.place)
-        elif isinstance(module, StoredEmbedding):
+        if isinstance(module, StoredLinear | StoredEmbedding):
             weights.append(module.stored)
         elif isinstance(module, StoredExperts):
             weights += [weight for layer in module.stored.values() for weight in layer]

@@ -3,7 +3,9 @@
 Open `text_model.py` first; `load.py` makes a `TextModel` of a folder, of a GGUF file or of a hub id, and refuses what
 cannot run here. Models are transformers' own, loaded from safetensors or GGUF only, and no code from a checkpoint is
 run. What a load on a CPU comes to is written down (`known_model.py`), so that the next one (`quick_load.py`, which
-sessions use) need not import transformers, nor build and try models; its tokenizer is a `QuickTokenizer` then
+sessions use) need not import transformers, nor build and try models; weights are mapped then as they were laid out
+(`executor/kernels/llvm/panel_file.py`), and while they are laid out, `mapped_files.py` gives back what was read of
+their own files. Its tokenizer is a `QuickTokenizer` then
 (`executor/text/quick_tokenizer.py`). `unloaded_model.py` makes a `TextModel` without weights of what was told of it
 when it was loaded. `lora.py` merges a LoRA adapter into the weights. Exit heads that `qpdsl calibrate` fits are read
 and written here too; `exit_record.py` has what is known of them, without torch.

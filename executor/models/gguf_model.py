@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,14 @@ from qpdsl.executor.checkpoint.errors import CheckpointError
 from qpdsl.executor.checkpoint.gguf_families import GGUFModel
 from qpdsl.executor.checkpoint.gguf_header import GGUFTensor
 from qpdsl.executor.checkpoint.gguf_layout import StoredTensor, is_vector
-from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, LateGroupedWeight, Weight, joined, no_number
+from qpdsl.executor.kernels.data.weights import (
+    FloatWeight,
+    LateFloatWeight,
+    LateGroupedWeight,
+    Weight,
+    joined,
+    no_number,
+)
 from qpdsl.executor.kernels.linear import StoredEmbedding, StoredExperts, StoredLinear
 from qpdsl.executor.models.gguf_blocks import weight
 
@@ -75,10 +83,7 @@ class StoredTensors:
         return found
 
     def late_weight(self, name: str, shape: torch.Size) -> Weight:
-        """The same, read only when its numbers are asked for if it is a matrix of the file as it lies there.
-
-        Raises CheckpointError, then or now.
-        """
+        """The same, read late if it is a matrix of the file as it lies there. Raises CheckpointError, then or now."""
         tensor = self._tensor(name, shape)
         source, undo = tensor.sources[0], tensor.undo
         whole = len(tensor.sources) == 1 and len(source.shape) == 2 and not undo.latent
@@ -86,15 +91,8 @@ class StoredTensors:
             return self.weight(name, shape)
         row = self._bytes(source)[: source.size // source.shape[0]]
         form = weight(source.type, row, 1, source.shape[1])
-        if isinstance(form, FloatWeight):
-            return self.weight(name, shape)
-
-        def read() -> GroupedWeight:
-            found = self.weight(name, shape)
-            assert isinstance(found, GroupedWeight)
-            return found
-
-        return LateGroupedWeight(form, source.shape[0], read)
+        late = LateFloatWeight if isinstance(form, FloatWeight) else LateGroupedWeight
+        return late(form, source.shape[0], partial(self.weight, name, shape))
 
     def experts(self, name: str, shape: torch.Size) -> list[Weight]:
         """The weights [out, in] of each of some experts; `shape` is that of all. Raises CheckpointError."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -34,9 +34,12 @@ from qpdsl.executor.engine.model.kept import KeptKV
 from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model.probe import TrialFindings
-from qpdsl.executor.kernels.data.weights import Weight
-from qpdsl.executor.kernels.linear import LateWeight, StoredEmbedding, StoredExperts, StoredLinear
-from qpdsl.executor.kernels.llvm.compile import digest_of_sources, surroundings
+from qpdsl.executor.kernels.data.weights import FloatWeight, LateFloatWeight, Weight
+from qpdsl.executor.kernels.linear import StoredEmbedding, StoredExperts, StoredLinear, stored_parameters
+from qpdsl.executor.kernels.llvm.compile import digest_of_sources, machine, surroundings
+from qpdsl.executor.kernels.llvm.large_pages import give_back
+from qpdsl.executor.kernels.llvm.panel_file import CheckedPanels, KeptPanels, NotKept, PanelWriter
+from qpdsl.executor.kernels.llvm.panels import Shelf
 from qpdsl.executor.models.gguf_model import StoredTensors
 from qpdsl.executor.models.gguf_tokenizer import kept_backend
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
@@ -51,6 +54,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # By the names that safetensors has for them.
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _MAX_BYTES = 4 << 20
+# Weights may be twice as wide in memory as in their files, where they are not asked for as they are stored.
+_WIDENED = 2
 # Models whose records are kept; of more, those that were read the longest ago go.
 _MAX_MODELS = 64
 _SCALARS = (bool, int, float, str, type(None))
@@ -129,7 +134,7 @@ class Outline:
             _settings(model.config.get_text_config()),
             model.base_model_prefix,
             (paths.get(id(ends[0])), paths.get(id(ends[1]))),
-            model.num_parameters(),
+            model.num_parameters() + stored_parameters(model),
             modules,
         )
 
@@ -195,21 +200,23 @@ class KnownModules(torch.nn.Module):
         self._count = outline.parameters
         weights = _Weights(folder, dtype)
         for module in outline.modules:
-            made = self if not module.path else weights.module(module)
+            made = self if not module.path else weights.module(module, is_end=module.path in outline.ends)
             if module.path:
                 owner, _, name = module.path.rpartition(".")
                 self.get_submodule(owner).add_module(name, made)
             for name, value in module.settings.items():
                 setattr(made, name, value)
             for name, source in module.tensors.items():
-                made.register_parameter(name, torch.nn.Parameter(weights.floats(source), requires_grad=False))
+                if not hasattr(made, "stored"):
+                    made.register_parameter(name, torch.nn.Parameter(weights.floats(source), requires_grad=False))
             for name, (kind, shape, numbers) in module.buffers.items():
                 made.register_buffer(name, torch.tensor(numbers, dtype=getattr(torch, kind)).view(shape))
         embedding, head = outline.ends
         self._ends = [None if path is None else self.get_submodule(path) for path in (embedding, head)]
 
     def num_parameters(self) -> int:
-        return self._count
+        """Those that its layers do not hold as `stored_parameters` counts them."""
+        return self._count - stored_parameters(self)
 
     def get_input_embeddings(self) -> torch.nn.Module | None:
         return self._ends[0]
@@ -243,26 +250,19 @@ class _Weights:
         self._folder, self._dtype = folder, dtype
         self._gguf = None if folder.gguf is None else StoredTensors(folder.gguf)
         self._maps: dict[Path, _MappedTensors] = {}
-        self._tensors: dict[str, torch.Tensor] = {}
-        self._stored: dict[str, Weight] = {}
+        self._late: dict[str, Weight] = {}
 
-    def module(self, module: ModuleOutline) -> torch.nn.Module:
+    def module(self, module: ModuleOutline, *, is_end: bool) -> torch.nn.Module:
+        """`is_end`: whether it is the embedding or the head."""
         if module.stored is not None:
-            bias = f"{module.path}.bias"
             if module.kind == "StoredEmbedding":
-                return StoredEmbedding(self.stored(module.stored), module.settings["scale"])
+                return StoredEmbedding(self.late(module.stored), module.settings["scale"])
+            bias = f"{module.path}.bias"
             has_bias = self._gguf is not None and bias in self._gguf.named
-            own = self.floats(bias).float() if has_bias else None
-            # An embedding's comes first, and is shared.
-            if module.stored in self._stored or self._gguf is None:
-                return StoredLinear(self.stored(module.stored), own)
-            shape = torch.Size(self._gguf.named[module.stored].shape)
-            read = partial(self._gguf.late_weight, module.stored, shape)
-            return StoredLinear(LateWeight((shape[0], shape[1]), read), own)
+            return StoredLinear(self.late(module.stored), self.floats(bias).float() if has_bias else None)
         if module.kind == "Linear":
-            linear = torch.nn.Linear(1, 1, bias="bias" in module.tensors, device="meta")
-            linear.is_mapped = self._is_mapped(module.tensors["weight"])  # type: ignore[assignment]
-            return linear
+            own = module.tensors.get("bias")
+            return StoredLinear(self.late(module.tensors["weight"]), None if own is None else self.floats(own).float())
         if module.kind == "ModuleList":
             return torch.nn.ModuleList()
         if module.kind.endswith("RotaryEmbedding"):
@@ -274,17 +274,36 @@ class _Weights:
         if module.kind == "Conv1d":
             # It need not have one.
             alike.register_parameter("bias", None)
+        if is_end and "weight" in module.tensors:
+            alike.stored = self.late(module.tensors["weight"])  # type: ignore[assignment]
+            alike.weight = torch.empty(0, dtype=self._dtype)
         return alike
 
-    def stored(self, name: str) -> Weight:
-        assert self._gguf is not None
-        if name not in self._stored:
-            self._stored[name] = self._gguf.weight(name, torch.Size(self._gguf.named[name].shape))
-        return self._stored[name]
+    def late(self, name: str) -> Weight:
+        """Weights [out, in] that are read when they are asked for."""
+        if name not in self._late:
+            self._late[name] = self._of_gguf(name) if self._gguf is not None else self._of_floats(self._mapped(name))
+        return self._late[name]
 
-    def _is_mapped(self, name: str) -> bool:
-        """Whether floats of that name lie in their file's pages, not having been of another type there."""
-        return self._gguf is None and self._mapped(name).dtype == self._dtype
+    def _of_gguf(self, name: str) -> Weight:
+        assert self._gguf is not None
+        gguf, shape = self._gguf, torch.Size(self._gguf.named[name].shape)
+        if self._dtype is None:
+            return gguf.late_weight(name, shape)
+        form = FloatWeight(torch.empty(0, shape[1], dtype=self._dtype))
+        return LateFloatWeight(form, shape[0], lambda: FloatWeight(gguf.floats(name, shape).to(self._dtype)))
+
+    def _of_floats(self, values: torch.Tensor) -> Weight:
+        """Of a type of their own, they stay in their file's pages."""
+        if values.dtype == self._dtype:
+            return LateFloatWeight(FloatWeight(values[:0], True), len(values), lambda: FloatWeight(values, True))
+
+        def read() -> FloatWeight:
+            found = values.to(self._dtype)
+            give_back(values)
+            return FloatWeight(found)
+
+        return LateFloatWeight(FloatWeight(values[:0].to(self._dtype)), len(values), read)
 
     def _mapped(self, name: str) -> torch.Tensor:
         file = self._folder.file(name)
@@ -293,13 +312,11 @@ class _Weights:
         return self._maps[file].tensor(name)
 
     def floats(self, name: str) -> torch.Tensor:
-        if name not in self._tensors:
-            if self._gguf is not None:
-                found = self._gguf.floats(name, torch.Size(self._gguf.named[name].shape))
-            else:
-                found = self._mapped(name)
-            self._tensors[name] = found.to(self._dtype or torch.float32)
-        return self._tensors[name]
+        if self._gguf is not None:
+            found = self._gguf.floats(name, torch.Size(self._gguf.named[name].shape))
+        else:
+            found = self._mapped(name)
+        return found.to(self._dtype or torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +349,18 @@ class KnownModel:
         )
 
     def loaded(
-        self, name: str, folder: ModelFolder, files: Path, dtype: torch.dtype | None, kv_type: KVType | None
+        self,
+        name: str,
+        folder: ModelFolder,
+        files: Path,
+        dtype: torch.dtype | None,
+        kv_type: KVType | None,
+        shelf: Shelf | None = None,
     ) -> PagedTextModel:
-        """The model again. `files`: the folder in isolation. Raises whatever a record that is not its provokes."""
+        """The model again, with its weights on the `shelf`. `files`: the folder in isolation.
+
+        Raises whatever a record that is not its provokes.
+        """
         tokenizer = _tokenizer(self.tokenizer, folder, files)
         # Or it would add to the most that a load takes.
         trim_heap()
@@ -345,7 +371,7 @@ class KnownModel:
             head = own_head(kind, CheckpointTensors(folder), "cpu")
             padding = getattr(modules.config.get_text_config(), "pad_token_id", None)
             verifier = kind(tokenizer, None if head is None else head.width, padding)
-        paged = PagedModel(modules, kv_type=kv_type, head=head, found=self.found)
+        paged = PagedModel(modules, kv_type=kv_type, head=head, found=self.found, shelf=shelf)
         held = folder.kinds if dtype is None else None
         return PagedTextModel.of(name, tokenizer, paged, frozenset(self.eos), verifier, folder.notes, held)
 
@@ -388,10 +414,84 @@ def known_tokenizer(name: str, folder: ModelFolder, files: Path) -> TextTokenize
     return made
 
 
-def _key(folder: ModelFolder, dtype: torch.dtype | None, kind: str | None) -> str:
-    """What a record depends on: every file of the model, the libraries, this code and the processor."""
-    states = [(name, (folder.path / name).stat().st_mtime_ns) for name in sorted(folder.files)]
-    parts = (model_digest(folder), states, dtype, kind, _libraries(), surroundings())
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where it is kept what is known of a model, and its weights in panels, by all that these depend on.
+
+    weights: about how many bytes those have
+    """
+
+    key: str
+    record: Path
+    panels: Path
+    weights: int
+
+    @classmethod
+    def of(cls, folder: ModelFolder, dtype: torch.dtype | None, kind: str | None) -> Place | None:
+        """Of a model with floats of `dtype` that is asked for as a verifier of a `kind`, or as none.
+
+        It depends on every file of the model, the libraries, this code and the processor. None where there is no home.
+        """
+        cache = cache_folder()
+        if cache is None:
+            return None
+        files = [(name, (folder.path / name).stat()) for name in sorted(folder.files)]
+        states = [(name, state.st_mtime_ns) for name, state in files]
+        key = _digest(model_digest(folder), states, dtype, kind, _libraries(), surroundings())
+        # Panels of one model replace each other, on each kind of machine that shares the folder.
+        model = _digest(folder.path.resolve(), sorted(folder.files), dtype, kind, machine())
+        size = sum(state.st_size for _, state in files)
+        return cls(key, cache / "models" / f"{key}.json", cache / "panels" / f"{model}-{key}", size)
+
+    def known(self) -> KnownModel | None:
+        """None where nothing is, or where it cannot be read."""
+        try:
+            with open(opened(self.record, os.O_RDONLY), "rb") as file:
+                said = KnownModel.from_json(json.loads(file.read(_MAX_BYTES)))
+            os.utime(self.record)
+            return said
+        except Exception:  # whatever a damaged file provokes
+            return None
+
+    def shelf(self) -> KeptPanels | PanelWriter | None:
+        """The weights in panels, or what writes them; None where they cannot be kept."""
+        return KeptPanels.of(self.panels, self.key) or self.writer()
+
+    def writer(self, spare_sources: Callable[[], None] = lambda: None) -> PanelWriter | None:
+        """See `shelf` and `PanelWriter`."""
+        with contextlib.suppress(OSError):
+            return PanelWriter(self.panels, self.key, _WIDENED * self.weights, spare_sources)
+        return None
+
+    def keep(
+        self,
+        model: KnownModel,
+        first: PagedTextModel,
+        folder: ModelFolder,
+        files: Path,
+        dtype: torch.dtype | None,
+        writer: PanelWriter | None,
+    ) -> None:
+        """Writes down what the `first` load came to, if a model that is made from it has the same tokens and bits."""
+        shelf = None if writer is None else CheckedPanels(writer)
+        try:
+            again = model.loaded(first.name, folder, files, dtype, first.paged.layout.kv_type, shelf)
+            content = json.dumps(asdict(model)).encode()
+            is_known = _is_same(again, first, shelf) and len(content) <= _MAX_BYTES
+        except Exception:  # what cannot be made from a record is loaded as it was now
+            is_known = False
+        if not is_known:
+            return
+        if writer is not None:
+            keep_panels(first.paged, writer)
+        keep_file(self.record, content)
+        with contextlib.suppress(OSError):
+            by_age = sorted(self.record.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
+            for old in by_age[_MAX_MODELS:]:
+                old.unlink(missing_ok=True)
+
+
+def _digest(*parts: object) -> str:
     return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
@@ -402,58 +502,23 @@ def _libraries() -> tuple[str, ...]:
     return version("transformers"), tokenizers.__version__, torch.__version__, *own
 
 
-def known(folder: ModelFolder, dtype: torch.dtype | None, kind: str | None) -> KnownModel | None:
-    """What is known of a model with floats of `dtype` that is asked for as a verifier of a `kind`, or as none.
-
-    None where nothing is, or where it cannot be read.
-    """
-    place = _place(folder, dtype, kind)
-    if place is None:
-        return None
-    try:
-        with open(opened(place, os.O_RDONLY), "rb") as file:
-            said = KnownModel.from_json(json.loads(file.read(_MAX_BYTES)))
-        os.utime(place)
-        return said
-    except Exception:  # whatever a damaged file provokes
-        return None
+def keep_panels(paged: PagedModel, writer: PanelWriter) -> None:
+    """Finishes the file of a model's weights, with what its head makes of them."""
+    with contextlib.suppress(NotKept):
+        if paged.panel_head is not None:
+            paged.panel_head.prepare()
+        writer.spare()
+        writer.keep()
 
 
-def keep(
-    model: KnownModel,
-    first: PagedTextModel,
-    folder: ModelFolder,
-    files: Path,
-    dtype: torch.dtype | None,
-    kind: str | None,
-) -> None:
-    """Writes down what the `first` load came to, if a model that is made from it has the same tokens and bits."""
-    place = _place(folder, dtype, kind)
-    if place is None:
-        return
-    try:
-        again = model.loaded(first.name, folder, files, dtype, first.paged.layout.kv_type)
-    except Exception:  # what cannot be made from a record is loaded as it was now
-        return
-    content = json.dumps(asdict(model))
-    if not _is_same(again, first) or len(content) > _MAX_BYTES:
-        return
-    keep_file(place, content.encode())
-    with contextlib.suppress(OSError):
-        by_age = sorted(place.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
-        for old in by_age[_MAX_MODELS:]:
-            old.unlink(missing_ok=True)
-
-
-def _place(folder: ModelFolder, dtype: torch.dtype | None, kind: str | None) -> Path | None:
-    cache = cache_folder()
-    return None if cache is None else cache / "models" / f"{_key(folder, dtype, kind)}.json"
-
-
-def _is_same(again: PagedTextModel, first: PagedTextModel) -> bool:
+def _is_same(again: PagedTextModel, first: PagedTextModel, shelf: Shelf | None) -> bool:
     """Whether two loads have the same tokens, and the same bits for some of them."""
-    texts = [
-        (model.eos, model.backend.to_str(), model.tokenizer.chat_template, model.tokenizer.special_tokens_map)
-        for model in (again, first)
-    ]
-    return texts[0] == texts[1] and again.paged.is_same(first.paged)
+    if _texts(again) != _texts(first):
+        return False
+    trim_heap()
+    return again.paged.is_same(first.paged, shelf)
+
+
+def _texts(model: PagedTextModel) -> tuple[object, ...]:
+    tokenizer = model.tokenizer
+    return model.eos, model.backend.to_str(), tokenizer.chat_template, tokenizer.special_tokens_map

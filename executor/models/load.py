@@ -38,16 +38,19 @@ from qpdsl.executor.checkpoint.model_folder import GENERATION_CONFIG, TOKENIZER,
 from qpdsl.executor.checkpoint.quantization_config import QuantizedLayers
 from qpdsl.executor.checkpoint.safe_files import parsed, without_code
 from qpdsl.executor.checkpoint.tokenizer_growth import check_growth
-from qpdsl.executor.engine.memory.budget import main_memory
+from qpdsl.executor.engine.memory.budget import main_memory, trim_heap
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import NativeMismatch, PagedModel
 from qpdsl.executor.foreign.bounded_file import MAX_VOCABULARY
 from qpdsl.executor.kernels.linear import stored_parameters
+from qpdsl.executor.kernels.llvm.large_pages import give_back
+from qpdsl.executor.kernels.llvm.panel_file import NotKept
 from qpdsl.executor.models.gguf_model import built
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
-from qpdsl.executor.models.known_model import DTYPES, KnownModel, Outline, keep, stored_backend
+from qpdsl.executor.models.known_model import DTYPES, KnownModel, Outline, Place, stored_backend
 from qpdsl.executor.models.language_part import language_part, writing_class
 from qpdsl.executor.models.lora import merge
+from qpdsl.executor.models.mapped_files import MappedFiles
 from qpdsl.executor.models.quantized_model import NotStored, loaded_stored, mixed_rows, unknown_method
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -202,14 +205,24 @@ class _Loading:
         verifier, head = self._verifier(kind, config, tokenizer)
         # transformers writes into the configuration what it loads in.
         notes = self._notes(config)
+        # Tokenizers leave much behind.
+        trim_heap()
         # What a package keeps in a form of its own has its configuration.
         model, packaged = self._checked(config, tokenizer, verifier, head)
         held = self.folder.kinds if self.keep and not packaged else None
         if verifier is not None:
             self._check_scores(model, tokenizer, verifier)
-        outline = Outline.of(model, self.folder) if remember and self._is_keepable(model) else None
+        mapped = self._mapped()
+        place, outline, writer = None, None, None
+        if remember and self.device == "cpu" and self.adapter is None and self.folder.quantized is None:
+            place, outline = Place.of(self.folder, self._stored_dtype, kind), Outline.of(model, self.folder)
+            writer = None if place is None or outline is None else place.writer(mapped.give_back)
+        is_keepable = writer is not None or self._has_room(model)
         try:
-            paged = PagedModel(model, kv_type=kv_type, head=head, native=native)
+            with mapped.spared(model):
+                paged = PagedModel(model, kv_type=kv_type, head=head, native=native, shelf=writer)
+        except NotKept:
+            return self.model(kv_type, kind, native=native)
         except NativeMismatch:
             # Its modules are empty by now.
             return self.model(kv_type, kind, native=False)
@@ -219,11 +232,18 @@ class _Loading:
             raise self._error(reason)
         eos = self._eos(getattr(model, "generation_config", None), tokenizer)
         loaded = PagedTextModel.of(self.name, tokenizer, paged, eos, verifier, notes, held)
-        if outline is not None and paged.is_compiled:
+        if place is not None and outline is not None and is_keepable and paged.is_compiled:
             own = None if verifier is None else verifier.kind
             known = KnownModel(outline, paged.found, own, sorted(eos), self._outlined(tokenizer))
-            keep(known, loaded, self.folder, self.files, self._stored_dtype, kind)
+            place.keep(known, loaded, self.folder, self.files, self._stored_dtype, writer)
+        if writer is not None:
+            writer.drop()
         return loaded
+
+    def _mapped(self) -> MappedFiles:
+        """The weights of safetensors that lie where the system has mapped them."""
+        is_mapped = self.device == "cpu" and self.folder.gguf is None
+        return MappedFiles(map(self.folder.file, self.folder.tensors) if is_mapped else ())
 
     def _outlined(self, tokenizer: PreTrainedTokenizerFast) -> TokenizerOutline:
         backend = None
@@ -231,10 +251,8 @@ class _Loading:
             backend = stored_backend(self.folder, self.files)
         return TokenizerOutline.of(tokenizer, backend)
 
-    def _is_keepable(self, model: PreTrainedModel) -> bool:
-        """Whether the next load may do without transformers' code, and memory holds the weights three times for it."""
-        if self.device != "cpu" or self.adapter is not None or self.folder.quantized is not None:
-            return False
+    def _has_room(self, model: PreTrainedModel) -> bool:
+        """Whether memory holds the weights three times, to try to load them without transformers' code."""
         floats = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
         return bool((floats + stored_parameters(model)) * _TIMES < main_memory())
 
@@ -278,7 +296,7 @@ class _Loading:
         else:
             model = self._from_gguf(self.folder.gguf, config)
         packaged = hasattr(config, "quantization_config")
-        if (wrong := _no_number(model.named_parameters())) is not None:
+        if (wrong := _no_number(model.named_parameters(), self._mapped())) is not None:
             raise self._error(wrong)
         if self.adapter is not None:
             if self.keep and not packaged and self.folder.kinds is not None:
@@ -531,7 +549,15 @@ def _dtype(name: str, device: str, dtype: str | None) -> torch.dtype | str:
 
 
 @torch.inference_mode()
-def _no_number(parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> str | None:
+def _ends(values: torch.Tensor, mapped: MappedFiles) -> torch.Tensor:
+    """The smallest and the largest number, float64 [2]; what lies in files goes from memory."""
+    ends = torch.stack(values.aminmax()).double()
+    if mapped.holds(values):
+        give_back(values)
+    return ends
+
+
+def _no_number(parameters: Iterable[tuple[str, torch.nn.Parameter]], mapped: MappedFiles) -> str | None:
     """Which weights hold NaN or infinity, in words; None where none does."""
     # What another library keeps in a form of its own is its own affair.
     plain = ((name, tensor) for name, tensor in parameters if type(tensor.data) is torch.Tensor)
@@ -539,7 +565,7 @@ def _no_number(parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> str | No
     if not named:
         return None
     # One pass over each tensor, and one wait for the device: the smallest and the largest number show both.
-    ends = torch.stack([torch.stack(tensor.aminmax()).double() for _, tensor in named])
+    ends = torch.stack([_ends(tensor, mapped) for _, tensor in named])
     wrong = (~ends.isfinite().all(dim=1)).nonzero()[:, 0].tolist()
     if not wrong:
         return None

@@ -14,7 +14,8 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.hub_snapshot import cached_snapshot
 from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated
 from qpdsl.executor.engine.memory.budget import trim_heap
-from qpdsl.executor.models.known_model import DTYPES, known
+from qpdsl.executor.kernels.llvm.panel_file import PanelWriter
+from qpdsl.executor.models.known_model import DTYPES, Place, keep_panels
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.verifiers.registry import BY_CONFIGURATION
 from qpdsl.grammar.words import KVType
@@ -70,10 +71,15 @@ def _again(
     try:
         folder = ModelFolder.of(name, path)
         floats = DTYPES[dtype] if dtype else torch.float32 if folder.gguf is None else None
-        model = known(folder, floats, kind)
-        if model is None:
+        place = Place.of(folder, floats, kind)
+        model = None if place is None else place.known()
+        if place is None or model is None:
             return None
+        shelf = place.shelf()
         with isolated(folder) as files:
-            return model.loaded(name, folder, files, floats, kv_type)
+            loaded = model.loaded(name, folder, files, floats, kv_type, shelf)
+        if isinstance(shelf, PanelWriter):
+            keep_panels(loaded.paged, shelf)
+        return loaded
     except Exception:  # whatever files that are damaged since provoke; the load itself says what is wrong
         return None

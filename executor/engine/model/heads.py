@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import linear, pad, relu
 
 from qpdsl.executor.kernels.data.token_draws import HeadWeights
-from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, GroupedWeight, Weight
+from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, GroupedWeight, Weight, read
 from qpdsl.executor.kernels.linear import PackedLinear, StoredLinear
 from qpdsl.executor.requests.errors import UnsupportedModel
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from qpdsl.executor.kernels.llvm.panel_head import PanelHead
+    from qpdsl.executor.kernels.llvm.panels import Shelf
 
+# What the head's weights are kept as.
+HEAD = "head"
 # Rows of every product of a value head on a GPU.
 _VALUE_ROWS = 64
 # A linear layer: weight [out, in], and bias [out] or None.
@@ -37,8 +40,7 @@ def stored_weight(module: torch.nn.Module) -> Weight | None:
     if not isinstance(module, torch.nn.Linear):
         return None
     values = module.weight.detach()
-    known = type(values) is torch.Tensor and values.dtype in FLOATS
-    return FloatWeight(values, getattr(module, "is_mapped", False)) if known else None
+    return FloatWeight(values) if type(values) is torch.Tensor and values.dtype in FLOATS else None
 
 
 def _sums_stay_wide(hidden: torch.Tensor, layer: torch.nn.Linear) -> bool:
@@ -66,14 +68,14 @@ class LogitHead:
         self.scale *= getattr(config, "lm_head_multiplier", None) or 1.0
         self.scale /= getattr(config, "logits_scaling", None) or 1.0
 
-    def pack(self) -> None:
+    def pack(self, shelf: Shelf | None = None) -> None:
         """Lays the weights out for the CPU, unless another library keeps them in a form of its own.
 
-        From then on a row's logits do not depend on other rows.
+        From then on a row's logits do not depend on other rows. `shelf`: see `PanelWeights`.
         """
         weight = None if self._projection is None else stored_weight(self._projection)
         if weight is not None and self._projection is not None:
-            self._packed, self._projection = PackedLinear(weight, self._projection.bias), None
+            self._packed, self._projection = PackedLinear(weight, self._projection.bias, shelf, HEAD), None
 
     @property
     def packed(self) -> PackedLinear | None:
@@ -198,9 +200,9 @@ class TokenEmbedding:
         # the embeddings elsewhere than in their module.
         self._dtype = torch.float32
         if isinstance(weight, FloatWeight) and hasattr(module, "embed_scale"):
-            self._dtype = weight.values.dtype
+            self._dtype = weight.dtype
         self._tied = tied
-        self._weight = weight if tied is None else None
+        self._weight = read(weight) if tied is None else None
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """float32 [T, d] of `tokens` int64 [T]."""

@@ -35,7 +35,7 @@ from qpdsl.executor.kernels.llvm.forward import (
     gate_columns,
 )
 from qpdsl.executor.kernels.llvm.layer_attention import attend_library
-from qpdsl.executor.kernels.llvm.panels import PanelWeights
+from qpdsl.executor.kernels.llvm.panels import PanelWeights, Shelf
 from qpdsl.executor.kernels.llvm.sample import RowSampler
 
 _MIN_POSITIONS = 1024
@@ -57,12 +57,19 @@ class NativeStack:
     """
 
     def __init__(
-        self, decoder: Decoder, embed: Embed, page_size: int, vocabulary: int | None, *, release: bool = False
+        self,
+        decoder: Decoder,
+        embed: Embed,
+        page_size: int,
+        vocabulary: int | None,
+        *,
+        release: bool = False,
+        shelf: Shelf | None = None,
     ) -> None:
         """Lays the weights out layer by layer; with `release`, the modules that they come from are emptied on the way.
 
-        With a `vocabulary`, `sampler` draws rows of as many logits. Raises LookupError where the kernels cannot be
-        compiled for the model or the machine.
+        With a `vocabulary`, `sampler` draws rows of as many logits. `shelf`: see `PanelWeights`. Raises LookupError
+        where the kernels cannot be compiled for the model or the machine.
         """
         self._shape = _shape(decoder.shape, page_size)
         self._widths = Widths.of(self._shape.hidden, self._shape.heads)
@@ -78,7 +85,9 @@ class NativeStack:
         self.sampler = None if vocabulary is None else RowSampler(vocabulary)
         self._layers: list[_LaidOut] = []
         for index in range(decoder.layers):
-            self._layers.append(_LaidOut(decoder.layer(index), self._shape, self._residual))
+            layer = decoder.layer(index)
+            self._layers.append(_LaidOut(layer, self._shape, self._residual, shelf, str(index)))
+            del layer
             if release:
                 decoder.release(index)
         self._norm = decoder.norm
@@ -260,7 +269,10 @@ class _LaidOut:
     between: see `Recurrence`; None where it has none
     """
 
-    def __init__(self, layer: Layer, shape: ForwardShape, residual_scale: float) -> None:
+    def __init__(
+        self, layer: Layer, shape: ForwardShape, residual_scale: float, shelf: Shelf | None, number: str
+    ) -> None:
+        """`number`: the layer's, which its weights are kept as with the name of their product."""
         attention, recurrence, mlp, width = layer.attention, layer.recurrence, layer.mlp, vector_width()
         first = [part.joined for part in (attention, recurrence) if part is not None]
         parts: dict[str, Projection] = {}
@@ -272,7 +284,10 @@ class _LaidOut:
             parts["back"] = recurrence.out
         if mlp is not None:
             parts |= {"widen": _in_turns(mlp.widen, gate_columns(width), shape.widened), "down": mlp.down}
-        self.products = {name: _product(part, width) for name, part in parts.items()}
+        self.products = {
+            name: products.Product(PanelWeights(part.weight, width, shelf, f"{number} {name}"), part.bias)
+            for name, part in parts.items()
+        }
         self._factors = {name: np.float32(residual_scale * part.scale) for name, part in parts.items()}
         self._norms = {
             "before_mixer": layer.before_mixer,
@@ -391,10 +406,6 @@ class _Workspace:
             "layers": stack.table.ctypes.data,
         }
         return np.array([numbers.get(name, 0) for name in FRAME], dtype=np.int64)
-
-
-def _product(product: Projection, width: int) -> products.Product:
-    return products.Product(PanelWeights(product.weight, width), product.bias)
 
 
 def _low_half(number: np.float32) -> int:

@@ -35,6 +35,7 @@ from qpdsl.executor.engine.model.probe import (
 from qpdsl.executor.kernels.data.kv_rows import KVShape
 from qpdsl.executor.kernels.data.states import StateLayout
 from qpdsl.executor.kernels.linear import PADDED_ROWS, empty, stored_parameters
+from qpdsl.executor.kernels.llvm.panels import Shelf, spare
 from qpdsl.executor.kernels.paged_attention import unkept
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -79,6 +80,7 @@ class PagedModel:
     transformers' modules where they can: by code compiled for this CPU, or fused for the kernels' device. With a
     `head`, `model` is a base model, which has none of its own, and nothing can be generated with it. What an earlier
     trial of the same weights `found` has its compiled layers taken as they are: modules without code will do then.
+    Compiled layers keep their weights on a `shelf`, if there is one.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class PagedModel:
         head: ValueHead | None = None,
         native: bool = True,
         found: TrialFindings | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         with failing("it is not built as a language model is"):
             config = model.config.get_text_config()
@@ -145,7 +148,7 @@ class PagedModel:
             decoder = describe(base, config, trial.calls)
             self.states = decoder.states
             texts = TrialTexts(config.vocab_size, self.max_positions, states=self.states)
-            self._stack = _known(model, decoder, self.head, texts, plain)
+            self._stack = _known(model, decoder, self.head, texts, plain, shelf)
             self.native = self._rowwise = True
         else:
             assert stack is not None
@@ -160,7 +163,7 @@ class PagedModel:
                     else:
                         self._stack = fused
             if self.device == "cpu" and not self.kernels:
-                self._compile_rows(model, stack, trial, plain, config, native)
+                self._compile_rows(model, stack, trial, plain, config, native, shelf)
         if self.is_compiled:
             # Compiled attention reads any float; torch's computes in the type of the cache.
             self.layout = replace(self.layout, dtype=self.dtype)
@@ -178,9 +181,10 @@ class PagedModel:
         layout: KVLayout,
         config: PretrainedConfig,
         native: bool,
+        shelf: Shelf | None,
     ) -> None:
         """Has a CPU compute every row by itself: by compiled layers, or else by modules that are made to."""
-        if native and self._compiles(model, stack, probe, layout, config):
+        if native and self._compiles(model, stack, probe, layout, config, shelf):
             self.native = self._rowwise = True
             return
         # It imports transformers' modules, which a known model does without.
@@ -194,14 +198,20 @@ class PagedModel:
         self.native, self._rowwise = stack.attention is not None, stack.rowwise
 
     def _compiles(
-        self, model: PreTrainedModel, stack: ModuleStack, probe: Probe, layout: KVLayout, config: PretrainedConfig
+        self,
+        model: PreTrainedModel,
+        stack: ModuleStack,
+        probe: Probe,
+        layout: KVLayout,
+        config: PretrainedConfig,
+        shelf: Shelf | None,
     ) -> bool:
         """Has compiled code run the layers; False where that cannot be, or gives other logits than the model's own."""
         try:
             decoder = describe(stack.inner, config, self.found.calls)
         except LookupError:
             return False
-        compiled = _native(model, decoder, stack, self.head, probe.keeping(decoder.states), layout)
+        compiled = _native(model, decoder, stack, self.head, probe.keeping(decoder.states), layout, shelf)
         if compiled is not None:
             self._stack, self.states = compiled, decoder.states
         return compiled is not None
@@ -277,8 +287,11 @@ class PagedModel:
         return self.head.drawing() if wide and isinstance(self.head, LogitHead) else None
 
     @torch.inference_mode()
-    def is_same(self, other: PagedModel) -> bool:
-        """Whether compiled layers of two loads of one model give the same bits for a few tokens, anywhere."""
+    def is_same(self, other: PagedModel, shelf: Shelf | None) -> bool:
+        """Whether compiled layers of two loads of one model give the same bits for a few tokens, anywhere.
+
+        `shelf`: where both keep their weights.
+        """
         one, two = self._stack, other._stack
         if isinstance(one, ModuleStack | DeviceStack) or isinstance(two, ModuleStack | DeviceStack):
             return False
@@ -290,7 +303,9 @@ class PagedModel:
         results = []
         for model in (self, other):
             hidden, _ = model.forward(trial.batch, trial.cache)
+            spare(shelf)
             results.append((model.embed(trial.batch.tokens), hidden, model.head.dense(hidden)))
+            spare(shelf)
         return all(torch.equal(mine, its) for mine, its in [*turned, *zip(*results, strict=True)])
 
     def prefer_sparse(self, share: float) -> None:
@@ -439,6 +454,7 @@ def _native(
     head: LogitHead | ValueHead,
     probe: Probe,
     layout: KVLayout,
+    shelf: Shelf | None,
 ) -> NativeStack | None:
     """The layers as compiled code; None where that cannot be, or gives other logits than the model's own.
 
@@ -455,7 +471,7 @@ def _native(
     weights = sum(parameter.numel() * parameter.itemsize for parameter in stack.inner.parameters())
     sparing = weights * _PLENTY > main_memory()
     try:
-        native = _laid_out(decoder, model, head, layout.page_size, release=sparing)
+        native = _laid_out(decoder, model, head, layout.page_size, shelf, release=sparing)
     except LookupError as error:
         if sparing:
             raise NativeMismatch("its layers cannot be compiled") from error
@@ -463,7 +479,10 @@ def _native(
     plain = replace(layout, dtype=torch.float32)
     trial = probe.kernel_start(plain)
     hidden, _ = native.forward(trial.batch, trial.cache)
-    if not probe.agrees(trial, head.dense(trial.read(hidden)), expected):
+    spare(shelf)
+    agrees = probe.agrees(trial, head.dense(trial.read(hidden)), expected)
+    spare(shelf)
+    if not agrees:
         if sparing:
             raise NativeMismatch("its compiled layers give other logits than its own")
         return None
@@ -474,7 +493,13 @@ def _native(
 
 
 def _laid_out(
-    decoder: Decoder, model: PreTrainedModel, head: LogitHead | ValueHead, page_size: int, *, release: bool
+    decoder: Decoder,
+    model: PreTrainedModel,
+    head: LogitHead | ValueHead,
+    page_size: int,
+    shelf: Shelf | None,
+    *,
+    release: bool,
 ) -> NativeStack:
     """Both ends and the layers of a model as compiled code. Raises LookupError where that cannot be."""
     from qpdsl.executor.engine.model.native_stack import NativeStack
@@ -482,22 +507,27 @@ def _laid_out(
     embeddings = model.get_input_embeddings()
     tied = isinstance(head, LogitHead) and head.shares(embedded_weight(embeddings))
     if isinstance(head, LogitHead):
-        head.pack()
+        head.pack(shelf)
     packed = head.packed if tied and isinstance(head, LogitHead) else None
     embed = TokenEmbedding(embeddings, decoder.embedding_scale, packed)
     if release and packed is not None:
         empty(embeddings)
         empty(model.get_output_embeddings())
     vocabulary = head.width if isinstance(head, LogitHead) else None
-    return NativeStack(decoder, embed, page_size, vocabulary, release=release)
+    return NativeStack(decoder, embed, page_size, vocabulary, release=release, shelf=shelf)
 
 
 @torch.inference_mode()
 def _known(
-    model: PreTrainedModel, decoder: Decoder, head: LogitHead | ValueHead, texts: TrialTexts, layout: KVLayout
+    model: PreTrainedModel,
+    decoder: Decoder,
+    head: LogitHead | ValueHead,
+    texts: TrialTexts,
+    layout: KVLayout,
+    shelf: Shelf | None,
 ) -> NativeStack:
     """The compiled layers of a model that had the same logits by them as by its own modules before."""
-    native = _laid_out(decoder, model, head, layout.page_size, release=True)
+    native = _laid_out(decoder, model, head, layout.page_size, shelf, release=True)
     plain = replace(layout, dtype=torch.float32)
     native.tune([(trial.batch, trial.cache) for trial in (texts.one_row(plain), texts.kernel_start(plain))])
     return native

@@ -12,6 +12,7 @@ import torch
 
 # What floats may be stored in; all are computed with in float32.
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_NONE = torch.empty(0, dtype=torch.int64)
 # In smaller groups, scales would take as much memory as what they scale.
 _MIN_GROUP = 8
 
@@ -28,9 +29,13 @@ class FloatWeight:
         return self.values.shape[0], self.values.shape[1]
 
     @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
     def kind(self) -> str:
         """The name of the type, for people."""
-        return str(self.values.dtype).removeprefix("torch.")
+        return str(self.dtype).removeprefix("torch.")
 
     def select(self, outputs: torch.Tensor | slice) -> FloatWeight:
         """The weights of the given `outputs` int64 [n] alone, in that order; those of a slice are not copied."""
@@ -160,23 +165,55 @@ class GroupedWeight:
         return spread if codes is None else spread * codes.float()
 
 
-class LateGroupedWeight(GroupedWeight):
+class _Late:
     """Weights [outputs, in] that are read when their numbers are asked for, and kept then.
 
-    `form` is weights like these with fewer outputs: what can be said of their groups without reading them.
+    `form` is weights like these with fewer outputs: what can be said of them without reading them. What is made of them
+    is late too, but for a slice of their outputs.
     """
 
-    form: GroupedWeight
+    form: Any
     outputs: int
-    read: Callable[[], GroupedWeight]
+    read: Callable[[], Any]
 
-    def __init__(self, form: GroupedWeight, outputs: int, read: Callable[[], GroupedWeight]) -> None:
+    def __init__(self, form: Any, outputs: int, read: Callable[[], Any]) -> None:
         vars(self).update(form=form, outputs=outputs, read=read)
 
     @cached_property
-    def whole(self) -> GroupedWeight:
+    def whole(self) -> Any:
         """All of them, read."""
         return self.read()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.outputs, self.form.shape[1]
+
+    @property
+    def kind(self) -> str:
+        return str(self.form.kind)
+
+    def select(self, outputs: torch.Tensor | slice) -> Any:
+        if isinstance(outputs, slice):
+            return self.whole.select(outputs)
+        return type(self)(self.form.select(_NONE), len(outputs), lambda: self.read().select(outputs))
+
+    def select_inputs(self, inputs: torch.Tensor) -> Any:
+        return type(self)(self.form.select_inputs(inputs), self.outputs, lambda: self.read().select_inputs(inputs))
+
+
+class LateFloatWeight(_Late, FloatWeight):
+    """See `_Late`."""
+
+    values = property(lambda self: self.whole.values)
+    mapped = property(lambda self: self.form.mapped)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.form.dtype  # type: ignore[no-any-return]
+
+
+class LateGroupedWeight(_Late, GroupedWeight):
+    """See `_Late`."""
 
     codes = property(lambda self: self.whole.codes)
     scales = property(lambda self: self.whole.scales)
@@ -187,27 +224,11 @@ class LateGroupedWeight(GroupedWeight):
     group = property(lambda self: self.form.group)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return self.outputs, self.form.shape[1]
-
-    @property
     def block(self) -> int:
-        return self.form.block
-
-    @property
-    def kind(self) -> str:
-        return self.form.kind
-
-    def select(self, outputs: torch.Tensor | slice) -> GroupedWeight:
-        if isinstance(outputs, torch.Tensor) and not len(outputs):
-            return self.form.select(outputs)
-        return self.whole.select(outputs)
-
-    def select_inputs(self, inputs: torch.Tensor) -> GroupedWeight:
-        return self.whole.select_inputs(inputs)
+        return int(self.form.block)
 
     def split(self, group: int) -> GroupedWeight:
-        return self.whole.split(group)
+        return self.whole.split(group)  # type: ignore[no-any-return]
 
 
 Weight = FloatWeight | GroupedWeight
@@ -220,6 +241,11 @@ def no_number(weight: Weight) -> str | None:
         if part is not None and not (ends := torch.stack(part.aminmax()).float()).isfinite().all():
             return "NaN" if ends.isnan().any() else "infinity"
     return None
+
+
+def read(weight: Weight) -> Weight:
+    """The weights with their numbers; late ones are read, and do not keep them."""
+    return weight.read() if isinstance(weight, _Late) else weight
 
 
 def stacked(pieces: Iterable[GroupedWeight], outputs: int) -> GroupedWeight:
@@ -248,6 +274,11 @@ def joined(weights: Sequence[Weight]) -> Weight:
         raise ValueError("these weights have different inputs")
     if len(weights) == 1:
         return weights[0]
+    if any(isinstance(weight, _Late) for weight in weights):
+        form = joined([weight.form if isinstance(weight, _Late) else weight for weight in weights])
+        late = LateFloatWeight if isinstance(form, FloatWeight) else LateGroupedWeight
+        outputs = sum(weight.shape[0] for weight in weights)
+        return late(form, outputs, lambda: joined([read(weight) for weight in weights]))
     floats = [weight for weight in weights if isinstance(weight, FloatWeight)]
     grouped = [weight for weight in weights if isinstance(weight, GroupedWeight)]
     if floats and grouped:

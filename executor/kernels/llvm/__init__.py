@@ -11,9 +11,9 @@ weights in eight bits leaves only the panels that can win (`head_screen.py`). `s
 noise of all draws.
 
 `product.py` is a linear layer as a function of tensors, over weights that stay as a checkpoint holds them: floats, or
-four and eight bits. `panels.py` lays weights out in the order in which they are read, `panel_code.py` reads them, and
-`matmul_code.py` is the code, compiled once for each form of panels and each width of vectors: over neighbouring panels,
-or over listed ones.
+four and eight bits. `panels.py` lays weights out in the order in which they are read, `panel_file.py` keeps them so in
+a file, `panel_code.py` reads them, and `matmul_code.py` is the code, compiled once for each form of panels and each
+width of vectors: over neighbouring panels, or over listed ones.
 
 `recurrence.py` takes the tokens of a sequence one after the other, with a state in between, and `gates.py` is what
 comes before and after it in a layer: functions of their own, called between two parts of a forward.

@@ -162,8 +162,12 @@ _SOURCES = digest_of_sources(Path(__file__).parents[1])
 @cache
 def surroundings() -> str:
     """What all kernels depend on, in a line: their sources, LLVM, and the processor."""
-    features = binding.get_host_cpu_features().flatten()
-    return f"{_SOURCES} {llvmlite.__version__} {binding.get_host_cpu_name()} {features}"
+    return f"{_SOURCES} {llvmlite.__version__} {machine()}"
+
+
+def machine() -> str:
+    """The processor, in a line."""
+    return f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
 
 
 class Team:

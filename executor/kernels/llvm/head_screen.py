@@ -18,9 +18,10 @@ from llvmlite import ir
 from qpdsl.executor.kernels.llvm.compile import TEAM, Library
 from qpdsl.executor.kernels.llvm.head_code import TOGETHER, BlockDraw, block_row, finish_block, multiply_block
 from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, KernelCode
+from qpdsl.executor.kernels.llvm.large_pages import aligned_bytes
 from qpdsl.executor.kernels.llvm.matmul_code import emit_listed
 from qpdsl.executor.kernels.llvm.panel_code import emit_pair
-from qpdsl.executor.kernels.llvm.panels import FloatPanels, GroupedPanels, PanelWeights, aligned_panels
+from qpdsl.executor.kernels.llvm.panels import FloatPanels, GroupedPanels, PanelWeights, aligned
 from qpdsl.executor.kernels.llvm.product import Product, threads_for
 from qpdsl.executor.kernels.llvm.sample import ROUNDING, SLACK
 from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX
@@ -28,6 +29,8 @@ from qpdsl.executor.kernels.plain.philox import GUMBEL_MAX
 _Numbers = np.ndarray[Any, np.dtype[Any]]
 _Floats = np.ndarray[Any, np.dtype[np.float32]]
 
+# What the copy and its errors are kept as beside the weights.
+_COPY = "eight bits"
 _LARGEST = 127
 # No scale is smaller.
 _TINY = 1e-30
@@ -98,7 +101,7 @@ class HeadScreen:
 
 
 class EightBitCopy:
-    """Weights in eight bits, each output with its own scale.
+    """Weights in eight bits, each output with its own scale: kept beside the weights, or made.
 
     `data`: panels as the compiled product reads them, of the form `panels`. `errors`: |w − ŵ| of each output, with room
     for what sums in float32 lose, float32 [panels, width].
@@ -108,16 +111,28 @@ class EightBitCopy:
         form, inputs, width, count = weights.panels, weights.inputs, weights.width, weights.count
         assert isinstance(form, FloatPanels)
         self.panels = GroupedPanels(8, inputs, inputs, scaled=False, shifted=False, scale="float32", offset=None)
-        self.data = aligned_panels(count, self.panels.panel_bytes(inputs, width))
-        self.errors = torch.empty(count, width, dtype=torch.float32)
-        library = Library({"round": partial(emit_round, panels=form, width=width)})
-        threads = threads_for(count * width * inputs)
-        bounds = [count * thread // threads for thread in range(threads + 1)]
-        source, target, errors = weights.data.data_ptr(), self.data.data_ptr(), self.errors.data_ptr()
-        sizes = (weights.panel_bytes, self.data.shape[1], inputs)
-        TEAM.run(
-            threads, lambda thread: library["round"](source, target, errors, *sizes, bounds[thread], bounds[thread + 1])
-        )
+        size = count * aligned(self.panels.panel_bytes(inputs, width))
+
+        def parts(whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return whole[:size].view(count, -1), whole[size:].view(torch.float32).view(count, width)
+
+        def made() -> torch.Tensor:
+            whole = aligned_bytes(size + 4 * count * width)
+            _round(weights, form, *parts(whole))
+            return whole
+
+        self.data, self.errors = parts(weights.beside(_COPY, made))
+
+
+def _round(weights: PanelWeights, form: FloatPanels, data: torch.Tensor, errors: torch.Tensor) -> None:
+    """Rounds panels to `data` and `errors`; see `EightBitCopy`."""
+    inputs, width, count = weights.inputs, weights.width, weights.count
+    library = Library({"round": partial(emit_round, panels=form, width=width)})
+    threads = threads_for(count * width * inputs)
+    bounds = [count * thread // threads for thread in range(threads + 1)]
+    addresses = weights.data.data_ptr(), data.data_ptr(), errors.data_ptr()
+    sizes = (weights.panel_bytes, data.shape[1], inputs)
+    TEAM.run(threads, lambda thread: library["round"](*addresses, *sizes, bounds[thread], bounds[thread + 1]))
 
 
 def emit_round(module: ir.Module, name: str, panels: FloatPanels, width: int) -> None:

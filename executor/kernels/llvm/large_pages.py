@@ -66,9 +66,12 @@ def give_back(values: torch.Tensor) -> None:
 
     Any other memory would be filled with zeros.
     """
-    if sys.platform != "linux" or not values.is_contiguous():
-        return
-    begin = -(-values.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-    size = (values.data_ptr() + values.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
-    if size > 0:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), _MADV_DONTNEED)
+    if values.is_contiguous():
+        give_back_pages(values.data_ptr(), values.data_ptr() + values.nbytes)
+
+
+def give_back_pages(begin: int, end: int) -> None:
+    """The same for the pages that lie between two addresses."""
+    first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if sys.platform == "linux" and last > first:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _MADV_DONTNEED)

@@ -112,6 +112,11 @@ class PanelHead:
     def _screen(self) -> HeadScreen:
         return HeadScreen(self._product, self._finish, self._bias)
 
+    def prepare(self) -> None:
+        """Makes now what the first screened draw would, which can be kept beside the weights."""
+        if self._screens:
+            self._screen  # noqa: B018
+
     def _screened(self, plan: HeadPlan, screened: Numbers | None) -> Numbers | None:
         """Which draws are screened, bool [D]: those over all panels that may be, where they are few; None for none."""
         if screened is None or not self._screens or not screened.any():

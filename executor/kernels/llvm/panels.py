@@ -7,13 +7,15 @@ eight-bit codes one to a byte. Of grouped weights the scales and offsets stand b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, Protocol
 
 import torch
 from torch.nn.functional import pad
 
-from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight
+from qpdsl.executor.kernels.data.weights import FloatWeight, GroupedWeight, Weight, read
 from qpdsl.executor.kernels.llvm.large_pages import aligned_bytes, give_back
 
 # Inputs come in steps of so many: the nibbles of a lane.
@@ -67,49 +69,122 @@ class GroupedPanels:
 Panels = FloatPanels | GroupedPanels
 
 
-class PanelWeights:
-    """The weights [outputs, inputs] of a layer in panels: `data` uint8 [panels, bytes], the last panel padded with 0.
+@dataclass(frozen=True, slots=True)
+class PanelForm:
+    """What panels of weights [outputs, inputs] are, without their bytes. `kind`: that of the weights, for people."""
 
-    Raises LookupError where the inputs, or a group of them, are no multiple of `STEP`.
-    """
+    outputs: int
+    inputs: int
+    width: int
+    kind: str
+    panels: Panels
 
-    def __init__(self, weight: Weight, width: int) -> None:
-        self.outputs, self.inputs = weight.shape
-        self.width = width
-        self.kind = weight.kind
-        if self.inputs % STEP:
+    @classmethod
+    def of(cls, weight: Weight, width: int) -> PanelForm:
+        """Raises LookupError where the inputs, or a group of them, are no multiple of `STEP`."""
+        outputs, inputs = weight.shape
+        if inputs % STEP:
             raise LookupError("inputs")
-        if isinstance(weight, GroupedWeight):
-            self.panels: Panels = _grouped(weight)
-            if weight.group % STEP:
-                raise LookupError("group")
-        else:
-            self.panels = FloatPanels(weight.values.dtype)
-        count = -(-self.outputs // width)
-        size = self.panels.panel_bytes(self.inputs, width)
-        self.data = aligned_panels(count, size)
-        fill = _fill_grouped if isinstance(weight, GroupedWeight) else _fill_floats
-        # A few thousand outputs at a time: what is laid out anew passes through memory twice.
-        for first in range(0, self.outputs, 256 * width):
-            last = min(first + 256 * width, self.outputs)
-            target = self.data[first // width : -(-last // width), :size]
-            piece = weight.select(slice(first, last))
-            fill(piece, self.panels, target, width)  # type: ignore[arg-type]
-            if isinstance(piece, FloatWeight) and piece.mapped:
-                give_back(piece.values)
+        if isinstance(weight, FloatWeight):
+            return cls(outputs, inputs, width, weight.kind, FloatPanels(weight.dtype))
+        if weight.group % STEP:
+            raise LookupError("group")
+        return cls(outputs, inputs, width, weight.kind, _grouped(weight))
 
     @property
     def count(self) -> int:
         """How many panels there are."""
-        return self.data.shape[0]
+        return -(-self.outputs // self.width)
 
     @property
     def panel_bytes(self) -> int:
-        return self.data.shape[1]
+        """Those of each."""
+        return aligned(self.panels.panel_bytes(self.inputs, self.width))
 
     @property
     def nbytes(self) -> int:
-        return self.data.numel()
+        return self.count * self.panel_bytes
+
+    def pieces(self, weight: Weight, data: torch.Tensor | None = None) -> Iterator[torch.Tensor]:
+        """The weights in panels uint8 [n, bytes], some after the other; in `data` [panels, bytes], if it is given.
+
+        A few thousand outputs at a time: what is laid out anew passes through memory twice. The last panel is padded
+        with 0.
+        """
+        size, step = self.panels.panel_bytes(self.inputs, self.width), 256
+        for first in range(0, self.count, step):
+            last = min(first + step, self.count)
+            rows = torch.zeros(last - first, self.panel_bytes, dtype=torch.uint8) if data is None else data[first:last]
+            piece = weight.select(slice(first * self.width, min(last * self.width, self.outputs)))
+            if isinstance(self.panels, FloatPanels):
+                _fill_floats(piece, self.panels, rows[:, :size], self.width)
+            else:
+                assert isinstance(piece, GroupedWeight)
+                _fill_grouped(piece, self.panels, rows[:, :size], self.width)
+            yield rows
+            if isinstance(piece, FloatWeight) and piece.mapped:
+                give_back(piece.values)
+
+
+class Shelf(Protocol):
+    """Where weights in panels are kept, by names."""
+
+    def place(self, name: str, weight: Weight, width: int) -> tuple[PanelForm, Callable[[], torch.Tensor]]:
+        """What the panels of a weight are, and what gives their bytes [panels, bytes], once all have their place.
+
+        Late weights are read only where they are not kept yet. Raises LookupError as `PanelForm.of` does.
+        """
+        ...
+
+    def beside(self, name: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Bytes uint8 [n] that can be kept beside the weights, or are made."""
+        ...
+
+    def spare(self) -> None:
+        """Gives back the memory of what was read so far, where it can be read again."""
+        ...
+
+
+def spare(shelf: Shelf | None) -> None:
+    """See `Shelf.spare`."""
+    if shelf is not None:
+        shelf.spare()
+
+
+class PanelWeights:
+    """The weights [outputs, inputs] of a layer in panels: in memory, or on a `shelf`, by their `name` there.
+
+    Raises LookupError where the inputs, or a group of them, are no multiple of `STEP`.
+    """
+
+    def __init__(self, weight: Weight, width: int, shelf: Shelf | None = None, name: str = "") -> None:
+        if shelf is None:
+            weight = read(weight)
+            form = PanelForm.of(weight, width)
+            data = aligned_bytes(form.nbytes).view(form.count, -1)
+            for _ in form.pieces(weight, data):
+                pass
+            self.data = data
+        else:
+            form, self._place = shelf.place(name, weight, width)
+        self.outputs, self.inputs, self.width = form.outputs, form.inputs, form.width
+        self.kind, self.panels = form.kind, form.panels
+        # How many panels there are, and the bytes of each.
+        self.count, self.panel_bytes = form.count, form.panel_bytes
+        self._shelf, self._name = shelf, name
+
+    @cached_property
+    def data(self) -> torch.Tensor:
+        """uint8 [panels, bytes]."""
+        return self._place()
+
+    def beside(self, part: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """See `Shelf.beside`."""
+        return make() if self._shelf is None else self._shelf.beside(f"{self._name} {part}", make)
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * self.panel_bytes
 
     def rows(self, outputs: torch.Tensor) -> torch.Tensor:
         """The weights float32 [n, inputs] of the given `outputs` int64 [n], dequantized."""
@@ -164,10 +239,9 @@ class PanelWeights:
         ).dequantized()
 
 
-def aligned_panels(count: int, size: int) -> torch.Tensor:
-    """uint8 [count, size], not filled; the size is rounded up, so that every panel begins with a line of the cache."""
-    size = -(-size // _ALIGNMENT) * _ALIGNMENT
-    return aligned_bytes(count * size).view(count, size)
+def aligned(size: int) -> int:
+    """The bytes of a panel, rounded up, so that every panel begins with a line of the cache."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _grouped(weight: GroupedWeight) -> GroupedPanels:

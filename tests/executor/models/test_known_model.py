@@ -20,7 +20,8 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated
 from qpdsl.executor.engine.model.probe import TrialTexts
 from qpdsl.executor.kernels.llvm.compile import vector_width
-from qpdsl.executor.models.known_model import known
+from qpdsl.executor.kernels.llvm.panel_file import KeptPanels
+from qpdsl.executor.models.known_model import Place
 from qpdsl.executor.models.load import load
 from qpdsl.executor.models.quick_load import load as quick_load
 from qpdsl.executor.models.text_model import PagedTextModel
@@ -88,15 +89,19 @@ def save(folder: Path, model: PreTrainedModel) -> Path:
 
 
 def check_known(place: Path, dtype: str | None = None, kv_type: KVType | None = None, kind: str | None = None) -> None:
-    """Loads a model as if for the first time, and from what is known of it then: both are the same."""
+    """Loads a model as if for the first time, and from what is known of it then: with and without kept weights."""
     first = quick_load("m", place, "cpu", dtype, kv_type, kind)
     folder = ModelFolder.of("m", place)
-    stored = torch.float32 if folder.gguf is None else None
-    record = known(folder, getattr(torch, dtype) if dtype else stored, kind)
-    assert record is not None
+    floats = getattr(torch, dtype) if dtype else torch.float32 if folder.gguf is None else None
+    where = Place.of(folder, floats, kind)
+    assert where is not None
+    record = where.known()
+    kept = KeptPanels.of(where.panels, where.key)
+    assert record is not None and kept is not None
     with isolated(folder) as files:
-        again = record.loaded("m", folder, files, getattr(torch, dtype) if dtype else stored, kv_type)
-    assert all(torch.equal(one, other) for one, other in zip(bits(first), bits(again), strict=True))
+        again, *others = (record.loaded("m", folder, files, floats, kv_type, shelf) for shelf in (kept, None))
+    for model in (again, *others):
+        assert all(torch.equal(one, other) for one, other in zip(bits(first), bits(model), strict=True))
     for name in ("eos", "max_positions", "width", "writes", "notes", "held", "weights", "kind"):
         assert getattr(first, name) == getattr(again, name), name
     for name in ("layout", "parameters", "weight_bytes", "row_bytes", "implementation", "depth", "mixes_rows", "fold"):
@@ -138,7 +143,8 @@ def test_what_cannot_be_compiled_is_loaded_each_time(tmp_path: Path) -> None:
     save_random(tmp_path / "m", "gpt_neox")
     model = quick_load("m", tmp_path / "m", "cpu", None)
     assert not model.paged.is_compiled
-    assert known(ModelFolder.of("m", tmp_path / "m"), torch.float32, None) is None
+    where = Place.of(ModelFolder.of("m", tmp_path / "m"), torch.float32, None)
+    assert where is not None and where.known() is None and not [*where.panels.parent.glob("*")]
 
 
 def test_another_file_is_another_model(tmp_path: Path, cache: Path) -> None:
@@ -164,6 +170,34 @@ def test_a_damaged_record_is_written_anew(damage: str, tmp_path: Path, cache: Pa
     after = bits(quick_load("m", tmp_path / "m", "cpu", None))
     assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
     assert record.read_text() == whole
+
+
+@pytest.mark.parametrize("what", ["removed", "cut off", "another model's"])
+def test_weights_that_are_not_whole_are_laid_out_anew(what: str, tmp_path: Path, cache: Path) -> None:
+    save_random(tmp_path / "m", "llama")
+    save_random(tmp_path / "other", "qwen2")
+    quick_load("other", tmp_path / "other", "cpu", None)
+    (other,) = (cache.parent / "panels").iterdir()
+    before = bits(quick_load("m", tmp_path / "m", "cpu", None))
+    (kept,) = {*(cache.parent / "panels").iterdir()} - {other}
+    whole = kept.read_bytes()
+    kept.unlink()
+    if what != "removed":
+        kept.write_bytes(whole[:-1] if what == "cut off" else other.read_bytes())
+    after = bits(quick_load("m", tmp_path / "m", "cpu", None))
+    assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+    assert kept.read_bytes() == whole
+
+
+def test_where_nothing_can_be_kept_a_model_is_loaded_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_random(tmp_path / "m", "llama")
+    before = bits(quick_load("m", tmp_path / "m", "cpu", None))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for _ in range(2):
+        after = bits(quick_load("m", tmp_path / "m", "cpu", None))
+        assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+    assert (tmp_path / "file").read_bytes() == b""
 
 
 def test_a_record_of_other_names_is_not_used(tmp_path: Path, cache: Path) -> None:

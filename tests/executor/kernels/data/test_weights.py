@@ -184,13 +184,13 @@ def test_weights_that_are_read_late_are_the_same_ones(weight: GroupedWeight, dat
     assert not reads
     outputs = torch.tensor(data.draw(st.lists(st.integers(0, weight.shape[0] - 1), min_size=1, max_size=6)))
     columns = torch.arange(INPUTS).flip(0).view(-1, 16).flip(1).flatten()
-    for ours, theirs in (
-        (late, weight),
+    made = [
         (late.select(outputs), weight.select(outputs)),
         (late.select_inputs(columns), weight.select_inputs(columns)),
-        (late.split(8), weight.split(8)),
-        (late.folded(), weight.folded()),
         (joined([late, late]), joined([weight, weight])),
-    ):
+        (joined([late, late]).select(outputs), joined([weight, weight]).select(outputs)),
+    ]
+    assert all((ours.shape, ours.kind) == (theirs.shape, theirs.kind) for ours, theirs in made)
+    assert not reads
+    for ours, theirs in (*made, (late, weight), (late.split(8), weight.split(8)), (late.folded(), weight.folded())):
         assert torch.equal(ours.dequantized(), theirs.dequantized())
-    assert len(reads) == 1
