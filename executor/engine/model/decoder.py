@@ -24,6 +24,7 @@ import torch
 from qpdsl.executor.kernels.data.layer_constants import Activation
 from qpdsl.executor.kernels.data.states import StateLayout, StateStep
 from qpdsl.executor.kernels.data.weights import Weight, joined
+from qpdsl.executor.kernels.recurrences import GatedDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,13 @@ class Recurrence:
 
     joined:  projects to what `between` takes, all of it side by side
     out:     projects back what it gives
-    between: takes [T, n] and the step's segments, gives [T, m], both float32
+    between: takes [T, n] and the step's segments, gives [T, m], both float32; or a rule that may be compiled, of which
+             `joined` has what it takes in its order
     """
 
     joined: Projection
     out: Projection
-    between: Callable[[torch.Tensor, StateStep], torch.Tensor]
+    between: GatedDelta | Callable[[torch.Tensor, StateStep], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
