@@ -187,6 +187,8 @@ class GatedDelta:
         self.parts = StatePart("conv", (taps - 1, channels), dtype), matrix
         decay_bias, rate = (part.detach().float().flatten().contiguous() for part in decay)
         self._by_row = len(rate) > value_heads
+        # Of what it takes, in its order.
+        self.widths = channels, value_heads * value_dim, value_heads, len(rate)
         self._rules, self._norm_rules = (bound is not None, rounds), (activation, False, True, rounds_normed)
         self._given = {
             "weight": self._weight,

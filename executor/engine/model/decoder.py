@@ -90,8 +90,8 @@ class Recurrence:
 
     joined:  projects to what `between` takes, all of it side by side
     out:     projects back what it gives
-    between: takes [T, n] and the step's segments, gives [T, m], both float32; or a rule that may be compiled, of which
-             `joined` has what it takes in its order
+    between: takes [T, n] and the step's segments, gives [T, m], both float32; or it is a rule that is compiled, and n has
+             what that takes, one after the other
     """
 
     joined: Projection

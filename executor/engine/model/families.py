@@ -268,7 +268,11 @@ class _ModuleDecoder:
         parts = self._parts(index)
         recurrence = mlp = None
         if (own := parts.recurrence) is not None:
-            recurrence = Recurrence(joined_projections(own.joined), own.out, own.mixer.between)
+            joined, between = joined_projections(own.joined), own.mixer.between
+            if (found := own.mixer.rule(joined.weight.shape[0])) is not None:
+                between, order = found
+                joined = _ordered(joined, order)
+            recurrence = Recurrence(joined, own.out, between)
         if parts.mlp is not None:
             mlp = Mlp(joined_projections(parts.mlp.widen), parts.mlp.down, parts.mlp.activation)
         attention = None if parts.attention is None else self._ordered(parts.attention, self._calls[index])
@@ -280,9 +284,8 @@ class _ModuleDecoder:
                 empty(part)
 
     def _ordered(self, parts: _Attention, call: AttentionCall) -> Attention:
-        projected, order = joined_projections(parts.joined), self._order()
         return Attention(
-            Projection(projected.weight.select(order), None if projected.bias is None else projected.bias[order]),
+            _ordered(joined_projections(parts.joined), self._order()),
             replace(parts.out, weight=parts.out.weight.select_inputs(self._attended)),
             parts.norms,
             parts.rotation,
@@ -522,6 +525,11 @@ def _of_any_size(module: Any) -> Projection:
     if weight is None or derived:
         raise LookupError(type(module).__name__)
     return Projection(weight, None if module.bias is None else module.bias.detach().float())
+
+
+def _ordered(product: Projection, order: torch.Tensor) -> Projection:
+    """With its outputs in that order."""
+    return Projection(product.weight.select(order), None if product.bias is None else product.bias[order])
 
 
 def _embedding_scale(inner: Any, family: _Family) -> float:

@@ -28,6 +28,7 @@ from qpdsl.executor.kernels.llvm.forward import (
     LAYER,
     OWN_NORM_ROWS,
     PRODUCTS,
+    RULE,
     ForwardShape,
     HeadNorm,
     Widths,
@@ -37,6 +38,7 @@ from qpdsl.executor.kernels.llvm.forward import (
 from qpdsl.executor.kernels.llvm.layer_attention import attend_library
 from qpdsl.executor.kernels.llvm.panels import PanelWeights
 from qpdsl.executor.kernels.llvm.sample import RowSampler
+from qpdsl.executor.kernels.recurrences import GatedDelta
 
 _MIN_POSITIONS = 1024
 # What a run of layers says of itself in a frame.
@@ -76,9 +78,13 @@ class NativeStack:
         self._one = torch.ones(1, dtype=torch.float32)
         self._barrier = torch.zeros(BARRIER_NUMBERS, dtype=torch.int32)
         self.sampler = None if vocabulary is None else RowSampler(vocabulary)
+        # Where what a layer keeps begins in a block, by its name.
+        places: list[dict[str, int]] = [{} for _ in range(decoder.layers)]
+        for layer, part, at in () if decoder.states is None else decoder.states.places():
+            places[layer][part.name] = at
         self._layers: list[_LaidOut] = []
         for index in range(decoder.layers):
-            self._layers.append(_LaidOut(decoder.layer(index), self._shape, self._residual))
+            self._layers.append(_LaidOut(decoder.layer(index), self._shape, self._residual, places[index]))
             if release:
                 decoder.release(index)
         self._norm = decoder.norm
@@ -108,18 +114,19 @@ class NativeStack:
         return self._shape
 
     @property
-    def widest(self) -> tuple[int, int, int]:
+    def widest(self) -> tuple[int, int, int, int]:
         """The most numbers of a product.
 
-        In a row of the joined projection, and of the gated values; groups of an input.
+        In a row of the joined projection, of what recurrences make, and of the gated values; groups of an input.
         """
-        outputs = dict.fromkeys(PRODUCTS, 0)
+        outputs, inputs = dict.fromkeys(PRODUCTS, 0), dict.fromkeys(PRODUCTS, 0)
         groups = 0
         for layer in self._layers:
             for name, product in layer.products.items():
                 outputs[name] = max(outputs[name], product.weights.outputs)
+                inputs[name] = max(inputs[name], product.weights.inputs)
                 groups = max(groups, product.groups)
-        return outputs["join"], outputs["widen"] // self._shape.widened, groups
+        return outputs["join"], inputs["back"], outputs["widen"] // self._shape.widened, groups
 
     def forward(
         self, batch: KernelBatch, cache: KVCache, exits: Sequence[int] = (), threads: int | None = None
@@ -156,15 +163,16 @@ class NativeStack:
             threads = self._threads(count)
         table = batch.paged.pages.shape[1]
         self._workspace = self._workspace.grown(self, count, threads, table)
-        frame = self._workspace.frame(self, residual, hidden, batch, cache)
-        address, function = frame.ctypes.data, self._forward_over(cache.layout.kind, cache.layout.dtype)
         step = None if cache.states is None else StateStep(cache.states, batch.segments)
+        frame = self._workspace.frame(self, residual, hidden, batch, cache, step)
+        address, function = frame.ctypes.data, self._forward_over(cache.layout.kind, cache.layout.dtype)
+        own = frame[_RUN[-2:]].tolist()
         mixed: torch.Tensor | None = None
         for stop in (*(index for index in range(first, depth) if layers[index].between is not None), depth):
             between = None if stop == depth else layers[stop].between
             frame[_RUN] = (
                 *(first, stop, between is not None),
-                *((0, 0, 0) if mixed is None else (1, mixed.data_ptr(), mixed.shape[1])),
+                *((0, *own) if mixed is None else (1, mixed.data_ptr(), mixed.shape[1])),
             )
             TEAM.run(threads, lambda thread: function(address, thread, threads))
             if between is not None and step is not None:
@@ -260,7 +268,8 @@ class _LaidOut:
     between: see `Recurrence`; None where it has none
     """
 
-    def __init__(self, layer: Layer, shape: ForwardShape, residual_scale: float) -> None:
+    def __init__(self, layer: Layer, shape: ForwardShape, residual_scale: float, places: dict[str, int]) -> None:
+        """`places`: see `NativeStack`. Raises LookupError where a recurrence cannot be compiled."""
         attention, recurrence, mlp, width = layer.attention, layer.recurrence, layer.mlp, vector_width()
         first = [part.joined for part in (attention, recurrence) if part is not None]
         parts: dict[str, Projection] = {}
@@ -280,7 +289,15 @@ class _LaidOut:
             "before_mlp": layer.before_mlp,
             "after_mlp": layer.after_mlp,
         }
-        self.between = None if recurrence is None else recurrence.between
+        self.between = self._rule = None
+        self._places = places
+        if recurrence is not None:
+            if not isinstance(recurrence.between, GatedDelta):
+                self.between = recurrence.between
+            elif recurrence.between.kernel() is None:
+                raise LookupError("no vectors")
+            else:
+                self._rule = recurrence.between
         # Where what the recurrence takes begins in the joined projection.
         self.begin = 0 if attention is None else attention.joined.weight.shape[0]
         self.attends = attention is not None
@@ -317,6 +334,11 @@ class _LaidOut:
                 f"{name} groups": product.groups,
                 f"{name} factor": _low_half(self._factors[name]),
             }
+        if self._rule is not None and (kernel := self._rule.kernel()) is not None:
+            conv, states = (self._places[part.name] for part in self._rule.parts)
+            begins = accumulate(self._rule.widths[:-1], initial=self.begin)
+            rule = (kernel.address, self._rule.constants.data_ptr(), kernel.heads, conv, states, *begins)
+            numbers |= {f"rule {name}": number for name, number in zip(RULE, rule, strict=True)}
         row[:] = [numbers.get(name, 0) for name in LAYER]
 
 
@@ -326,7 +348,7 @@ class _Workspace:
     def __init__(self, stack: NativeStack, rows: int, threads: int, table: int) -> None:
         self._rows, self._threads, self._table = next_power_of_two(rows), threads, next_power_of_two(table)
         heads = stack.shape.heads
-        joined, gated, groups = stack.widest
+        joined, mixed, gated, groups = stack.widest
         columns = stack.shape.widened * gate_columns(vector_width())
         scratch = scratch_size(heads, Widths.of(stack.shape.hidden, heads).head, self._table)
 
@@ -338,6 +360,8 @@ class _Workspace:
             "normed": room(max(self._rows, threads * OWN_NORM_ROWS), stack.shape.hidden),
             "projected": room(self._rows, stack.shape.hidden),
             "joined": room(self._rows, joined),
+            # Nor do recurrences write rows of no segment.
+            "mixed": room(self._rows, mixed),
             # Attention does not write rows without a context.
             "attended": room(self._rows, heads.queries),
             "gated": room(self._rows, gated),
@@ -359,7 +383,13 @@ class _Workspace:
         return self._shared["joined"][:rows, :numbers]
 
     def frame(
-        self, stack: NativeStack, residual: torch.Tensor, hidden: torch.Tensor, batch: KernelBatch, cache: KVCache
+        self,
+        stack: NativeStack,
+        residual: torch.Tensor,
+        hidden: torch.Tensor,
+        batch: KernelBatch,
+        cache: KVCache,
+        step: StateStep | None,
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The numbers of a step, in the order of `FRAME`, but for those of a run of layers (`_RUN`)."""
         paged = batch.paged
@@ -378,10 +408,15 @@ class _Workspace:
             "path_start": paged.context if paged.paths is None else paged.paths.start,
             "places": paged.context if paged.paths is None else paged.paths.places,
         }
+        if step is not None:
+            tensors |= {"states": step.rows.data, "segments": step.table, "chains": step.chains}
         numbers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
         numbers |= {f"{name}_bytes": part.shape[1] * part.itemsize for name, part in self._own.items()}
         numbers |= {
             "joined_row": self._shared["joined"].shape[1],
+            "mixed_row": self._shared["mixed"].shape[1],
+            "block": 0 if step is None else step.rows.block_bytes,
+            "chain_count": 0 if step is None else len(step.chains) - 1,
             "gated_row": self._shared["gated"].shape[1],
             "count": residual.shape[0],
             "sequences": paged.sequences,

@@ -52,8 +52,11 @@ class DeltaRule(ProjectedMixer):
             raise UnsupportedModel(f"its convolution is followed by {module.activation}")
         conv, epsilon = module.conv1d, norm.variance_epsilon
         self.heads, self.dims = heads, dims
-        self.rule = GatedDelta(heads, dims, conv.weight, conv.bias, decay, norm.weight, epsilon, dtype, **rules)
-        super().__init__(module, layer, self.rule.parts)
+        self._rule = GatedDelta(heads, dims, conv.weight, conv.bias, decay, norm.weight, epsilon, dtype, **rules)
+        super().__init__(module, layer, self._rule.parts)
+
+    def rule(self, outputs: int) -> tuple[GatedDelta, torch.Tensor] | None:
+        return self._rule, torch.cat(self.projected(torch.arange(outputs)[None]), dim=1)[0]
 
     def projected(self, joined: torch.Tensor) -> Projected:
         """The parts of what the layer's projections make of T rows, one after the other."""
@@ -64,7 +67,7 @@ class DeltaRule(ProjectedMixer):
         return Projected(*torch.split(joined, [wide, values, value_heads, rest], dim=1))
 
     def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:
-        return self.rule(*self.projected(joined), self.layer, step)
+        return self._rule(*self.projected(joined), self.layer, step)
 
 
 class ScalarDelta(DeltaRule):
@@ -133,6 +136,9 @@ class KimiDelta(DeltaRule):
             (3 * heads * dim, 3 * heads * dim + narrow, 3 * heads * dim + narrow + heads), dim=1
         )
         return Projected(wide, module.g_b_proj(gate), write, module.forget_gate.f_b_proj(inputs))
+
+    def rule(self, outputs: int) -> None:
+        """It has more projections in between."""
 
 
 class BailingDelta(DeltaRule):

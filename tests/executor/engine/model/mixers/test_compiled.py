@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model.probe import Probe
-from qpdsl.executor.kernels.llvm import gates, recurrence
+from qpdsl.executor.kernels.llvm import delta, gates, recurrence
 from qpdsl.executor.kernels.llvm.compile import vector_width
 from tests.executor.engine.model.mixers.test_families import DELTA, FALCON, GRANITE, MAMBA2, NEMOTRON, SCAN
 from tests.executor.engine.model.test_native_stack import distance
@@ -73,7 +73,7 @@ def test_weights_of_16_bits_are_computed_with_in_float32() -> None:
 
 @pytest.mark.parametrize("case", ["falcon_h1", "lfm2", "qwen3_5_text"])
 def test_bits_depend_on_no_thread(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gates, recurrence):
+    for module in (delta, gates, recurrence):
         monkeypatch.setattr(module, "_WORK", 1)
     own, threads = model_of(case), torch.get_num_threads()
     model = PagedModel(model_of(case))
