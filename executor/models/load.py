@@ -220,7 +220,7 @@ class _Loading:
             raise self._error(reason)
         eos = self._eos(getattr(model, "generation_config", None), tokenizer)
         loaded = PagedTextModel.of(self.name, tokenizer, paged, eos, verifier, notes, held)
-        if outline is not None and paged.is_compiled:
+        if outline is not None and paged.is_compiled and not paged.runs_modules:
             own = None if verifier is None else verifier.kind
             known = KnownModel(outline, paged.found, own, sorted(eos), self._outlined(tokenizer))
             keep(known, loaded, self.folder, self.files, self._stored_dtype, kind)

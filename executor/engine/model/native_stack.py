@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.model.decoder import Decoder, DecoderShape, Layer, Projection, joined_projections
+from qpdsl.executor.engine.model.decoder import Decoder, DecoderShape, Layer, Norm, Projection, joined_projections
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import next_power_of_two
 from qpdsl.executor.kernels.data.states import StateStep
@@ -42,7 +42,7 @@ from qpdsl.executor.kernels.recurrences import GatedDelta
 
 _MIN_POSITIONS = 1024
 # What a run of layers says of itself in a frame.
-_RUN = [FRAME.index(name) for name in ("first", "depth", "opens", "resumes", "mixed", "mixed_row")]
+_RUN = [FRAME.index(name) for name in ("first", "depth", "last_norm", "opens", "resumes", "mixed", "mixed_row")]
 # From so many rows on a step is arithmetic; with fewer it reads memory.
 _MANY_ROWS = 16
 # How long a step is timed for each number of threads.
@@ -105,9 +105,15 @@ class NativeStack:
         return len(self._layers)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether some layers have modules in place of an MLP."""
+        return any(layer.experts is not None for layer in self._layers)
+
+    @property
     def weight_bytes(self) -> int:
         """The bytes that the weights of all products take."""
-        return sum(laid.weights.nbytes for layer in self._layers for laid in layer.products.values())
+        products = (laid.weights.nbytes for layer in self._layers for laid in layer.products.values())
+        return sum(products) + sum(layer.experts.nbytes for layer in self._layers if layer.experts is not None)
 
     @property
     def shape(self) -> ForwardShape:
@@ -166,19 +172,26 @@ class NativeStack:
         step = None if cache.states is None else StateStep(cache.states, batch.segments)
         frame = self._workspace.frame(self, residual, hidden, batch, cache, step)
         address, function = frame.ctypes.data, self._forward_over(cache.layout.kind, cache.layout.dtype)
-        own = frame[_RUN[-2:]].tolist()
+        workspace = frame[_RUN[-2:]].tolist()
         mixed: torch.Tensor | None = None
-        for stop in (*(index for index in range(first, depth) if layers[index].between is not None), depth):
-            between = None if stop == depth else layers[stop].between
-            frame[_RUN] = (
-                *(first, stop, between is not None),
-                *((0, *own) if mixed is None else (1, mixed.data_ptr(), mixed.shape[1])),
-            )
+
+        def run_to(stop: int, norm: Norm, *, opens: bool = False) -> None:
+            resumed = (0, *workspace) if mixed is None else (1, mixed.data_ptr(), mixed.shape[1])
+            frame[_RUN] = (first, stop, norm.weight.data_ptr(), opens, *resumed)
             TEAM.run(threads, lambda thread: function(address, thread, threads))
-            if between is not None and step is not None:
-                layer = layers[stop]
+
+        for index, layer in enumerate(layers[first:depth], first):
+            if layer.between is not None and step is not None:
+                run_to(index, self._norm, opens=True)
                 joined = self._workspace.joined(count, layer.products["join"].weights.outputs)
-                first, mixed = stop, between(joined[:, layer.begin :], step).contiguous()
+                first, mixed = index, layer.between(joined[:, layer.begin :], step).contiguous()
+            if layer.experts is not None and layer.before_experts is not None:
+                run_to(index + 1, layer.before_experts)
+                first, mixed = index + 1, None
+                added = layer.experts(hidden)
+                # Rounded after the product, in whichever vectors.
+                residual += added if self._residual == 1.0 else added * self._residual
+        run_to(depth, self._norm)
         return hidden
 
     def normed(self, residual: torch.Tensor) -> torch.Tensor:
@@ -254,7 +267,6 @@ class NativeStack:
     def constants(self) -> dict[str, torch.Tensor]:
         """What all steps share, by the names of `FRAME`."""
         return {
-            "last_norm": self._norm.weight,
             "factor": self._residual_scale,
             "one": self._one,
             "barrier": self._barrier,
@@ -265,7 +277,8 @@ class _LaidOut:
     """One layer with its weights in panels.
 
     attends: whether it has a row in a page
-    between: see `Recurrence`; None where it has none
+    between: see `Recurrence`; None where it has none, or one that is compiled
+    experts: see `Layer`, with the norm before them
     """
 
     def __init__(self, layer: Layer, shape: ForwardShape, residual_scale: float, places: dict[str, int]) -> None:
@@ -298,6 +311,7 @@ class _LaidOut:
                 raise LookupError("no vectors")
             else:
                 self._rule = recurrence.between
+        self.experts, self.before_experts = layer.experts, layer.before_mlp
         # Where what the recurrence takes begins in the joined projection.
         self.begin = 0 if attention is None else attention.joined.weight.shape[0]
         self.attends = attention is not None

@@ -215,6 +215,11 @@ class PagedModel:
         return not isinstance(self._stack, ModuleStack | DeviceStack)
 
     @property
+    def runs_modules(self) -> bool:
+        """Whether its layers, or a part of them, are transformers' modules."""
+        return isinstance(self._stack, ModuleStack) or (self.is_compiled and self._stack.has_experts)
+
+    @property
     def capabilities(self) -> Capabilities:
         """What the model can be asked for: a value head has no vocabulary, so it is only read."""
         features: set[Feature] = {"logits", "forks"}
@@ -455,6 +460,7 @@ def _native(
     except LookupError as error:
         if sparing:
             raise NativeMismatch("its layers cannot be compiled") from error
+        decoder.undo()
         return None
     plain = replace(layout, dtype=torch.float32)
     trial = probe.kernel_start(plain)
@@ -462,6 +468,7 @@ def _native(
     if not probe.agrees(trial, head.dense(trial.read(hidden)), expected):
         if sparing:
             raise NativeMismatch("its compiled layers give other logits than its own")
+        decoder.undo()
         return None
     for index in range(decoder.layers):
         decoder.release(index)
