@@ -242,8 +242,8 @@ class _ModuleDecoder:
         if config.model_type not in _FAMILIES:
             raise LookupError(config.model_type)
         self._family = family = _FAMILIES[config.model_type]
-        rotary = getattr(inner, "rotary_emb", None)
-        turning = {"rotary_emb"} if rotary is not None else set()
+        turning = {name for name in ("rotary_emb", "pos_emb") if getattr(inner, name, None) is not None}
+        rotary = getattr(inner, next(iter(turning))) if turning else None
         _expect(inner, {family.embedding, "layers", family.last_norm, *turning})
         self._modules = inner.layers
         self._calls = {call.layer: call for call in calls}
