@@ -31,7 +31,14 @@ from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
 from qpdsl.executor.engine.model.probe import Probe
 from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, Weight
-from qpdsl.executor.kernels.linear import EXPERTS_SAY, PackedLinear, StoredExperts, StoredLinear, stored_parameters
+from qpdsl.executor.kernels.linear import (
+    EXPERTS_SAY,
+    PackedLinear,
+    StoredExperts,
+    StoredLinear,
+    normed_after,
+    stored_parameters,
+)
 
 if TYPE_CHECKING:
     from qpdsl.executor.kernels.llvm.cache import HeadShape
@@ -372,8 +379,7 @@ class GroupedExperts:
 
     def _expert(self, expert: int, rows: torch.Tensor) -> torch.Tensor:
         """What one expert makes of `rows` float32 [n, d]."""
-        out: torch.Tensor = self._narrow[expert](self._activate(self._widen[expert](rows)))
-        return self._own.post_expert_norm(out) if self._own.has_post_expert_norm else out
+        return normed_after(self._own, self._narrow[expert](self._activate(self._widen[expert](rows))))
 
     def _activation(self, uniform: Uniform) -> Callable[[torch.Tensor], torch.Tensor]:
         """What comes between the two layers of an expert."""
