@@ -487,6 +487,9 @@ class _Rotary:
     def _table(self, kind: str | None, positions: int) -> torch.Tensor:
         chosen = {} if kind is None else {"layer_type": kind}
         numbers = torch.arange(positions)[None]
+        if hasattr(self._module, "mrope_section"):
+            # Places in an image and in time, which are alike in a text; some releases want all three.
+            numbers = numbers.expand(3, 1, -1)
         cos, sin = self._module(torch.empty(0, dtype=torch.float32), position_ids=numbers, **chosen)
         table = torch.stack((cos[0], sin[0]), dim=-1)
         half = table.shape[1] // 2
