@@ -139,10 +139,15 @@ def percent(share: Ratio) -> str:
 
 def table(cases: list[Case], names: list[str]) -> str:
     heads = "".join(f" `{name}` tok/s | ratio (low–high) | same rows |" for name in names)
-    lines = [f"| rows | qpdsl tok/s | recurrence (low–high) | of the bytes |{heads}", "|---:|---:|---:|---:|" + "---:|---:|---:|" * len(names)]
+    lines = [
+        f"| rows | qpdsl tok/s | recurrence (low–high) | of the bytes |{heads}",
+        "|---:|---:|---:|---:|" + "---:|---:|---:|" * len(names),
+    ]
     for case in cases:
         cells = "".join(f" {case.speed[name]:,.1f} | {case.ratio[name]} | {case.same[name]} |" for name in names)
-        lines.append(f"| {case.rows} | {case.speed[OURS]:,.1f} | {percent(case.recurrence)} | {case.moved:.1%} |{cells}")
+        lines.append(
+            f"| {case.rows} | {case.speed[OURS]:,.1f} | {percent(case.recurrence)} | {case.moved:.1%} |{cells}"
+        )
     return "\n".join(lines)
 
 

@@ -277,7 +277,8 @@ class _ModuleDecoder:
         for parts in layers:
             parts.check(self._attended)
         self.has_experts = any(parts.experts for parts in layers)
-        self._dtype: torch.dtype = inner.dtype
+        # Modules without code have none, and no experts.
+        self._dtype: torch.dtype = getattr(inner, "dtype", torch.float32)
         self._experts: dict[int, RowwiseExperts] = {}
 
     def layer(self, index: int) -> Layer:
@@ -297,7 +298,9 @@ class _ModuleDecoder:
             from qpdsl.executor.engine.model.rowwise import RowwiseExperts
 
             self._experts[index] = RowwiseExperts(parts.experts, self._hidden, self._dtype)
-        return Layer(attention, recurrence, mlp, self._experts.get(index), *(parts.norms.get(place) for place in range(4)))
+        return Layer(
+            attention, recurrence, mlp, self._experts.get(index), *(parts.norms.get(place) for place in range(4))
+        )
 
     def release(self, index: int) -> None:
         running: set[torch.nn.Module] = set()

@@ -146,7 +146,9 @@ class _DeltaCode:
                     with code.loop(0, tokens) as token:
                         self._gate(head, code.add(row, token), token)
                     for shared in range(self._shape.shared):
-                        self._recur(segment, code.add(code.times(head, self._shape.shared), shared), shared, tokens, is_first)
+                        self._recur(
+                            segment, code.add(code.times(head, self._shape.shared), shared), shared, tokens, is_first
+                        )
                     with code.loop(0, tokens) as token:
                         self._norm(head, code.add(row, token), token)
         code.end()
@@ -260,9 +262,7 @@ class _DeltaCode:
             place = code.add(code.times(head, self._values), at)
             values = code.at(self._own(token), code.add(at, 2 * self._shape.key_dim))
             of_head = code.at(gates, place, self._kind), code.at(out, place, self._kind)
-            norm_group(
-                code, self._shape.norm, values, of_head[0], self._given["norm"], self._norm_epsilon, of_head[1]
-            )
+            norm_group(code, self._shape.norm, values, of_head[0], self._given["norm"], self._norm_epsilon, of_head[1])
 
     def _of_row(self, part: str, row: Value) -> Value:
         given = self._code.arguments

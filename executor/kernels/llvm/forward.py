@@ -494,7 +494,9 @@ class ForwardCode:
         parts: list[Value] = []
         for part in ("joined", "gate", "write", "inputs"):
             parts += code.at(self._pointer("joined"), self._of_layer(f"rule {part}", I64)), joined_row
-        states = [code.at(self._pointer("states"), self._of_layer(f"rule {part}", I64), I8) for part in ("conv", "states")]
+        states = [
+            code.at(self._pointer("states"), self._of_layer(f"rule {part}", I64), I8) for part in ("conv", "states")
+        ]
         arguments = (
             self._of_layer("rule constants", POINTER),
             *parts,

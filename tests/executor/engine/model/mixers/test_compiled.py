@@ -62,7 +62,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-
 def model_of(case: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     return tiny_model(case.partition(" ")[0], dtype, **CASES[case])
 
