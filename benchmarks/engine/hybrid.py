@@ -89,7 +89,7 @@ def ours(model: PagedModel, prompts: Tokens, tokens: int) -> Tokens:
 
 @contextmanager
 def left_out(model: PagedModel) -> Iterator[None]:
-    """Inside the block, the layers of the model go from one projection of a recurrence to the other: tokens are wrong."""
+    """Inside the block, layers go from one projection of a recurrence to the other at once, and tokens are wrong."""
     stack = model._stack
     assert isinstance(stack, NativeStack)
     codes = stack.table[:, LAYER.index("rule code")]
@@ -145,9 +145,8 @@ def table(cases: list[Case], names: list[str]) -> str:
     ]
     for case in cases:
         cells = "".join(f" {case.speed[name]:,.1f} | {case.ratio[name]} | {case.same[name]} |" for name in names)
-        lines.append(
-            f"| {case.rows} | {case.speed[OURS]:,.1f} | {percent(case.recurrence)} | {case.moved:.1%} |{cells}"
-        )
+        own = f"{case.speed[OURS]:,.1f} | {percent(case.recurrence)} | {case.moved:.1%}"
+        lines.append(f"| {case.rows} | {own} |{cells}")
     return "\n".join(lines)
 
 

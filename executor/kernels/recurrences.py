@@ -150,9 +150,9 @@ class SelectiveState:
 class GatedDelta:
     """The gated delta rule (Yang et al., 2024) between the projections of a layer.
 
-    A short convolution and SiLU make queries, keys and values, of which queries get length dk^-0.5, and keys 1. Then for
-    each value head S ← a·S + k⊗u and o = Sᵀq with u = β·(v - a·Sᵀk), where a = e^(rate·softplus(x + bias)) and β comes
-    of a sigmoid. Outputs are normed by head, and multiplied by their gates. S is float32.
+    A short convolution and SiLU make queries, keys and values, of which queries get length dk^-0.5, and keys 1. Then,
+    for each value head, S ← a·S + k⊗u and o = Sᵀq with u = β·(v - a·Sᵀk), where a = e^(rate·softplus(x + bias)) and β
+    comes of a sigmoid. Outputs are normed by head, and multiplied by their gates. S is float32.
     """
 
     def __init__(
@@ -201,7 +201,8 @@ class GatedDelta:
         }
 
         def compiled() -> DeltaKernel:
-            from qpdsl.executor.kernels.llvm.delta import CONSTANTS, DeltaKernel, DeltaShape, NormShape
+            from qpdsl.executor.kernels.llvm.delta import CONSTANTS, DeltaKernel, DeltaShape
+            from qpdsl.executor.kernels.llvm.gates import NormShape
 
             self.constants = torch.tensor([self._given[name].data_ptr() for name in CONSTANTS])
             gated = NormShape(value_heads, value_dim, dtype, activation == "sigmoid", *self._norm_rules[1:])

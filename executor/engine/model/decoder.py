@@ -8,9 +8,10 @@ A layer, over the residual stream h:
     x = before_mixer(h);     h += residual_scale · (after_mixer(attention(x)) + recurrence(x))
     m = mlp(before_mlp(h));  h += residual_scale · after_mlp(m)
 
-A norm that is None is left out, and so is a part. Experts may be in place of `mlp`. Attention projects to queries, keys and values, adds their biases,
-normalizes them where there are norms, rotates queries and keys, attends, and projects back; a recurrence projects, goes
-through the tokens one after the other, and projects back. `mlp` is down(act(gate) · up), or down(act(up)).
+A norm that is None is left out, and so is a part. Experts may be in place of `mlp`. Attention projects to queries, keys
+and values, adds their biases, normalizes them where there are norms, rotates queries and keys, attends, and projects
+back; a recurrence projects, goes through the tokens one after the other, and projects back. `mlp` is
+down(act(gate) · up), or down(act(up)).
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ class Recurrence:
 
     joined:  projects to what `between` takes, all of it side by side
     out:     projects back what it gives
-    between: takes [T, n] and the step's segments, gives [T, m], both float32; or it is a rule that is compiled, and n has
-             what that takes, one after the other
+    between: takes [T, n] and the step's segments, gives [T, m], both float32; or a rule that is compiled, which takes
+             what is in the n numbers one after the other
     """
 
     joined: Projection

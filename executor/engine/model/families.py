@@ -285,11 +285,12 @@ class _ModuleDecoder:
         parts = self._parts(index)
         recurrence = mlp = None
         if (own := parts.recurrence) is not None:
-            joined, between = joined_projections(own.joined), own.mixer.between
-            if (found := own.mixer.rule(joined.weight.shape[0])) is not None:
-                between, order = found
-                joined = _ordered(joined, order)
-            recurrence = Recurrence(joined, own.out, between)
+            joined = joined_projections(own.joined)
+            if (found := own.mixer.rule(joined.weight.shape[0])) is None:
+                recurrence = Recurrence(joined, own.out, own.mixer.between)
+            else:
+                rule, order = found
+                recurrence = Recurrence(_ordered(joined, order), own.out, rule)
         if parts.mlp is not None:
             mlp = Mlp(joined_projections(parts.mlp.widen), parts.mlp.down, parts.mlp.activation)
         attention = None if parts.attention is None else self._ordered(parts.attention, self._calls[index])

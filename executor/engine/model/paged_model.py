@@ -217,7 +217,8 @@ class PagedModel:
     @property
     def runs_modules(self) -> bool:
         """Whether its layers, or a part of them, are transformers' modules."""
-        return isinstance(self._stack, ModuleStack) or (self.is_compiled and self._stack.has_experts)
+        stack = self._stack
+        return isinstance(stack, ModuleStack) or (not isinstance(stack, DeviceStack) and stack.has_experts)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.nn.functional import pad
@@ -175,10 +175,10 @@ class RowwiseExperts:
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """The sum [T, d] of what each of the modules makes of `rows` [T, d]."""
-        first, *others = (module(rows[None])[0] for module in self._root)
+        total, *others = (module(rows[None])[0] for module in self._root)
         for other in others:
-            first = first + other
-        return first
+            total = total + other
+        return cast(torch.Tensor, total)
 
     def modules(self) -> Iterable[torch.nn.Module]:
         return self._root.modules()

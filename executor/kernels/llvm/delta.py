@@ -146,9 +146,7 @@ class _DeltaCode:
                     with code.loop(0, tokens) as token:
                         self._gate(head, code.add(row, token), token)
                     for shared in range(self._shape.shared):
-                        self._recur(
-                            segment, code.add(code.times(head, self._shape.shared), shared), shared, tokens, is_first
-                        )
+                        self._recur(segment, head, shared, tokens, is_first)
                     with code.loop(0, tokens) as token:
                         self._norm(head, code.add(row, token), token)
         code.end()
@@ -232,12 +230,13 @@ class _DeltaCode:
         return code.exp(code.as_float(logarithm, self._dtype) if self._shape.rounds else logarithm)
 
     def _recur(self, segment: Segment, head: Value, shared: int, tokens: Value, is_first: Value) -> None:
-        """S ← a·S + k⊗u and o = Sᵀq with u = β·(v - a·Sᵀk), for some tokens of a value head; o in place of v."""
+        """S ← a·S + k⊗u and o = Sᵀq with u = β·(v - a·Sᵀk), for some tokens of one value head; o in place of v."""
         code, builder, shape = self._code, self._code.builder, self._shape
         dim, columns = shape.key_dim, shape.columns
         vectors, blocks = range(columns // code.width), segment.blocks()
+        matrix = code.times(code.add(code.times(head, shape.shared), shared), dim * shape.norm.size)
         with code.loop(0, shape.norm.size, columns) as column:
-            offset = code.add(code.times(head, dim * shape.norm.size), code.times(column, dim))
+            offset = code.add(matrix, code.times(column, dim))
             with builder.if_then(is_first):
                 segment.begin(dim, columns, offset, len(vectors), blocks)
             part = Columns(code, code.at(blocks[1], offset), dim, columns)

@@ -227,9 +227,9 @@ def _norm_scale(code: KernelCode, squares: Value, count: int, epsilon: float) ->
 # attended [T, queries] and gated [T, gated_row] are its workspace, widened, sums and scratch that of each thread, so
 # many bytes apart. Of the layers, those from `first` to before `depth` run; `hidden` [T, hidden] is the residual after
 # them with the last norm. If `opens`, `joined` of layer `depth` is made in place of it; if `resumes`, `joined` of layer
-# `first` is there, and `mixed` [T, mixed_row], what its recurrence makes. States, block, segments, chains and chain_count
-# are what recurrences read, see `StateStep`. `tree_attend` is the address of attention with trees where a step has
-# some, else 0; path_start, places and path are what it reads more. The barrier is int32 [32] of zeros.
+# `first` is there, and `mixed` [T, mixed_row], what its recurrence makes. `states` is their block 0, the others lie
+# `block` bytes apart; see `StateStep` for segments and chains. `tree_attend` is the address of attention with trees
+# where a step has some, else 0; path_start, places and path are what it reads more. The barrier is int32 [32] of zeros.
 FRAME = (
     *("residual", "normed", "projected", "joined", "joined_row", "attended", "gated", "gated_row"),
     *("widened", "widened_bytes", "sums", "sums_bytes", "scratch", "scratch_bytes"),
