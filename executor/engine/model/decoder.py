@@ -119,7 +119,7 @@ class Layer:
     attention: Attention | None
     recurrence: Recurrence | None
     mlp: Mlp | None
-    experts: Experts | None
+    experts: ExpertModules | None
     before_mixer: Norm | None
     after_mixer: Norm | None
     before_mlp: Norm | None
@@ -174,7 +174,7 @@ def joined_projections(parts: Sequence[Projection]) -> Projection:
     return Projection(weight, torch.cat(biases))
 
 
-class Experts(Protocol):
+class ExpertModules(Protocol):
     """Modules in place of an MLP. No row's bits depend on another row."""
 
     @property

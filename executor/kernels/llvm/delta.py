@@ -19,7 +19,7 @@ from qpdsl.executor.kernels.llvm.compile import TEAM, Function, vector_width
 from qpdsl.executor.kernels.llvm.forward import dividing
 from qpdsl.executor.kernels.llvm.gates import NormShape, norm_group
 from qpdsl.executor.kernels.llvm.kernel_code import F32, I64, POINTER, KernelCode, Value
-from qpdsl.executor.kernels.llvm.recurrence import Columns, Segment, library
+from qpdsl.executor.kernels.llvm.recurrence import ColumnsCode, SegmentCode, library
 
 # Products that a thread computes at least: fewer are not worth waking one.
 _WORK = 1 << 19
@@ -138,7 +138,7 @@ class _DeltaCode:
             head, chain = code.builder.sdiv(unit, given["count"]), code.builder.srem(unit, given["count"])
             bounds = (code.integer(given["chains"], code.add(chain, end), I64) for end in range(2))
             with code.loop(*bounds) as number:
-                segment = Segment(code, number)
+                segment = SegmentCode(code, number)
                 with code.loop(0, segment.count, _TOKENS) as first:
                     tokens = code.least(code.builder.sub(segment.count, first), _TOKENS)
                     row, is_first = code.add(segment.row, first), code.builder.icmp_signed("==", first, code.number(0))
@@ -151,7 +151,7 @@ class _DeltaCode:
                         self._norm(head, code.add(row, token), token)
         code.end()
 
-    def _convolve(self, segment: Segment, head: Value, row: Value, tokens: Value, is_first: Value) -> None:
+    def _convolve(self, segment: SegmentCode, head: Value, row: Value, tokens: Value, is_first: Value) -> None:
         """The channels of a head, of some tokens; the last inputs are kept for the next."""
         code, builder, shape, dtype = self._code, self._code.builder, self._shape, self._dtype
         channels, history = shape.channels, shape.taps - 1
@@ -229,7 +229,7 @@ class _DeltaCode:
             logarithm = builder.fmul(rate, code.softplus(value))
         return code.exp(code.as_float(logarithm, self._dtype) if self._shape.rounds else logarithm)
 
-    def _recur(self, segment: Segment, head: Value, shared: int, tokens: Value, is_first: Value) -> None:
+    def _recur(self, segment: SegmentCode, head: Value, shared: int, tokens: Value, is_first: Value) -> None:
         """S ← a·S + k⊗u and o = Sᵀq with u = β·(v - a·Sᵀk), for some tokens of one value head; o in place of v."""
         code, builder, shape = self._code, self._code.builder, self._shape
         dim, columns = shape.key_dim, shape.columns
@@ -239,7 +239,7 @@ class _DeltaCode:
             offset = code.add(matrix, code.times(column, dim))
             with builder.if_then(is_first):
                 segment.begin(dim, columns, offset, len(vectors), blocks)
-            part = Columns(code, code.at(blocks[1], offset), dim, columns)
+            part = ColumnsCode(code, code.at(blocks[1], offset), dim, columns)
             with code.loop(0, tokens) as token:
                 own, gates = self._own(token), self._gates_of(token, shared)
                 query, key = own, code.at(own, dim)

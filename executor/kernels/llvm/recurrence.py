@@ -112,7 +112,7 @@ def selective(shape: SelectiveShape) -> StepKernel:
 STATES = ("states", "@block", "segments", "@count", "@begin", "@end")
 
 
-class Segment:
+class SegmentCode:
     """Code over one segment of a step, number `number` of the table."""
 
     def __init__(self, code: KernelCode, number: Value) -> None:
@@ -166,7 +166,7 @@ def emit_convolution(module: ir.Module, name: str, shape: ConvolutionShape, widt
     history, channels = shape.taps - 1, shape.channels
     first, last = code.times(given["begin"], width), code.times(given["end"], width)
     with code.loop(0, given["count"]) as number:
-        segment = Segment(code, number)
+        segment = SegmentCode(code, number)
         source, target = segment.blocks()
         rows = code.at(given["rows"], code.times(segment.row, given["row"]), kind)
         out = code.at(given["out"], code.times(segment.row, channels), kind)
@@ -202,7 +202,7 @@ def emit_convolution(module: ir.Module, name: str, shape: ConvolutionShape, widt
     code.end()
 
 
-class Columns:
+class ColumnsCode:
     """The code of a block of `columns` columns of a matrix of `dim` rows, at `state`."""
 
     def __init__(self, code: KernelCode, state: Value, dim: int, columns: int) -> None:
@@ -279,9 +279,9 @@ def emit_matrix(module: ir.Module, name: str, shape: MatrixShape, width: int) ->
         key_head = builder.sdiv(head, code.number(heads // shape.key_heads))
         column = code.add(code.times(head, shape.value_dim), code.times(block, columns))
         with code.loop(0, given["count"]) as number:
-            segment = Segment(code, number)
+            segment = SegmentCode(code, number)
             state = segment.begin(dim, columns, code.times(unit, dim * columns), len(vectors))
-            part = Columns(code, state, dim, columns)
+            part = ColumnsCode(code, state, dim, columns)
             with code.loop(segment.row, code.add(segment.row, segment.count)) as row:
                 query, key = (
                     code.at(given[name], code.add(code.times(row, given[f"{name}_row"]), code.times(key_head, dim)))
@@ -313,7 +313,7 @@ def emit_selective(module: ir.Module, name: str, shape: SelectiveShape, width: i
     with code.loop(given["begin"], given["end"]) as unit:
         channel = code.times(unit, width)
         with code.loop(0, given["count"]) as place:
-            segment = Segment(code, place)
+            segment = SegmentCode(code, place)
             state = segment.begin(size, channels, channel, 1)
             with code.loop(segment.row, code.add(segment.row, segment.count)) as row:
                 place = code.add(code.times(row, channels), channel)
