@@ -4,10 +4,10 @@
                                        [--clock wall] [--peers generate llama.cpp] [--output FOLDER]
 
 All sides decode greedily in float32 from the same prompts and weights, in turn; times include short prompts. Layers are
-three of the gated delta rule to one of attention, and the vocabulary is Qwen3.5's. `recurrence`: the share of our time
-that goes by between the two projections of a recurrent layer, as it is with and without what is done there:
-convolutions, the delta rule, gates and norms. `of the bytes`: the share of states in what a step moves, which is less
-than no code for them can take where memory is the bound. llama.cpp takes part where a GGUF file of such a model can be
+three of the gated delta rule to one of attention, and the vocabulary is Qwen3.5's. `recurrence`: the share of a step
+that goes by between the two projections of a recurrent layer, from steps with and without what is done there:
+convolutions, the delta rule, gates and norms. `of the bytes`: the share of states in what a step reads and writes,
+which is theirs of a step that waits for memory alone. llama.cpp takes part where a GGUF file of such a model can be
 written (`benchmarks/peers/gguf_file.py`).
 """
 
@@ -16,11 +16,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
@@ -38,7 +38,6 @@ from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.kernels.llvm.forward import LAYER
 
 OURS = "qpdsl"
-_WITHOUT = "without recurrences"
 # At most such a share of a step goes by between the projections of recurrent layers.
 _SHARE = 0.1
 _SHAPE = {
@@ -62,7 +61,7 @@ _KV_BYTES = 256 << 20
 class Case:
     """Tokens a second of each side; the ratio of ours to each other one; and in how many rows the tokens agree.
 
-    recurrence: the share of our time that goes by without it; moved: see there
+    recurrence, moved: see `share` and `moved`
     """
 
     rows: int
@@ -101,6 +100,30 @@ def left_out(model: PagedModel) -> Iterator[None]:
         codes[:] = own
 
 
+def step_seconds(model: PagedModel, prompts: Tokens, tokens: int, clock: Callable[[], float]) -> float:
+    """Of the middle one of the steps after that of the prompts, which touches new memory."""
+    engine = engine_of({NAME: model}, _KV_BYTES, EngineConfig(max_sequences=len(prompts)))
+    for prompt in prompts:
+        engine.submit(NAME, greedy(prompt, tokens))
+    seconds: list[float] = []
+    while engine.has_work:
+        start = clock()
+        engine.step()
+        seconds.append(clock() - start)
+    return statistics.median(seconds[1:])
+
+
+def share(model: PagedModel, prompts: Tokens, arguments: argparse.Namespace) -> Ratio:
+    """The part of a step that goes by between the projections of recurrent layers: it takes so much less without."""
+    clock = time.perf_counter if arguments.clock == "wall" else time.process_time
+    shares = []
+    for _ in range(arguments.repeats):
+        whole = step_seconds(model, prompts, arguments.tokens, clock)
+        with left_out(model):
+            shares.append(1 - step_seconds(model, prompts, arguments.tokens, clock) / whole)
+    return Ratio.of(shares)
+
+
 def moved(rows: int, model: PagedModel) -> float:
     """The share of states in the bytes that a step of so many rows moves: a state is read and written."""
     assert model.states is not None
@@ -115,20 +138,14 @@ def measure(rows: int, model: PagedModel, others: dict[str, Peer], arguments: ar
     def side(peer: Peer) -> Callable[[], Tokens]:
         return lambda: peer.run(prompts, [tokens] * rows)
 
-    def without() -> None:
-        with left_out(model):
-            ours(model, prompts, tokens)
-
-    sides: dict[str, Callable[[], Any]] = {OURS: lambda: ours(model, prompts, tokens), _WITHOUT: without}
-    sides |= {name: side(peer) for name, peer in others.items()}
+    sides = {OURS: lambda: ours(model, prompts, tokens), **{name: side(peer) for name, peer in others.items()}}
     seconds, outputs = turns(sides, arguments.repeats, arguments.clock)
-    shares = [1 - less / whole for whole, less in zip(seconds[OURS], seconds.pop(_WITHOUT), strict=True)]
     return Case(
         rows,
         {name: round(rows * tokens / statistics.median(times), 1) for name, times in seconds.items()},
         {name: speedup(seconds, OURS, name) for name in others},
         {name: sum(a == b for a, b in zip(outputs[OURS], outputs[name], strict=True)) for name in others},
-        Ratio.of(shares),
+        share(model, prompts, arguments),
         round(moved(rows, model), 3),
     )
 
