@@ -22,16 +22,8 @@ if TYPE_CHECKING:
 
 # Enough rows for BLAS to sum a row alike for any larger number of them, on every BLAS tried.
 PADDED_ROWS = 16
-# What transformers' experts say of themselves.
-EXPERTS_SAY = (
-    "has_gate",
-    "has_bias",
-    "has_post_expert_norm",
-    "is_transposed",
-    "num_experts",
-    "down_proj",
-    "_apply_gate",
-)
+# What transformers' experts say of themselves, in all its releases.
+EXPERTS_SAY = ("has_gate", "has_bias", "is_transposed", "num_experts", "down_proj", "_apply_gate")
 # So many weights are turned into floats at a time, to stay in the caches.
 _AT_ONCE = 1 << 18
 
@@ -204,14 +196,19 @@ class StoredExperts(torch.nn.Module):
             rows, places = (top_k_index == expert).nonzero(as_tuple=True)
             widened = self._product(first, expert, hidden_states[rows].float())
             out = self._product("down_proj", expert, (own._apply_gate if own.has_gate else own.act_fn)(widened))
-            if own.has_post_expert_norm:
-                out = own.post_expert_norm(out)
+            out = normed_after(own, out)
             total.index_add_(0, rows, out * top_k_weights[rows, places, None].float())
         return total.to(hidden_states.dtype)
 
     def _product(self, name: str, expert: int, rows: torch.Tensor) -> torch.Tensor:
         biases = self.biases.get(f"{name}_bias")
         return linear(rows, self.stored[name][expert].dequantized(), None if biases is None else biases[expert])
+
+
+def normed_after(experts: Any, rows: torch.Tensor) -> torch.Tensor:
+    """What an expert made of some rows, with the norm that comes after it where there is one."""
+    normed: torch.Tensor = experts.post_expert_norm(rows) if hasattr(experts, "post_expert_norm") else rows
+    return normed
 
 
 def empty(module: torch.nn.Module) -> None:

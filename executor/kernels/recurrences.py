@@ -18,6 +18,7 @@ from qpdsl.executor.kernels.data.states import StatePart, StateStep
 from qpdsl.executor.kernels.plain import recurrences
 
 if TYPE_CHECKING:
+    from qpdsl.executor.kernels.llvm.delta import DeltaKernel
     from qpdsl.executor.kernels.llvm.gates import RowKernel
     from qpdsl.executor.kernels.llvm.recurrence import StepKernel
 
@@ -65,35 +66,21 @@ class ShortConvolution:
 
 
 class MatrixState:
-    """S ← a·S + k⊗u and o = Sᵀq for each head, where u is v, or β·(v - a·Sᵀk) by the delta rule; S is float32.
+    """S ← a·S + k⊗v and o = Sᵀq for each head; S is float32.
 
-    Linear attention with decay (Katharopoulos et al., 2020; Dao and Gu, 2024), and the gated delta rule (Yang et al.,
-    2024). A value head has the key head of its number, divided by the value heads that share one.
+    Linear attention with decay (Katharopoulos et al., 2020; Dao and Gu, 2024). A value head has the key head of its
+    number, divided by the value heads that share one.
     """
 
-    def __init__(
-        self,
-        heads: tuple[int, int],
-        dims: tuple[int, int],
-        dtype: torch.dtype = torch.float32,
-        *,
-        corrects: bool,
-        by_row: bool = False,
-    ) -> None:
-        """`heads` Hk, Hv and `dims` dk, dv; `dtype` of v; `corrects`: the delta rule.
-
-        `by_row`: each row of S has a decay a of its own.
-        """
-        (_, value_heads), (key_dim, value_dim) = heads, dims
-        columns = _COLUMNS if value_dim % _COLUMNS == 0 else value_dim
-        shape = (value_heads, value_dim // columns, key_dim, columns)
-        self._dtype = dtype
-        self.part = StatePart("recurrent", shape, torch.float32)
+    def __init__(self, heads: tuple[int, int], dims: tuple[int, int]) -> None:
+        """`heads` Hk, Hv and `dims` dk, dv."""
+        self.part = _matrices(heads[1], dims)
+        columns = self.part.shape[-1]
 
         def compiled() -> StepKernel:
             from qpdsl.executor.kernels.llvm.recurrence import MatrixShape, matrix
 
-            return matrix(MatrixShape(*heads, *dims, columns, by_row, corrects, dtype))
+            return matrix(MatrixShape(*heads, *dims, columns))
 
         self._kernel = _late(compiled)
 
@@ -103,24 +90,20 @@ class MatrixState:
         key: torch.Tensor,
         value: torch.Tensor,
         decay: torch.Tensor,
-        beta: torch.Tensor | None,
         layer: int,
         step: StateStep,
     ) -> torch.Tensor:
-        """Takes `query`, `key` [T, Hk, dk], `value` [T, Hv, dv], `decay` [T, Hv] or by row [T, Hv, dk], `beta` [T, Hv].
+        """Takes `query`, `key` [T, Hk, dk], `value` [T, Hv, dv] and `decay` a [T, Hv]; all is float32.
 
-        All but values are float32. Returns o float32 [T, Hv, dv]. `beta` is None without the delta rule.
+        Returns o [T, Hv, dv].
         """
         kept = step.rows.part(layer, self.part.name)
         if (kernel := self._kernel()) is None:
-            return recurrences.matrices(query, key, value, decay, beta, kept, step.segments)
-        query, key, value = _close(query), _close(key), _close(value.to(self._dtype))
-        decay = decay.contiguous()
-        beta = decay if beta is None else beta.contiguous()
-        out = _outputs(value, step, torch.float32)
+            return recurrences.matrices(query, key, value, decay, None, kept, step.segments)
+        query, key, value, decay = _close(query), _close(key), _close(value), decay.contiguous()
+        out = _outputs(value, step)
         strided = [number for part in (query, key, value) for number in (part.data_ptr(), part.stride(0))]
-        numbers = (*strided, decay.data_ptr(), beta.data_ptr(), out.data_ptr())
-        kernel(numbers, len(value), kept, step)
+        kernel((*strided, decay.data_ptr(), out.data_ptr()), len(value), kept, step)
         return out
 
 
@@ -164,57 +147,117 @@ class SelectiveState:
         return out
 
 
-class DeltaGates:
-    """What the delta rule takes: queries and keys of one length, decays e^(rate·softplus(x + bias)), β by a sigmoid."""
+class GatedDelta:
+    """The gated delta rule (Yang et al., 2024) between the projections of a layer.
+
+    A short convolution and SiLU make queries, keys and values, of which queries get length dk^-0.5, and keys 1. Then,
+    for each value head, S ← a·S + k⊗u and o = Sᵀq with u = β·(v - a·Sᵀk), where a = e^(rate·softplus(x + bias)) and β
+    comes of a sigmoid. Outputs are normed by head, and multiplied by their gates. S is float32.
+    """
 
     def __init__(
         self,
-        pairs: int,
-        dim: int,
-        writes: int,
-        bias: torch.Tensor,
-        rate: torch.Tensor,
+        heads: tuple[int, int],
+        dims: tuple[int, int],
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        decay: tuple[torch.Tensor, torch.Tensor],
+        norm: torch.Tensor,
+        epsilon: float,
         dtype: torch.dtype,
+        *,
+        activation: Literal["silu", "sigmoid"] = "silu",
         largest: float = 1.0,
         bound: float | None = None,
-        *,
         rounds: bool = False,
+        rounds_normed: bool = False,
     ) -> None:
-        """`pairs` Hk of `dim` dk, `writes` Hv; `bias` and `rate` [n]; `dtype` comes in; `largest` β.
+        """`heads` Hk, Hv and `dims` dk, dv; `weight` [C, 1, K] and `bias` [C] of the convolution, in the order q, k, v.
 
-        A query's length is dk^-0.5, a key's 1. With a `bound` decays are e^(bound·sigmoid(rate·(x + bias))). `rounds`:
-        their logarithms to `dtype`.
+        `decay`: bias and rate, [Hv], or [Hv · dk] where each row of S decays by itself; with a `bound`, a is
+        e^(bound·sigmoid(rate·(x + bias))). `norm` [dv]; `activation`: of the gates; `dtype` comes in and goes out;
+        `largest` β. `rounds`, `rounds_normed`: logarithms of a, and outputs before and after the weight, to `dtype`.
         """
-        self._pairs, self._dim, self._dtype = pairs, dim, dtype
-        self._bias, self._rate = (part.detach().float().flatten().contiguous() for part in (bias, rate))
-        self._factors = torch.tensor([dim**-0.5, 1.0, largest, _EPSILON, bound or 0.0])
-        self._rules = bound is not None, rounds
-        decays = len(self._rate)
+        (key_heads, value_heads), (key_dim, value_dim) = heads, dims
+        self._heads, self._dims, self._dtype = heads, dims, dtype
+        self._weight = weight.detach()[:, 0].t().float().contiguous()
+        self._bias = None if bias is None else bias.detach().float().contiguous()
+        taps, channels = self._weight.shape
+        matrix = _matrices(value_heads, dims)
+        self.parts = StatePart("conv", (taps - 1, channels), dtype), matrix
+        decay_bias, rate = (part.detach().float().flatten().contiguous() for part in decay)
+        self._by_row = len(rate) > value_heads
+        # Of what it takes, in its order.
+        self.widths = channels, value_heads * value_dim, value_heads, len(rate)
+        self._rules, self._norm_rules = (bound is not None, rounds), (activation, False, True, rounds_normed)
+        self._given = {
+            "weight": self._weight,
+            "bias": self._weight if self._bias is None else self._bias,
+            "zeros": torch.zeros(taps - 1, channels, dtype=dtype),
+            "decay_bias": decay_bias,
+            "rate": rate,
+            "factors": torch.tensor([key_dim**-0.5, 1.0, largest, _EPSILON, bound or 0.0, epsilon]),
+            "norm": norm.detach().float().contiguous(),
+        }
 
-        def compiled() -> RowKernel:
-            from qpdsl.executor.kernels.llvm.gates import GatesShape, gates
+        def compiled() -> DeltaKernel:
+            from qpdsl.executor.kernels.llvm.delta import CONSTANTS, DeltaKernel, DeltaShape
+            from qpdsl.executor.kernels.llvm.gates import NormShape
 
-            return gates(GatesShape(pairs, dim, writes, decays, dtype, bound is not None, rounds))
+            self.constants = torch.tensor([self._given[name].data_ptr() for name in CONSTANTS])
+            gated = NormShape(value_heads, value_dim, dtype, activation == "sigmoid", *self._norm_rules[1:])
+            return DeltaKernel(
+                DeltaShape(
+                    *(key_heads, key_dim, matrix.shape[-1], taps, bias is not None, self._by_row),
+                    *(bound is not None, rounds, gated),
+                )
+            )
 
-        self._kernel = _late(compiled)
+        # None where there are no vectors for it.
+        self.kernel = _late(compiled)
 
     def __call__(
-        self, joined: torch.Tensor, write: torch.Tensor, inputs: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Takes `joined` [T, 2·Hk·dk or more], queries and then keys, `write` [T, Hv] and `inputs` [T, n].
+        self,
+        joined: torch.Tensor,
+        gate: torch.Tensor,
+        write: torch.Tensor,
+        inputs: torch.Tensor,
+        layer: int,
+        step: StateStep,
+    ) -> torch.Tensor:
+        """Takes `joined` [T, C], queries, keys and values, `gate` [T, Hv · dv], `write` [T, Hv] before its sigmoid.
 
-        Returns queries and keys [T, 2, Hk, dk], decays [T, n] and β [T, Hv], float32.
+        And the `inputs` x of the decays, [T, Hv] or [T, Hv · dk]. Returns [T, Hv · dv].
         """
-        shape = len(joined), 2, self._pairs, self._dim
-        if (kernel := self._kernel()) is None:
-            joined = joined[:, : 2 * self._pairs * self._dim].view(shape)
-            return recurrences.delta_gates(joined, write, inputs, self._bias, self._rate, self._factors, *self._rules)
-        given = [_close(part.to(self._dtype)) for part in (joined, write, inputs)]
-        out = torch.empty(shape), torch.empty(inputs.shape), torch.empty(write.shape)
-        strided = [number for part in given for number in (part.data_ptr(), part.stride(0))]
-        addresses = [part.data_ptr() for part in (self._bias, self._rate, self._factors, *out)]
-        kernel((*strided, *addresses), len(joined))
-        return out
+        given = [part.to(self._dtype) for part in (joined, gate, write, inputs)]
+        kept = [step.rows.part(layer, part.name) for part in self.parts]
+        if (kernel := self.kernel()) is None:
+            return self._by_torch(given, kept, step)
+        given = [_close(part) for part in given]
+        parts = [*given, _outputs(given[1], step)]
+        strided = [number for part in parts for number in (part.data_ptr(), part.stride(0))]
+        states = [part.data_ptr() for part in kept]
+        kernel((self.constants.data_ptr(), *strided, *states), len(joined), step)
+        return parts[-1]
+
+    def _by_torch(self, given: list[torch.Tensor], kept: list[torch.Tensor], step: StateStep) -> torch.Tensor:
+        joined, gate, write, inputs = given
+        (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
+        joined = recurrences.convolved(joined, self._weight, self._bias, True, kept[0], step.segments)
+        pairs, values = joined.tensor_split((2 * key_heads * key_dim,), dim=1)
+        factors = self._given["factors"]
+        query_key, decay, beta = recurrences.delta_gates(
+            pairs.view(len(pairs), 2, key_heads, key_dim),
+            *(write, inputs, self._given["decay_bias"], self._given["rate"], factors[:5], *self._rules),
+        )
+        query, key = query_key.unbind(1)
+        if self._by_row:
+            decay = decay.view(-1, value_heads, key_dim)
+        values = values.reshape(-1, value_heads, value_dim)
+        out = recurrences.matrices(query, key, values, decay, beta, kept[1], step.segments)
+        weight = self._given["norm"].expand(value_heads, -1)
+        gate = gate.reshape(out.shape)
+        return recurrences.gated_norm(out, gate, weight, factors[5].item(), *self._norm_rules).flatten(1)
 
 
 class GatedNorm:
@@ -264,6 +307,13 @@ class GatedNorm:
         addresses = [part.data_ptr() for part in (self._weight, self._epsilon, out)]
         kernel((values.data_ptr(), gate.data_ptr(), gate.stride(0), *addresses), len(gate))
         return out
+
+
+def _matrices(heads: int, dims: tuple[int, int]) -> StatePart:
+    """A matrix of `dims` for each head, by blocks of columns."""
+    key_dim, value_dim = dims
+    columns = _COLUMNS if value_dim % _COLUMNS == 0 else value_dim
+    return StatePart("recurrent", (heads, value_dim // columns, key_dim, columns), torch.float32)
 
 
 _Kernel = TypeVar("_Kernel")

@@ -232,7 +232,8 @@ class _Loading:
             raise self._error(reason)
         eos = self._eos(getattr(model, "generation_config", None), tokenizer)
         loaded = PagedTextModel.of(self.name, tokenizer, paged, eos, verifier, notes, held)
-        if place is not None and outline is not None and is_keepable and paged.is_compiled:
+        is_known = paged.is_compiled and not paged.runs_modules
+        if place is not None and outline is not None and is_keepable and is_known:
             own = None if verifier is None else verifier.kind
             known = KnownModel(outline, paged.found, own, sorted(eos), self._outlined(tokenizer))
             place.keep(known, loaded, self.folder, self.files, self._stored_dtype, writer)

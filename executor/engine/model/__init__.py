@@ -31,8 +31,9 @@ Other models keep transformers' modules. On a CPU `rowwise.py` gives these compi
 layers, experts and activations, where the logits stay the model's own.
 
 Layers that keep a state of a sequence, in place of keys and values or beside them, are `mixers/`: the recurrence runs
-token by token over a step's segments, between projections that are those of their modules, or of compiled layers. These
-end before a recurrence and go on after it, so a step of a hybrid model is some runs of layers.
+token by token over a step's segments, between projections that are those of their modules, or of compiled layers. The
+gated delta rule is compiled with these. They end before any other recurrence, and before the experts of a layer, and go
+on after it, so a step of such a model is some runs of layers.
 
 A row's bits may not depend on the other rows of a forward. Where an operation is left in a model's modules of which
 that is not known, a forward is padded to 16 rows. Nothing here may look at a sequence's request.

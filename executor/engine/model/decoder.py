@@ -8,9 +8,10 @@ A layer, over the residual stream h:
     x = before_mixer(h);     h += residual_scale · (after_mixer(attention(x)) + recurrence(x))
     m = mlp(before_mlp(h));  h += residual_scale · after_mlp(m)
 
-A norm that is None is left out, and so is a part. Attention projects to queries, keys and values, adds their biases,
-normalizes them where there are norms, rotates queries and keys, attends, and projects back; a recurrence projects, goes
-through the tokens one after the other, and projects back. `mlp` is down(act(gate) · up), or down(act(up)).
+A norm that is None is left out, and so is a part. Experts may be in place of `mlp`. Attention projects to queries, keys
+and values, adds their biases, normalizes them where there are norms, rotates queries and keys, attends, and projects
+back; a recurrence projects, goes through the tokens one after the other, and projects back. `mlp` is
+down(act(gate) · up), or down(act(up)).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 from qpdsl.executor.kernels.data.layer_constants import Activation
 from qpdsl.executor.kernels.data.states import StateLayout, StateStep
 from qpdsl.executor.kernels.data.weights import Weight, joined
+from qpdsl.executor.kernels.recurrences import GatedDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,13 @@ class Recurrence:
 
     joined:  projects to what `between` takes, all of it side by side
     out:     projects back what it gives
-    between: takes [T, n] and the step's segments, gives [T, m], both float32
+    between: takes [T, n] and the step's segments, gives [T, m], both float32; or a rule that is compiled, which takes
+             what is in the n numbers one after the other
     """
 
     joined: Projection
     out: Projection
-    between: Callable[[torch.Tensor, StateStep], torch.Tensor]
+    between: GatedDelta | Callable[[torch.Tensor, StateStep], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class Layer:
     attention: Attention | None
     recurrence: Recurrence | None
     mlp: Mlp | None
+    experts: ExpertModules | None
     before_mixer: Norm | None
     after_mixer: Norm | None
     before_mlp: Norm | None
@@ -170,6 +174,19 @@ def joined_projections(parts: Sequence[Projection]) -> Projection:
     return Projection(weight, torch.cat(biases))
 
 
+class ExpertModules(Protocol):
+    """Modules in place of an MLP. No row's bits depend on another row."""
+
+    @property
+    def nbytes(self) -> int:
+        """What its weights take in memory."""
+        ...
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Takes [T, d] and gives [T, d], float32."""
+        ...
+
+
 class Decoder(Protocol):
     """A model. Layers are made when they are asked for, so that memory need not hold all of them twice."""
 
@@ -199,7 +216,14 @@ class Decoder(Protocol):
     @property
     def residual_scale(self) -> float: ...
 
-    def layer(self, index: int) -> Layer: ...
+    @property
+    def has_experts(self) -> bool:
+        """Whether some layers have modules in place of an MLP, which they need as long as they run."""
+        ...
+
+    def layer(self, index: int) -> Layer:
+        """Raises LookupError where experts mix rows."""
+        ...
 
     def rotations(self, positions: int) -> list[torch.Tensor]:
         """Tables of the rotations of `positions` positions: cosine and sine of each pair, float32 [P, rotated / 2, 2].
@@ -210,4 +234,8 @@ class Decoder(Protocol):
 
     def release(self, index: int) -> None:
         """Empties the modules that a layer was made from, once its weights are laid out elsewhere."""
+        ...
+
+    def undo(self) -> None:
+        """Modules of layers that were not released compute as they came."""
         ...

@@ -41,8 +41,11 @@ class DeviceStack:
         """Lays the weights out layer by layer; with `release`, the modules that they come from are emptied on the way.
 
         `embedding` [V, d] is kept as it is, and has the type that all weights must have. Rotations of `positions` are
-        tabulated, or of as many as is reasonable. Raises LookupError where weights are no floats, or of several types.
+        tabulated, or of as many as is reasonable. Raises LookupError where weights are no floats, or of several types,
+        or layers have experts.
         """
+        if decoder.has_experts:
+            raise LookupError("its layers have experts")
         self._embedding = _floats(embedding)
         self._scale, self._rotations, self._device = decoder.embedding_scale, decoder.rotations, device
         # Those that were outgrown too: captured graphs read them.

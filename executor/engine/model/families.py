@@ -38,6 +38,8 @@ from qpdsl.executor.kernels.linear import StoredEmbedding, StoredLinear, empty
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+    from qpdsl.executor.engine.model.rowwise import RowwiseExperts
+
 # Names of a layer's norms: before its mixer, after it, before the MLP, after it.
 _Norms = tuple[str | None, str | None, str | None, str | None]
 _BEFORE: _Norms = ("input_layernorm", None, "post_attention_layernorm", None)
@@ -61,7 +63,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 # Names of the first products of an MLP: gate and `up`, or both as one, or `up` alone.
 _WIDENED = (("gate_up_proj",), ("input_linear",), ("gate_proj", "up_proj"), ("w1", "w3"), ("up_proj",))
 # MLPs that have an activation in their code, and no module for it.
-_IN_CODE = {"Lfm2MLP": "SiLU"}
+_IN_CODE = {"Lfm2MLP": "SiLU", "Lfm2MoeMLP": "SiLU"}
 # Position encodings that are a table: they depend on the position alone.
 _ROTARY = {"default", "linear", "llama3", "yarn"}
 
@@ -77,7 +79,8 @@ class _Family:
     rotates:          whether an attention module rotates queries and keys
     attention:        the name of a layer's attention
     recurrence:       likewise, where layers have one in its place or beside it
-    mlp:              likewise
+    mlp:              likewise; it may be a mixture of experts
+    beside:           the name of a mixture of experts that adds to it, where layers have one
     single:           a layer has one of these, with the first of the norms before it
     embedding:        the name of the embedding, and of the last norm
     last_norm:
@@ -93,6 +96,7 @@ class _Family:
     attention: str = "self_attn"
     recurrence: str | None = None
     mlp: str = "mlp"
+    beside: str | None = None
     single: bool = False
     embedding: str = "embed_tokens"
     last_norm: str = "norm"
@@ -109,6 +113,13 @@ _MIXERS = _Family(
     embedding="embeddings",
     last_norm="norm_f",
 )
+_LFM2 = _Family(
+    norms=("operator_norm", None, "ffn_norm", None),
+    recurrence="conv",
+    mlp="feed_forward",
+    last_norm="embedding_norm",
+)
+_DELTA = _Family(norm_offset=1.0, recurrence="linear_attn", gated=True)
 _FAMILIES = {
     "bamba": _Family(norms=_BAMBA, recurrence="mamba", mlp="feed_forward", last_norm="final_layernorm"),
     "cwm": _LLAMA,
@@ -123,19 +134,15 @@ _FAMILIES = {
     "glm": _Family(neighbours=True),
     "glm4": _Family(norms=_GLM4, neighbours=True),
     "granite": _Family(multipliers=True),
-    "granitemoehybrid": _Family(multipliers=True, recurrence="mamba", mlp="shared_mlp"),
+    "granitemoehybrid": _Family(multipliers=True, recurrence="mamba", mlp="shared_mlp", beside="block_sparse_moe"),
     "helium": _Family(neighbours=True),
     "hyperclovax": _Family(
         norms=("input_layernorm", "post_norm1", "post_attention_layernorm", "post_norm2"), multipliers=True
     ),
     "internlm3": _LLAMA,
     "iquestcoder": _LLAMA,
-    "lfm2": _Family(
-        norms=("operator_norm", None, "ffn_norm", None),
-        recurrence="conv",
-        mlp="feed_forward",
-        last_norm="embedding_norm",
-    ),
+    "lfm2": _LFM2,
+    "lfm2_moe": _LFM2,
     "llama": _LLAMA,
     "mamba2": _MIXERS,
     "ministral": _LLAMA,
@@ -149,7 +156,9 @@ _FAMILIES = {
     "qwen2_vl_text": _LLAMA,
     "qwen3_vl_text": _LLAMA,
     "qwen3": _LLAMA,
-    "qwen3_5_text": _Family(norm_offset=1.0, recurrence="linear_attn", gated=True),
+    "qwen3_5_moe_text": _DELTA,
+    "qwen3_5_text": _DELTA,
+    "qwen3_next": _DELTA,
     "seed_oss": _LLAMA,
     "smollm3": _Family(rotates=lambda attention: bool(attention.use_rope)),
     "vaultgemma": _Family(
@@ -202,11 +211,15 @@ class _Recurrence:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """A layer as the model has it. `norms`: those of parts that it has, by their places."""
+    """A layer as the model has it. `norms`: those of parts that it has, by their places.
+
+    `experts`: the modules in place of its MLP.
+    """
 
     attention: _Attention | None
     recurrence: _Recurrence | None
     mlp: _Mlp | None
+    experts: list[torch.nn.Module]
     norms: dict[int, Norm | None]
 
     def check(self, attended: torch.Tensor) -> None:
@@ -233,8 +246,8 @@ class _ModuleDecoder:
         if config.model_type not in _FAMILIES:
             raise LookupError(config.model_type)
         self._family = family = _FAMILIES[config.model_type]
-        rotary = getattr(inner, "rotary_emb", None)
-        turning = {"rotary_emb"} if rotary is not None else set()
+        turning = {name for name in ("rotary_emb", "pos_emb") if getattr(inner, name, None) is not None}
+        rotary = getattr(inner, next(iter(turning))) if turning else None
         _expect(inner, {family.embedding, "layers", family.last_norm, *turning})
         self._modules = inner.layers
         self._calls = {call.layer: call for call in calls}
@@ -267,26 +280,50 @@ class _ModuleDecoder:
         self.shape = self._common(layers)
         for parts in layers:
             parts.check(self._attended)
+        self.has_experts = any(parts.experts for parts in layers)
+        # Modules without code have none, and no experts.
+        self._dtype: torch.dtype = getattr(inner, "dtype", torch.float32)
+        self._experts: dict[int, RowwiseExperts] = {}
 
     def layer(self, index: int) -> Layer:
         parts = self._parts(index)
         recurrence = mlp = None
         if (own := parts.recurrence) is not None:
-            recurrence = Recurrence(joined_projections(own.joined), own.out, own.mixer.between)
+            joined = joined_projections(own.joined)
+            if (found := own.mixer.rule(joined.weight.shape[0])) is None:
+                recurrence = Recurrence(joined, own.out, own.mixer.between)
+            else:
+                rule, order = found
+                recurrence = Recurrence(_ordered(joined, order), own.out, rule)
         if parts.mlp is not None:
             mlp = Mlp(joined_projections(parts.mlp.widen), parts.mlp.down, parts.mlp.activation)
         attention = None if parts.attention is None else self._ordered(parts.attention, self._calls[index])
-        return Layer(attention, recurrence, mlp, *(parts.norms.get(place) for place in range(4)))
+        if parts.experts:
+            # It imports transformers' modules, which other models do without.
+            from qpdsl.executor.engine.model.rowwise import RowwiseExperts
+
+            self._experts[index] = RowwiseExperts(parts.experts, self._hidden, self._dtype)
+        return Layer(
+            attention, recurrence, mlp, self._experts.get(index), *(parts.norms.get(place) for place in range(4))
+        )
 
     def release(self, index: int) -> None:
+        running: set[torch.nn.Module] = set()
+        if (experts := self._experts.pop(index, None)) is not None:
+            experts.keep()
+            running.update(experts.modules())
         for part in self._modules[index].modules():
-            if isinstance(part, torch.nn.Linear | StoredLinear):
+            if isinstance(part, torch.nn.Linear | StoredLinear) and part not in running:
                 empty(part)
 
+    def undo(self) -> None:
+        for experts in self._experts.values():
+            experts.undo()
+        self._experts = {}
+
     def _ordered(self, parts: _Attention, call: AttentionCall) -> Attention:
-        projected, order = joined_projections(parts.joined), self._order()
         return Attention(
-            Projection(projected.weight.select(order), None if projected.bias is None else projected.bias[order]),
+            _ordered(joined_projections(parts.joined), self._order()),
             replace(parts.out, weight=parts.out.weight.select_inputs(self._attended)),
             parts.norms,
             parts.rotation,
@@ -334,7 +371,9 @@ class _ModuleDecoder:
         module, family = self._modules[index], self._family
         attends, recurs = index in self._calls, index in self._mixers
         has_mlp = not family.single or not (attends or recurs)
+        beside = {family.beside} if family.beside and getattr(module, family.beside, None) is not None else set()
         names = {
+            *beside,
             *({family.attention} if attends else ()),
             *({family.recurrence} if recurs and family.recurrence else ()),
             *({family.mlp} if has_mlp else ()),
@@ -343,10 +382,15 @@ class _ModuleDecoder:
         named = {place: name for place in places if (name := family.norms[place]) is not None}
         norms = {place: getattr(module, name) for place, name in named.items()}
         _expect(module, names | {name for place, name in named.items() if not _idle(norms[place])})
+        own = getattr(module, family.mlp) if has_mlp else None
+        experts = [*(getattr(module, name) for name in beside), own] if beside or hasattr(own, "experts") else []
+        if experts and (_idle(norms.get(2)) or not _idle(norms.get(3))):
+            raise LookupError("norms around experts")
         return _Parts(
             self._attention(module, index) if attends else None,
             self._recurrence(module, index) if recurs else None,
-            self._mlp(getattr(module, family.mlp)) if has_mlp else None,
+            None if own is None or experts else self._mlp(own),
+            experts,
             {place: None if _idle(norm := norms.get(place)) else self._norm(norm) for place in places},
         )
 
@@ -451,6 +495,9 @@ class _Rotary:
     def _table(self, kind: str | None, positions: int) -> torch.Tensor:
         chosen = {} if kind is None else {"layer_type": kind}
         numbers = torch.arange(positions)[None]
+        if hasattr(self._module, "mrope_section"):
+            # Places in an image and in time, which are alike in a text; some releases want all three.
+            numbers = numbers.expand(3, 1, -1)
         cos, sin = self._module(torch.empty(0, dtype=torch.float32), position_ids=numbers, **chosen)
         table = torch.stack((cos[0], sin[0]), dim=-1)
         half = table.shape[1] // 2
@@ -526,6 +573,11 @@ def _of_any_size(module: Any) -> Projection:
     if weight is None or derived:
         raise LookupError(type(module).__name__)
     return Projection(weight, None if module.bias is None else module.bias.detach().float())
+
+
+def _ordered(product: Projection, order: torch.Tensor) -> Projection:
+    """With its outputs in that order."""
+    return Projection(product.weight.select(order), None if product.bias is None else product.bias[order])
 
 
 def _embedding_scale(inner: Any, family: _Family) -> float:

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from qpdsl.executor.engine.batch.kernel_batch import KernelBatch
 from qpdsl.executor.engine.memory.kv_cache import KVCache
-from qpdsl.executor.engine.model.decoder import Decoder, DecoderShape, Layer, Projection, joined_projections
+from qpdsl.executor.engine.model.decoder import Decoder, DecoderShape, Layer, Norm, Projection, joined_projections
 from qpdsl.executor.kernels.data.kv_rows import RowKind
 from qpdsl.executor.kernels.data.paged_batch import next_power_of_two
 from qpdsl.executor.kernels.data.states import StateStep
@@ -28,6 +28,7 @@ from qpdsl.executor.kernels.llvm.forward import (
     LAYER,
     OWN_NORM_ROWS,
     PRODUCTS,
+    RULE,
     ForwardShape,
     HeadNorm,
     Widths,
@@ -37,10 +38,11 @@ from qpdsl.executor.kernels.llvm.forward import (
 from qpdsl.executor.kernels.llvm.layer_attention import attend_library
 from qpdsl.executor.kernels.llvm.panels import PanelWeights, Shelf
 from qpdsl.executor.kernels.llvm.sample import RowSampler
+from qpdsl.executor.kernels.recurrences import GatedDelta
 
 _MIN_POSITIONS = 1024
 # What a run of layers says of itself in a frame.
-_RUN = [FRAME.index(name) for name in ("first", "depth", "opens", "resumes", "mixed", "mixed_row")]
+_RUN = [FRAME.index(name) for name in ("first", "depth", "last_norm", "opens", "resumes", "mixed", "mixed_row")]
 # From so many rows on a step is arithmetic; with fewer it reads memory.
 _MANY_ROWS = 16
 # How long a step is timed for each number of threads.
@@ -83,10 +85,14 @@ class NativeStack:
         self._one = torch.ones(1, dtype=torch.float32)
         self._barrier = torch.zeros(BARRIER_NUMBERS, dtype=torch.int32)
         self.sampler = None if vocabulary is None else RowSampler(vocabulary)
+        # Where what a layer keeps begins in a block, by its name.
+        places: list[dict[str, int]] = [{} for _ in range(decoder.layers)]
+        for layer, part, at in () if decoder.states is None else decoder.states.places():
+            places[layer][part.name] = at
         self._layers: list[_LaidOut] = []
         for index in range(decoder.layers):
             layer = decoder.layer(index)
-            self._layers.append(_LaidOut(layer, self._shape, self._residual, shelf, str(index)))
+            self._layers.append(_LaidOut(layer, self._shape, self._residual, places[index], shelf, str(index)))
             del layer
             if release:
                 decoder.release(index)
@@ -108,27 +114,34 @@ class NativeStack:
         return len(self._layers)
 
     @property
+    def has_experts(self) -> bool:
+        """Whether some layers have modules in place of an MLP."""
+        return any(layer.experts is not None for layer in self._layers)
+
+    @property
     def weight_bytes(self) -> int:
         """The bytes that the weights of all products take."""
-        return sum(laid.weights.nbytes for layer in self._layers for laid in layer.products.values())
+        products = (laid.weights.nbytes for layer in self._layers for laid in layer.products.values())
+        return sum(products) + sum(layer.experts.nbytes for layer in self._layers if layer.experts is not None)
 
     @property
     def shape(self) -> ForwardShape:
         return self._shape
 
     @property
-    def widest(self) -> tuple[int, int, int]:
+    def widest(self) -> tuple[int, int, int, int]:
         """The most numbers of a product.
 
-        In a row of the joined projection, and of the gated values; groups of an input.
+        In a row of the joined projection, of what recurrences make, and of the gated values; groups of an input.
         """
-        outputs = dict.fromkeys(PRODUCTS, 0)
+        outputs, inputs = dict.fromkeys(PRODUCTS, 0), dict.fromkeys(PRODUCTS, 0)
         groups = 0
         for layer in self._layers:
             for name, product in layer.products.items():
                 outputs[name] = max(outputs[name], product.weights.outputs)
+                inputs[name] = max(inputs[name], product.weights.inputs)
                 groups = max(groups, product.groups)
-        return outputs["join"], outputs["widen"] // self._shape.widened, groups
+        return outputs["join"], inputs["back"], outputs["widen"] // self._shape.widened, groups
 
     def forward(
         self, batch: KernelBatch, cache: KVCache, exits: Sequence[int] = (), threads: int | None = None
@@ -165,21 +178,29 @@ class NativeStack:
             threads = self._threads(count)
         table = batch.paged.pages.shape[1]
         self._workspace = self._workspace.grown(self, count, threads, table)
-        frame = self._workspace.frame(self, residual, hidden, batch, cache)
-        address, function = frame.ctypes.data, self._forward_over(cache.layout.kind, cache.layout.dtype)
         step = None if cache.states is None else StateStep(cache.states, batch.segments)
+        frame = self._workspace.frame(self, residual, hidden, batch, cache, step)
+        address, function = frame.ctypes.data, self._forward_over(cache.layout.kind, cache.layout.dtype)
+        workspace = frame[_RUN[-2:]].tolist()
         mixed: torch.Tensor | None = None
-        for stop in (*(index for index in range(first, depth) if layers[index].between is not None), depth):
-            between = None if stop == depth else layers[stop].between
-            frame[_RUN] = (
-                *(first, stop, between is not None),
-                *((0, 0, 0) if mixed is None else (1, mixed.data_ptr(), mixed.shape[1])),
-            )
+
+        def run_to(stop: int, norm: Norm, *, opens: bool = False) -> None:
+            resumed = (0, *workspace) if mixed is None else (1, mixed.data_ptr(), mixed.shape[1])
+            frame[_RUN] = (first, stop, norm.weight.data_ptr(), opens, *resumed)
             TEAM.run(threads, lambda thread: function(address, thread, threads))
-            if between is not None and step is not None:
-                layer = layers[stop]
+
+        for index, layer in enumerate(layers[first:depth], first):
+            if layer.between is not None and step is not None:
+                run_to(index, self._norm, opens=True)
                 joined = self._workspace.joined(count, layer.products["join"].weights.outputs)
-                first, mixed = stop, between(joined[:, layer.begin :], step).contiguous()
+                first, mixed = index, layer.between(joined[:, layer.begin :], step).contiguous()
+            if layer.experts is not None and layer.before_experts is not None:
+                run_to(index + 1, layer.before_experts)
+                first, mixed = index + 1, None
+                added = layer.experts(hidden)
+                # Rounded after the product, in whichever vectors.
+                residual += added if self._residual == 1.0 else added * self._residual
+        run_to(depth, self._norm)
         return hidden
 
     def normed(self, residual: torch.Tensor) -> torch.Tensor:
@@ -255,7 +276,6 @@ class NativeStack:
     def constants(self) -> dict[str, torch.Tensor]:
         """What all steps share, by the names of `FRAME`."""
         return {
-            "last_norm": self._norm.weight,
             "factor": self._residual_scale,
             "one": self._one,
             "barrier": self._barrier,
@@ -266,13 +286,23 @@ class _LaidOut:
     """One layer with its weights in panels.
 
     attends: whether it has a row in a page
-    between: see `Recurrence`; None where it has none
+    between: see `Recurrence`; None where it has none, or one that is compiled
+    experts: see `Layer`, with the norm before them
     """
 
     def __init__(
-        self, layer: Layer, shape: ForwardShape, residual_scale: float, shelf: Shelf | None, number: str
+        self,
+        layer: Layer,
+        shape: ForwardShape,
+        residual_scale: float,
+        places: dict[str, int],
+        shelf: Shelf | None,
+        number: str,
     ) -> None:
-        """`number`: the layer's, which its weights are kept as with the name of their product."""
+        """`places`: see `NativeStack`; `number`: the layer's, which its weights are kept as with their product's name.
+
+        Raises LookupError where a recurrence cannot be compiled.
+        """
         attention, recurrence, mlp, width = layer.attention, layer.recurrence, layer.mlp, vector_width()
         first = [part.joined for part in (attention, recurrence) if part is not None]
         parts: dict[str, Projection] = {}
@@ -295,7 +325,16 @@ class _LaidOut:
             "before_mlp": layer.before_mlp,
             "after_mlp": layer.after_mlp,
         }
-        self.between = None if recurrence is None else recurrence.between
+        self.between = self._rule = None
+        self._places = places
+        if recurrence is not None:
+            if not isinstance(recurrence.between, GatedDelta):
+                self.between = recurrence.between
+            elif recurrence.between.kernel() is None:
+                raise LookupError("no vectors")
+            else:
+                self._rule = recurrence.between
+        self.experts, self.before_experts = layer.experts, layer.before_mlp
         # Where what the recurrence takes begins in the joined projection.
         self.begin = 0 if attention is None else attention.joined.weight.shape[0]
         self.attends = attention is not None
@@ -332,6 +371,11 @@ class _LaidOut:
                 f"{name} groups": product.groups,
                 f"{name} factor": _low_half(self._factors[name]),
             }
+        if self._rule is not None and (kernel := self._rule.kernel()) is not None:
+            conv, states = (self._places[part.name] for part in self._rule.parts)
+            begins = accumulate(self._rule.widths[:-1], initial=self.begin)
+            rule = (kernel.address, self._rule.constants.data_ptr(), kernel.heads, conv, states, *begins)
+            numbers |= {f"rule {name}": number for name, number in zip(RULE, rule, strict=True)}
         row[:] = [numbers.get(name, 0) for name in LAYER]
 
 
@@ -341,7 +385,7 @@ class _Workspace:
     def __init__(self, stack: NativeStack, rows: int, threads: int, table: int) -> None:
         self._rows, self._threads, self._table = next_power_of_two(rows), threads, next_power_of_two(table)
         heads = stack.shape.heads
-        joined, gated, groups = stack.widest
+        joined, mixed, gated, groups = stack.widest
         columns = stack.shape.widened * gate_columns(vector_width())
         scratch = scratch_size(heads, Widths.of(stack.shape.hidden, heads).head, self._table)
 
@@ -353,6 +397,8 @@ class _Workspace:
             "normed": room(max(self._rows, threads * OWN_NORM_ROWS), stack.shape.hidden),
             "projected": room(self._rows, stack.shape.hidden),
             "joined": room(self._rows, joined),
+            # Nor do recurrences write rows of no segment.
+            "mixed": room(self._rows, mixed),
             # Attention does not write rows without a context.
             "attended": room(self._rows, heads.queries),
             "gated": room(self._rows, gated),
@@ -374,7 +420,13 @@ class _Workspace:
         return self._shared["joined"][:rows, :numbers]
 
     def frame(
-        self, stack: NativeStack, residual: torch.Tensor, hidden: torch.Tensor, batch: KernelBatch, cache: KVCache
+        self,
+        stack: NativeStack,
+        residual: torch.Tensor,
+        hidden: torch.Tensor,
+        batch: KernelBatch,
+        cache: KVCache,
+        step: StateStep | None,
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The numbers of a step, in the order of `FRAME`, but for those of a run of layers (`_RUN`)."""
         paged = batch.paged
@@ -393,10 +445,15 @@ class _Workspace:
             "path_start": paged.context if paged.paths is None else paged.paths.start,
             "places": paged.context if paged.paths is None else paged.paths.places,
         }
+        if step is not None:
+            tensors |= {"states": step.rows.data, "segments": step.table, "chains": step.chains}
         numbers = {name: tensor.data_ptr() for name, tensor in tensors.items()}
         numbers |= {f"{name}_bytes": part.shape[1] * part.itemsize for name, part in self._own.items()}
         numbers |= {
             "joined_row": self._shared["joined"].shape[1],
+            "mixed_row": self._shared["mixed"].shape[1],
+            "block": 0 if step is None else step.rows.block_bytes,
+            "chain_count": 0 if step is None else len(step.chains) - 1,
             "gated_row": self._shared["gated"].shape[1],
             "count": residual.shape[0],
             "sequences": paged.sequences,

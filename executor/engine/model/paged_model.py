@@ -229,6 +229,12 @@ class PagedModel:
         return not isinstance(self._stack, ModuleStack | DeviceStack)
 
     @property
+    def runs_modules(self) -> bool:
+        """Whether its layers, or a part of them, are transformers' modules."""
+        stack = self._stack
+        return isinstance(stack, ModuleStack) or (not isinstance(stack, DeviceStack) and stack.has_experts)
+
+    @property
     def capabilities(self) -> Capabilities:
         """What the model can be asked for: a value head has no vocabulary, so it is only read."""
         features: set[Feature] = {"logits", "forks"}
@@ -475,6 +481,7 @@ def _native(
     except LookupError as error:
         if sparing:
             raise NativeMismatch("its layers cannot be compiled") from error
+        decoder.undo()
         return None
     plain = replace(layout, dtype=torch.float32)
     trial = probe.kernel_start(plain)
@@ -485,6 +492,7 @@ def _native(
     if not agrees:
         if sparing:
             raise NativeMismatch("its compiled layers give other logits than its own")
+        decoder.undo()
         return None
     for index in range(decoder.layers):
         decoder.release(index)

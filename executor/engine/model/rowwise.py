@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.nn.functional import pad
@@ -31,7 +31,14 @@ from qpdsl.executor.engine.model.heads import LogitHead, ValueHead
 from qpdsl.executor.engine.model.module_stack import AttentionCall, ModuleStack
 from qpdsl.executor.engine.model.probe import Probe
 from qpdsl.executor.kernels.data.weights import FLOATS, FloatWeight, Weight
-from qpdsl.executor.kernels.linear import EXPERTS_SAY, PackedLinear, StoredExperts, StoredLinear
+from qpdsl.executor.kernels.linear import (
+    EXPERTS_SAY,
+    PackedLinear,
+    StoredExperts,
+    StoredLinear,
+    normed_after,
+    stored_parameters,
+)
 
 if TYPE_CHECKING:
     from qpdsl.executor.kernels.llvm.cache import HeadShape
@@ -147,6 +154,40 @@ class RowwiseModules:
             for module in new:
                 self._wrapped[module] = vars(module).get("forward")
                 module.forward = self._uniform.around(module.forward)
+
+
+class RowwiseExperts:
+    """Modules of a layer that hold experts or are added to them, which compute every row by itself.
+
+    Raises LookupError where they do not; then they are as they were.
+    """
+
+    def __init__(self, modules: list[torch.nn.Module], hidden: int, dtype: torch.dtype) -> None:
+        """They take rows of `hidden` numbers, in float32, whatever the `dtype` of their weights."""
+        self._root = torch.nn.ModuleList(modules)
+        weights = sum(parameter.numel() for parameter in self._root.parameters()) + stored_parameters(self._root)
+        self.nbytes = weights * dtype.itemsize
+        rows = torch.randn(_ROWS, hidden, generator=torch.Generator().manual_seed(0)).to(dtype)
+        self._rows = RowwiseModules(self._root, lambda: self(rows))
+        if self._rows.findings:
+            self.undo()
+            raise LookupError(", ".join(names(self._rows.findings)))
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """The sum [T, d] of what each of the modules makes of `rows` [T, d]."""
+        total, *others = (module(rows[None])[0] for module in self._root)
+        for other in others:
+            total = total + other
+        return cast(torch.Tensor, total)
+
+    def modules(self) -> Iterable[torch.nn.Module]:
+        return self._root.modules()
+
+    def keep(self) -> None:
+        self._rows.keep()
+
+    def undo(self) -> None:
+        self._rows.undo()
 
 
 @torch.inference_mode()
@@ -338,8 +379,7 @@ class GroupedExperts:
 
     def _expert(self, expert: int, rows: torch.Tensor) -> torch.Tensor:
         """What one expert makes of `rows` float32 [n, d]."""
-        out: torch.Tensor = self._narrow[expert](self._activate(self._widen[expert](rows)))
-        return self._own.post_expert_norm(out) if self._own.has_post_expert_norm else out
+        return normed_after(self._own, self._narrow[expert](self._activate(self._widen[expert](rows))))
 
     def _activation(self, uniform: Uniform) -> Callable[[torch.Tensor], torch.Tensor]:
         """What comes between the two layers of an expert."""

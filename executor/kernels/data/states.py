@@ -59,12 +59,12 @@ def _aligned(size: int) -> int:
 
 
 class StateRows:
-    """The `blocks` in a byte buffer uint8 [bytes]: block b begins at byte b · block_bytes."""
+    """The `blocks` in a byte buffer uint8 [bytes]: block b begins at byte b · block_bytes of `data`."""
 
     def __init__(self, buffer: torch.Tensor, layout: StateLayout) -> None:
-        size = layout.block_bytes
+        size = self.block_bytes = layout.block_bytes
         count = self.blocks = buffer.numel() // size
-        blocks = buffer[: count * size].view(count, size)
+        self.data = blocks = buffer[: count * size].view(count, size)
         self._parts: dict[tuple[int, str], torch.Tensor] = {
             (layer, part.name): blocks[:, at : at + part.bytes].view(part.dtype).view(count, *part.shape)
             for layer, part, at in layout.places()
@@ -95,3 +95,20 @@ class StateStep:
     def table(self) -> torch.Tensor:
         """The segments int64 [S, 4], for kernels."""
         return torch.tensor(self.segments, dtype=torch.int64).view(-1, len(StateSegment._fields))
+
+    @cached_property
+    def chains(self) -> torch.Tensor:
+        """Where in the table each chain begins, and where the last ends, int64 [C + 1].
+
+        Segments of different chains touch no block of each other.
+        """
+        starts: list[int] = []
+        touched: dict[int, int] = {}
+        for number, segment in enumerate(self.segments):
+            blocks = {segment.source, segment.target} - {FRESH}
+            first = min(touched.setdefault(block, number) for block in blocks)
+            while starts and starts[-1] > first:
+                del starts[-1]
+            if first == number:
+                starts.append(number)
+        return torch.tensor([*starts, len(self.segments)], dtype=torch.int64)

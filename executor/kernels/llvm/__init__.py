@@ -15,8 +15,9 @@ four and eight bits. `panels.py` lays weights out in the order in which they are
 a file, `panel_code.py` reads them, and `matmul_code.py` is the code, compiled once for each form of panels and each
 width of vectors: over neighbouring panels, or over listed ones.
 
-`recurrence.py` takes the tokens of a sequence one after the other, with a state in between, and `gates.py` is what
-comes before and after it in a layer: functions of their own, called between two parts of a forward.
+`recurrence.py` takes the tokens of a sequence one after the other, with a state in between, and `gates.py` is the norm
+after it: functions of their own, called between two parts of a forward. `delta.py` is all that comes between two
+projections where a layer has the gated delta rule; the forward calls it itself.
 
 `kernel_code.py` is the small vocabulary over LLVM's builder that all kernels are written in. `compile.py` compiles them
 for the machine's own vectors, stores the result for the next process, and has the threads that run it.

@@ -4,8 +4,8 @@ Every thread calls the function with its number. In each phase it takes its shar
 or the units of attention, and waits for the others where the next phase reads what they wrote. What a share is depends
 on the number of threads, what is computed for a row does not.
 
-Recurrences are computed by the caller: the forward ends with what a layer's first projection makes, and goes on with
-what is to be projected back.
+The gated delta rule is a part of it (`delta.py`). Other recurrences are computed by the caller: the forward ends with
+what a layer's first projection makes, and goes on with what is to be projected back.
 
 The function reads two arrays of 64-bit numbers, most of them addresses: the *frame*, which describes one step, and a
 row for each layer. `FRAME` and `LAYER` name their places.
@@ -227,9 +227,9 @@ def _norm_scale(code: KernelCode, squares: Value, count: int, epsilon: float) ->
 # attended [T, queries] and gated [T, gated_row] are its workspace, widened, sums and scratch that of each thread, so
 # many bytes apart. Of the layers, those from `first` to before `depth` run; `hidden` [T, hidden] is the residual after
 # them with the last norm. If `opens`, `joined` of layer `depth` is made in place of it; if `resumes`, `joined` of layer
-# `first` is there, and `mixed` [T, mixed_row], what its recurrence makes. `tree_attend` is the address of attention
-# with trees where a step has some, else 0; path_start, places and path are what it reads more. The barrier is int32
-# [32] of zeros.
+# `first` is there, and `mixed` [T, mixed_row], what its recurrence makes. `states` is their block 0, the others lie
+# `block` bytes apart; see `StateStep` for segments and chains. `tree_attend` is the address of attention with trees
+# where a step has some, else 0; path_start, places and path are what it reads more. The barrier is int32 [32] of zeros.
 FRAME = (
     *("residual", "normed", "projected", "joined", "joined_row", "attended", "gated", "gated_row"),
     *("widened", "widened_bytes", "sums", "sums_bytes", "scratch", "scratch_bytes"),
@@ -237,17 +237,22 @@ FRAME = (
     *("tree_attend", "path_start", "places", "path"),
     *("layers", "first", "depth", "last_norm", "hidden", "factor", "one", "barrier"),
     *("resumes", "mixed", "mixed_row", "opens"),
+    *("states", "block", "segments", "chains", "chain_count"),
 )
 # Queries, keys and values, and what a recurrence takes; back from attention, and from the recurrence; the MLP's.
 # Of each product: the addresses of its code, of the code of its group sums (0 for none), of its panels and its bias;
 # and the numbers of `emit_matmul`. All are 0 of a part that a layer does not have.
 PRODUCTS = ("join", "out", "back", "widen", "down")
 PRODUCT = ("multiply", "sum", "weights", "bytes", "bias", "inputs", "outputs", "groups", "factor")
+# Of a compiled recurrence: the address of `emit_delta`'s code, and of its constants; its key heads; where its parts of
+# the states begin in a block, in bytes; and where each of what it reads begins in a row of `joined`.
+RULE = ("code", "constants", "heads", "conv", "states", "joined", "gate", "write", "inputs")
 LAYER = (
     *(f"{product} {field}" for product in PRODUCTS for field in PRODUCT),
     *("before_mixer", "after_mixer", "before_mlp", "after_mlp", "head_norms", "rotations", "scaling", "window"),
     # The layer's row in a page.
     "number",
+    *(f"rule {field}" for field in RULE),
 )
 BARRIER_NUMBERS = 32
 # Turns of waiting for the other threads before a thread offers its core to others, some microseconds.
@@ -417,6 +422,8 @@ class ForwardCode:
             attended, row = self._pointer("attended"), code.number(shape.heads.queries)
             self._to_residual("out", "after_mixer", shape.norms[1], attended, row)
         with self._having("back"):
+            with code.builder.if_then(code.builder.icmp_signed("!=", self._of_layer("rule code", I64), code.number(0))):
+                self._recur()
             self._to_residual("back", None, False, self._pointer("mixed"), self._number("mixed_row"))
 
     def _join(self) -> None:
@@ -479,6 +486,32 @@ class ForwardCode:
             rows = code.at(joined, code.times(first, joined_row))
             self._call("attended gate", attended, rows, joined_row, code.builder.sub(last, first))
             self._wait()
+
+    def _recur(self) -> None:
+        """What comes between the projections of a layer that keeps states."""
+        code, joined_row = self._code, self._number("joined_row")
+        units = code.builder.mul(self._number("chain_count"), self._of_layer("rule heads", I64))
+        parts: list[Value] = []
+        for part in ("joined", "gate", "write", "inputs"):
+            parts += code.at(self._pointer("joined"), self._of_layer(f"rule {part}", I64)), joined_row
+        states = [
+            code.at(self._pointer("states"), self._of_layer(f"rule {part}", I64), I8) for part in ("conv", "states")
+        ]
+        arguments = (
+            self._of_layer("rule constants", POINTER),
+            *parts,
+            self._pointer("mixed"),
+            self._number("mixed_row"),
+            *states,
+            self._number("block"),
+            self._pointer("segments"),
+            self._pointer("chains"),
+            self._number("chain_count"),
+            *self._share(units),
+        )
+        kinds = tuple(argument.type for argument in arguments)
+        self._call_address(self._of_layer("rule code", I64), kinds, *arguments)
+        self._wait()
 
     def _mlp(self) -> None:
         code, shape, columns = self._code, self._shape, self._columns

@@ -257,6 +257,12 @@ class KernelCode:
     def broadcast(self, pointer: Value) -> Value:
         return self.splat(self.builder.load(pointer, typ=F32, align=4))
 
+    def broadcast_float(self, pointer: Value, index: int | Value, dtype: torch.dtype) -> Value:
+        """One float of `dtype` of an array, in every lane."""
+        kind = self.float_type(dtype)
+        value = self.splat(self.builder.load(self.at(pointer, index, kind), typ=kind, align=2))
+        return value if dtype is torch.float32 else self._widened(value)
+
     def lane(self, value: Value, index: int) -> Value:
         return self.builder.extract_element(value, ir.Constant(I32, index))
 

@@ -7,8 +7,7 @@ rewrites with every token is small enough for the nearest cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -37,19 +36,13 @@ class ConvolutionShape:
 
 @dataclass(frozen=True, slots=True)
 class MatrixShape:
-    """Matrices of `key_dim` rows and `value_dim` columns, one for each of `value_heads`, by blocks of `columns`.
-
-    `by_row`: each row decays by itself. `corrects`: the delta rule. Values are of `dtype`.
-    """
+    """Matrices of `key_dim` rows and `value_dim` columns, one for each of `value_heads`, by blocks of `columns`."""
 
     key_heads: int
     value_heads: int
     key_dim: int
     value_dim: int
     columns: int
-    by_row: bool
-    corrects: bool
-    dtype: torch.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,48 +109,45 @@ def selective(shape: SelectiveShape) -> StepKernel:
     return StepKernel(emit_selective, shape, width, shape.channels // width, 12 * shape.size * width)
 
 
-class _Segments:
-    """Code over the segments of a step."""
+STATES = ("states", "@block", "segments", "@count", "@begin", "@end")
 
-    ARGUMENTS = ("states", "@block", "segments", "@count", "@begin", "@end")
 
-    def __init__(self, code: KernelCode) -> None:
+class SegmentCode:
+    """Code over one segment of a step, number `number` of the table."""
+
+    def __init__(self, code: KernelCode, number: Value) -> None:
+        place = code.times(number, len(StateSegment._fields))
+        self._source, self._target, self.row, self.count = (
+            code.integer(code.arguments["segments"], code.add(place, field), I64)
+            for field in range(len(StateSegment._fields))
+        )
         self._code = code
+        self.is_fresh = code.builder.icmp_signed("<", self._source, code.number(0))
+        self._moves = code.builder.icmp_signed("!=", self._source, self._target)
 
-    @contextmanager
-    def each(self) -> Iterator[_Segment]:
-        code = self._code
-        with code.loop(0, code.arguments["count"]) as number:
-            place = code.times(number, len(StateSegment._fields))
-            fields = (
-                code.integer(code.arguments["segments"], code.add(place, field), I64)
-                for field in range(len(StateSegment._fields))
-            )
-            yield _Segment(code, *fields)
+    def blocks(self, states: str = "states") -> tuple[Value, Value]:
+        """Where a part of the states is before and after it."""
+        code, block = self._code, self._code.arguments["block"]
+        at = code.arguments[states]
+        return code.at(at, code.times(self._source, block), I8), code.at(at, code.times(self._target, block), I8)
 
+    def begin(
+        self, rows: int, stride: int, offset: Value, vectors: int, blocks: tuple[Value, Value] | None = None
+    ) -> Value:
+        """Makes the target what the source is: `rows` rows of vectors, `stride` floats apart, `offset` floats on.
 
-class _Segment:
-    """One of them, in its loop."""
-
-    def __init__(self, code: KernelCode, source: Value, target: Value, row: Value, count: Value) -> None:
-        self._code, self.row, self.count = code, row, count
-        block, states = code.arguments["block"], code.arguments["states"]
-        self.source = code.at(states, code.times(source, block), I8)
-        self.target = code.at(states, code.times(target, block), I8)
-        self.is_fresh = code.builder.icmp_signed("<", source, code.number(0))
-        self._moves = code.builder.icmp_signed("!=", source, target)
-
-    def begin(self, rows: int, stride: int, offset: Value, vectors: int) -> None:
-        """Makes the target what the source is: `rows` rows of vectors, `stride` floats apart, `offset` floats on."""
-        code = self._code
+        Returns where they are in the target.
+        """
+        code, (source, target) = self._code, blocks or self.blocks()
         with code.builder.if_then(self._moves), code.loop(0, rows) as row:
             place = code.add(offset, code.times(row, stride))
             for vector in range(vectors):
                 at = code.add(place, vector * code.width)
                 value = code.variable(code.vector, code.constant(0.0))
                 with code.builder.if_then(code.builder.not_(self.is_fresh)):
-                    value.set(code.load(code.at(self.source, at)))
-                code.store(value.get(), code.at(self.target, at))
+                    value.set(code.load(code.at(source, at)))
+                code.store(value.get(), code.at(target, at))
+        return code.at(target, offset)
 
 
 def emit_convolution(module: ir.Module, name: str, shape: ConvolutionShape, width: int) -> None:
@@ -170,19 +160,21 @@ def emit_convolution(module: ir.Module, name: str, shape: ConvolutionShape, widt
     zeros   dtype [channels], for what comes before a text
     out     dtype [T, channels]
     """
-    code = KernelCode(module, name, ("rows", "@row", "weight", "bias", "zeros", "out", *_Segments.ARGUMENTS), width)
+    code = KernelCode(module, name, ("rows", "@row", "weight", "bias", "zeros", "out", *STATES), width)
     builder, given, dtype = code.builder, code.arguments, shape.dtype
     kind = code.float_type(dtype)
     history, channels = shape.taps - 1, shape.channels
     first, last = code.times(given["begin"], width), code.times(given["end"], width)
-    with _Segments(code).each() as segment:
+    with code.loop(0, given["count"]) as number:
+        segment = SegmentCode(code, number)
+        source, target = segment.blocks()
         rows = code.at(given["rows"], code.times(segment.row, given["row"]), kind)
         out = code.at(given["out"], code.times(segment.row, channels), kind)
 
         def input_of(place: Value) -> Value:
             """The address of a token's numbers by its place; those of the states have the first `history` places."""
             token = code.add(place, -history)
-            before = code.at(segment.source, code.times(place, channels), kind)
+            before = code.at(source, code.times(place, channels), kind)
             before = builder.select(segment.is_fresh, given["zeros"], before)
             is_new = builder.icmp_signed(">=", token, code.number(0))
             return builder.select(is_new, code.at(rows, code.times(token, given["row"]), kind), before)
@@ -204,95 +196,103 @@ def emit_convolution(module: ir.Module, name: str, shape: ConvolutionShape, widt
         # In ascending order, since the target may be the source.
         for tap in range(history):
             values = input_of(code.add(segment.count, tap))
-            kept = code.at(segment.target, tap * channels, kind)
+            kept = code.at(target, tap * channels, kind)
             with code.loop(first, last, width) as channel:
                 code.store_float(code.load_float(values, channel, dtype), kept, channel, dtype)
     code.end()
 
 
-def emit_matrix(module: ir.Module, name: str, shape: MatrixShape, width: int) -> None:
-    """S ← a·S + k⊗u and o = Sᵀq, where u is v, or β·(v - a·Sᵀk) if the shape corrects.
+class ColumnsCode:
+    """The code of a block of `columns` columns of a matrix of `dim` rows, at `state`."""
 
-    Arguments of the function, in order, before those of `StepKernel`; all float32 but value. A unit is a block of
-    columns, those of a head one after the other.
+    def __init__(self, code: KernelCode, state: Value, dim: int, columns: int) -> None:
+        self._code, self._state, self._dim, self._columns = code, state, dim, columns
+        self._vectors = columns // code.width
+        # Sums of the even and of the odd rows, so that an addition need not wait for the one before it.
+        self._sums = 2 if dim % 2 == 0 else 1
+
+    def recalled(self, key: Value, decays: Value | None) -> list[Value]:
+        """Sᵀk, of rows that have decayed by `decays` [dim] each, where there are some."""
+        code, totals = self._code, self._totals()
+        with code.loop(0, self._dim, self._sums) as first:
+            for index, parts in enumerate(totals):
+                at = code.add(first, index)
+                factor = code.broadcast(code.at(key, at))
+                if decays is not None:
+                    factor = code.builder.fmul(factor, code.broadcast(code.at(decays, at)))
+                for vector, part in enumerate(parts):
+                    part.set(code.fma(code.load(self._place(at, vector)), factor, part.get()))
+        return self._added(totals)
+
+    def updated(
+        self, query: Value, key: Value, updates: Sequence[Value], decay: Value | None, decays: Value | None
+    ) -> list[Value]:
+        """S ← a·S + k⊗u and then Sᵀq; all rows decay by the vector `decay`, or each by its own of `decays`."""
+        code, builder, totals = self._code, self._code.builder, self._totals()
+        with code.loop(0, self._dim, self._sums) as first:
+            for index, parts in enumerate(totals):
+                at = code.add(first, index)
+                keys, queries = (code.broadcast(code.at(part, at)) for part in (key, query))
+                factor = code.broadcast(code.at(decays, at)) if decay is None else decay
+                for vector, part in enumerate(parts):
+                    place = self._place(at, vector)
+                    kept = code.fma(keys, updates[vector], builder.fmul(code.load(place), factor))
+                    code.store(kept, place)
+                    part.set(code.fma(kept, queries, part.get()))
+        return self._added(totals)
+
+    def _place(self, row: Value, vector: int) -> Value:
+        code = self._code
+        return code.at(self._state, code.add(code.times(row, self._columns), vector * code.width))
+
+    def _totals(self) -> list[list[Variable]]:
+        code = self._code
+        return [
+            [code.variable(code.vector, code.constant(0.0)) for _ in range(self._vectors)] for _ in range(self._sums)
+        ]
+
+    def _added(self, totals: list[list[Variable]]) -> list[Value]:
+        first, *others = ([part.get() for part in parts] for parts in totals)
+        for other in others:
+            first = [self._code.builder.fadd(*both) for both in zip(first, other, strict=True)]
+        return first
+
+
+def emit_matrix(module: ir.Module, name: str, shape: MatrixShape, width: int) -> None:
+    """S ← a·S + k⊗v and o = Sᵀq.
+
+    Arguments of the function, in order, before those of `StepKernel`; all float32. A unit is a block of columns, those
+    of a head one after the other.
     query  [T, key_heads, key_dim], and the numbers from a row to the next
     key    likewise
-    value  dtype [T, value_heads, value_dim], likewise
-    decay  [T, value_heads], or [T, value_heads, key_dim] by row: a
-    beta   [T, value_heads], if it corrects
+    value  [T, value_heads, value_dim], likewise
+    decay  [T, value_heads]: a
     out    [T, value_heads, value_dim]
     """
-    arguments = ("query", "@query_row", "key", "@key_row", "value", "@value_row", "decay", "beta", "out")
-    code = KernelCode(module, name, (*arguments, *_Segments.ARGUMENTS), width)
+    arguments = ("query", "@query_row", "key", "@key_row", "value", "@value_row", "decay", "out")
+    code = KernelCode(module, name, (*arguments, *STATES), width)
     builder, given = code.builder, code.arguments
     heads, dim, columns = shape.value_heads, shape.key_dim, shape.columns
-    vectors, blocks = columns // width, shape.value_dim // columns
-    # Sums of the even and of the odd rows, so that an addition need not wait for the one before it.
-    sums = 2 if dim % 2 == 0 else 1
-    per_head = code.number(blocks)
+    vectors, per_head = range(columns // width), code.number(shape.value_dim // columns)
     with code.loop(given["begin"], given["end"]) as unit:
         head, block = builder.sdiv(unit, per_head), builder.srem(unit, per_head)
         key_head = builder.sdiv(head, code.number(heads // shape.key_heads))
-        column = code.times(block, columns)
-        offset = code.times(unit, dim * columns)
-        with _Segments(code).each() as segment:
-            segment.begin(dim, columns, offset, vectors)
-            state = code.at(segment.target, offset)
+        column = code.add(code.times(head, shape.value_dim), code.times(block, columns))
+        with code.loop(0, given["count"]) as number:
+            segment = SegmentCode(code, number)
+            state = segment.begin(dim, columns, code.times(unit, dim * columns), len(vectors))
+            part = ColumnsCode(code, state, dim, columns)
             with code.loop(segment.row, code.add(segment.row, segment.count)) as row:
                 query, key = (
-                    code.at(given[part], code.add(code.times(row, given[f"{part}_row"]), code.times(key_head, dim)))
-                    for part in ("query", "key")
+                    code.at(given[name], code.add(code.times(row, given[f"{name}_row"]), code.times(key_head, dim)))
+                    for name in ("query", "key")
                 )
-                of_head = code.add(code.times(row, heads), head)
-                in_head = code.add(code.times(head, shape.value_dim), column)
-                values = code.add(code.times(row, given["value_row"]), in_head)
-                out = code.at(given["out"], code.add(code.times(row, heads * shape.value_dim), in_head))
-                decays = code.at(given["decay"], code.times(of_head, dim) if shape.by_row else of_head)
-                decay = None if shape.by_row else code.broadcast(decays)
-
-                def totals() -> list[list[Variable]]:
-                    return [
-                        [code.variable(code.vector, code.constant(0.0)) for _ in range(vectors)] for _ in range(sums)
-                    ]
-
-                def added(parts: list[list[Variable]], vector: int) -> Value:
-                    values = [part[vector].get() for part in parts]
-                    return values[0] if len(values) == 1 else builder.fadd(*values)
-
-                updates = [
-                    code.load_float(given["value"], code.add(values, vector * width), shape.dtype)
-                    for vector in range(vectors)
-                ]
-                if shape.corrects:
-                    beta = code.broadcast(code.at(given["beta"], of_head))
-                    recalled = totals()
-                    with code.loop(0, dim, sums) as first:
-                        for index, parts in enumerate(recalled):
-                            at = code.add(first, index)
-                            factor = code.broadcast(code.at(key, at))
-                            if decay is None:
-                                factor = builder.fmul(factor, code.broadcast(code.at(decays, at)))
-                            for vector, part in enumerate(parts):
-                                place = code.add(code.times(at, columns), vector * width)
-                                part.set(code.fma(code.load(code.at(state, place)), factor, part.get()))
-                    for vector, update in enumerate(updates):
-                        memory = added(recalled, vector)
-                        if decay is not None:
-                            memory = builder.fmul(memory, decay)
-                        updates[vector] = builder.fmul(builder.fsub(update, memory), beta)
-                outputs = totals()
-                with code.loop(0, dim, sums) as first:
-                    for index, parts in enumerate(outputs):
-                        at = code.add(first, index)
-                        keys, queries = (code.broadcast(code.at(part, at)) for part in (key, query))
-                        factor = code.broadcast(code.at(decays, at)) if decay is None else decay
-                        for vector, part in enumerate(parts):
-                            place = code.at(state, code.add(code.times(at, columns), vector * width))
-                            kept = code.fma(keys, updates[vector], builder.fmul(code.load(place), factor))
-                            code.store(kept, place)
-                            part.set(code.fma(kept, queries, part.get()))
-                for vector in range(vectors):
-                    code.store(added(outputs, vector), code.at(out, vector * width))
+                values = code.at(given["value"], code.add(code.times(row, given["value_row"]), column))
+                updates = [code.load(code.at(values, vector * width)) for vector in vectors]
+                decay = code.broadcast(code.at(given["decay"], code.add(code.times(row, heads), head)))
+                out = code.at(given["out"], code.add(code.times(row, heads * shape.value_dim), column))
+                for vector, value in enumerate(part.updated(query, key, updates, decay, None)):
+                    code.store(value, code.at(out, vector * width))
     code.end()
 
 
@@ -308,13 +308,13 @@ def emit_selective(module: ir.Module, name: str, shape: SelectiveShape, width: i
     out        [T, channels]
     """
     arguments = ("logarithm", "rate", "update", "into", "@into_row", "out_of", "@out_of_row", "out")
-    code = KernelCode(module, name, (*arguments, *_Segments.ARGUMENTS), width)
+    code = KernelCode(module, name, (*arguments, *STATES), width)
     builder, given, channels, size = code.builder, code.arguments, shape.channels, shape.size
     with code.loop(given["begin"], given["end"]) as unit:
         channel = code.times(unit, width)
-        with _Segments(code).each() as segment:
-            segment.begin(size, channels, channel, 1)
-            state = code.at(segment.target, channel)
+        with code.loop(0, given["count"]) as place:
+            segment = SegmentCode(code, place)
+            state = segment.begin(size, channels, channel, 1)
             with code.loop(segment.row, code.add(segment.row, segment.count)) as row:
                 place = code.add(code.times(row, channels), channel)
                 rate, update = (code.load(code.at(given[part], place)) for part in ("rate", "update"))

@@ -28,19 +28,24 @@ from tests.support.executor.mixed_texts import tiny_model
 from tests.support.executor.models import paged, served
 
 LINEAR = ["linear_attention", "full_attention"]
+DELTA = {
+    "num_hidden_layers": 2,
+    "layer_types": LINEAR,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 16,
+    "head_dim": 12,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "delta": (
-        "qwen3_5_text",
-        {
-            "num_hidden_layers": 2,
-            "layer_types": LINEAR,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 12,
-            "linear_value_head_dim": 16,
-            "head_dim": 12,
-        },
-    ),
+    "delta": ("qwen3_5_text", DELTA),
+    "delta with experts": ("qwen3_next", {**DELTA, **EXPERTS}),
     "conv": ("lfm2", {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}),
     "scan alone": (
         "mamba2",
@@ -88,6 +93,18 @@ def alone(kind: str) -> list[tuple[Sample, ...]]:
     """Each request with nothing beside it and nothing cached, whose prompt is computed whole."""
     engine = engine_of(model_of(kind))
     return [served(engine, (replace(request, cached=False),))[0] for request in requests()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_likeliest_tokens_are_those_of_generate(kind: str) -> None:
+    name, changes = KINDS[kind]
+    own = tiny_model(name, **changes)
+    greedy = [replace(request, sampling=SamplingParams(0.0)) for request in requests()[:4]]
+    for request, (sample, _) in zip(greedy, served(engine_of(model_of(kind)), greedy), strict=True):
+        begun = torch.tensor([request.prompt])
+        # No id ends a sample here.
+        whole = own.generate(begun, max_new_tokens=request.max_tokens, do_sample=False, eos_token_id=None)
+        assert sample.tokens == tuple(whole[0, len(request.prompt) :].tolist())
 
 
 @pytest.mark.parametrize("kind", KINDS)

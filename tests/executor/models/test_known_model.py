@@ -147,6 +147,14 @@ def test_what_cannot_be_compiled_is_loaded_each_time(tmp_path: Path) -> None:
     assert where is not None and where.known() is None and not [*where.panels.parent.glob("*")]
 
 
+def test_experts_which_run_as_modules_are_loaded_each_time(tmp_path: Path) -> None:
+    changes = {"vocab_size": 768, "layer_types": ["linear_attention", "full_attention"], "num_experts": 4}
+    save(tmp_path / "m", tiny(Family("qwen3_next", changes)))
+    model = quick_load("m", tmp_path / "m", "cpu", None)
+    assert model.paged.is_compiled and model.paged.runs_modules
+    assert known(ModelFolder.of("m", tmp_path / "m"), torch.float32, None) is None
+
+
 def test_another_file_is_another_model(tmp_path: Path, cache: Path) -> None:
     folder = tmp_path / "m"
     save_random(folder, "llama")

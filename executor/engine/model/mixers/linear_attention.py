@@ -14,7 +14,7 @@ import torch
 from qpdsl.executor.engine.model.mixers.mixer import Mixer, ProjectedMixer
 from qpdsl.executor.kernels.data.states import StateStep
 from qpdsl.executor.kernels.plain.functions import sigmoid
-from qpdsl.executor.kernels.recurrences import DeltaGates, GatedNorm, MatrixState, ShortConvolution
+from qpdsl.executor.kernels.recurrences import GatedDelta, MatrixState
 from qpdsl.executor.requests.errors import UnsupportedModel
 
 
@@ -43,61 +43,43 @@ class DeltaRule(ProjectedMixer):
         heads: tuple[int, int],
         dims: tuple[int, int],
         decay: tuple[torch.Tensor, torch.Tensor],
-        norm: GatedNorm,
-        *,
-        largest: float = 1.0,
-        bound: float | None = None,
-        rounds: bool = False,
+        norm: Any,
+        dtype: torch.dtype,
+        **rules: Any,
     ) -> None:
-        """`heads` and `dims`: those of keys and of values; `decay`: bias and rate [Hv] or [Hv, dk]; `largest`: of β.
-
-        `bound`, `rounds`: see `DeltaGates`.
-        """
+        """`heads` and `dims`: those of keys and of values; `decay`, `rules`: see `GatedDelta`."""
         if module.activation not in ("silu", "swish"):
             raise UnsupportedModel(f"its convolution is followed by {module.activation}")
-        conv, dtype = module.conv1d, norm.dtype
-        self._heads, self._dims, self._norm = heads, dims, norm
-        self._by_row = decay[1].numel() > heads[1]
-        self._convolved = ShortConvolution(conv.weight, conv.bias, dtype, activated=True)
-        self._gates = DeltaGates(heads[0], dims[0], heads[1], *decay, dtype, largest, bound, rounds=rounds)
-        self._state = MatrixState(heads, dims, dtype, corrects=True, by_row=self._by_row)
-        super().__init__(module, layer, (self._convolved.part, self._state.part))
+        conv, epsilon = module.conv1d, norm.variance_epsilon
+        self.heads, self.dims = heads, dims
+        self._rule = GatedDelta(heads, dims, conv.weight, conv.bias, decay, norm.weight, epsilon, dtype, **rules)
+        super().__init__(module, layer, self._rule.parts)
+
+    def rule(self, outputs: int) -> tuple[GatedDelta, torch.Tensor] | None:
+        return self._rule, torch.cat(self.projected(torch.arange(outputs)[None]), dim=1)[0]
 
     def projected(self, joined: torch.Tensor) -> Projected:
         """The parts of what the layer's projections make of T rows, one after the other."""
-        (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
+        (key_heads, value_heads), (key_dim, value_dim) = self.heads, self.dims
         values = value_heads * value_dim
         wide = 2 * key_heads * key_dim + values
         rest = joined.shape[1] - wide - values - value_heads
         return Projected(*torch.split(joined, [wide, values, value_heads, rest], dim=1))
 
     def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:
-        joined, gate, write, inputs = self.projected(joined)
-        joined = self._convolved(joined, self.layer, step)
-        pairs, decay, beta = self._gates(joined, write, inputs)
-        query, key = pairs.unbind(1)
-        value = joined[:, 2 * self._heads[0] * self._dims[0] :].view(-1, self._heads[1], self._dims[1])
-        if self._by_row:
-            decay = decay.view(-1, self._heads[1], self._dims[0])
-        out = self._state(query, key, value, decay, beta, self.layer, step)
-        return self._norm(out, gate)
+        return self._rule(*self.projected(joined), self.layer, step)
 
 
-class GatedDelta(DeltaRule):
+class ScalarDelta(DeltaRule):
     """One decay for each value head."""
 
     def __init__(self, module: Any, layer: int, dtype: torch.dtype, norm: Any, *, largest: float = 1.0) -> None:
         heads, dims = (module.num_k_heads, module.num_v_heads), (module.head_k_dim, module.head_v_dim)
-        gated = GatedNorm(
-            *(norm.weight, heads[1], dims[1], norm.variance_epsilon, dtype),
-            rounds_input=True,
-            rounds_normed=True,
-        )
         decay = module.dt_bias, -module.A_log.detach().float().exp()
-        super().__init__(module, layer, heads, dims, decay, gated, largest=largest)
+        super().__init__(module, layer, heads, dims, decay, norm, dtype, largest=largest, rounds_normed=True)
 
 
-class Qwen35Delta(GatedDelta):
+class Qwen35Delta(ScalarDelta):
     """It projects each part by itself."""
 
     MODULES: ClassVar[tuple[str, ...]] = ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
@@ -114,7 +96,7 @@ class Qwen3NextDelta(Qwen35Delta):
     FIRST = ("in_proj_qkvz", "in_proj_ba")
 
     def projected(self, joined: torch.Tensor) -> Projected:
-        (key_heads, value_heads), (key_dim, value_dim) = self._heads, self._dims
+        (key_heads, value_heads), (key_dim, value_dim) = self.heads, self.dims
         shared = value_heads // key_heads
         sizes = [key_dim, key_dim, shared * value_dim, shared * value_dim]
         wide, narrow = joined.tensor_split((key_heads * sum(sizes),), dim=1)
@@ -124,7 +106,7 @@ class Qwen3NextDelta(Qwen35Delta):
         return Projected(joined, gate.flatten(1), write.flatten(1), inputs.flatten(1))
 
 
-class OlmoHybridDelta(GatedDelta):
+class OlmoHybridDelta(ScalarDelta):
     """A state's eigenvalues may be negative."""
 
     MODULES = ("OlmoHybridGatedDeltaNet",)
@@ -144,16 +126,19 @@ class KimiDelta(DeltaRule):
     def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
         heads, dim, forget, norm = module.num_heads, module.head_dim, module.forget_gate, module.o_norm
         rate = -forget.A_log.detach().float().exp().view(heads, 1).expand(heads, dim)
-        gated = GatedNorm(*(norm.weight, heads, dim, norm.variance_epsilon, dtype, "sigmoid"), rounds_input=True)
-        super().__init__(module, layer, (heads, heads), (dim, dim), (forget.dt_bias, rate), gated)
+        decay = forget.dt_bias, rate
+        super().__init__(module, layer, (heads, heads), (dim, dim), decay, norm, dtype, activation="sigmoid")
 
     def projected(self, joined: torch.Tensor) -> Projected:
-        heads, dim = self._heads[0], self._dims[0]
+        heads, dim = self.heads[0], self.dims[0]
         module, narrow = self.module, self.module.g_a_proj.out_features
         wide, gate, write, inputs = joined.tensor_split(
             (3 * heads * dim, 3 * heads * dim + narrow, 3 * heads * dim + narrow + heads), dim=1
         )
         return Projected(wide, module.g_b_proj(gate), write, module.forget_gate.f_b_proj(inputs))
+
+    def rule(self, outputs: int) -> None:
+        """It has more projections in between."""
 
 
 class BailingDelta(DeltaRule):
@@ -166,9 +151,8 @@ class BailingDelta(DeltaRule):
         heads, dim, forget, norm = module.num_heads, module.head_dim, module.forget_gate, module.o_norm
         bound = forget.lower_bound if forget.safe_gate else None
         rate = forget.A_log.detach().float().exp().view(heads, 1).expand(heads, dim)
-        gated = GatedNorm(*(norm.weight, heads, dim, norm.variance_epsilon, dtype, "sigmoid"), rounds_input=True)
-        decay = forget.dt_bias, -rate if bound is None else rate
-        super().__init__(module, layer, (heads, heads), (dim, dim), decay, gated, bound=bound, rounds=True)
+        decay, sizes = (forget.dt_bias, -rate if bound is None else rate), ((heads, heads), (dim, dim))
+        super().__init__(module, layer, *sizes, decay, norm, dtype, activation="sigmoid", bound=bound, rounds=True)
 
 
 class Lightning(Mixer):
@@ -178,7 +162,7 @@ class Lightning(Mixer):
 
     def __init__(self, module: Any, layer: int, dtype: torch.dtype) -> None:
         heads, dim = module.num_attention_heads, module.head_dim
-        self._state = MatrixState((heads, heads), (dim, dim), corrects=False)
+        self._state = MatrixState((heads, heads), (dim, dim))
         self._decay = torch.exp(-module.slope_rate.detach().float()).view(1, heads)
         super().__init__(module, layer, (self._state.part,))
 
@@ -187,7 +171,7 @@ class Lightning(Mixer):
         joined = module.act_fn(module.qkv_proj(hidden)).float().unflatten(1, (module.num_attention_heads, -1))
         query, key, value = joined.split(module.head_dim, dim=-1)
         decay = self._decay.expand(len(hidden), -1)
-        out = self._state(query, key, value, decay, None, self.layer, step).to(hidden.dtype)
+        out = self._state(query, key, value, decay, self.layer, step).to(hidden.dtype)
         gate = sigmoid(module.output_gate(hidden).float()).to(hidden.dtype)
         mixed: torch.Tensor = module.out_proj(gate * module.norm(out.flatten(1)))
         return mixed

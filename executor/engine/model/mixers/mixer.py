@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from qpdsl.executor.kernels.data.states import StatePart, StateStep
+from qpdsl.executor.kernels.recurrences import GatedDelta
 
 # A forward's keyword arguments do not reach the mixers of every model.
 _step: ContextVar[StateStep | None] = ContextVar("state_step", default=None)
@@ -85,6 +86,10 @@ class ProjectedMixer(Mixer):
     def last(self) -> Any:
         """The module that projects back."""
         return getattr(self.module, self.LAST)
+
+    def rule(self, outputs: int) -> tuple[GatedDelta, torch.Tensor] | None:
+        """What `between` is where it but orders what it takes, and the order int64 [outputs] of the projections."""
+        return None
 
     @abstractmethod
     def between(self, joined: torch.Tensor, step: StateStep) -> torch.Tensor:

@@ -35,7 +35,7 @@ class Mamba2(ProjectedMixer):
             raise UnsupportedModel("its heads do not fill its state space layers")
         self._convolved = convolution(module, dtype)
         dims = module.ssm_state_size, module.head_dim
-        self._state = MatrixState((module.n_groups, module.num_heads), dims, corrects=False)
+        self._state = MatrixState((module.n_groups, module.num_heads), dims)
         self._rate = -module.A_log.detach().float().exp()
         self._norm = self.norm(module, dtype)
         super().__init__(module, layer, (self._convolved.part, self._state.part))
@@ -54,7 +54,7 @@ class Mamba2(ProjectedMixer):
         least, most = module.time_step_limit
         times = times.clamp(least, most).float()
         decay = torch.exp(self._rate * times)
-        out = self._state(out_of, into, values * times[..., None], decay, None, self.layer, step)
+        out = self._state(out_of, into, values * times[..., None], decay, self.layer, step)
         return self.gated(out + module.D[:, None] * values, gate)
 
     def norm(self, module: Any, dtype: torch.dtype) -> GatedNorm | None:

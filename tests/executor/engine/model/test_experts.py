@@ -32,6 +32,8 @@ def case(module: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_rows_get_what_transformers_gives_them_by_themselves(name: str) -> None:
     module = experts_of(name)
+    if not hasattr(module, "num_experts"):
+        pytest.skip("this release of transformers builds them otherwise")
     rows, chosen, weights = case(module)
     expected = module(rows, chosen, weights)
     before = {key: value.clone() for key, value in module.state_dict().items()}

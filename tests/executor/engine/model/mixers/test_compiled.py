@@ -12,9 +12,19 @@ from transformers import PreTrainedModel
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model.probe import Probe
-from qpdsl.executor.kernels.llvm import gates, recurrence
+from qpdsl.executor.kernels.llvm import delta, gates, recurrence
 from qpdsl.executor.kernels.llvm.compile import vector_width
-from tests.executor.engine.model.mixers.test_families import DELTA, FALCON, GRANITE, MAMBA2, NEMOTRON, SCAN
+from tests.executor.engine.model.mixers.test_families import (
+    CONV,
+    DELTA,
+    EXPERTS,
+    FALCON,
+    GRANITE,
+    MAMBA2,
+    NEMOTRON,
+    SCAN,
+    SHARED,
+)
 from tests.executor.engine.model.test_native_stack import distance
 from tests.support.executor.mixed_texts import tiny_model
 
@@ -40,10 +50,15 @@ CASES: dict[str, dict[str, Any]] = {
     "falcon_h1": MULTIPLIED,
     "granitemoehybrid": DENSE,
     "granitemoehybrid that rotates": {**DENSE, "position_embedding_type": "rope"},
+    "granitemoehybrid with experts": {**DENSE, "num_local_experts": 4},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2, "conv_bias": True},
+    "lfm2_moe": {**EXPERTS, "layer_types": CONV, "num_dense_layers": 2},
     "mamba2": MAMBA2,
     "nemotron_h": {**NEMOTRON, "layers_block_type": BLOCKS, "num_hidden_layers": 4},
+    "nemotron_h with experts": NEMOTRON,
+    "qwen3_5_moe_text": {**SHARED, **DELTA},
     "qwen3_5_text": DELTA,
+    "qwen3_next": {**SHARED, **DELTA},
 }
 
 
@@ -57,7 +72,7 @@ def test_gives_the_models_logits(case: str) -> None:
     model = PagedModel(model_of(case))
     assert model.implementation == "compiled layers"
     # The delta rule of transformers goes by chunks, which round otherwise.
-    most = 1e-4 if case == "qwen3_5_text" else 1e-5
+    most = 1e-4 if case.startswith("qwen") else 2e-5
     assert distance(model, Probe(own, LogitHead(own), 256, model.states)) < most
 
 
@@ -71,9 +86,9 @@ def test_weights_of_16_bits_are_computed_with_in_float32() -> None:
     assert distance(paged, probe, wide) < 1e-5 < probe.distance(wide, [*range(64)])
 
 
-@pytest.mark.parametrize("case", ["falcon_h1", "lfm2", "qwen3_5_text"])
+@pytest.mark.parametrize("case", ["falcon_h1", "granitemoehybrid with experts", "lfm2", "qwen3_5_text", "qwen3_next"])
 def test_bits_depend_on_no_thread(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (gates, recurrence):
+    for module in (delta, gates, recurrence):
         monkeypatch.setattr(module, "_WORK", 1)
     own, threads = model_of(case), torch.get_num_threads()
     model = PagedModel(model_of(case))
@@ -87,3 +102,16 @@ def test_bits_depend_on_no_thread(case: str, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(one, other) for one, other in zip(*read, strict=True))
+
+
+@torch.inference_mode()
+def test_modules_of_experts_are_as_they_came_where_layers_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Probe, "agrees", lambda *arguments: False)
+    model = model_of("qwen3_next")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    expected = model(input_ids=torch.arange(9)[None], use_cache=False).logits
+    paged = PagedModel(model)
+    assert paged.implementation.startswith("transformers' modules")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    model.set_attn_implementation("eager")
+    assert torch.equal(model(input_ids=torch.arange(9)[None], use_cache=False).logits, expected)

@@ -9,7 +9,7 @@ import torch
 
 from qpdsl.executor.engine.model.module_stack import inner_model
 from qpdsl.executor.engine.model.rowwise import RowwiseModules, names
-from qpdsl.executor.kernels.llvm import gates, recurrence
+from qpdsl.executor.kernels.llvm import delta, gates, recurrence
 from tests.support.executor.mixed_texts import MixedTexts, tiny_model
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -184,7 +184,7 @@ def test_hidden_states_are_the_models_own_in_any_pieces(name: str) -> None:
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_they_are_so_without_a_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for code in (recurrence, gates):
+    for code in (delta, recurrence, gates):
         monkeypatch.setattr(code, "vector_width", lambda: 0)
     test_hidden_states_are_the_models_own_in_any_pieces(name)
 
