@@ -3,10 +3,11 @@
     python -m benchmarks.engine.threads [--folder FOLDER] [--model SmolLM2-135M] [--rows 1 8 64]
         [--prompts 1x64 1x1024 1x4096 64x64] [--quick]
 
-The compiled layers are compiled once more with a reading of the processor's clock after each part, so a part's time is
-its own, and waiting at barriers is told apart. What runs outside of compiled code is the host's. The fastest run of
-each part counts. Its operations are beside those of multiply-adds in registers, its bytes beside what a loop reads, and
-products beside torch's (MKL) and oneDNN's of the same shapes, by one thread in the same run.
+The compiled layers are compiled once more with a reading of the thread's own clock after each part, so a part's time is
+its own, other processes take nothing from it, and waiting at barriers is told apart. What runs outside of compiled code
+is the host's. The fastest run of each part counts. Its operations are beside those of multiply-adds in registers, its
+bytes beside what a loop reads, and products beside torch's (MKL) and oneDNN's of the same shapes, by one thread in the
+same run.
 
 With N threads a part takes the share of the thread with most pieces, and at least as long as its bytes take to come
 from memory; a barrier takes what it takes two threads, and as much more for each further thread (arrivals follow each
@@ -43,7 +44,7 @@ from qpdsl.executor.engine.model.native_stack import NativeStack
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
-from qpdsl.executor.kernels.llvm.compile import TEAM, Library
+from qpdsl.executor.kernels.llvm.compile import TEAM, Library, digest_of_sources
 from qpdsl.executor.kernels.llvm.forward import (
     BARRIER_NUMBERS,
     OWN_NORM_ROWS,
@@ -53,7 +54,7 @@ from qpdsl.executor.kernels.llvm.forward import (
     gate_columns,
 )
 from qpdsl.executor.kernels.llvm.head_code import BLOCK
-from qpdsl.executor.kernels.llvm.kernel_code import I64, KernelCode, Value
+from qpdsl.executor.kernels.llvm.kernel_code import I32, I64, POINTER, KernelCode, Value
 from qpdsl.executor.kernels.llvm.matmul_code import panels_at_once
 from qpdsl.executor.models.quick_load import load
 
@@ -66,19 +67,24 @@ _FILLED = 1 << 29
 
 
 class ClockedForward(ForwardCode):
-    """The code of a forward that adds each part's ticks to its place behind the barrier."""
+    """The code of a forward that adds each part's nanoseconds of processor time to its place behind the barrier."""
 
     _product = ""
 
     def emit(self) -> None:
-        self._last = self._code.variable(I64, self._ticks())
+        self._now = self._code.array(I64, 2)
+        self._last = self._code.variable(I64, self._nanoseconds())
         super().emit()
 
-    def _ticks(self) -> Value:
-        return self._code.builder.call(self._code.intrinsic("llvm.readcyclecounter", ir.FunctionType(I64, [])), [])
+    def _nanoseconds(self) -> Value:
+        code = self._code
+        clock = code.intrinsic("clock_gettime", ir.FunctionType(I32, [I32, POINTER]))
+        code.builder.call(clock, [ir.Constant(I32, time.CLOCK_THREAD_CPUTIME_ID), self._now])
+        seconds, rest = (code.integer(self._now, code.number(index), I64) for index in range(2))
+        return code.add(code.times(seconds, 10**9), rest)
 
     def _mark(self, part: str) -> None:
-        code, now = self._code, self._ticks()
+        code, now = self._code, self._nanoseconds()
         thread = code.add(code.times(self._thread, _OWN), BARRIER_NUMBERS // 2 + PARTS.index(part))
         place = code.at(self._pointer("barrier"), thread, I64)
         code.builder.store(code.add(code.builder.load(place, typ=I64), code.builder.sub(now, self._last.get())), place)
@@ -101,8 +107,9 @@ class ClockedForward(ForwardCode):
         self._mark(self._product)
 
 
-def emit_clocked(module: ir.Module, name: str, shape: ForwardShape, width: int) -> None:
-    """Arguments as `emit_forward` has them."""
+def emit_clocked(module: ir.Module, name: str, shape: ForwardShape, width: int, sources: str) -> None:
+    """Arguments as `emit_forward` has them. `sources`: what else its code depends on, for who keeps it."""
+    del sources
     ClockedForward(KernelCode(module, name, ("frame", "@thread", "@threads"), width), shape).emit()
 
 
@@ -137,12 +144,16 @@ class Clock:
         stack = model._stack
         assert isinstance(stack, NativeStack)
         torch.set_num_threads(threads)
-        self._model, self._threads, self._run = model, threads, TEAM.run
+        self._threads, self._run = threads, TEAM.run
+        # One thread's work is the caller's own.
+        self._read = time.thread_time if threads == 1 else time.perf_counter
         self._numbers = torch.zeros(BARRIER_NUMBERS // 2 + threads * _OWN, dtype=torch.int64)
         stack._barrier, stack._times = self._numbers.view(torch.int32), ({}, {})
         shape = stack.shape
         emitters = forward_emitters(shape)
-        emitters["forward"] = partial(emit_clocked, **emitters["forward"].keywords)
+        emitters["forward"] = partial(
+            emit_clocked, **emitters["forward"].keywords, sources=digest_of_sources(Path(__file__).parent)
+        )
         self._library = Library(emitters)
         stack._forwards["plain", torch.float32] = self._library["forward"]
         self._walls: dict[str, float] = defaultdict(float)
@@ -150,10 +161,10 @@ class Clock:
     @contextmanager
     def watched(self) -> Iterator[None]:
         def run(threads: int, job: Callable[[int], None]) -> None:
-            begin = time.perf_counter()
+            begin = self._read()
             self._run(threads, job)
             what = "layers" if "NativeStack" in job.__qualname__ else "head"
-            self._walls[what] += time.perf_counter() - begin
+            self._walls[what] += self._read() - begin
 
         TEAM.run = run  # type: ignore[method-assign]
         try:
@@ -161,45 +172,22 @@ class Clock:
         finally:
             TEAM.run = self._run  # type: ignore[method-assign]
 
-    def step(self, engine: PagedEngine, per_tick: float) -> Spent:
+    def step(self, engine: PagedEngine) -> Spent:
         """One step of the engine."""
         clock = self._numbers[BARRIER_NUMBERS // 2 :].view(self._threads, _OWN)
         clock.zero_()
         self._walls.clear()
-        begin = time.perf_counter()
+        begin = self._read()
         engine.step()
-        whole = time.perf_counter() - begin
+        whole = self._read() - begin
         # A part ends with its last thread; who waits, waits for it.
-        most = (clock.amax(dim=0).double() * per_tick).tolist()
+        most = (clock.amax(dim=0).double() / 1e9).tolist()
         parts = {part: most[number] for number, part in enumerate(PARTS) if part != "wait"}
         layers, head = self._walls["layers"], self._walls["head"]
         return Spent(1, whole, parts, layers, head, whole - layers - head)
 
 
-def tick_seconds() -> float:
-    """Seconds of a tick of the processor's clock."""
-
-    def emit(module: ir.Module, name: str) -> None:
-        code = KernelCode(module, name, ("out",), 4)
-        kind = ir.FunctionType(I64, [])
-        ticks = code.builder.call(code.intrinsic("llvm.readcyclecounter", kind), [])
-        code.builder.store(ticks, code.arguments["out"])
-        code.end()
-
-    library = Library({"ticks": partial(emit)})
-    out = torch.zeros(1, dtype=torch.int64)
-
-    def now() -> tuple[int, float]:
-        library["ticks"](out.data_ptr())
-        return int(out), time.perf_counter()
-
-    first, begin = now()
-    time.sleep(0.2)
-    last, end = now()
-    return (end - begin) / (last - first)
-
-
-def measure(model: PagedModel, subject: Subject, work: Work, threads: int, per_tick: float, repeats: int) -> Spent:
+def measure(model: PagedModel, subject: Subject, work: Work, threads: int, repeats: int) -> Spent:
     """The fastest step after the prompts, or the fastest time to read them, of `repeats`."""
     clock, found = Clock(model, threads), list[Spent]()
     prompts = subject.prompts(work.rows, work.context)
@@ -216,7 +204,7 @@ def measure(model: PagedModel, subject: Subject, work: Work, threads: int, per_t
         with clock.watched():
             read, unread = list[Spent](), work.rows * work.context
             while unread > 0:
-                read.append(clock.step(engine, per_tick))
+                read.append(clock.step(engine))
                 unread -= sum(report.prefill_tokens + report.cached_tokens for report in reports)
                 reports.clear()
             if work.prompts:
@@ -224,7 +212,7 @@ def measure(model: PagedModel, subject: Subject, work: Work, threads: int, per_t
                 continue
             # The first step may still compile or grow something.
             engine.step()
-            found += [clock.step(engine, per_tick) for _ in range(repeats)]
+            found += [clock.step(engine) for _ in range(repeats)]
     return _together(found, min, found[0].steps)
 
 
@@ -280,10 +268,10 @@ def _nothing(_: int) -> None:
     pass
 
 
-def _timed(job: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+def _timed(job: Callable[[], object], now: Callable[[], float] = time.perf_counter) -> float:
+    begin = now()
     job()
-    return time.perf_counter() - begin
+    return now() - begin
 
 
 @dataclass(frozen=True)
@@ -311,10 +299,11 @@ def parts_of(model: PagedModel, work: Work, spent: Spent) -> list[Part]:
     for product in PRODUCTS:
         weights = laid[0].products[product].weights
         size = spent.steps * sum(layer.products[product].weights.nbytes for layer in laid)
-        seconds = spent.parts[product] + (spent.parts["gate"] if product == "widen" else 0.0)
+        seconds = spent.parts[product]
         if product == "widen":
             turns = weights.outputs // (2 * gate_columns(weights.width))
             found.append(Part(product, seconds, size, partial(_share, turns), turns))
+            found.append(Part("gate", spent.parts["gate"], 0, partial(_share, turns), turns))
         else:
             found.append(Part(product, seconds, size, partial(_panel_share, weights.count, tile), weights.count))
     context = work.context / 2 if work.prompts else work.context
@@ -448,7 +437,7 @@ class Peers:
                     ("torch", partial(_all, linear, given, weights)),
                     ("oneDNN", partial(_all, mkldnn_linear, given.to_mkldnn(), self._packed[name])),
                 ):
-                    seconds = _timed(run) * steps * self._depth / _COLD_LAYERS
+                    seconds = _timed(run, time.thread_time) * steps * self._depth / _COLD_LAYERS
                     found[peer][name] = min(found[peer][name], seconds)
         return found
 
@@ -458,10 +447,8 @@ def _all(product: Callable[..., torch.Tensor], rows: torch.Tensor, weights: Sequ
         product(rows, weight)
 
 
-def case_of(
-    model: PagedModel, subject: Subject, work: Work, here: Machine, peers: Peers, per_tick: float, repeats: int
-) -> Any:
-    one, two = (measure(model, subject, work, threads, per_tick, repeats) for threads in (1, 2))
+def case_of(model: PagedModel, subject: Subject, work: Work, here: Machine, peers: Peers, repeats: int) -> Any:
+    one, two = (measure(model, subject, work, threads, repeats) for threads in (1, 2))
     parts = parts_of(model, work, one)
     waits = barriers(model, work, parts)
     predictions = {
@@ -470,7 +457,7 @@ def case_of(
         }
         for threads in THREADS
     }
-    seconds_of_two = {**two.parts, "head": two.head, "widen": two.parts["widen"] + two.parts["gate"]}
+    seconds_of_two = {**two.parts, "head": two.head}
     tokens = work.rows * (work.context if work.prompts else 1)
     laid = model._stack._layers  # type: ignore[union-attr]
     operations = {
@@ -518,13 +505,13 @@ def main() -> None:
     arguments = options.parse_args()
     subject = subjects(arguments.folder)[arguments.model]
     model = load(NAME, subject.weights(FLOAT32, gguf=False), "cpu", None).paged
-    here, per_tick = machine(model, arguments.quick), tick_seconds()
+    here = machine(model, arguments.quick)
     works = [Work(rows, arguments.context, prompts=False) for rows in arguments.rows]
     works += [Work(*map(int, given.split("x")), prompts=True) for given in arguments.prompts]
     peers, cases = Peers(model), []
     for work in works:
         repeats = 1 if arguments.quick else 3 if work.prompts else 30
-        cases.append(case_of(model, subject, work, here, peers, per_tick, repeats))
+        cases.append(case_of(model, subject, work, here, peers, repeats))
         print(work, flush=True)
     record = {"model": subject.name, "costs": asdict(here), "cases": cases}
     write(arguments.output, "threads", page(subject, here, cases), record)
