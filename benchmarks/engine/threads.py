@@ -1,14 +1,19 @@
-"""A model of a step at N threads: each part's time, pieces and bytes, from one thread; checked with two.
+"""Where a step's time goes, beside what the processor could do; and a model of it at N threads, checked with two.
 
     python -m benchmarks.engine.threads [--folder FOLDER] [--model SmolLM2-135M] [--rows 1 8 64]
         [--prompts 1x64 1x1024 1x4096 64x64] [--quick]
 
-The compiled layers are compiled once more with a reading of the processor's clock after each part, so a part's time is
-its own, and waiting at barriers is told apart. What runs outside of compiled code is the host's. With N threads a part
-takes the share of the thread with most pieces, and at least as long as its bytes take to come from memory; a barrier
-takes what it takes two threads, and as much more for each further thread (arrivals follow each other); waking threads
-takes what is measured here with so many of them, on however many cores. The prediction for two threads is beside what
-two threads take. For more, memory is either this machine's with two threads, or gives each thread what one has here.
+The compiled layers are compiled once more with a reading of the thread's own clock after each part, so a part's time is
+its own, other processes take nothing from it, and waiting at barriers is told apart. What runs outside of compiled code
+is the host's. The fastest run of each part counts. Its operations are beside those of multiply-adds in registers, its
+bytes beside what a loop reads, and products beside torch's (MKL) and oneDNN's of the same shapes, by one thread in the
+same run.
+
+With N threads a part takes the share of the thread with most pieces, and at least as long as its bytes take to come
+from memory; a barrier takes what it takes two threads, and as much more for each further thread (arrivals follow each
+other); waking threads takes what is measured here with so many of them, on however many cores. The prediction for two
+threads is beside what two threads take. For more, memory is either this machine's with two threads, or gives each
+thread what one has here.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import argparse
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,17 +31,20 @@ from typing import Any
 
 import torch
 from llvmlite import ir
+from torch._C._nn import mkldnn_linear
+from torch.nn.functional import linear
 
 from benchmarks.common.folders import RESULTS
 from benchmarks.common.real_models import DEFAULT
 from benchmarks.common.results import machine_line, write
+from benchmarks.common.roofline import Roofline
 from benchmarks.common.serving import NAME, engine_of, greedy
 from benchmarks.common.subjects import FLOAT32, Subject, subjects
 from qpdsl.executor.engine.model.native_stack import NativeStack
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
-from qpdsl.executor.kernels.llvm.compile import TEAM, Library
+from qpdsl.executor.kernels.llvm.compile import TEAM, Library, digest_of_sources
 from qpdsl.executor.kernels.llvm.forward import (
     BARRIER_NUMBERS,
     OWN_NORM_ROWS,
@@ -46,7 +54,7 @@ from qpdsl.executor.kernels.llvm.forward import (
     gate_columns,
 )
 from qpdsl.executor.kernels.llvm.head_code import BLOCK
-from qpdsl.executor.kernels.llvm.kernel_code import I64, KernelCode, Value
+from qpdsl.executor.kernels.llvm.kernel_code import I32, I64, POINTER, KernelCode, Value
 from qpdsl.executor.kernels.llvm.matmul_code import panels_at_once
 from qpdsl.executor.models.quick_load import load
 
@@ -55,23 +63,28 @@ PARTS = ("norm", *PRODUCTS, "gate", "store", "attend", "add norm", "wait", "back
 THREADS = (2, 4, 8, 16, 32)
 # 64-bit numbers that the clock of a thread has, behind those of the barrier.
 _OWN = 64
-_FILLED = 1 << 27
+_FILLED = 1 << 29
 
 
 class ClockedForward(ForwardCode):
-    """The code of a forward that adds each part's ticks to its place behind the barrier."""
+    """The code of a forward that adds each part's nanoseconds of processor time to its place behind the barrier."""
 
     _product = ""
 
     def emit(self) -> None:
-        self._last = self._code.variable(I64, self._ticks())
+        self._now = self._code.array(I64, 2)
+        self._last = self._code.variable(I64, self._nanoseconds())
         super().emit()
 
-    def _ticks(self) -> Value:
-        return self._code.builder.call(self._code.intrinsic("llvm.readcyclecounter", ir.FunctionType(I64, [])), [])
+    def _nanoseconds(self) -> Value:
+        code = self._code
+        clock = code.intrinsic("clock_gettime", ir.FunctionType(I32, [I32, POINTER]))
+        code.builder.call(clock, [ir.Constant(I32, time.CLOCK_THREAD_CPUTIME_ID), self._now])
+        seconds, rest = (code.integer(self._now, code.number(index), I64) for index in range(2))
+        return code.add(code.times(seconds, 10**9), rest)
 
     def _mark(self, part: str) -> None:
-        code, now = self._code, self._ticks()
+        code, now = self._code, self._nanoseconds()
         thread = code.add(code.times(self._thread, _OWN), BARRIER_NUMBERS // 2 + PARTS.index(part))
         place = code.at(self._pointer("barrier"), thread, I64)
         code.builder.store(code.add(code.builder.load(place, typ=I64), code.builder.sub(now, self._last.get())), place)
@@ -94,8 +107,9 @@ class ClockedForward(ForwardCode):
         self._mark(self._product)
 
 
-def emit_clocked(module: ir.Module, name: str, shape: ForwardShape, width: int) -> None:
-    """Arguments as `emit_forward` has them."""
+def emit_clocked(module: ir.Module, name: str, shape: ForwardShape, width: int, sources: str) -> None:
+    """Arguments as `emit_forward` has them. `sources`: what else its code depends on, for who keeps it."""
+    del sources
     ClockedForward(KernelCode(module, name, ("frame", "@thread", "@threads"), width), shape).emit()
 
 
@@ -130,12 +144,16 @@ class Clock:
         stack = model._stack
         assert isinstance(stack, NativeStack)
         torch.set_num_threads(threads)
-        self._model, self._threads, self._run = model, threads, TEAM.run
+        self._threads, self._run = threads, TEAM.run
+        # One thread's work is the caller's own.
+        self._read = time.thread_time if threads == 1 else time.perf_counter
         self._numbers = torch.zeros(BARRIER_NUMBERS // 2 + threads * _OWN, dtype=torch.int64)
         stack._barrier, stack._times = self._numbers.view(torch.int32), ({}, {})
         shape = stack.shape
         emitters = forward_emitters(shape)
-        emitters["forward"] = partial(emit_clocked, **emitters["forward"].keywords)
+        emitters["forward"] = partial(
+            emit_clocked, **emitters["forward"].keywords, sources=digest_of_sources(Path(__file__).parent)
+        )
         self._library = Library(emitters)
         stack._forwards["plain", torch.float32] = self._library["forward"]
         self._walls: dict[str, float] = defaultdict(float)
@@ -143,10 +161,10 @@ class Clock:
     @contextmanager
     def watched(self) -> Iterator[None]:
         def run(threads: int, job: Callable[[int], None]) -> None:
-            begin = time.perf_counter()
+            begin = self._read()
             self._run(threads, job)
             what = "layers" if "NativeStack" in job.__qualname__ else "head"
-            self._walls[what] += time.perf_counter() - begin
+            self._walls[what] += self._read() - begin
 
         TEAM.run = run  # type: ignore[method-assign]
         try:
@@ -154,49 +172,28 @@ class Clock:
         finally:
             TEAM.run = self._run  # type: ignore[method-assign]
 
-    def step(self, engine: PagedEngine, per_tick: float) -> Spent:
+    def step(self, engine: PagedEngine) -> Spent:
         """One step of the engine."""
         clock = self._numbers[BARRIER_NUMBERS // 2 :].view(self._threads, _OWN)
         clock.zero_()
         self._walls.clear()
-        begin = time.perf_counter()
+        begin = self._read()
         engine.step()
-        whole = time.perf_counter() - begin
+        whole = self._read() - begin
         # A part ends with its last thread; who waits, waits for it.
-        most = (clock.amax(dim=0).double() * per_tick).tolist()
+        most = (clock.amax(dim=0).double() / 1e9).tolist()
         parts = {part: most[number] for number, part in enumerate(PARTS) if part != "wait"}
         layers, head = self._walls["layers"], self._walls["head"]
         return Spent(1, whole, parts, layers, head, whole - layers - head)
 
 
-def tick_seconds() -> float:
-    """Seconds of a tick of the processor's clock."""
-
-    def emit(module: ir.Module, name: str) -> None:
-        code = KernelCode(module, name, ("out",), 4)
-        kind = ir.FunctionType(I64, [])
-        ticks = code.builder.call(code.intrinsic("llvm.readcyclecounter", kind), [])
-        code.builder.store(ticks, code.arguments["out"])
-        code.end()
-
-    library = Library({"ticks": partial(emit)})
-    out = torch.zeros(1, dtype=torch.int64)
-
-    def now() -> tuple[int, float]:
-        library["ticks"](out.data_ptr())
-        return int(out), time.perf_counter()
-
-    first, begin = now()
-    time.sleep(0.2)
-    last, end = now()
-    return (end - begin) / (last - first)
-
-
-def measure(model: PagedModel, subject: Subject, work: Work, threads: int, per_tick: float, repeats: int) -> Spent:
+def measure(model: PagedModel, subject: Subject, work: Work, threads: int, repeats: int) -> Spent:
     """The fastest step after the prompts, or the fastest time to read them, of `repeats`."""
     clock, found = Clock(model, threads), list[Spent]()
     prompts = subject.prompts(work.rows, work.context)
-    steps = 1 if work.prompts else repeats + 2
+    # Some rows draw tokens while others are still read.
+    reading = -(-work.rows * work.context // EngineConfig().token_budget)
+    steps = 1 if work.prompts else repeats + 2 + reading
     for _ in range(repeats if work.prompts else 1):
         reports: list[StepReport] = []
         room = work.rows * (work.context + steps + 2 * model.layout.page_size)
@@ -207,25 +204,23 @@ def measure(model: PagedModel, subject: Subject, work: Work, threads: int, per_t
         with clock.watched():
             read, unread = list[Spent](), work.rows * work.context
             while unread > 0:
-                read.append(clock.step(engine, per_tick))
+                read.append(clock.step(engine))
                 unread -= sum(report.prefill_tokens + report.cached_tokens for report in reports)
                 reports.clear()
             if work.prompts:
-                found.append(_sum(read))
+                found.append(_together(read, sum, len(read)))
                 continue
             # The first step may still compile or grow something.
             engine.step()
-            found += [clock.step(engine, per_tick) for _ in range(repeats)]
-    return min(found, key=lambda spent: spent.whole)
+            found += [clock.step(engine) for _ in range(repeats)]
+    return _together(found, min, found[0].steps)
 
 
-def _sum(spent: Sequence[Spent]) -> Spent:
-    parts = {part: sum(step.parts[part] for step in spent) for part in spent[0].parts}
-    return Spent(
-        len(spent),
-        *(sum(step.whole for step in spent), parts),
-        *(sum(getattr(step, name) for step in spent) for name in ("layers", "head", "host")),
-    )
+def _together(spent: Sequence[Spent], of: Callable[[Iterable[float]], float], steps: int) -> Spent:
+    """The sum, or the least, of every figure."""
+    parts = {part: of(step.parts[part] for step in spent) for part in spent[0].parts}
+    whole, *rest = (of(getattr(step, name) for step in spent) for name in ("whole", "layers", "head", "host"))
+    return Spent(steps, whole, parts, *rest)
 
 
 @dataclass(frozen=True)
@@ -233,25 +228,25 @@ class Machine:
     """What a step costs besides its work.
 
     bandwidth: bytes a second that one thread and two read
+    speed:     operations a second of one thread and of two, fused multiply-adds in registers
     barrier:   seconds of a barrier of two threads
     wake:      seconds to start a job in so many threads, and to wait for its end
     """
 
     bandwidth: tuple[float, float]
+    speed: tuple[float, float]
     barrier: float
     wake: Mapping[int, float]
 
 
 def machine(model: PagedModel, quick: bool) -> Machine:
     """Measures this one."""
-    rates = []
-    filled = torch.ones(_FILLED // (8 if quick else 1))
-    before = torch.get_num_threads()
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        best = min(_timed(filled.sum) for _ in range(8))
-        rates.append(filled.nbytes / best)
-    torch.set_num_threads(before)
+    rooflines = [Roofline(threads) for threads in (1, 2)]
+    # By processor time, of which others take nothing.
+    rates = [
+        roofline.read(_FILLED // (8 if quick else 1))[1] * threads for threads, roofline in enumerate(rooflines, 1)
+    ]
+    speeds = [2 * roofline.multiply_adds()[1] * threads for threads, roofline in enumerate(rooflines, 1)]
     stack = model._stack
     assert isinstance(stack, NativeStack)
     library = Library({"wait": forward_emitters(stack.shape)["wait"], "waits": partial(_emit_waits)})
@@ -261,7 +256,7 @@ def machine(model: PagedModel, quick: bool) -> Machine:
     wake = {}
     for threads in THREADS:
         wake[threads] = sorted(_timed(lambda count=threads: TEAM.run(count, _nothing)) for _ in range(100))[25]
-    return Machine((rates[0], rates[1]), barrier, wake)
+    return Machine((rates[0], rates[1]), (speeds[0], speeds[1]), barrier, wake)
 
 
 def _emit_waits(module: ir.Module, name: str) -> None:
@@ -276,10 +271,10 @@ def _nothing(_: int) -> None:
     pass
 
 
-def _timed(job: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+def _timed(job: Callable[[], object], now: Callable[[], float] = time.perf_counter) -> float:
+    begin = now()
     job()
-    return time.perf_counter() - begin
+    return now() - begin
 
 
 @dataclass(frozen=True)
@@ -307,10 +302,11 @@ def parts_of(model: PagedModel, work: Work, spent: Spent) -> list[Part]:
     for product in PRODUCTS:
         weights = laid[0].products[product].weights
         size = spent.steps * sum(layer.products[product].weights.nbytes for layer in laid)
-        seconds = spent.parts[product] + (spent.parts["gate"] if product == "widen" else 0.0)
+        seconds = spent.parts[product]
         if product == "widen":
             turns = weights.outputs // (2 * gate_columns(weights.width))
             found.append(Part(product, seconds, size, partial(_share, turns), turns))
+            found.append(Part("gate", spent.parts["gate"], 0, partial(_share, turns), turns))
         else:
             found.append(Part(product, seconds, size, partial(_panel_share, weights.count, tile), weights.count))
     context = work.context / 2 if work.prompts else work.context
@@ -359,12 +355,14 @@ def predicted(parts: Sequence[Part], spent: Spent, waits: int, here: Machine, th
 
 def page(subject: Subject, here: Machine, cases: Sequence[dict[str, Any]]) -> str:
     one, two = (f"{rate / 1e9:.1f}" for rate in here.bandwidth)
+    fast, faster = (f"{speed / 1e9:.0f}" for speed in here.speed)
     wakes = ", ".join(f"{threads}: {1e6 * seconds:.0f}" for threads, seconds in here.wake.items())
     lines = [
         f"# A step of {subject.name} in float32, by threads",
         "",
-        f"Memory gives one thread {one} GB/s, two {two}. A barrier of two threads takes {1e6 * here.barrier:.2f} µs. "
-        f"Waking threads takes, in µs by their number, {wakes}.",
+        f"Memory gives one thread {one} GB/s, two {two}. Multiply-adds in registers are {fast} thousand million "
+        f"operations a second by one thread, {faster} by two. A barrier of two threads takes "
+        f"{1e6 * here.barrier:.2f} µs. Waking threads takes, in µs by their number, {wakes}.",
         "",
         "| work | 1 thread, ms | 2, measured | 2, predicted | off | gain | barriers | host, ms |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -387,16 +385,23 @@ def page(subject: Subject, here: Machine, cases: Sequence[dict[str, Any]]) -> st
     for case in cases:
         lines += ["", f"## {case['work']}", ""]
         lines += [
-            "| part | 1 thread, ms | GB/s | thousand million operations/s | 2 threads, ms | pieces | at 32 |",
-            "|---|---:|---:|---:|---:|---:|---:|",
+            "| part | 1 thread, ms | of a step | of memory | of arithmetic | torch, ms | oneDNN, ms | 2 threads, ms "
+            "| of memory | of arithmetic | pieces | at 32 |",
+            f"|---|{'---:|' * 11}",
         ]
         for part in case["parts"]:
-            rate = f"{part['bytes'] / part['seconds'] / 1e9:.1f}" if part["bytes"] and part["seconds"] else ""
-            speed = f"{part['operations'] / part['seconds'] / 1e9:.0f}" if part["operations"] else ""
-            lines.append(
-                f"| {part['name']} | {1e3 * part['seconds']:.2f} | {rate} | {speed} | {1e3 * part['two']:.2f} "
-                f"| {part['pieces']} | {1 / part['share']:.1f} |"
-            )
+            one, two = part["seconds"], part["two"]
+            shares = [
+                f"{part[what] / seconds / most[threads]:.0%}" if part[what] and seconds else ""
+                for threads, seconds in enumerate((one, two))
+                for what, most in (("bytes", here.bandwidth), ("operations", here.speed))
+            ]
+            peers = [
+                f"{1e3 * case['peers'][peer][part['name']]:.2f}" if part["name"] in PRODUCTS else "" for peer in PEERS
+            ]
+            cells = [f"{1e3 * one:.2f}", f"{one / case['one']['whole']:.0%}", *shares[:2], *peers, f"{1e3 * two:.2f}"]
+            cells += [*shares[2:], str(part["pieces"]), f"{1 / part['share']:.1f}"]
+            lines.append(f"| {part['name']} | {' | '.join(cells)} |")
     text = "`at 32`: how many times faster the part is with 32 threads, by its pieces alone."
     return "\n".join(
         [*lines, "", text, "", "Written by `python -m benchmarks.engine.threads`.", "", machine_line(), ""]
@@ -404,10 +409,49 @@ def page(subject: Subject, here: Machine, cases: Sequence[dict[str, Any]]) -> st
 
 
 MEMORIES = ("this memory", "a memory for each")
+PEERS = ("torch", "oneDNN")
+# Layers whose weights no cache holds together.
+_COLD_LAYERS = 5
 
 
-def case_of(model: PagedModel, subject: Subject, work: Work, here: Machine, per_tick: float, repeats: int) -> Any:
-    one, two = (measure(model, subject, work, threads, per_tick, repeats) for threads in (1, 2))
+class Peers:
+    """The products of some layers by torch's two libraries, with weights of their own in the order each wants them."""
+
+    def __init__(self, model: PagedModel) -> None:
+        stack = model._stack
+        assert isinstance(stack, NativeStack)
+        laid = {name: product.weights for name, product in stack._layers[0].products.items()}
+        self._depth = len(stack._layers)
+        self._weights = {
+            name: [torch.randn(weights.outputs, weights.inputs) for _ in range(_COLD_LAYERS)]
+            for name, weights in laid.items()
+        }
+        self._packed = {name: [weight.to_mkldnn() for weight in own] for name, own in self._weights.items()}
+
+    def seconds(self, rows: int, steps: int, repeats: int) -> dict[str, dict[str, float]]:
+        """What all layers of so many steps of `rows` rows take one thread, by library and product: the fastest run."""
+        torch.set_num_threads(1)
+        found = {peer: dict.fromkeys(self._weights, math.inf) for peer in PEERS}
+        for _ in range(repeats):
+            for name, weights in self._weights.items():
+                given = torch.randn(rows, weights[0].shape[1])
+                # No weights of a product are used again before the other products' have passed the caches.
+                for peer, run in (
+                    ("torch", partial(_all, linear, given, weights)),
+                    ("oneDNN", partial(_all, mkldnn_linear, given.to_mkldnn(), self._packed[name])),
+                ):
+                    seconds = _timed(run, time.thread_time) * steps * self._depth / _COLD_LAYERS
+                    found[peer][name] = min(found[peer][name], seconds)
+        return found
+
+
+def _all(product: Callable[..., torch.Tensor], rows: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
+    for weight in weights:
+        product(rows, weight)
+
+
+def case_of(model: PagedModel, subject: Subject, work: Work, here: Machine, peers: Peers, repeats: int) -> Any:
+    one, two = (measure(model, subject, work, threads, repeats) for threads in (1, 2))
     parts = parts_of(model, work, one)
     waits = barriers(model, work, parts)
     predictions = {
@@ -416,7 +460,7 @@ def case_of(model: PagedModel, subject: Subject, work: Work, here: Machine, per_
         }
         for threads in THREADS
     }
-    seconds_of_two = {**two.parts, "head": two.head, "widen": two.parts["widen"] + two.parts["gate"]}
+    seconds_of_two = {**two.parts, "head": two.head}
     tokens = work.rows * (work.context if work.prompts else 1)
     laid = model._stack._layers  # type: ignore[union-attr]
     operations = {
@@ -446,6 +490,7 @@ def case_of(model: PagedModel, subject: Subject, work: Work, here: Machine, per_
         "one": asdict(one),
         "two": asdict(two),
         "barriers": waits,
+        "peers": peers.seconds(tokens // one.steps, one.steps, repeats),
         "predicted": predictions,
         "parts": rows,
     }
@@ -463,13 +508,13 @@ def main() -> None:
     arguments = options.parse_args()
     subject = subjects(arguments.folder)[arguments.model]
     model = load(NAME, subject.weights(FLOAT32, gguf=False), "cpu", None).paged
-    here, per_tick = machine(model, arguments.quick), tick_seconds()
+    here = machine(model, arguments.quick)
     works = [Work(rows, arguments.context, prompts=False) for rows in arguments.rows]
     works += [Work(*map(int, given.split("x")), prompts=True) for given in arguments.prompts]
-    cases = []
+    peers, cases = Peers(model), []
     for work in works:
         repeats = 1 if arguments.quick else 3 if work.prompts else 30
-        cases.append(case_of(model, subject, work, here, per_tick, repeats))
+        cases.append(case_of(model, subject, work, here, peers, repeats))
         print(work, flush=True)
     record = {"model": subject.name, "costs": asdict(here), "cases": cases}
     write(arguments.output, "threads", page(subject, here, cases), record)

@@ -15,20 +15,22 @@ from qpdsl.executor.models.load import load
 
 
 class Ours:
-    """A new engine for every run, so that every run prefills every prompt."""
+    """One engine for all runs, as its peers have one. After each it forgets the prompts."""
 
     def __init__(self, model: str, dtype: str, room: Room) -> None:
         torch.set_num_threads(room.threads)
-        self._model = load(NAME, Path(model), "cpu", None if dtype == "quantized" else dtype).paged
+        loaded = load(NAME, Path(model), "cpu", None if dtype == "quantized" else dtype).paged
+        self._last: list[StepReport] = []
+        self._cached = 0
+        config = EngineConfig(max_sequences=room.slots)
+        tokens = room.slots * (room.context + loaded.layout.page_size)
+        self._engine = engine_of({NAME: loaded}, 2 * tokens * loaded.layout.token_bytes, config, self._last.append)
 
     def run(self, prompts: Tokens, lengths: Sequence[int], on_step: OnStep = no_watch) -> Tokens:
-        layout = self._model.layout
-        room = sum(len(prompt) + length + layout.page_size for prompt, length in zip(prompts, lengths, strict=True))
-        last: list[StepReport] = []
-        config = EngineConfig(max_sequences=len(prompts))
-        engine = engine_of({NAME: self._model}, 2 * room * layout.token_bytes, config, last.append)
+        engine, last = self._engine, self._last
         tickets = [engine.submit(NAME, greedy(prompt, length)) for prompt, length in zip(prompts, lengths, strict=True)]
-        unread = sum(map(len, prompts))
+        # Reports count the tokens that were found in the cache since the engine began.
+        unread = sum(map(len, prompts)) + self._cached
         tokens = len(prompts)
         while engine.has_work:
             engine.step()
@@ -37,5 +39,9 @@ class Ours:
                 tokens += step.decode_tokens
                 # A row draws its first token in the step that reads the end of its prompt.
                 on_step(len(prompts) if unread == step.cached_tokens else 0, tokens)
+                self._cached = step.cached_tokens
             last.clear()
+        tree = engine.runner(NAME).scheduler.memory.tree
+        while tree.evict():
+            pass
         return samples(tickets)

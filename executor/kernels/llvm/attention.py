@@ -18,7 +18,7 @@ lane of its position: so the path has the bits of the same tokens in their place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,8 +71,8 @@ def emit_attend(
     `softcap`: c maps scores s to c·tanh(s/c) (Gemma 2); None for none. `chunked`: within the chunk of `window` tokens
     that the query is in. `alibi`: see `Alibi`.
 
-    A unit is one query and one KV head, with all query heads that share it. The units of a sequence are ordered by
-    head. Arguments of the function, in order:
+    A unit is one query and one KV head, with all query heads that share it. The units of a sequence with several
+    queries are ordered by head. Arguments of the function, in order:
     queries    float32 [T, row], the queries [fold, kv_heads, dim] first in each row
     row        numbers from a row of queries to the next
     rows       the rows of the cache
@@ -119,14 +119,14 @@ class _Units:
         singles = self._singles()
         units = code.times(singles, self._shape.kv_heads)
         begin, end = code.most(arguments["from"], 0), code.least(arguments["to"], units)
-        self._turns(begin, end, singles, lambda number: (number, code.add(number, 1), number))
+        self._rows(begin, end)
         with code.loop(singles, arguments["sequences"]) as sequence:
             first = code.integer(arguments["start"], sequence, I32)
             last = code.integer(arguments["start"], code.add(sequence, 1), I32)
             length, before = builder.sub(last, first), code.times(first, self._shape.kv_heads)
             begin = code.most(builder.sub(arguments["from"], before), 0)
             end = code.least(builder.sub(arguments["to"], before), code.times(length, self._shape.kv_heads))
-            self._turns(begin, end, length, lambda number: (code.add(first, number), last, sequence))
+            self._chunk(begin, end, sequence, (first, last))
 
     def _singles(self) -> Value:
         """How many of the first sequences have one query each."""
@@ -138,38 +138,59 @@ class _Units:
 
         return code.leading(0, arguments["sequences"], is_single)
 
-    def _sharing(self, most: Value, sequence: Callable[[Value], Value]) -> Value:
-        """How many of the next queries are of sequences with the first page of the first one: others gain nothing.
-
-        `sequence` gives that of a query by its number.
-        """
+    def _sharing(self, number: Value, most: Value) -> Value:
+        """How many sequences from `number` on have the first page of the first one: others gain nothing together."""
         code, builder, arguments = self._code, self._code.builder, self._code.arguments
 
         def first_page(index: Value) -> Value:
-            return code.integer(arguments["pages"], builder.mul(sequence(index), arguments["table"]), I32)
+            place = builder.mul(code.add(number, index), arguments["table"])
+            return code.integer(arguments["pages"], place, I32)
 
         page = first_page(code.number(0))
         return code.leading(1, most, lambda index: builder.icmp_signed("==", first_page(index), page))
 
-    def _turns(
-        self, begin: Value, end: Value, length: Value, at: Callable[[Value], tuple[Value, Value, Value]]
-    ) -> None:
-        """Units from `begin` to before `end`, of heads with `length` queries each.
+    def _rows(self, begin: Value, end: Value) -> None:
+        """Units of sequences with one query each, from `begin` to before `end`: all heads of a query, then the next.
 
-        `at` gives, by the number of a query, its row, the row after the last of its sequence, and the sequence.
+        So a page comes from memory once.
         """
-        code, builder = self._code, self._code.builder
+        code, builder, heads = self._code, self._code.builder, self._shape.kv_heads
         unit = code.variable(I64, begin)
+        with code.repeat(lambda: builder.icmp_signed("<", unit.get(), end)):
+            number, head = (of(unit.get(), code.number(heads)) for of in (builder.sdiv, builder.srem))
+            whole = builder.sdiv(builder.sub(end, unit.get()), code.number(heads))
+            is_whole = builder.and_(
+                builder.icmp_signed("==", head, code.number(0)), builder.icmp_signed(">", whole, code.number(0))
+            )
+            most = builder.select(is_whole, code.least(whole, TOGETHER), code.number(1))
+            together = self._sharing(number, most)
+            with code.loop(0, together) as index:
+                row = code.add(number, index)
+                self._group.describe(index, row, code.add(row, 1), row)
+            size = builder.select(is_whole, code.number(heads), code.number(1))
+            with code.loop(head, code.add(head, size)) as kv_head:
+                self._heads(kv_head, together)
+            unit.set(code.add(unit.get(), builder.mul(together, size)))
+
+    def _heads(self, kv_head: Value, together: Value) -> None:
+        """All query heads of a KV head, for the queries that are described."""
+        block = self._shape.block(self._code.width)
+        for fold in range(0, self._shape.fold, block):
+            heads = range(fold, min(fold + block, self._shape.fold))
+            HeadBlock(self._group, heads, kv_head, together, self._scaling).emit()
+
+    def _chunk(self, begin: Value, end: Value, sequence: Value, rows: tuple[Value, Value]) -> None:
+        """Units of a sequence from `begin` to before `end`. Its queries are the rows from one to before another."""
+        code, builder = self._code, self._code.builder
+        first, last = rows
+        length, unit = builder.sub(last, first), code.variable(I64, begin)
         with code.repeat(lambda: builder.icmp_signed("<", unit.get(), end)):
             kv_head, number = builder.sdiv(unit.get(), length), builder.srem(unit.get(), length)
             rest = code.least(builder.sub(length, number), builder.sub(end, unit.get()))
-            together = self._sharing(code.least(rest, TOGETHER), lambda index: at(code.add(number, index))[2])
+            together = code.least(rest, TOGETHER)
             with code.loop(0, together) as index:
-                self._group.describe(index, *at(code.add(number, index)))
-            block = self._shape.block(code.width)
-            for fold in range(0, self._shape.fold, block):
-                heads = range(fold, min(fold + block, self._shape.fold))
-                HeadBlock(self._group, heads, kv_head, together, self._scaling).emit()
+                self._group.describe(index, code.add(first, number, index), last, sequence)
+            self._heads(kv_head, together)
             unit.set(code.add(unit.get(), together))
 
 

@@ -27,7 +27,7 @@ from qpdsl.executor.kernels.llvm.attention import emit_attend
 from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape
 from qpdsl.executor.kernels.llvm.compile import Emitter, Library, vector_width
 from qpdsl.executor.kernels.llvm.kernel_code import I8, I32, I64, POINTER, KernelCode, Value
-from qpdsl.executor.kernels.llvm.matmul_code import panels_at_once
+from qpdsl.executor.kernels.llvm.matmul_code import near_rows, panels_at_once
 
 # gelu(x) ≈ x · sigmoid(2 · sqrt(2 / π) · (x + 0.044715 x³)) (Hendrycks and Gimpel, 2016)
 _GELU, _CUBE = 1.5957691216057308, 0.044715
@@ -524,13 +524,14 @@ class ForwardCode:
         first, last = self._share(turns)
         widened = self._own("widened")
         self._sums("widen", source, code.number(shape.hidden))
-        with code.loop(first, last) as turn:
-            begin = code.times(turn, panels)
+        near = near_rows(code, code.number(shape.hidden))
+        with code.loop(0, count, near) as top, code.loop(first, last) as turn:
+            begin, rows = code.times(turn, panels), code.least(code.builder.sub(count, top), near)
             # The product writes to the columns of its panels: these begin with the first of the thread's workspace.
             target = code.at(widened, code.times(turn, -turn_columns))
             self._part(
                 "widen",
-                source,
+                code.at(source, code.times(top, shape.hidden)),
                 code.number(shape.hidden),
                 target,
                 code.number(turn_columns),
@@ -538,8 +539,10 @@ class ForwardCode:
                 False,
                 begin,
                 code.add(begin, panels),
+                (top, rows),
             )
-            self._call("gate", widened, code.at(self._pointer("gated"), code.times(turn, columns)), gated_row, count)
+            gated = code.at(self._pointer("gated"), code.add(code.times(top, gated_row), code.times(turn, columns)))
+            self._call("gate", widened, gated, gated_row, rows)
         self._wait()
         self._to_residual("down", "after_mlp", shape.norms[3], self._pointer("gated"), gated_row)
 
@@ -605,9 +608,15 @@ class ForwardCode:
         add: bool,
         first: Value,
         last: Value,
+        rows: tuple[Value, Value] | None = None,
     ) -> None:
-        """The outputs of a product from panel `first` to before `last`."""
+        """The outputs of a product from panel `first` to before `last`.
+
+        Of all rows, or of so many `rows` from one on, where source and target begin.
+        """
         code = self._code
+        top, count = (code.number(0), self._number("count")) if rows is None else rows
+        sums = code.at(self._own("sums"), code.times(top, self._of_layer(f"{product} groups", I64)))
         kinds = (POINTER, I64, POINTER, I64, POINTER, POINTER, POINTER, *[I64] * 6, POINTER, I64)
         self._call_address(
             self._of_layer(f"{product} multiply", I64),
@@ -617,10 +626,10 @@ class ForwardCode:
             self._of_layer(f"{product} weights", POINTER),
             self._of_layer(f"{product} bytes", I64),
             self._of_layer(f"{product} bias", POINTER),
-            self._own("sums"),
+            sums,
             out,
             out_row,
-            self._number("count"),
+            count,
             self._of_layer(f"{product} inputs", I64),
             self._of_layer(f"{product} outputs", I64),
             first,

@@ -27,11 +27,13 @@ from qpdsl.executor.kernels.llvm.panels import STEP, FloatPanels, GroupedPanels,
 _FLOAT_ROWS, _GROUPED_ROWS = 8, 4
 # Inputs of a turn of a tile's loop: a cache line of each panel, or more.
 _UNROLLED = 4
-# The weights that stay in a core's nearest cache for all rows of a block, and the rows, whose sums do.
-_BLOCK_BYTES = 1 << 14
-_BLOCK_ROWS = 96
-# The tiles of a block that prefetch what comes next: the first one fetches most of it.
-_FETCHING_TILES = 2
+# The weights of a block, in bytes: those that are widened for it stay in a core's nearest cache, others in the next.
+_WIDENED_BYTES, _BLOCK_BYTES = 1 << 14, 3 << 16
+# The rows of a block, and the bytes of rows that stay in a core's own caches while all panels go by.
+_BLOCK_ROWS, _NEAR_BYTES = 96, 1 << 19
+# With so many tiles or more in a block, a tile prefetches one of as many parts of what comes next: a part too much is
+# cheaper than waiting for what was prefetched too late, or all at once.
+_FETCHES = 4
 # Weights that are not float32 are widened once for more tiles of rows, instead of in each.
 _FLOAT_TILES, _GROUPED_TILES = 2, 8
 _WIDE = FloatPanels(torch.float32)
@@ -190,8 +192,9 @@ def _all_rows(code: KernelCode, form: Panels, begin: Value, last: Value, group: 
 
     def in_blocks() -> None:
         blocks = _GroupedBlocks(code, form) if isinstance(form, GroupedPanels) else _FloatBlocks(code, form)
-        with code.loop(begin, last, blocks.size.panels) as panel:
-            blocks.emit(group(panel, blocks.size.panels))
+        step = near_rows(code, code.arguments["inputs"])
+        with code.loop(0, count, step) as first, code.loop(begin, last, blocks.size.panels) as panel:
+            blocks.emit(group(panel, blocks.size.panels), first, code.least(code.add(first, step), count))
 
     if isinstance(form, GroupedPanels) and form.group > _block_inputs(code.width):
         with code.loop(begin, last, narrow.panels) as panel:
@@ -200,9 +203,15 @@ def _all_rows(code: KernelCode, form: Panels, begin: Value, last: Value, group: 
         in_one_tile(1, [] if isinstance(form, GroupedPanels) else TileSize.sizes(code.width, form))
 
 
-def _block_inputs(width: int) -> int:
-    """The inputs of a block: so many that their weights stay in a core's nearest cache."""
-    return _BLOCK_BYTES // (4 * panels_at_once(width) * width)
+def near_rows(code: KernelCode, inputs: Value) -> Value:
+    """How many rows of so many inputs stay in a core's own caches: others come after all panels went by for these."""
+    blocks = code.builder.sdiv(code.number(_NEAR_BYTES // (4 * _BLOCK_ROWS)), inputs)
+    return code.times(code.most(blocks, 1), _BLOCK_ROWS)
+
+
+def _block_inputs(width: int, size: int = _WIDENED_BYTES) -> int:
+    """The inputs of a block whose weights take `size` bytes."""
+    return size // (4 * panels_at_once(width) * width)
 
 
 def _few_rows(code: KernelCode, form: Panels, group: _Group, most: int) -> None:
@@ -227,12 +236,16 @@ def _tiles(code: KernelCode, count: Value, most: int, tile: Callable[[Value, Val
 
     `tile`: of its number, its first row and its number of rows.
     """
-    builder = code.builder
-    tiles = builder.sdiv(code.add(count, most - 1), code.number(most))
+    builder, tiles = code.builder, _parted(code, count, code.number(most))
     with code.loop(0, tiles) as index:
         first = builder.sdiv(code.times(count, index), tiles)
         after = builder.sdiv(code.times(count, code.add(index, 1)), tiles)
         _switch(code, builder.sub(after, first), range(1, most + 1), lambda rows: tile(index, first, rows))
+
+
+def _parted(code: KernelCode, count: Value, size: Value) -> Value:
+    """Into how many parts of up to `size` a number is parted."""
+    return code.builder.sdiv(code.add(count, size, -1), size)
 
 
 def _switch(code: KernelCode, value: Value, cases: Iterable[int], emit: Callable[[int], None]) -> None:
@@ -311,8 +324,8 @@ class _Listed:
         code.store(code.builder.fadd(value, bias), target)
 
 
-# Addresses, or sums, by row and panel of a tile.
-_Places = dict[tuple[int, int], Value]
+# Sums by row and panel of a tile.
+_Sums = dict[tuple[int, int], Variable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,8 +340,7 @@ class _Part:
 class _Blocks(ABC):
     """Many rows of a group: a block of rows at a time, and of these a block of inputs at a time.
 
-    So the weights of a block of inputs stay in a core's nearest cache for all rows of the block, widened once where
-    they are narrow. The sums of a row go on where the block before left them: one chain over all inputs.
+    The sums of a row go on where the block of inputs before left them: one chain over all inputs.
     """
 
     def __init__(self, code: KernelCode, inputs: int) -> None:
@@ -337,27 +349,37 @@ class _Blocks(ABC):
         self.size = TileSize.of(code.width, _WIDE)
         self._sums = code.array(F32, _BLOCK_ROWS * self.size.panels * code.width)
 
-    def emit(self, group: _Group) -> None:
-        code, builder, given = self._code, self._code.builder, self._code.arguments
-        panels = range(self.size.panels)
-        with code.loop(0, given["count"], _BLOCK_ROWS) as top:
-            rows = code.least(builder.sub(given["count"], top), _BLOCK_ROWS)
-            with code.loop(0, code.times(rows, len(panels) * code.width), code.width) as at:
-                code.store(code.constant(0.0), code.at(self._sums, at))
+    def emit(self, group: _Group, start: Value, stop: Value) -> None:
+        """The rows from `start` to before `stop`."""
+        code, given = self._code, self._code.arguments
+        with code.loop(start, stop, _BLOCK_ROWS) as top:
+            rows = code.least(code.builder.sub(stop, top), _BLOCK_ROWS)
             with code.loop(0, given["inputs"], self._inputs) as begin:
                 end = code.least(code.add(begin, self._inputs), given["inputs"])
                 part = _Part(begin, end, self._widened(group, begin, end))
-                _tiles(code, rows, self.size.rows, partial(self._tile, group, part, top))
-            with code.loop(0, rows) as row:
-                for number in panels:
-                    group.store(code.add(top, row), number, code.load(self._place(row, number)))
+                many = code.builder.icmp_signed(">", rows, code.number((_FETCHES - 1) * self.size.rows))
+                turns = code.builder.select(many, code.number(_FETCHES), code.number(1))
+                _tiles(code, rows, self.size.rows, partial(self._tile, group, part, top, turns))
 
-    def _tile(self, group: _Group, part: _Part, top: Value, index: Value, first: Value, rows: int) -> None:
+    def _tile(
+        self, group: _Group, part: _Part, top: Value, turns: Value, index: Value, first: Value, rows: int
+    ) -> None:
         code = self._code
         tile = _Tile(code, group, code.add(top, first), rows)
+        sums = tile.zeros()
         places = {(row, number): self._place(code.add(first, row), number) for row, number in tile.cells}
-        fetches = code.builder.icmp_signed("<", code.add(top, index), code.number(_FETCHING_TILES))
-        self._add(tile, places, part, fetches)
+        with code.builder.if_then(code.builder.icmp_signed(">", part.begin, code.number(0))):
+            for cell, total in sums.items():
+                total.set(code.load(places[cell]))
+        self._add(tile, sums, part, (index, turns))
+        is_last = code.builder.icmp_signed("==", part.end, code.arguments["inputs"])
+        with code.builder.if_else(is_last) as (last, more):
+            with last:
+                for (row, number), total in sums.items():
+                    group.store(code.add(tile.first, row), number, total.get())
+            with more:
+                for cell, total in sums.items():
+                    code.store(total.get(), places[cell])
 
     @abstractmethod
     def _widened(self, group: _Group, begin: Value, end: Value) -> list[Value]:
@@ -367,8 +389,8 @@ class _Blocks(ABC):
         """
 
     @abstractmethod
-    def _add(self, tile: _Tile, places: _Places, part: _Part, fetches: Value) -> None:
-        """Adds a part of the inputs to the sums at `places`; with `fetches` it prefetches what comes next."""
+    def _add(self, tile: _Tile, sums: _Sums, part: _Part, turn: tuple[Value, Value]) -> None:
+        """Adds a part of the inputs to the sums. `turn`: the number of the tile, and how many share the prefetching."""
 
     def _place(self, row: Value, number: int) -> Value:
         """The address of the sums of panel `number` in a row of the block."""
@@ -388,9 +410,10 @@ class _Blocks(ABC):
 
 class _FloatBlocks(_Blocks):
     def __init__(self, code: KernelCode, form: FloatPanels) -> None:
-        super().__init__(code, _block_inputs(code.width))
+        is_wide = form == _WIDE
+        super().__init__(code, _block_inputs(code.width, _BLOCK_BYTES if is_wide else _WIDENED_BYTES))
         self._form = form
-        self._wide = self._room() if form != _WIDE else None
+        self._wide = None if is_wide else self._room()
 
     def _widened(self, group: _Group, begin: Value, end: Value) -> list[Value]:
         if self._wide is None:
@@ -402,17 +425,17 @@ class _FloatBlocks(_Blocks):
                     code.store(value, code.at(target, code.times(code.add(place, step), code.width)))
         return targets
 
-    def _add(self, tile: _Tile, places: _Places, part: _Part, fetches: Value) -> None:
-        code = self._code
-        sums = {cell: code.variable(code.vector, code.load(place)) for cell, place in places.items()}
+    def _add(self, tile: _Tile, sums: _Sums, part: _Part, turn: tuple[Value, Value]) -> None:
+        code, builder = self._code, self._code.builder
+        index, turns = turn
 
         def prefetch(start: Value, inputs: int) -> None:
-            with code.builder.if_then(fetches):
+            step = code.add(builder.lshr(start, code.number(inputs.bit_length() - 1)), index)
+            is_own = builder.icmp_signed("==", builder.and_(step, code.add(turns, -1)), code.number(0))
+            with builder.if_then(is_own):
                 tile.prefetch(self._form, start, inputs)
 
         tile.add_floats(sums, _WIDE, part, prefetch)
-        for cell, place in places.items():
-            code.store(sums[cell].get(), place)
 
 
 class _GroupedBlocks(_Blocks):
@@ -441,21 +464,18 @@ class _GroupedBlocks(_Blocks):
                         code.store(value, code.at(target, code.times(code.add(first, step, offset), code.width)))
         return targets
 
-    def _add(self, tile: _Tile, places: _Places, part: _Part, fetches: Value) -> None:
+    def _add(self, tile: _Tile, sums: _Sums, part: _Part, turn: tuple[Value, Value]) -> None:
         code, form = self._code, self._form
         groups = [code.builder.sdiv(bound, code.number(form.group)) for bound in (part.begin, part.end)]
-        with code.loop(*groups) as index:
-            sums, begin = tile.zeros(), code.times(index, form.group)
-            tile.add_floats(sums, _WIDE, _Part(begin, code.add(begin, form.group), part.weights))
-            within = code.builder.sub(index, groups[0])
+        with code.loop(*groups) as group:
+            own, begin = tile.zeros(), code.times(group, form.group)
+            tile.add_floats(own, _WIDE, _Part(begin, code.add(begin, form.group), part.weights))
+            within = code.builder.sub(group, groups[0])
             scales, shifts = (
                 [code.load(self._factor(factors, within, number)) for number in range(self.size.panels)]
                 for factors in self._factors
             )
-            inputs = tile.inputs_of(index, form)
-            for (row, number), place in places.items():
-                total = code.fma(sums[row, number].get(), scales[number], code.load(place))
-                code.store(code.fma(inputs[row], shifts[number], total) if inputs else total, place)
+            tile.scale(sums, own, scales, shifts, tile.inputs_of(group, form))
 
     def _factor(self, factors: Value, group: Value, number: int) -> Value:
         """The address of the factors of a group of the block in panel `number`."""
@@ -474,13 +494,13 @@ class _Tile:
         ]
         self.cells = [(row, number) for row in range(rows) for number in range(len(group.weights))]
 
-    def zeros(self) -> dict[tuple[int, int], Variable]:
+    def zeros(self) -> _Sums:
         code = self._code
         return {cell: code.variable(code.vector, code.constant(0.0)) for cell in self.cells}
 
     def add_floats(
         self,
-        sums: dict[tuple[int, int], Variable],
+        sums: _Sums,
         form: FloatPanels,
         part: _Part,
         prefetch: Callable[[Value, int], None] | None = None,
@@ -508,7 +528,7 @@ class _Tile:
             for line in range(0, inputs * size, LINE_BYTES):
                 code.prefetch(code.at(address, line, I8))
 
-    def _accumulate(self, sums: dict[tuple[int, int], Variable], place: Value, weights: Sequence[Value]) -> None:
+    def _accumulate(self, sums: _Sums, place: Value, weights: Sequence[Value]) -> None:
         """One input of each row: `place` is its number, `weights` are its weights in each panel."""
         code = self._code
         for row, source in enumerate(self._inputs):
@@ -517,7 +537,7 @@ class _Tile:
                 total = sums[row, number]
                 total.set(code.fma(value, weight, total.get()))
 
-    def grouped(self, form: GroupedPanels) -> dict[tuple[int, int], Variable]:
+    def grouped(self, form: GroupedPanels) -> _Sums:
         code = self._code
         totals = self.zeros()
         weights = self._group.weights
@@ -531,12 +551,18 @@ class _Tile:
                 for number, values in enumerate(zip(*[place.codes(panel, step) for panel in weights], strict=True)):
                     self._accumulate(sums, code.add(at, number), values)
             scales, shifts = [place.scale(panel) for panel in weights], [place.shift(panel) for panel in weights]
-            inputs = self.inputs_of(group, form)
-            for (row, number), total in totals.items():
-                total.set(code.fma(sums[row, number].get(), scales[number], total.get()))
-                if inputs:
-                    total.set(code.fma(inputs[row], shifts[number], total.get()))
+            self.scale(totals, sums, scales, shifts, self.inputs_of(group, form))
         return totals
+
+    def scale(
+        self, totals: _Sums, sums: _Sums, scales: Sequence[Value], shifts: Sequence[Value], inputs: Sequence[Value]
+    ) -> None:
+        """Adds the sums of a group to the totals: times its scales, and the sums of its inputs times its offsets."""
+        code = self._code
+        for (row, number), total in totals.items():
+            total.set(code.fma(sums[row, number].get(), scales[number], total.get()))
+            if inputs:
+                total.set(code.fma(inputs[row], shifts[number], total.get()))
 
     def inputs_of(self, group: Value, form: GroupedPanels) -> list[Value]:
         """The sums of a group's inputs in each row; nothing where there are no offsets."""
