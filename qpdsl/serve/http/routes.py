@@ -29,8 +29,10 @@ from qpdsl.serve.http.exchange import FAULT, Exchange
 from qpdsl.serve.http.host_check import HostCheck
 from qpdsl.serve.http.request_reader import RequestReader
 from qpdsl.serve.http.server_figures import CONTENT_TYPE, Outcome, ServerFigures
+from qpdsl.serve.lenience import HEADER, Lenience
 from qpdsl.serve.served_model import PreparedRequest, ServedModel
 
+_STRICT = Lenience()
 # A client that has gone away is told nothing more; nginx's number for that is what the log says.
 _GONE = 499
 Handler = Callable[[Request], Awaitable[Any]]
@@ -72,8 +74,9 @@ class Limits:
 class ServerApp:
     """Models behind OpenAI's API, as an ASGI application. `report` is told of faults in the server itself.
 
-    `hosts`: which names the server may be asked by. With `shared_cache` keys find each other's prompts in the prefix
-    cache. Each request that is over goes to `log`, and `reached` is told how far those are that models answer.
+    `lenience`: what it may leave out of requests. `hosts`: which names the server may be asked by. With `shared_cache`
+    keys find each other's prompts in the prefix cache. Each request that is over goes to `log`, and `reached` is told
+    how far those are that models answer.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class ServerApp:
         keys: ClientKeys | None = None,
         report: Callable[[Exception], None] = lambda error: None,
         *,
+        lenience: Lenience = _STRICT,
         hosts: HostCheck | None = None,
         shared_cache: bool = False,
         log: Callable[[RequestRecord], None] = lambda record: None,
@@ -94,6 +98,7 @@ class ServerApp:
         self.figures = ServerFigures(lambda: self.admission.running, lambda: self.admission.waiting)
         self.report = report
         self._keys = keys
+        self._lenience = lenience
         self._hosts = hosts or HostCheck.any()
         self._shared_cache = shared_cache
         self._log = log
@@ -214,12 +219,12 @@ class ServerApp:
         record.model = "unknown"
         owner = "" if self._shared_cache else record.key
 
-        def read(data: bytes) -> tuple[CompletionRequest, PreparedRequest]:
+        def read(data: bytes) -> tuple[CompletionRequest, PreparedRequest, str]:
             body = _object_in(data)
             model = self._asked_model(body)
             record.model = model.name
             asked = CompletionRequest.of(endpoint, body, record.arrived, owner=owner, orders=self.limits.orders)
-            return asked, model.read(asked)
+            return asked, *self._lenience.read(model, asked)
 
         outcome: Outcome = "cancelled"
         try:
@@ -233,9 +238,9 @@ class ServerApp:
                 self.figures.ended(record.model, outcome, time.monotonic() - record.arrived, record.key)
         if known is None:
             return Response(status_code=_GONE)
-        asked, prepared = known
+        asked, prepared, left_out = known
         exchange = Exchange(self.admission, self.figures, self.report, self._reached, record, asked, prepared)
-        headers = {"x-request-id": asked.id}
+        headers = {"x-request-id": asked.id} | ({HEADER: left_out} if left_out else {})
         if asked.streams:
             if await or_disconnect(request, exchange.enter()) is None:
                 return Response(status_code=_GONE)
