@@ -186,11 +186,10 @@ def test_the_same_tokens_alone_and_among_others(server: Running) -> None:
 
 @pytest.mark.parametrize("model", ["self_consistency", "beam_search", "greedy", "constrained_json"])
 def test_usage_has_what_the_cache_held_of_every_prompt(server: Running, model: str) -> None:
-    """All but each prompt's last token, which is computed for its logits."""
-    question = f"Zoe has 5 bags with 6 pens in each bag. How many pens does Zoe have? ({model})"
-    usage = [server.chat(model, question, seed=2).json()["usage"] for _ in range(2)][1]
+    """All but each prompt's last token, where that is computed for its logits."""
+    usage = [server.chat(model, QUESTION, seed=2).json()["usage"] for _ in range(2)][1]
     prompts, cached = usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
-    assert 0.9 * prompts < cached < prompts
+    assert 0.9 * prompts < cached <= prompts
 
 
 def test_a_long_prompt_is_computed_once(server: Running) -> None:
