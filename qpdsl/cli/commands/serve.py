@@ -285,7 +285,9 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
 
     try:
         with handled(told):
-            drained = listening.run(lambda: say(f"serving {listed(app.models, last='and')} at {address.url(bound)}"))
+            url = address.url(bound)
+            served = f"serving {listed(app.models, last='and')} at {url}, and a chat at {url.removesuffix('v1')}"
+            drained = listening.run(lambda: say(served))
     finally:
         log.close()
     if not drained:

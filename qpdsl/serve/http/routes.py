@@ -23,6 +23,7 @@ from qpdsl.executor.events.events import RequestReached
 from qpdsl.serve.completion_request import CompletionRequest, Endpoint, Refusal
 from qpdsl.serve.http.access_log import RequestRecord
 from qpdsl.serve.http.admission_control import AdmissionControl
+from qpdsl.serve.http.chat_page import chat_page
 from qpdsl.serve.http.client_keys import ClientKeys
 from qpdsl.serve.http.event_stream import EventStreamResponse, Receive, Send, or_disconnect
 from qpdsl.serve.http.exchange import FAULT, Exchange
@@ -109,6 +110,7 @@ class ServerApp:
         self._app = Starlette()
         # Where a redirect leads `Host` says, and a client would follow it with its key.
         self._app.router.redirect_slashes = False
+        self._route("/", self._page, ["GET"], guarded=False)
         self._route("/v1/models", self._list, ["GET"])
         self._route("/v1/models/{name:path}", self._show, ["GET"])
         self._route("/v1/chat/completions", self._chat, ["POST"])
@@ -166,6 +168,9 @@ class ServerApp:
         if (name := self._keys.client(key.strip())) is None:
             raise Refusal("invalid API key", status=401, code="invalid_api_key")
         _record(request).key = name
+
+    async def _page(self, request: Request) -> Response:
+        return chat_page()
 
     async def _list(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._card(model) for model in self.models.values()]})
