@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
     from qpdsl.api.binding import using as using
+    from qpdsl.api.candidate import Candidate as Candidate
     from qpdsl.api.compose.annotations import Messages as Messages
     from qpdsl.api.compose.decorator import program as program
     from qpdsl.api.compose.expressions import abs as abs
@@ -109,7 +110,6 @@ if TYPE_CHECKING:
     from qpdsl.api.program import Plan as Plan
     from qpdsl.api.program import Program as Program
     from qpdsl.api.program import QpWarning as QpWarning
-    from qpdsl.api.results import Candidate as Candidate
     from qpdsl.api.results import Finished as Finished
     from qpdsl.api.results import Result as Result
     from qpdsl.api.results import RunError as RunError
