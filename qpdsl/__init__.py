@@ -130,7 +130,7 @@ if TYPE_CHECKING:
     from qpdsl.session.functions import tool as tool
     from qpdsl.session.session import Session as Session
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Where each name of the Python face is, as the imports above say it to type checkers.
 _TEXT = Path(__file__).read_text("utf-8")
