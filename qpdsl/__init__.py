@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
     from qpdsl.api.binding import using as using
+    from qpdsl.api.candidate import Candidate as Candidate
     from qpdsl.api.compose.annotations import Messages as Messages
     from qpdsl.api.compose.decorator import program as program
     from qpdsl.api.compose.expressions import abs as abs
@@ -109,7 +110,6 @@ if TYPE_CHECKING:
     from qpdsl.api.program import Plan as Plan
     from qpdsl.api.program import Program as Program
     from qpdsl.api.program import QpWarning as QpWarning
-    from qpdsl.api.results import Candidate as Candidate
     from qpdsl.api.results import Finished as Finished
     from qpdsl.api.results import Result as Result
     from qpdsl.api.results import RunError as RunError
@@ -130,7 +130,7 @@ if TYPE_CHECKING:
     from qpdsl.session.functions import tool as tool
     from qpdsl.session.session import Session as Session
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Where each name of the Python face is, as the imports above say it to type checkers.
 _TEXT = Path(__file__).read_text("utf-8")

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from qpdsl.api.results import Candidate, Result, Tokens
+from qpdsl.api.candidate import Candidate
+from qpdsl.api.results import Result, Tokens
 from qpdsl.errors import UsageError
 from qpdsl.executor.requests.engine_loop import EngineLoop
 from qpdsl.executor.runtime.instance.row_tasks import RowClock
@@ -50,10 +51,11 @@ _conversions = CallThread("output")
 _drivers: WeakKeyDictionary[Session, _Driver] = WeakKeyDictionary()
 
 
-def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+def submit(coroutine: Coroutine[Any, Any, T], caller: asyncio.AbstractEventLoop | None = None) -> Future[T]:
     """Starts a coroutine in the thread. Cancelling the future cancels it.
 
-    Raises UsageError in a process that was forked from one in which the thread ran.
+    `caller` is the event loop that goes on meanwhile, in which asynchronous functions of a program are awaited. Raises
+    UsageError in a process that was forked from one in which the thread ran.
     """
     if _is_forked:
         coroutine.close()
@@ -61,11 +63,6 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
             "programs ran in this process before it was forked, and threads do not outlive a fork: start processes "
             'with `multiprocessing.get_context("spawn")`'
         )
-    try:
-        caller: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-    except RuntimeError:
-        caller = None
-
     # A function of a program that is running has called another one.
     outer = _inner.get()
 
@@ -80,15 +77,6 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
 def call_soon(function: Callable[..., object], *args: object) -> None:
     """Calls a function in the thread, soon."""
     _background_loop().call_soon_threadsafe(function, *args)
-
-
-def not_in_a_loop(instead: str) -> None:
-    """Raises RuntimeError where an event loop runs in this thread; `instead` says what to write there."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError(f"an event loop is running here, and this call would block it: write {instead}")
 
 
 def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:

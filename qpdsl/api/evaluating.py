@@ -11,9 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.api.background import driven, not_in_a_loop, wait_for
+from qpdsl.api.background import driven, wait_for
 from qpdsl.api.binding import Binding, default_session
 from qpdsl.api.loading import load
+from qpdsl.api.notebook import not_in_a_loop
 from qpdsl.api.program import Program, model_argument, settings_of
 from qpdsl.arguments import ArgumentError, plain_value
 from qpdsl.budgets.policy_for import SavedPolicies, program_policy
@@ -175,7 +176,7 @@ def evaluate(
     error or an interruption loses no finished row. Raises UserError, QpError, ModelError, ArgumentError, BudgetReached
     and ServerGone, and RuntimeError in an event loop.
     """
-    not_in_a_loop("`await asyncio.to_thread(qp.evaluate, …)`")
+    not_in_a_loop("`await asyncio.to_thread(qp.evaluate, …)`", in_cells=False)
     Whole(1).check("seeds", seeds)
     maps = tuple(f"{name}={source}" for name, source in (map or {}).items())
     read = DataSettings(dataset=dataset, maps=maps, where=where, shuffle=shuffle, limit=limit)

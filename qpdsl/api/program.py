@@ -6,7 +6,7 @@ import asyncio
 import copy
 import json
 import warnings
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from inspect import Signature
@@ -74,7 +74,7 @@ class QpWarning(UserWarning):
 class Program(Generic[P, R]):
     """A checked program. Calling it runs it; `run` gives the rows and costs too.
 
-    In an event loop use `acall` and `arun`.
+    In an event loop use `acall`, `arun` and `amap`; the cells of a notebook take both.
     """
 
     __name__: str
@@ -125,13 +125,15 @@ class Program(Generic[P, R]):
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """Runs the program and returns its value, with the final rows and their costs. Raises ArgumentError."""
-        from qpdsl.api.background import not_in_a_loop, submit
+        from qpdsl.api.background import submit
+        from qpdsl.api.notebook import not_in_a_loop, run_progress
 
         not_in_a_loop("`await program.acall(…)`, or `arun` for the whole result")
-        future = submit(self.call(args, kwargs).alone())
+        call = self.call(args, kwargs)
+        future = submit(call.alone())
         try:
-            result: Result[R] = future.result()
-            return result
+            with run_progress(call.session, call.plan) as progress:
+                return progress.result(future)
         finally:
             future.cancel()
 
@@ -142,9 +144,12 @@ class Program(Generic[P, R]):
     async def arun(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """The same as `run`, in an event loop."""
         from qpdsl.api.background import submit
+        from qpdsl.api.notebook import run_progress
 
-        result: Result[R] = await asyncio.wrap_future(submit(self.call(args, kwargs).alone()))
-        return result
+        call = self.call(args, kwargs)
+        with run_progress(call.session, call.plan) as progress:
+            async with progress.beside():
+                return await asyncio.wrap_future(submit(call.alone(), asyncio.get_running_loop()))
 
     @naming_keywords
     def map(
@@ -165,6 +170,16 @@ class Program(Generic[P, R]):
         from qpdsl.api.streams import Map
 
         return Map(partial(self.call, ()), self._names, self.admission, rows, concurrency, seeds)
+
+    def amap(
+        self,
+        rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
+        *,
+        concurrency: int | None = None,
+        seeds: Iterable[int] | None = None,
+    ) -> AsyncIterator[Result[R]]:
+        """The same as `map`, for `async for` alone."""
+        return aiter(self.map(rows, concurrency=concurrency, seeds=seeds))
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R]:
         """Runs the program: a TextPiece for each piece of text as it is generated, then Finished with the result.

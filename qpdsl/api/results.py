@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from qpdsl.api.candidate import Candidate
+
 R = TypeVar("R", covariant=True)
 
 
@@ -36,26 +38,6 @@ class Tokens(NamedTuple):
 
     prompt: int
     sampled: int
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One of the rows that a program ended with.
-
-    `transcript` is its conversation, `{"role": …, "content": …}`, what it generated last as the assistant's turn; a
-    plain prompt stands alone in it, without a role. `text` was generated since the last turn, `tokens` are its ids in
-    the vocabulary of the model that wrote it, without those that end a turn, and `logprob` is the sum of their
-    log-probabilities as far as the plan computes them; `thought` is what the model thought before it. `columns` are all
-    columns, `path` its place in the fan-outs.
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    logprob: float
-    columns: Mapping[str, Any]
-    transcript: tuple[Mapping[str, str], ...]
-    path: tuple[int, ...]
-    thought: str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,6 +68,14 @@ class Result(Generic[R]):
         rows = f"{len(self.rows)} row{'' if len(self.rows) == 1 else 's'}"
         named = f"id={self.id!r}, " if self.id else ""
         return f"<result {named}{value}, score={self.score}, {rows}, {self.tokens}, seconds={self.seconds:.2f}>"
+
+    def _repr_html_(self) -> str:
+        from qpdsl.api.html import candidates_html
+
+        value = self._value if isinstance(self._value, str) else repr(self._value)
+        score = "" if self.score is None else f"score {self.score:.3g} · "
+        cost = f"{self.tokens.sampled:,} tokens sampled · {self.tokens.prompt:,} of prompts · {self.seconds:.2f} s"
+        return candidates_html(value if self.error is None else f"error: {self.error}", score + cost, self.candidates)
 
     def __getstate__(self) -> dict[str, Any]:
         # What a user's function raised may not go into another process.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import Future
 from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from qpdsl.api.background import ProgramCall, call_soon, driven, not_in_a_loop, submit
+from qpdsl.api.background import ProgramCall, call_soon, driven, submit
+from qpdsl.api.notebook import ProgressLine, not_in_a_loop
 from qpdsl.api.results import Finished, Result, TextPiece
 from qpdsl.arguments import ArgumentError
 from qpdsl.grammar.suggest import closest
@@ -65,18 +66,19 @@ class Map(Generic[R]):
         ended: SimpleQueue[Result[R] | BaseException] = SimpleQueue()
         seeds = None if self._seeds is None else iter(self._seeds)
         rows, started = enumerate(self._rows), _StartedRows[R](self._floor, ended.put)
-        running = 0
+        running, count = 0, _RowCount(self._rows)
         try:
-            while True:
-                for index, row in islice(rows, self._concurrency - running):
-                    started.put(self._call(index, row, seeds))
-                    running += 1
-                if not running:
-                    started.close()
-                    return
-                result = ended.get()
-                running -= 1
-                yield _result(result)
+            with ProgressLine(count.line).shown() as progress:
+                while True:
+                    for index, row in islice(rows, self._concurrency - running):
+                        started.put(self._call(index, row, seeds))
+                        running += 1
+                    if not running:
+                        started.close()
+                        return
+                    result = count.ended(progress.next_of(ended))
+                    running -= 1
+                    yield result
         finally:
             started.cancel()
 
@@ -85,7 +87,8 @@ class Map(Generic[R]):
         loop = asyncio.get_running_loop()
         ended: asyncio.Queue[Result[R] | BaseException | None] = asyncio.Queue()
         room, running = asyncio.Semaphore(self._concurrency), 0
-        started = _StartedRows[R](self._floor, lambda result: loop.call_soon_threadsafe(ended.put_nowait, result))
+        started = _StartedRows[R](self._floor, lambda result: loop.call_soon_threadsafe(ended.put_nowait, result), loop)
+        count = _RowCount(self._rows)
         seeds = None if self._seeds is None else iter(self._seeds)
 
         async def feed() -> None:
@@ -101,14 +104,15 @@ class Map(Generic[R]):
         feeding = asyncio.create_task(feed())
         feeding.add_done_callback(lambda _: ended.put_nowait(None))
         try:
-            while running or not feeding.done():
-                result = await ended.get()
-                if result is None:
-                    feeding.result()
-                    continue
-                running -= 1
-                yield _result(result)
-                room.release()
+            async with ProgressLine(count.line).beside():
+                while running or not feeding.done():
+                    result = await ended.get()
+                    if result is None:
+                        feeding.result()
+                        continue
+                    running -= 1
+                    yield count.ended(result)
+                    room.release()
             feeding.result()
             await asyncio.to_thread(started.close)
         finally:
@@ -142,12 +146,13 @@ class Map(Generic[R]):
 class _StartedRows(Generic[R]):
     """Rows that run in the background, each session's as `start_rows` starts them.
 
-    `ended` gets the result of each row, or what has ended the rows of its session.
+    `ended` gets the result of each row, or what has ended the rows of its session. `caller`: see `submit`.
     """
 
-    def __init__(self, floor: int, ended: Put) -> None:
+    def __init__(self, floor: int, ended: Put, caller: asyncio.AbstractEventLoop | None = None) -> None:
         self._floor = floor
         self._ended = ended
+        self._caller = caller
         self._queues: dict[Session, tuple[RowQueue[ProgramCall[R]], Future[None]]] = {}
 
     def put(self, call: ProgramCall[R]) -> None:
@@ -155,7 +160,7 @@ class _StartedRows(Generic[R]):
         if call.session not in self._queues:
             queue: RowQueue[ProgramCall[R]] = RowQueue()
             rows = start_rows(call.session, queue, lambda _: (self._floor, None), self._run)
-            future = submit(driven(call.session, rows))
+            future = submit(driven(call.session, rows), self._caller)
             future.add_done_callback(self._failed)
             self._queues[call.session] = queue, future
         call_soon(self._queues[call.session][0].put, call)
@@ -184,11 +189,23 @@ class _StartedRows(Generic[R]):
             self._ended(error)
 
 
-def _result(ended: Result[R] | BaseException) -> Result[R]:
-    """The result of a row. Raises what has ended all rows."""
-    if isinstance(ended, BaseException):
-        raise ended
-    return ended
+class _RowCount:
+    """The rows that have ended, of all where their number is known, and the tokens that they sampled."""
+
+    def __init__(self, rows: InputRows) -> None:
+        self._all = f" of {len(rows):,}" if isinstance(rows, Sized) else ""
+        self._rows = self._sampled = 0
+
+    def ended(self, result: Result[R] | BaseException) -> Result[R]:
+        """Counts the result of a row. Raises what has ended all rows."""
+        if isinstance(result, BaseException):
+            raise result
+        self._rows += 1
+        self._sampled += result.tokens.sampled
+        return result
+
+    def line(self) -> str:
+        return f"{self._rows:,}{self._all} rows, {self._sampled:,} tokens"
 
 
 async def _asynchronous(rows: InputRows) -> AsyncIterator[Mapping[str, Any]]:
@@ -220,7 +237,7 @@ class Stream(Generic[R]):
     async def __aiter__(self) -> AsyncIterator[TextPiece | Finished[R]]:
         events: asyncio.Queue[TextPiece | Future[Result[R]]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        future = self._started(lambda event: loop.call_soon_threadsafe(events.put_nowait, event))
+        future = self._started(lambda event: loop.call_soon_threadsafe(events.put_nowait, event), loop)
         try:
             while isinstance(event := await events.get(), TextPiece):
                 yield event
@@ -228,10 +245,10 @@ class Stream(Generic[R]):
         finally:
             future.cancel()
 
-    def _started(self, put: Put) -> Future[Result[R]]:
+    def _started(self, put: Put, caller: asyncio.AbstractEventLoop | None = None) -> Future[Result[R]]:
         def on_token(path: tuple[int, ...], stage: int, text: str, thought: bool) -> None:
             put(TextPiece(path, stage, text, thought))
 
-        future = submit(self._call.alone(on_token))
+        future = submit(self._call.alone(on_token), caller)
         future.add_done_callback(put)
         return future

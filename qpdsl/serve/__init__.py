@@ -13,5 +13,6 @@ text while it is written and cuts it where a client wants it to end, and `token_
 log-probabilities.
 
 All requests run in one session, so they share its models, its prefix cache and its memory. What a request asks for and
-the server does not do is refused in OpenAI's form of an error, never ignored.
+the server does not do is refused in OpenAI's form of an error; what it leaves out where it is told to (`lenience.py`)
+it says in a header.
 """

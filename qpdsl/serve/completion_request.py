@@ -149,6 +149,26 @@ class Refusal(Exception):
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
+class NoPlace(Refusal):
+    """What a model has no place for: these `fields` of the body, or of its conversation the turns of these numbers.
+
+    A server that may leave it out answers the rest of the request (`lenience.py`).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        param: str,
+        *,
+        code: str | None = "unsupported_parameter",
+        fields: Collection[str] = (),
+        turns: Collection[int] = (),
+    ) -> None:
+        super().__init__(message, param, code=code)
+        self.turns = frozenset(turns)
+        self.fields = frozenset(fields or (() if turns else (param,)))
+
+
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
     """One request for an answer, whose fields are read one by one.
@@ -275,26 +295,25 @@ class CompletionRequest:
             raise Refusal(message, "max_tokens")
         return older if newer is None else newer
 
-    def refuse_others(self, honoured: Collection[str], why: Mapping[str, str], ignored: Collection[str] = ()) -> None:
-        """Raises Refusal for each field that is neither `honoured`, nor a label, nor at a value that changes nothing.
+    def refuse_others(self, honoured: Collection[str], why: Mapping[str, str]) -> None:
+        """Raises NoPlace for the fields that are neither `honoured`, nor labels, nor at a value that changes nothing.
 
-        `why` says of fields what to do instead; `ignored` are fields that the server was told to drop.
+        `why` says of fields what to do instead; the message is about the first of them.
         """
         prompt = PROMPT_FIELD[self.endpoint]
-        taken = {prompt, *SHARED, *LABELS, *honoured, *ignored, *(ORDER if self.orders else ())}
-        for name, value in self.body.items():
-            if name in taken or (value is None and name in NEUTRAL):
-                continue
-            if name not in NEUTRAL:
-                other = PROMPT_FIELD["text" if self.endpoint == "chat" else "chat"]
-                if name == other:
-                    raise Refusal(f"this endpoint takes `{prompt}`, not `{other}`", name, code="unknown_parameter")
-                message = why.get(name) or unknown(name, sorted({*taken, *NEUTRAL}), "there is no field")
-                raise Refusal(message, name, code="unknown_parameter")
-            if not any(_same(value, neutral) for neutral in NEUTRAL[name]):
-                unordered = "leave it out, or start the server with `--allow-priority`"
-                instead = why.get(name) or (unordered if name in ORDER else "leave it out")
-                raise Refusal(f"`{name}` is not supported here: {instead}", name, code="unsupported_parameter")
+        taken = {prompt, *SHARED, *LABELS, *honoured, *(ORDER if self.orders else ())}
+        others = [name for name, value in self.body.items() if name not in taken and not _asks_nothing(name, value)]
+        if not others:
+            return
+        name, other = others[0], PROMPT_FIELD["text" if self.endpoint == "chat" else "chat"]
+        if other in others:
+            raise Refusal(f"this endpoint takes `{prompt}`, not `{other}`", other, code="unknown_parameter")
+        if name not in NEUTRAL:
+            message = why.get(name) or unknown(name, sorted({*taken, *NEUTRAL}), "there is no field")
+            raise NoPlace(message, name, code="unknown_parameter", fields=others)
+        unordered = "leave it out, or start the server with `--allow-priority`"
+        instead = why.get(name) or (unordered if name in ORDER else "leave it out")
+        raise NoPlace(f"`{name}` is not supported here: {instead}", name, fields=others)
 
 
 def check_fields(given: Mapping[str, Any], known: Collection[str], where: str, field: str) -> None:
@@ -302,6 +321,11 @@ def check_fields(given: Mapping[str, Any], known: Collection[str], where: str, f
     for name, value in given.items():
         if name not in known and value is not None:
             raise Refusal(unknown(name, known, f"`{where}` has the unknown field"), field)
+
+
+def _asks_nothing(name: str, value: Any) -> bool:
+    """Whether a field is known to change nothing at this value."""
+    return name in NEUTRAL and (value is None or any(_same(value, neutral) for neutral in NEUTRAL[name]))
 
 
 def _same(value: Any, other: Any) -> bool:

@@ -3,7 +3,8 @@
 A parameter of the type `messages` gets the whole conversation, or all turns before the last one where a text parameter
 needs that. Without one, the question goes to the parameter that is named `question`, `prompt`, `problem` or `q`, or to
 the only text parameter without a default; it is the one user turn. A system turn goes to the text parameter `system`.
-A turn that has no place is refused: an answer that left it out would answer something else.
+A turn that has no place is refused, unless the server is told to leave it out: an answer without it would answer
+something else.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from qpdsl.errors import unknown
 from qpdsl.grammar.suggest import listed
 from qpdsl.planner.plan.logical import Parameter
-from qpdsl.serve.completion_request import Refusal
+from qpdsl.serve.completion_request import NoPlace, Refusal
 
 QUESTIONS = ("question", "prompt", "problem", "q")
 SYSTEM = "system"
@@ -68,40 +69,57 @@ def question_parameter(params: Sequence[Parameter]) -> Parameter | None:
         for param in texts:
             if param.name == name:
                 return param
-    needed = [param for param in texts if param.default is None and not param.optional and param.name != SYSTEM]
+    needed = [param for param in texts if _required(param) and param.name != SYSTEM]
     return needed[0] if len(needed) == 1 else None
 
 
-def arguments_of(program: str, params: Sequence[Parameter], turns: Sequence[Turn]) -> dict[str, Any]:
-    """The values, as JSON has them, of the parameters that a conversation fills. Raises Refusal."""
+def places(params: Sequence[Parameter]) -> dict[str, str]:
+    """Which parameters a conversation fills: `messages`, all turns; `user`, the last or only one; `system`."""
     whole = [param for param in params if param.type == "messages"]
     question = question_parameter(params)
     if len(whole) == 1:
-        if question is None or question.default is not None or question.optional:
-            return {whole[0].name: [dict(turn) for turn in turns]}
+        user = {} if question is None or not _required(question) else {"user": question.name}
+        return {"messages": whole[0].name, **user}
+    user = {} if question is None else {"user": question.name}
+    instructed = any(param.name == SYSTEM and param.type == "text" for param in params)
+    return {**user, **({"system": SYSTEM} if instructed else {})}
+
+
+def arguments_of(program: str, params: Sequence[Parameter], turns: Sequence[Turn]) -> dict[str, Any]:
+    """The values, as JSON has them, of the parameters that a conversation fills.
+
+    Raises Refusal, as NoPlace where it has turns without a place and others that have one.
+    """
+    place = places(params)
+    if "messages" in place:
+        if "user" not in place:
+            return {place["messages"]: [dict(turn) for turn in turns]}
         if turns[-1]["role"] != "user":
-            raise Refusal(f"the last turn is the user's, which is `{question.name}` of `{program}`", "messages")
-        return {whole[0].name: [dict(turn) for turn in turns[:-1]], question.name: turns[-1]["content"]}
-    values: dict[str, Any] = {}
-    system = next((param for param in params if param.name == SYSTEM and param.type == "text"), None)
-    systems = [turn["content"] for turn in turns if turn["role"] == "system"]
-    others = [turn for turn in turns if turn["role"] != "system"]
-    help = f"write a parameter of the type `messages` into `{program}`, which gets the whole conversation"
-    if systems and system is None:
-        raise Refusal(f"`{program}` has no place for a system turn: leave it out, or {help}", "messages")
-    if len(systems) > 1:
-        raise Refusal(f"`{program}` takes one system turn, not {len(systems)}: {help}", "messages")
-    if system is not None and systems:
-        values[system.name] = systems[0]
-    if len(others) > 1 or any(turn["role"] != "user" for turn in others):
-        raise Refusal(f"`{program}` takes one user turn, and this conversation has more: {help}", "messages")
-    if others:
-        if question is None:
-            names = listed([param.name for param in params])
-            told = f": `parameters` takes {names}" if params else ""
-            raise Refusal(f"`{program}` has no one text parameter for the user's turn{told}", "messages")
-        values[question.name] = others[0]["content"]
-    return values
+            raise Refusal(f"the last turn is the user's, which is `{place['user']}` of `{program}`", "messages")
+        return {place["messages"]: [dict(turn) for turn in turns[:-1]], place["user"]: turns[-1]["content"]}
+    systems = [number for number, turn in enumerate(turns) if turn["role"] == "system"]
+    others = [number for number, turn in enumerate(turns) if turn["role"] != "system"]
+    users = [number for number in others if turns[number]["role"] == "user"]
+    kept = {*systems[: int("system" in place)], *users[-1:]}
+    if others and "user" not in place:
+        told = f": `parameters` takes {listed([param.name for param in params])}" if params else ""
+        raise Refusal(f"`{program}` has no one text parameter for the user's turn{told}", "messages")
+    if len(kept) < len(turns):
+        help = f"write a parameter of the type `messages` into `{program}`, which gets the whole conversation"
+        if systems and "system" not in place:
+            message = f"`{program}` has no place for a system turn: leave it out, or {help}"
+        elif len(systems) > 1:
+            message = f"`{program}` takes one system turn, not {len(systems)}: {help}"
+        else:
+            message = f"`{program}` takes one user turn, and this conversation has more: {help}"
+        if others and not users:
+            raise Refusal(message, "messages")
+        raise NoPlace(message, "messages", code=None, turns={*range(len(turns))} - kept)
+    return {place[turn["role"]]: turn["content"] for turn in turns}
+
+
+def _required(param: Parameter) -> bool:
+    return param.default is None and not param.optional
 
 
 def _named(turn: Turn, names: Mapping[str, str]) -> Turn:

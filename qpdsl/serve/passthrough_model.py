@@ -16,7 +16,7 @@ from qpdsl.executor.runtime.generate.turn import answered_at_once
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.constraint import ConstraintError
 from qpdsl.executor.text.context import Context, Turn, encode, encode_pieces, plain_turns
-from qpdsl.serve.completion_request import CompletionRequest, Endpoint, Refusal
+from qpdsl.serve.completion_request import CompletionRequest, Endpoint, NoPlace, Refusal
 from qpdsl.serve.constraint_bounds import check_choices, check_schema, check_text
 from qpdsl.serve.conversation import Turn as ReadTurn
 from qpdsl.serve.conversation import read_messages
@@ -63,19 +63,13 @@ _STRUCTURES = ("json", "json_object", "regex", "choice", "grammar")
 
 
 class PassthroughModel:
-    """A text model that `engine` serves, by the name that clients give. `fingerprint` says what computes its tokens.
+    """A text model that `engine` serves, by the name that clients give. `fingerprint` says what computes its tokens."""
 
-    `ignored` are fields of a request that the server was told to drop.
-    """
-
-    def __init__(
-        self, name: str, model: TextModel, engine: Engine, fingerprint: str, ignored: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, name: str, model: TextModel, engine: Engine, fingerprint: str) -> None:
         self.name = name
         self._model = model
         self._engine = engine
         self._fingerprint = fingerprint
-        self._ignored = ignored
 
     @property
     def card(self) -> Mapping[str, Any]:
@@ -84,7 +78,7 @@ class PassthroughModel:
 
     def read(self, request: CompletionRequest) -> PassthroughRequest:
         """See `ServedModel`."""
-        request.refuse_others((*_HONOURED_BY[request.endpoint], *self._tool_fields(request)), _INSTEAD, self._ignored)
+        request.refuse_others((*_HONOURED_BY[request.endpoint], *self._tool_fields(request)), _INSTEAD)
         self._refuse_beyond_server(request)
         asked, tools, place = AskedThinking(), AskedTools(), None
         if request.endpoint == "chat":
@@ -174,12 +168,12 @@ class PassthroughModel:
         if isinstance(self._model, PagedTextModel):
             return
         if request.flag("ignore_eos"):
-            raise Refusal(f"`{self.name}` is on another server, which ends an answer itself", "ignore_eos")
+            raise NoPlace(f"`{self.name}` is on another server, which ends an answer itself", "ignore_eos")
         if is_text(self._model.tokenizer):
             for name in _OF_TOKENS:
                 # 0 is not false: it asks for the log-probabilities of the tokens themselves.
                 if not any(request.get(name) is nothing for nothing in (None, False)) and request.get(name) != []:
-                    raise Refusal(self._unknown_tokens(), name, code="unsupported_parameter")
+                    raise NoPlace(self._unknown_tokens(), name)
 
     def _unknown_tokens(self) -> str:
         return f"only the server that has `{self.name}` knows its tokens: add `tokenizer=` to its id at `--expose`"
@@ -350,7 +344,7 @@ def _logprobs(request: CompletionRequest) -> tuple[bool, int]:
         # As in vLLM the ids that are named take the place of the likeliest.
         return asked, 0
     if top > 1:
-        raise Refusal(f"`{name}` is 0 or 1 here: no more of the likeliest tokens are told", name)
+        raise NoPlace(f"`{name}` is 0 or 1 here: no more of the likeliest tokens are told", name)
     return asked, top
 
 

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from qpdsl.planner.values.value import dumps
-from qpdsl.serve.completion_request import Refusal
+from qpdsl.serve.completion_request import NoPlace
 from qpdsl.serve.response_format import FIELD, read_response_format
 
 # What says nothing of the values.
@@ -79,8 +79,8 @@ def satisfies(own: Schema, wanted: Schema, *, fills: bool = False) -> bool:
         return False
 
 
-def _refused(message: str) -> Refusal:
-    return Refusal(message, FIELD)
+def _refused(message: str) -> NoPlace:
+    return NoPlace(message, FIELD)
 
 
 def _filled(value: Any, wanted: Schema, root: Schema, depth: int) -> Any:

@@ -20,15 +20,16 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.ast.model_stages import MAX_ROWS
 from qpdsl.grammar.ast.walk import made_column
 from qpdsl.grammar.suggest import listed
-from qpdsl.planner.explain.plan import in_words
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
+from qpdsl.planner.plan.logical import Parameter
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value, frozen, plain, shown, thawed
+from qpdsl.progress_words import ProgressWords
 from qpdsl.runs.store.fingerprint import build, digest, operators
-from qpdsl.serve.completion_request import CompletionRequest, Refusal
-from qpdsl.serve.conversation import arguments_of, read_messages, read_prompt
+from qpdsl.serve.completion_request import CompletionRequest, NoPlace, Refusal
+from qpdsl.serve.conversation import arguments_of, places, read_messages, read_prompt
 from qpdsl.serve.passthrough_model import too_many_characters
 from qpdsl.serve.record_format import RecordFormat, read_format
 from qpdsl.serve.served_model import (
@@ -74,8 +75,8 @@ _SEED_BITS = 52
 class ServedProgram:
     """A program whose models are loaded, by the name that clients give.
 
-    `fixed` are parameters that a request may not set; `ignored` are fields of a request that the server was told to
-    drop. `seed` is that of requests that name none; None for another one each time.
+    `fixed` are parameters that a request may not set. `seed` is that of requests that name none; None for another one
+    each time.
     """
 
     def __init__(
@@ -85,14 +86,12 @@ class ServedProgram:
         session: Session,
         seed: int | None = None,
         fixed: Sequence[str] = (),
-        ignored: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.plan = plan
         self.session = session
         self.seed = seed
         self.fixed = frozenset(fixed)
-        self.ignored = frozenset(ignored)
         self.params = {param.name: param for param in plan.params}
         self.schema = _schema(plan)
         self.calls = called_tools(plan)
@@ -100,9 +99,18 @@ class ServedProgram:
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """The program's parameters, by what they take, and what it returns."""
-        parameters = {name: param.declared for name, param in self.params.items() if name not in self.fixed}
-        return {"program": self.plan.name, "parameters": parameters, "returns": self.plan.returns}
+        """The program's parameters, by what they take, which of them a conversation fills, and what it returns."""
+        return {
+            "program": self.plan.name,
+            "parameters": {param.name: param.declared for param in self._open},
+            "conversation": places(self._open),
+            "returns": self.plan.returns,
+        }
+
+    @property
+    def _open(self) -> list[Parameter]:
+        """The parameters that a request may set."""
+        return [param for param in self.plan.params if param.name not in self.fixed]
 
     @property
     def writer(self) -> TextModel | None:
@@ -117,7 +125,7 @@ class ServedProgram:
         # At temperature 0 a client asks for one answer, always the same, and a program gives that for a seed.
         greedy = ["temperature"] if request.get("temperature") == 0 else []
         tools = ("tools",) if self.calls and request.endpoint == "chat" else ()
-        request.refuse_others((*_HONOURED, *own, *greedy, *thinks, *tools), self._instead(), self.ignored)
+        request.refuse_others((*_HONOURED, *own, *greedy, *thinks, *tools), self._instead())
         called = bool(tools) and self._offers(request)
         arguments = self._arguments(request, [name for name in own if name not in greedy])
         self._check_size(request, arguments)
@@ -127,9 +135,10 @@ class ServedProgram:
         if logprobs and form is not None:
             raise Refusal("a record in which nulls are filled in has no log-probabilities", "logprobs")
         if self.schema is not None and stops:
-            raise Refusal(f"`{self.name}` returns a record, which cannot be cut", "stop")
+            raise NoPlace(f"`{self.name}` returns a record, which cannot be cut", "stop")
         if bound is not None and writer is None:
-            raise Refusal(f"`{self.name}` has no model to count tokens with", "max_tokens")
+            fields = ("max_tokens", "max_completion_tokens")
+            raise NoPlace(f"`{self.name}` has no model to count tokens with", "max_tokens", fields=fields)
         if request.mapping("stream_options").get("continuous_usage_stats"):
             message = f"the usage of `{self.name}` is known only at its end: use `include_usage`"
             raise Refusal(message, "stream_options", code="unsupported_parameter")
@@ -191,7 +200,7 @@ class ServedProgram:
         elif self.writer is None or "logprobs" not in self.session.engine.capabilities(self.writer.name).features:
             message = f"the model of `{self.name}` does not return the log-probabilities of given tokens"
         if message is not None:
-            raise Refusal(message, "logprobs", code="unsupported_parameter")
+            raise NoPlace(message, "logprobs")
         return True
 
     def _instead(self) -> dict[str, str]:
@@ -203,7 +212,7 @@ class ServedProgram:
         for name in _SAMPLING:
             words[name] = (
                 f"`{self.name}` sets its own sampling; leave out `{name}`, give the program a parameter of that "
-                f"name, or start the server with `--ignore {name}`"
+                f"name, or start the server with `--ignore {name}` or `--lenient`"
             )
         for name in THINKING_FIELDS:
             words[name] = (
@@ -217,8 +226,9 @@ class ServedProgram:
         given = dict(request.mapping("parameters"))
         for name in given:
             if name not in self.params:
-                known = [param for param in self.params if param not in self.fixed]
-                raise Refusal(unknown(name, known, f"`{self.name}` has no parameter"), "parameters")
+                raise Refusal(
+                    unknown(name, [param.name for param in self._open], f"`{self.name}` has no parameter"), "parameters"
+                )
             if name in self.fixed:
                 raise Refusal(f"`{name}` of `{self.name}` is set by the server", "parameters")
         for name in own:
@@ -229,11 +239,7 @@ class ServedProgram:
             for name, value in asked.of_program(self.name, self.params[THINK]).items():
                 if given.setdefault(name, value) != value:
                     raise Refusal(f"`{name}` is given twice, once among the parameters", asked.field)
-        where = "messages" if request.endpoint == "chat" else "prompt"
-        said = self._said(request)
-        for name, value in said.items():
-            if name in self.fixed:
-                raise Refusal(f"`{name}` of `{self.name}`, which the conversation gives, is set by the server", where)
+        for name, value in self._said(request).items():
             if name in given:
                 raise Refusal(f"`{name}` is given twice, by the conversation and among the parameters", "parameters")
             given[name] = value
@@ -248,9 +254,9 @@ class ServedProgram:
     def _said(self, request: CompletionRequest) -> dict[str, Any]:
         """What the conversation says of the arguments."""
         if request.endpoint == "chat":
-            return arguments_of(self.name, self.plan.params, read_messages(request.body.get("messages"), tools=True))
+            return arguments_of(self.name, self._open, read_messages(request.body.get("messages"), tools=True))
         turn = {"role": "user", "content": read_prompt(request.body.get("prompt"))}
-        return arguments_of(self.name, self.plan.params, [turn])
+        return arguments_of(self.name, self._open, [turn])
 
 
 @dataclass
@@ -335,16 +341,12 @@ class ProgramRequest:
     def _report(self, updates: PendingUpdates) -> Callable[[], None]:
         """Puts what the runs have done among the updates; the function that is returned ends that."""
         names = {self._name(index): index for index in range(self.n)}
-        kinds = {node.id: in_words(node.op) for node in everything(self.program.plan.ops)}
+        words = ProgressWords(self.program.plan)
 
         def see(event: Event) -> None:
             if isinstance(event, OperatorDone) and event.instance in names:
                 whose = f"choice {names[event.instance]}: " if self.n > 1 else ""
-                place = "".join(f"round {number + 1}: " for number in event.rounds[-1:])
-                rows = f"{event.rows_out} row{'' if event.rows_out == 1 else 's'}"
-                tokens = f", {event.sampled_tokens} tokens" if event.sampled_tokens else ""
-                what = kinds.get(event.operator, event.operator)
-                updates.report(Progress(f"{whose}{place}{what}: {rows}{tokens}"))
+                updates.report(Progress(whose + words.line(event)))
 
         return self.program.session.events.subscribe(see)
 

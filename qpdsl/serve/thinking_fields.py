@@ -9,7 +9,7 @@ from typing import Any
 from qpdsl.errors import unknown
 from qpdsl.executor.text.thinking import Thinking
 from qpdsl.planner.plan.logical import Parameter
-from qpdsl.serve.completion_request import CompletionRequest, Refusal
+from qpdsl.serve.completion_request import CompletionRequest, NoPlace, Refusal
 
 THINK = "think"
 THINKING_FIELDS = ("reasoning_effort", "chat_template_kwargs", "thinking_token_budget")
@@ -34,7 +34,7 @@ class AskedThinking:
         for name, value in asked.items():
             if name not in _SWITCHES:
                 message = unknown(name, _SWITCHES, "`chat_template_kwargs` has no argument here")
-                raise Refusal(message, "chat_template_kwargs", code="unsupported_parameter")
+                raise NoPlace(message, "chat_template_kwargs")
             if not isinstance(value, bool):
                 raise Refusal(f"`chat_template_kwargs.{name}` must be true or false", "chat_template_kwargs")
         if len(set(asked.values())) > 1:
@@ -62,7 +62,7 @@ class AskedThinking:
         if thinking is None:
             if self.bound is not None or self.switch not in ("", "off"):
                 message = f"`{name}` is not known to think before it answers: leave it out"
-                raise Refusal(message, self.field, code="unsupported_parameter")
+                raise NoPlace(message, self.field)
             return AskedThinking()
         if not thinking.knows(self.switch):
             raise Refusal(f"`{name}` has no effort `{self.switch}`: it knows {thinking.efforts}", self.field)
@@ -80,12 +80,12 @@ class AskedThinking:
         if self.bound is not None and self.switch != "off":
             if param.type != "int":
                 message = f"`{THINK}` of `{name}` is {param.declared}, not a number of tokens: leave it out"
-                raise Refusal(message, "thinking_token_budget", code="unsupported_parameter")
+                raise NoPlace(message, "thinking_token_budget")
             return {THINK: self.bound}
         if self.switch == "on" and param.type == "int":
             # The program has a bound of its own.
             return {}
         if self.switch not in words.get(param.type, {}):
             message = f"`{THINK}` of `{name}` is {param.declared}, and has no value for this: leave it out"
-            raise Refusal(message, self.field, code="unsupported_parameter")
+            raise NoPlace(message, self.field)
         return {THINK: words[param.type][self.switch]}

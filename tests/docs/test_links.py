@@ -55,6 +55,12 @@ def test_every_link_leads_somewhere(document: Path) -> None:
             assert is_there(target, document.parent), target
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_page_names_a_machine(document: Path) -> None:
+    text = document.read_text("utf-8")
+    assert str(ROOT) not in text and not re.search(r"(?<![\w.])/(?:root|home|Users)/\w", text)
+
+
 def test_pages_that_code_names_are_there() -> None:
     folders = ("benchmarks", "executor", "grammar", "planner", "programs", "qpdsl", "tests", "tui")
     for folder in folders:

@@ -59,6 +59,9 @@ class ServeOptions(Settings):
         metavar="FIELD",
         help="Ignore this field of requests instead of rejecting it, for clients that always send it.",
     )
+    lenient: bool = _server(
+        False, help="Ignore any field, and any turn, that a program has no place for; a header says what was left out."
+    )
     host: str = _server("127.0.0.1", help="Address to listen on.")
     port: int = _server(8000, kind=Whole(0, 65535), help="Port to listen on; 0 for any free one.")
     keys: str | None = _server(
@@ -236,14 +239,15 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     from qpdsl.serve.http.host_check import HostCheck
     from qpdsl.serve.http.listening import Listening, allow_descriptors
     from qpdsl.serve.http.routes import Limits, ServerApp
+    from qpdsl.serve.lenience import Lenience
     from qpdsl.serve.passthrough_model import PassthroughModel
     from qpdsl.serve.served_program import ServedProgram
 
     models: list[ServedModel] = [
-        ServedProgram(one.name, plans[one.name], session, options.seed, one.fixed, options.ignore) for one in offered
+        ServedProgram(one.name, plans[one.name], session, options.seed, one.fixed) for one in offered
     ]
     models += [
-        PassthroughModel(name, session.text_model(id), session.engine, fingerprint_of(id), options.ignore)
+        PassthroughModel(name, session.text_model(id), session.engine, fingerprint_of(id))
         for name, id in exposed.items()
     ]
     limits = Limits(
@@ -264,6 +268,7 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
         limits,
         keys,
         say_internal,
+        lenience=Lenience(frozenset(options.ignore), everything=options.lenient),
         hosts=hosts,
         shared_cache=options.shared_cache,
         log=log.write,
@@ -280,7 +285,9 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
 
     try:
         with handled(told):
-            drained = listening.run(lambda: say(f"serving {listed(app.models, last='and')} at {address.url(bound)}"))
+            url = address.url(bound)
+            served = f"serving {listed(app.models, last='and')} at {url}, and a chat at {url.removesuffix('v1')}"
+            drained = listening.run(lambda: say(served))
     finally:
         log.close()
     if not drained:

@@ -23,14 +23,17 @@ from qpdsl.executor.events.events import RequestReached
 from qpdsl.serve.completion_request import CompletionRequest, Endpoint, Refusal
 from qpdsl.serve.http.access_log import RequestRecord
 from qpdsl.serve.http.admission_control import AdmissionControl
+from qpdsl.serve.http.chat_page import chat_page
 from qpdsl.serve.http.client_keys import ClientKeys
 from qpdsl.serve.http.event_stream import EventStreamResponse, Receive, Send, or_disconnect
 from qpdsl.serve.http.exchange import FAULT, Exchange
 from qpdsl.serve.http.host_check import HostCheck
 from qpdsl.serve.http.request_reader import RequestReader
 from qpdsl.serve.http.server_figures import CONTENT_TYPE, Outcome, ServerFigures
+from qpdsl.serve.lenience import HEADER, Lenience
 from qpdsl.serve.served_model import PreparedRequest, ServedModel
 
+_STRICT = Lenience()
 # A client that has gone away is told nothing more; nginx's number for that is what the log says.
 _GONE = 499
 Handler = Callable[[Request], Awaitable[Any]]
@@ -72,8 +75,9 @@ class Limits:
 class ServerApp:
     """Models behind OpenAI's API, as an ASGI application. `report` is told of faults in the server itself.
 
-    `hosts`: which names the server may be asked by. With `shared_cache` keys find each other's prompts in the prefix
-    cache. Each request that is over goes to `log`, and `reached` is told how far those are that models answer.
+    `lenience`: what it may leave out of requests. `hosts`: which names the server may be asked by. With `shared_cache`
+    keys find each other's prompts in the prefix cache. Each request that is over goes to `log`, and `reached` is told
+    how far those are that models answer.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class ServerApp:
         keys: ClientKeys | None = None,
         report: Callable[[Exception], None] = lambda error: None,
         *,
+        lenience: Lenience = _STRICT,
         hosts: HostCheck | None = None,
         shared_cache: bool = False,
         log: Callable[[RequestRecord], None] = lambda record: None,
@@ -94,6 +99,7 @@ class ServerApp:
         self.figures = ServerFigures(lambda: self.admission.running, lambda: self.admission.waiting)
         self.report = report
         self._keys = keys
+        self._lenience = lenience
         self._hosts = hosts or HostCheck.any()
         self._shared_cache = shared_cache
         self._log = log
@@ -104,6 +110,7 @@ class ServerApp:
         self._app = Starlette()
         # Where a redirect leads `Host` says, and a client would follow it with its key.
         self._app.router.redirect_slashes = False
+        self._route("/", self._page, ["GET"], guarded=False)
         self._route("/v1/models", self._list, ["GET"])
         self._route("/v1/models/{name:path}", self._show, ["GET"])
         self._route("/v1/chat/completions", self._chat, ["POST"])
@@ -162,6 +169,9 @@ class ServerApp:
             raise Refusal("invalid API key", status=401, code="invalid_api_key")
         _record(request).key = name
 
+    async def _page(self, request: Request) -> Response:
+        return chat_page()
+
     async def _list(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._card(model) for model in self.models.values()]})
 
@@ -214,12 +224,12 @@ class ServerApp:
         record.model = "unknown"
         owner = "" if self._shared_cache else record.key
 
-        def read(data: bytes) -> tuple[CompletionRequest, PreparedRequest]:
+        def read(data: bytes) -> tuple[CompletionRequest, PreparedRequest, str]:
             body = _object_in(data)
             model = self._asked_model(body)
             record.model = model.name
             asked = CompletionRequest.of(endpoint, body, record.arrived, owner=owner, orders=self.limits.orders)
-            return asked, model.read(asked)
+            return asked, *self._lenience.read(model, asked)
 
         outcome: Outcome = "cancelled"
         try:
@@ -233,9 +243,9 @@ class ServerApp:
                 self.figures.ended(record.model, outcome, time.monotonic() - record.arrived, record.key)
         if known is None:
             return Response(status_code=_GONE)
-        asked, prepared = known
+        asked, prepared, left_out = known
         exchange = Exchange(self.admission, self.figures, self.report, self._reached, record, asked, prepared)
-        headers = {"x-request-id": asked.id}
+        headers = {"x-request-id": asked.id} | ({HEADER: left_out} if left_out else {})
         if asked.streams:
             if await or_disconnect(request, exchange.enter()) is None:
                 return Response(status_code=_GONE)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 
 import qpdsl as qp
+from qpdsl.api import notebook
+from qpdsl.api.candidate import Candidate
 from tests.support.api.shipped import PROGRAMS
 from tests.support.paths import ROOT
 
@@ -92,3 +96,68 @@ def test_what_there_is() -> None:
     assert {"program", "chat", "load", "Session"} <= set(dir(qp))
     with pytest.raises(AttributeError, match="no attribute `porgram`"):
         _ = qp.porgram
+
+
+def test_a_result_is_a_tree_of_its_rows() -> None:
+    texts = {(0, 0): "3 * 4 = 12.\n\nSo 12 <b>.", (0, 1): "3 * 4 = 12.\n\nNo, 13.", (1, 0): "Eight.", (): ""}
+    rows = tuple(Candidate(text, (), 0.0, {"text": text, "score": 0.5}, (), path) for path, text in texts.items())
+    result = qp.Result(0.5, (), qp.Tokens(16, 1234), 0, 1.5, None, candidates=rows, _value=12)
+    shown = outline(result._repr_html_()).text
+    assert shown.startswith("12 score 0.5 · 1,234 tokens sampled · 16 of prompts · 1.50 s")
+    # What two rows begin with stands once, above them.
+    assert [shown.count(text) for text in ("3 * 4 = 12.", "So 12 <b>.", "No, 13.", "Eight.")] == [1, 1, 1, 1]
+    assert shown.index("3 * 4") < shown.index("So 12") < shown.index("No, 13") < shown.index("Eight.")
+    failed = qp.Result(None, (), qp.Tokens(0, 0), 0, 0.0, "no row is left: <i>")
+    assert outline(failed._repr_html_()).text.startswith("error: no row is left: <i>")
+
+
+@pytest.fixture
+def cell(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a kernel would have shown below its cell, in order."""
+    shown: list[str] = []
+
+    class Shown:
+        update = staticmethod(shown.append)
+
+    def display(html: str, *, display_id: bool) -> Shown:
+        shown.append(html)
+        return Shown()
+
+    shell = SimpleNamespace(kernel=None)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
+    return shown
+
+
+def test_a_cell_calls_programs_in_the_kernels_loop(cell: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notebook, "_QUICK", 0.05)
+    monkeypatch.setattr(notebook, "_OFTEN", 0.02)
+    llm = qp.model("zoo/counting")
+
+    @qp.scorer
+    async def length(text: str) -> float:
+        await asyncio.sleep(0.2)
+        return float(len(text))
+
+    @qp.program
+    def longest(problem: str) -> str:
+        rows = qp.chat(user=problem)
+        rows.generate(llm, n=2, temperature=1.0, max_tokens=8)
+        rows.best(by=rows.score(length))
+        return qp.col.text
+
+    question = "Mia has 3 boxes. <b>"
+
+    async def main() -> list[str]:
+        rows = [{"problem": question}]
+        called = [longest(question), await longest.acall(question), longest.run(question).value]
+        called += [result.value for result in longest.map(rows)]
+        called += [result.value async for result in longest.amap(rows)]
+        return called + [event.result.value for event in longest.stream(question) if isinstance(event, qp.Finished)]
+
+    answers = asyncio.run(main())
+    assert len(answers) == 6 and len(set(answers)) == 1
+    assert any("generate llm" in line and "tokens in all" in line for line in cell)
+    assert any("0 of 1 rows" in line for line in cell)
+    # Each line is taken away in the end.
+    assert cell.count("") == 5 and cell[-1] == ""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from qpdsl import __version__
 from qpdsl.cli.exits import Exit
 from qpdsl.executor.sample_memory.saved_samples import RowSamples
 from qpdsl.runs.store.run_file import RunFile
@@ -127,7 +128,7 @@ def test_another_build_is_named_and_another_model_refused(
         patch.setattr("qpdsl.runs.store.fingerprint.build", lambda: "0.0.9 build abc, torch 1.0")
         saved()
     ran = qpdsl("verify", "last", "--rows", "2")
-    assert ran.code == Exit.OK and "(was 0.0.9 build abc, torch 1.0, is 0.1.0 build" in ran.err
+    assert ran.code == Exit.OK and f"(was 0.0.9 build abc, torch 1.0, is {__version__} build" in ran.err
     for words in (("--dtype", "float8"), ("--device", "abacus"), ("--all", "--rows", "3")):
         assert qpdsl("verify", "last", *words).code == Exit.USAGE
     refused = qpdsl("verify", "last", "--model", "llm=zoo/counting-mini")

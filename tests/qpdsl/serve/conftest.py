@@ -26,6 +26,6 @@ def server(programs: Path) -> Iterator[Running]:
     from qpdsl.serve.http.routes import Limits
     from tests.support.serving.running_server import running
 
-    targets = ["beam_search", "greedy", "constrained_json", str(programs)]
+    targets = ["beam_search", "greedy", "constrained_json", str(programs), "self_consistency"]
     with running(targets, fixed=["depth=20"], defaults=["width=2"], limits=Limits(quiet=0.05, orders=True)) as server:
         yield server

@@ -184,6 +184,14 @@ def test_the_same_tokens_alone_and_among_others(server: Running) -> None:
         assert list(pool.map(ask, range(16))) == alone
 
 
+@pytest.mark.parametrize("model", ["self_consistency", "beam_search", "greedy", "constrained_json"])
+def test_usage_has_what_the_cache_held_of_every_prompt(server: Running, model: str) -> None:
+    """All but each prompt's last token, where that is computed for its logits."""
+    usage = [server.chat(model, QUESTION, seed=2).json()["usage"] for _ in range(2)][1]
+    prompts, cached = usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+    assert 0.9 * prompts < cached <= prompts
+
+
 def test_a_long_prompt_is_computed_once(server: Running) -> None:
     long = " ".join(["Ann has a red pen."] * 40)
     turns = [{"role": "user", "content": long}]

@@ -19,6 +19,7 @@ from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.serve.http.client_keys import add_key
 from qpdsl.serve.http.listening import BindAddress
 from qpdsl.serve.http.routes import Limits
+from qpdsl.serve.lenience import Lenience
 from tests.support.remote.stub_server import stub
 from tests.support.serving.replies import content, error, metrics, until
 from tests.support.serving.running_server import Running, events, running
@@ -65,7 +66,7 @@ def test_limits_and_keys(programs: Path, tmp_path: Path) -> None:
     key = add_key(file, "ann")
     assert key not in file.read_text()
     limits = Limits(body=2000, running=1, waiting=1, seconds=3.0)
-    with running([str(programs)], limits=limits, keys=file, ignored=["temperature"]) as server:
+    with running([str(programs)], limits=limits, keys=file, lenience=Lenience(frozenset({"temperature"}))) as server:
         assert error(server.chat("say_it", QUESTION), 401)["type"] == "authentication_error"
         server.client.headers["authorization"] = "Bearer sk-wrong"
         assert error(server.chat("say_it", QUESTION), 401)["code"] == "invalid_api_key"

@@ -14,6 +14,7 @@ pytest.importorskip("uvicorn", reason="serving needs qpdsl[serve]")
 pytest.importorskip("prometheus_client", reason="serving needs qpdsl[serve]")
 
 from qpdsl.executor.requests.errors import BudgetReached
+from qpdsl.serve.lenience import Lenience
 from tests.support.serving.replies import content, error, metrics, until
 from tests.support.serving.running_server import Running, events, running
 from tests.support.serving.served_programs import JSON, QUESTION
@@ -84,7 +85,7 @@ def test_what_asks_for_nothing_is_taken(server: Running) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("priority", -5), ("priority", "high"), ("deadline", 3)])
 def test_order_is_for_the_server_to_permit(programs: Path, name: str, value: Any) -> None:
-    with running([str(programs)], ignored=["deadline"]) as server:
+    with running([str(programs)], lenience=Lenience(frozenset({"deadline"}))) as server:
         asked = server.chat("cut_short", QUESTION, **{name: value})
         if name == "deadline":
             assert content(asked)

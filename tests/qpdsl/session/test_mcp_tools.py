@@ -50,7 +50,8 @@ else:
 
 def answers(tool: CallableTool, *values: int, seconds: float = 20.0) -> list[object]:
     async def all_of() -> list[object]:
-        return list(await asyncio.gather(*(tool.answer({"a": value}, seconds, RowClock()) for value in values)))
+        asked = (tool.answer({"a": value}, seconds, RowClock()) for value in values)
+        return [answer.value for answer in await asyncio.gather(*asked)]
 
     return asyncio.run(all_of())
 

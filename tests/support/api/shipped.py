@@ -159,8 +159,8 @@ def filter_decoding(problem: str, threshold: float = 0.9, system: str | None = N
 
 
 @qp.program
-def outline_then_write(topic: str) -> str:
-    rows = qp.chat(user=f"List three points about {topic}.")
+def outline_then_write(topic: str, system: str | None = None) -> str:
+    rows = qp.chat(system=system, user=f"List three points about {topic}.")
     points = rows.generate(llm, into="points", max_tokens=120)
     rows.chat(user=f"Now write it up, keeping to these points: {points}")
     with rows.branch() as branch:
@@ -174,20 +174,20 @@ def outline_then_write(topic: str) -> str:
 
 
 @qp.program
-def constrained_json(note: str) -> Person:
-    rows = qp.chat(user=f"Extract the person in this note as JSON: {note}")
+def constrained_json(note: str, system: str | None = None) -> Person:
+    rows = qp.chat(system=system, user=f"Extract the person in this note as JSON: {note}")
     return rows.generate(llm, as_=Person, temperature=0, max_tokens=256)
 
 
 @qp.program
-def order(note: str) -> dict[str, Any]:
-    rows = qp.chat(user=f"Extract the order in this note as JSON: {note}")
+def order(note: str, system: str | None = None) -> dict[str, Any]:
+    rows = qp.chat(system=system, user=f"Extract the order in this note as JSON: {note}")
     return rows.generate(llm, as_=Order, temperature=0, max_tokens=256)
 
 
 @qp.program
-def meeting(note: str) -> Meeting:
-    rows = qp.chat(user=f"Extract the meeting in this note as JSON: {note}")
+def meeting(note: str, system: str | None = None) -> Meeting:
+    rows = qp.chat(system=system, user=f"Extract the meeting in this note as JSON: {note}")
     return rows.generate(llm, as_=Meeting, temperature=0, max_tokens=256)
 
 

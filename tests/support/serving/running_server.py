@@ -17,6 +17,7 @@ from qpdsl.serve.http.client_keys import ClientKeys
 from qpdsl.serve.http.host_check import HostCheck
 from qpdsl.serve.http.listening import BindAddress, Listening
 from qpdsl.serve.http.routes import Limits, ServerApp
+from qpdsl.serve.lenience import Lenience
 from qpdsl.serve.offered_models import bare_plan, exposed_models, fingerprint_of, offered_programs
 from qpdsl.serve.passthrough_model import PassthroughModel
 from qpdsl.serve.served_model import ServedModel
@@ -27,6 +28,7 @@ from qpdsl.session.settings import Settings
 from qpdsl.session.surroundings import Surroundings
 
 _LIMITS = Limits()
+_STRICT = Lenience()
 
 
 @dataclass
@@ -67,7 +69,7 @@ def running(
     fixed: Sequence[str] = (),
     defaults: Sequence[str] = (),
     expose: Sequence[str] = (),
-    ignored: Sequence[str] = (),
+    lenience: Lenience = _STRICT,
     limits: Limits = _LIMITS,
     keys: Path | None = None,
     drain_seconds: float = 5.0,
@@ -83,9 +85,7 @@ def running(
     session = Session.of(settings, outlive_servers=True)
     for plan in [*plans.values(), *map(bare_plan, exposed.values())]:
         session.load(plan)
-    models: list[ServedModel] = [
-        ServedProgram(one.name, plans[one.name], session, None, one.fixed, ignored) for one in offered
-    ]
+    models: list[ServedModel] = [ServedProgram(one.name, plans[one.name], session, None, one.fixed) for one in offered]
     models += [
         PassthroughModel(name, session.text_model(id), session.engine, fingerprint_of(id))
         for name, id in exposed.items()
@@ -98,6 +98,7 @@ def running(
         limits,
         known,
         faults.append,
+        lenience=lenience,
         hosts=hosts,
         shared_cache=shared_cache,
         log=log.append,
