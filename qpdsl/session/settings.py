@@ -413,9 +413,13 @@ class DataSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(SessionSettings, RowSettings, DataSettings):
-    """What a program is planned and run with, of all that several commands take."""
+    """What a program is planned and run with, of all that several commands take.
+
+    `text` is the value of the one text parameter that has no other.
+    """
 
     target: str | None = None
+    text: str | None = None
     pipeline: str | None = setting(
         heading=PROGRAM,
         on="run explain",

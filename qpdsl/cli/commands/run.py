@@ -24,18 +24,22 @@ if TYPE_CHECKING:
 
 @click.command(cls=HeadedCommand)
 @program_argument
+@click.argument("text", metavar="[TEXT]", required=False)
 @setting_options(RunOptions, "run", overwrite="Replace the files of --output and --trace.")
 def command(**values: Any) -> int:
     """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline; `-` reads a program from stdin.
 
-    The answer goes to stdout, notes go to stderr. Ctrl-C keeps the finished rows.
+    TEXT is the value of the one text parameter that has none. The answer goes to stdout, notes go to stderr. Ctrl-C
+    keeps the finished rows.
 
     \b
-    qpdsl run beam_search --set problem="Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
+    qpdsl run beam_search "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
     qpdsl run beam_search --input counting-500 --output out.jsonl
-    qpdsl run my.qp --model llm=Qwen/Qwen3-0.6B --adapter llm=./my-lora --set problem="…"
-    qpdsl run -e 'chat user=q | generate llm n=8 temperature=0.8 | extract a=/(\\d+)\\.$/ | vote a' --set q="…"
+    qpdsl run my.qp --model llm=Qwen/Qwen3-0.6B --adapter llm=./my-lora "…"
+    qpdsl run -e 'chat user=q | generate llm n=8 temperature=0.8 | extract a=/(\\d+)\\.$/ | vote a' "…"
     """
+    if values["pipeline"] is not None and values["text"] is None:
+        values |= {"target": None, "text": values["target"]}
     options = RunOptions(**values)
     options.check()
     with interruptible():
