@@ -1,8 +1,8 @@
 """What the id of a model says by itself: its adapter, how it thinks, and whether a server elsewhere runs it.
 
 With an adapter it is `ID adapter=PLACE`, and with the marks of its thoughts `ID think=MARKS`, behind the adapter if it
-has one: one text, so that it is another model than ID alone. On a server it is `DIALECT:URL#NAME`, which short names stand for;
-`executor/remote/server/address.py` takes it apart.
+has one: one text, so that it is another model than ID alone. On a server it is `DIALECT:URL#NAME`, and `written_out`
+knows shorter names; `executor/remote/server/address.py` takes it apart.
 """
 
 from __future__ import annotations

@@ -127,8 +127,14 @@ def parse_settings(
     return values
 
 
-def text_parameter(program: LogicalProgram, values: Mapping[str, Value]) -> str:
-    """The name of the one text parameter that needs a value and has none in `values`. Raises ArgumentError."""
+def text_parameter(program: LogicalProgram, values: Mapping[str, Value], text: str) -> str:
+    """The name of the one text parameter that needs a value and has none in `values`, for a text without a name.
+
+    Raises ArgumentError, also for what reads as a setting.
+    """
+    name, sign, _ = text.partition("=")
+    if sign and any(name == param.name for param in program.params):
+        raise ArgumentError(f"a parameter of the program is set by `--set {name}=…`")
     lack = [param for param in program.params if param.default is None and param.name not in values]
     texts = [param.name for param in lack if param.type == "text" and not param.optional and param.schema is None]
     if len(texts) == 1:

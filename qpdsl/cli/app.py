@@ -45,6 +45,13 @@ _COMMANDS = {
     "lsp": "Serve an editor over stdin and stdout (Language Server Protocol).",
     "completion": "Print the completion script of a shell.",
 }
+# What has another name elsewhere, and where it is here.
+_ELSEWHERE = {
+    "ls": "`qpdsl runs` lists saved runs, `qpdsl programs` programs, `qpdsl models` models",
+    "list": "`qpdsl runs` lists saved runs, `qpdsl programs` programs, `qpdsl models` models",
+    "config": "`qpdsl settings` shows them",
+    "new": "`qpdsl init` begins a project",
+}
 # What is left over on a command line, where it looks like a parameter's value.
 _SETTING = re.compile(r"extra arguments? \(([A-Za-z_]\w*)=")
 _PARTS = ("torch", "transformers", "llguidance")
@@ -82,6 +89,8 @@ class _Commands(click.Group):
         if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
             from qpdsl.errors import unknown
 
+            if (hint := _ELSEWHERE.get(args[0])) is not None:
+                ctx.fail(f"there is no command `{args[0]}`; {hint}")
             ctx.fail(unknown(args[0], _COMMANDS, "there is no command"))
         return super().resolve_command(ctx, args)
 

@@ -117,7 +117,7 @@ def bind_program(
     program = permitting(program, settings.within)
     values = parse_settings(program.params, settings.assigned, program.name, program.model_params)
     if settings.text is not None:
-        values[text_parameter(program, values)] = settings.text
+        values[text_parameter(program, values, settings.text)] = settings.text
     surroundings.read.update(file.absolute() for file in settings_files(program.params, settings.assigned))
     # The plan depends on the values of the parameters, and so does what they leave to a budget.
     program = budgeted(with_defaults(program, values), settings.budget)

@@ -88,6 +88,7 @@ class SessionSettings:
 
     device: str = setting(
         "cpu",
+        usual=True,
         heading=MODEL,
         kind=DeviceName(),
         on="run eval explain serve profile calibrate optimize",
@@ -305,6 +306,7 @@ class RowSettings:
     """How a row is run."""
 
     seed: int | None = setting(
+        usual=True,
         heading=RANDOMNESS,
         kind=Whole(),
         on="run explain serve optimize",
@@ -339,6 +341,7 @@ class DataSettings:
     """
 
     input: str | None = setting(
+        usual=True,
         heading=DATA,
         kind=FilePath(),
         on="run eval explain optimize",
@@ -350,11 +353,13 @@ class DataSettings:
         "`counting-500` is the shipped data set, `-` standard input.",
     )
     dataset: str | None = _data(
+        usual=True,
         complete="forms",
         help="Read the fields of --input as this benchmark publishes them, and grade answers as it does.",
     )
     maps: tuple[str, ...] = _data(
         (),
+        usual=True,
         option="--map",
         metavar="NAME=SOURCE",
         help="Make a parameter, `answer`, `id` or a field for --where from a field, `FIELD:regex:PATTERN`, "
@@ -380,7 +385,7 @@ class DataSettings:
         help="Shuffle the rows by SEED.",
     )
     skip: int | None = _data(kind=Whole(0), metavar="N", help="Skip the first N rows.")
-    limit: int | None = _data(kind=Whole(1), metavar="N", help="Take at most N rows.")
+    limit: int | None = _data(usual=True, kind=Whole(1), metavar="N", help="Take at most N rows.")
     urgent: str | None = setting(
         heading=DATA,
         on="run",
@@ -421,6 +426,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     target: str | None = None
     text: str | None = None
     pipeline: str | None = setting(
+        usual=True,
         heading=PROGRAM,
         on="run explain",
         option="-e",
@@ -428,6 +434,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         help="Run a pipeline given here (stages separated by `|`).",
     )
     program: str | None = setting(
+        usual=True,
         heading=PROGRAM,
         on="run eval explain profile optimize",
         metavar="NAME",
@@ -436,6 +443,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     )
     assigned: tuple[str, ...] = _program(
         (),
+        usual=True,
         option="--set",
         metavar="NAME=VALUE",
         complete="settings",
@@ -443,12 +451,13 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     )
     models: tuple[str, ...] = _program(
         (),
+        usual=True,
         option="--model",
         on=f"{_ALL} check",
         metavar="NAME=ID|PATH",
         complete="models",
-        help="Use another Hugging Face id or folder for a model of the program. `prm=ID kind=KIND` in quotes also "
-        "gives the kind of a verifier.",
+        help="Use another model: a folder, a GGUF file, a Hugging Face id, or one on a server (`ollama:NAME`, "
+        "`vllm:URL#NAME`). `prm=ID kind=KIND` in quotes also gives the kind of a verifier.",
     )
     adapters: tuple[str, ...] = _program(
         (),
@@ -465,6 +474,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         f"{', '.join(f'`{short}`' for short in SHORT_DRAFTS)} or `none`. Tokens stay the same; speed may not.",
     )
     answer: str | None = _program(
+        usual=True,
         metavar="PATTERN",
         help="Find `final_answer` by this instead: `/REGEX/`, `last /REGEX/`, `boxed`, `last_number`, `.FIELD` of "
         "JSON, or an extractor that --python registers.",
@@ -520,6 +530,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         help="Plan without a rule; `explain --verbose` lists those that changed the plan.",
     )
     budget: str | None = setting(
+        usual=True,
         heading=BUDGET,
         on="run eval explain",
         metavar="UNIT=AMOUNT",
@@ -529,6 +540,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         "up for a limit.",
     )
     grader: str | None = _graded(
+        usual=True,
         metavar="GRADER",
         shown="that of --dataset, else equal",
         help="How answers are graded: equal, text, number, number(0.01), math, choice, json, code, ifeval, calls, "
@@ -570,7 +582,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         why="without which there is one process",
         help="Use replicas whose results could differ in bits too, and mark their rows.",
     )
-    overwrite: bool = setting(False, heading=OUTPUT, on="run eval", help="Replace the files of --output.")
+    overwrite: bool = setting(False, usual=True, heading=OUTPUT, on="run eval", help="Replace the files of --output.")
     trace: str | None = setting(
         heading=OUTPUT,
         on="run eval",
@@ -580,6 +592,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     )
     tui: bool = setting(
         False,
+        usual=True,
         heading=OUTPUT,
         on="run eval serve",
         help="Watch it on a dashboard; `qpdsl top` does so from another terminal.",

@@ -38,12 +38,18 @@ def command(**values: Any) -> int:
     qpdsl run my.qp --model llm=Qwen/Qwen3-0.6B --adapter llm=./my-lora "…"
     qpdsl run -e 'chat user=q | generate llm n=8 temperature=0.8 | extract a=/(\\d+)\\.$/ | vote a' "…"
     """
-    if values["pipeline"] is not None and values["text"] is None:
+    if values["pipeline"] is not None and values["text"] is None and not _is_program(values["target"]):
         values |= {"target": None, "text": values["target"]}
     options = RunOptions(**values)
     options.check()
     with interruptible():
         return _run(options, click.get_current_context().find_root().obj or ())
+
+
+def _is_program(word: str | None) -> bool:
+    from qpdsl.session.programs import shipped_sources
+
+    return word is not None and (word.endswith(".qp") or word in shipped_sources())
 
 
 def _run(options: RunOptions, argv: Sequence[str]) -> int:

@@ -45,28 +45,33 @@ class ServeOptions(Settings):
     targets: tuple[str, ...] = ()
     defaults: tuple[str, ...] = _own(
         (),
+        usual=True,
         option="--default",
         metavar="NAME=VALUE",
         help="Set a parameter where a request does not.",
     )
     expose: tuple[str, ...] = _own(
         (),
+        usual=True,
         metavar="NAME[=ID]",
         help="Serve a model itself too: one of the programs by its name there, or any by its id.",
     )
     ignore: tuple[str, ...] = _server(
         (),
+        usual=True,
         metavar="FIELD",
         help="Ignore this field of requests instead of rejecting it, for clients that always send it.",
     )
-    host: str = _server("127.0.0.1", help="Address to listen on.")
-    port: int = _server(8000, kind=Whole(0, 65535), help="Port to listen on; 0 for any free one.")
+    host: str = _server("127.0.0.1", usual=True, help="Address to listen on.")
+    port: int = _server(8000, usual=True, kind=Whole(0, 65535), help="Port to listen on; 0 for any free one.")
     keys: str | None = _server(
+        usual=True,
         kind=FilePath("keys have a file of their own"),
         metavar="FILE",
         help="Require one of the API keys in FILE.",
     )
     new_key: str | None = _server(
+        usual=True,
         metavar="NAME",
         help="Print a new API key, add its hash to the file of --keys, and exit.",
     )

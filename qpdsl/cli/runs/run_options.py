@@ -15,7 +15,7 @@ from qpdsl.errors import UsageError
 from qpdsl.garbage_collector import collections_paused
 from qpdsl.grammar.model_id import is_remote, without_think
 from qpdsl.planner.explain.quantities import count, seconds
-from qpdsl.session.setting import FilePath, setting
+from qpdsl.session.setting import STDOUT, FilePath, setting
 from qpdsl.session.settings import MEASURING, OUTPUT, ROWS, SessionSettings, Settings
 from qpdsl.session.surroundings import Surroundings
 
@@ -80,15 +80,16 @@ class RunOptions(Settings):
     """What `qpdsl run` takes besides the settings of all commands."""
 
     output: str | None = _output(
-        kind=FilePath("without `--output` the results go to stdout"),
+        usual=True,
+        kind=FilePath(STDOUT),
         metavar="FILE",
         shown="stdout",
         needs="input",
         help="Write the results of --input to FILE, whole or not at all, in the format that its ending says. "
         "The run is saved either way: `qpdsl runs`.",
     )
-    json: bool = _output(False, help="Print JSON: with --input and --output the summary.")
-    rows: bool = _output(False, help="Show all final rows with all their columns too.")
+    json: bool = _output(False, usual=True, help="Print JSON: with --input and --output the summary.")
+    rows: bool = _output(False, usual=True, help="Show all final rows with all their columns too.")
     save_samples: bool = _output(
         False,
         needs="input",
@@ -101,7 +102,7 @@ class RunOptions(Settings):
         help="Save for training what --save-samples saves, with every sample's place in the program and the "
         "log-probability of each of its tokens, read again in one pass: `qpdsl runs export --as trl-dpo`, and others.",
     )
-    timing: bool = _output(False, help="Show seconds, and tokens per second.")
+    timing: bool = _output(False, usual=True, help="Show seconds, and tokens per second.")
     greedy: bool = _output(True, help="Compare with greedy decoding.")
     otel: str | None = _output(
         metavar="ENDPOINT",
@@ -110,6 +111,7 @@ class RunOptions(Settings):
     )
     resume: bool = _own(
         False,
+        usual=True,
         heading=ROWS,
         needs="input",
         help="Continue the unfinished run of the same program, values and rows.",
