@@ -54,8 +54,8 @@ class Faults:
         notes, bounds = (f"form: {usage}",), {"min", "max"}
         # The other end of a range is another thing.
         like = [name for name in known if {key[:3], name[:3]} != bounds]
-        other = _ELSEWHERE.get(key)
-        help = meant(other, span) if other in known else did_you_mean(key, like, span)
+        other = _ELSEWHERE.get(key, "")
+        help = meant(other, span) if other in like else did_you_mean(key, like, span)
         if not help and kind == "role":
             help = {"help": f"`let {key} = …` makes a column, in a stage of its own"}
         self.report("QP116", f"`{owner}` has no {kind} `{key}`", span, f"unknown {kind}", notes=notes, **help)

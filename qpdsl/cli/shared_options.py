@@ -5,14 +5,13 @@ What settings say of rows, for the commands that run them: the data, its grader,
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from qpdsl.cli import proposals
-from qpdsl.cli.console import is_terminal, put, say
+from qpdsl.cli.console import keep_quiet, put, say
 from qpdsl.session.setting import (
     STDOUT,
     FilePath,
@@ -201,7 +200,7 @@ def setting_option(name: str, known: Setting, default: Any, help: str) -> Callab
     if known.complete is not None and known.complete not in _TYPES:
         attributes["shell_complete"] = getattr(proposals, f"complete_{known.complete}")
     return click.option(
-        option,
+        *filter(None, (known.short, option)),
         name,
         cls=cls,
         heading=known.heading,
@@ -304,14 +303,25 @@ def warn_of_budget(*policies: BudgetPolicy | None) -> None:
             say(words)
 
 
-def asking(process: WatchedProcess | None = None, *, quiet: bool) -> Callable[[str], None]:
-    """Says which server is asked: to whoever watches the process, and unless `quiet` on a terminal."""
+def spoken(settings: Settings, *, quiet: bool = False) -> dict[str, Any]:
+    """What `watched` takes of the settings on what is said of a process; under `--quiet` no note is from now on."""
+    if settings.quiet:
+        keep_quiet()
+    return {
+        "quiet": quiet or settings.quiet,
+        "verbose": settings.verbose,
+        "patience": settings.server_timeout,
+    }
+
+
+def asking(process: WatchedProcess | None = None) -> Callable[[str], None]:
+    """Says which server is asked: to whoever watches the process, or without one on stderr."""
 
     def ask(model: str) -> None:
         if process is not None:
             process.prepare(f"probing the server of {model}")
-        if not quiet and is_terminal(sys.stderr):
-            say(f"{model}: probing its server …")
+        else:
+            say(f"note: probing the server of {model} …")
 
     return ask
 

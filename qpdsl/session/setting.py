@@ -218,7 +218,7 @@ class Setting:
     `alone` says why it does not go with `--cluster`. Where tokens may depend on it, it is the part `fingerprint` of a
     run's fingerprint. `grants` says that it lets a command run code, read files besides its own or write some.
     `complete` names what proposes values to a shell, `envvar` an environment variable that sets it. What is `usual`
-    the short help shows too.
+    the short help shows too, and `short` is its option in a letter.
     """
 
     heading: str
@@ -238,6 +238,7 @@ class Setting:
     complete: str | None = None
     envvar: str | None = None
     usual: bool = False
+    short: str | None = None
 
     def check(self, name: str, value: Any) -> None:
         """Raises ArgumentError unless the setting takes the value; it may be None where nobody set it."""

@@ -598,6 +598,21 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         help="Watch it on a dashboard; `qpdsl top` does so from another terminal.",
     )
 
+    quiet: bool = setting(
+        False,
+        heading=OUTPUT,
+        on="run eval serve",
+        short="-q",
+        help="Say nothing of what goes on: no notes, no progress. Errors, warnings and results stay.",
+    )
+    verbose: bool = setting(
+        False,
+        heading=OUTPUT,
+        on="run eval serve",
+        short="-v",
+        help="Say each step as it begins, and what was loaded.",
+    )
+
     def __post_init__(self) -> None:
         SessionSettings.__post_init__(self)
         self.check_data()
@@ -609,6 +624,8 @@ class Settings(SessionSettings, RowSettings, DataSettings):
             if one.needs is not None and getattr(self, one.needs) in (None, False, "none"):
                 why = f", {one.why}" if one.why else ""
                 raise UsageError(f"`{option_of(name, one)}` needs `{option_of(one.needs, known[one.needs])}`{why}")
+        if self.quiet and self.verbose:
+            raise UsageError("`--quiet` and `--verbose` go in two directions; give one of them")
         if self.cluster is not None:
             self._check_cluster()
         if self.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -43,9 +43,9 @@ READS, READS_FOLDER, WRITES, REWRITES, NO_FILE = "reads", "reads a folder", "wri
 READS_TEXTS, READS_CODE = "reads texts", "reads code"
 PARAMETERS = {
     "run": {
-        "target": READS, "text": NO_FILE, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
-        "adapters": READS_FOLDER, "output": WRITES, "trace": WRITES, "pipeline": NO_FILE, "program": NO_FILE,
-        "kv_shares": NO_FILE, "urgent": NO_FILE,
+        "target": READS, "text": NO_FILE, "input": READS, "python": READS, "allow_read": READS_FOLDER,
+        "models": READS_FOLDER, "adapters": READS_FOLDER, "output": WRITES, "trace": WRITES, "pipeline": NO_FILE,
+        "program": NO_FILE, "kv_shares": NO_FILE, "urgent": NO_FILE,
         "assigned": NO_FILE, "disabled": NO_FILE, "kv_bytes": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES,
         "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,

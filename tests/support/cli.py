@@ -70,8 +70,10 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def qpdsl(capsys: pytest.CaptureFixture[str]) -> Run:
+def qpdsl(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `qpdsl` with the arguments given. No output of any command may hold a traceback."""
+    # What takes long is said, and on a machine that others use too that is anything.
+    monkeypatch.setattr("qpdsl.cli.progress_notes.MOMENT", 3600.0)
 
     def run(*args: object) -> Ran:
         capsys.readouterr()

@@ -39,13 +39,15 @@ def command(**values: Any) -> int:
 
 
 def _run(options: SweepOptions, argv: tuple[str, ...]) -> int:
+    from qpdsl.cli.shared_options import spoken
     from qpdsl.cli.watched import watched
 
     if options.tui:
         from qpdsl.cli.runs.dashboard import run_watched
 
         return run_watched(argv, "cells")
-    with watched("eval", options.targets, options.cluster) as process:
+    quiet = options.form == "json"
+    with watched("eval", options.targets, options.cluster, **spoken(options, quiet=quiet)) as process:
         return _swept(process, options, argv)
 
 

@@ -184,7 +184,7 @@ def _prepared(options: Settings) -> Prepared:
     from qpdsl.session.prepare import PlanUse, ask_servers, bind_program, prepare
 
     bound = bind_program(options)
-    servers = ask_servers([bound], options, asking(quiet=True))
+    servers = ask_servers([bound], options, asking())
     return prepare(bound, options, PlanUse(), lambda program, values: None, servers)
 
 

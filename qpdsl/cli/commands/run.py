@@ -54,6 +54,7 @@ def _is_program(word: str | None) -> bool:
 
 def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.cli.diagnostics import show
+    from qpdsl.cli.shared_options import spoken
     from qpdsl.cli.watched import watched
     from qpdsl.session.prepare import bind_program
 
@@ -62,7 +63,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
         from qpdsl.cli.runs.dashboard import run_watched
 
         return run_watched(argv, "search" if options.input is None else "plan")
-    with watched("run", [bound.program.name], options.cluster) as process:
+    with watched("run", [bound.program.name], options.cluster, **spoken(options, quiet=options.json)) as process:
         return _answered(process, options, bound, argv)
 
 
@@ -72,7 +73,7 @@ def _answered(process: WatchedProcess, options: RunOptions, bound: BoundProgram,
     from qpdsl.session.prepare import ask_servers, prepare
     from qpdsl.session.user_cache import damaged_files
 
-    servers = ask_servers([bound], options, asking(process, quiet=options.json))
+    servers = ask_servers([bound], options, asking(process))
     options, use = _as_resumed(options, bound, plan_use(options))
     process.prepare("planning" if options.budget is None else "learning what the budget buys")
     policy = policies(options, bound.surroundings)

@@ -183,9 +183,11 @@ def command(**values: Any) -> int:
             from qpdsl.cli.runs.dashboard import run_watched
 
             return run_watched(click.get_current_context().find_root().obj or (), "requests")
+        from qpdsl.cli.shared_options import spoken
         from qpdsl.cli.watched import watched
 
-        with watched("serve", options.targets or options.expose, history=_HISTORY) as process:
+        named = options.targets or options.expose
+        with watched("serve", named, history=_HISTORY, **spoken(options)) as process:
             return _serve(process, options)
 
 
@@ -224,7 +226,7 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
         if name in names:
             help = f"`--expose OTHER={exposed[name]}` gives it another name"
             raise UsageError(f"`--expose`: `{name}` is a program here, and cannot be a model too", help)
-    servers = ask_servers([one.bound for one in offered], options, asking(process, quiet=False), exposed.values())
+    servers = ask_servers([one.bound for one in offered], options, asking(process), exposed.values())
     plans = {one.name: prepare(one.bound, options, PlanUse(text=True), servers=servers).plan for one in offered}
     check_models(exposed.values())
     _name_files(options, surroundings, exposed.values(), plans.values())
@@ -237,7 +239,8 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     bound = address.bound()
     loaded = [*plans.values(), *map(bare_plan, dict.fromkeys(exposed.values()))]
     settings = options.for_steps(plans.values())
-    session = loaded_session(settings, loaded, surroundings, process.stream, quiet=False, outlive_servers=True)
+    how = {"quiet": options.quiet, "verbose": options.verbose, "outlive_servers": True}
+    session = loaded_session(settings, loaded, surroundings, process.stream, **how)
     from qpdsl.serve.http.host_check import HostCheck
     from qpdsl.serve.http.listening import Listening, allow_descriptors
     from qpdsl.serve.http.routes import Limits, ServerApp
