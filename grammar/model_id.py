@@ -70,6 +70,11 @@ def written_out(id: str) -> str:
     return id if url is None else f"openai:{url}#{name}{space}{options}"
 
 
+def is_taken(name: str) -> bool:
+    """Whether `name:` at the beginning of an id says something already."""
+    return name in (*DIALECTS, *_SERVERS, "http", "https", "hf")
+
+
 def with_adapter(id: str, adapter: str | None) -> str:
     """The id of a model, written out, with an adapter in the place of any that it has; None adds none."""
     id = written_out(id)

@@ -32,6 +32,9 @@ _COMMANDS = {
     "runs": "List, show, export and remove saved runs.",
     "optimize": "Improve the texts of a program by reflection on what went wrong.",
     "train": "Fine-tune an adapter on the right answers of a saved run.",
+    "init": "Begin a project here: a program, a line for your model, ten problems.",
+    "settings": "Show what commands are given here, and where each value comes from.",
+    "cache": "Show or empty what is kept between runs.",
     "check": "Check programs and report every error, without loading a model.",
     "fmt": "Lay programs out in the one style.",
     "explain": "Show the plan of a program, without loading a model.",
@@ -118,7 +121,7 @@ def cli() -> None:
     Search and sampling strategies over language models, written as small `.qp` programs, planned and run here.
 
     \b
-    qpdsl run beam_search --set problem="Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
+    qpdsl run beam_search "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
     qpdsl run beam_search --input counting-500 --output out.jsonl
     qpdsl explain beam_search
     """

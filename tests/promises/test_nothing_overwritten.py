@@ -117,6 +117,8 @@ PARAMETERS = {
     "analyze": {"name": NO_FILE},
     "explain-error": {"code": NO_FILE},
     "programs": {"name": NO_FILE},
+    "init": {"model": NO_FILE},
+    "cache": {"parts": NO_FILE},
 }  # fmt: skip
 # What these write is tried where they run: tests/qpdsl/cli/test_whatif.py, tests/qpdsl/runs/test_optimizing.py.
 ELSEWHERE = ("whatif", "optimize")

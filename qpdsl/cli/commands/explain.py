@@ -11,7 +11,8 @@ import click
 
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.shared_options import HeadedCommand, program_argument, setting_options
+from qpdsl.cli.project_command import ProjectCommand
+from qpdsl.cli.shared_options import program_argument, setting_options
 from qpdsl.errors import UsageError
 from qpdsl.executor.runtime.sandbox.permission import UNCONFINED
 from qpdsl.session.setting import OneOf, given, setting
@@ -61,7 +62,7 @@ class ExplainOptions(Settings):
         super().check()
 
 
-@click.command(cls=HeadedCommand)
+@click.command(cls=ProjectCommand)
 @program_argument
 @setting_options(ExplainOptions, "explain")
 def command(**values: Any) -> Exit:

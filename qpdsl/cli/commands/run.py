@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qpdsl.cli.console import say
+from qpdsl.cli.project_command import ProjectCommand
 from qpdsl.cli.runs.run_options import RunOptions, plan_use
-from qpdsl.cli.shared_options import HeadedCommand, program_argument, setting_options
+from qpdsl.cli.shared_options import program_argument, setting_options
 from qpdsl.cli.signals import interruptible
 from qpdsl.errors import UsageError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from qpdsl.session.prepare import BoundProgram, PlanUse, Policies, Prepared
 
 
-@click.command(cls=HeadedCommand)
+@click.command(cls=ProjectCommand)
 @program_argument
 @click.argument("text", metavar="[TEXT]", required=False)
 @setting_options(RunOptions, "run", overwrite="Replace the files of --output and --trace.")

@@ -13,8 +13,9 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.project_command import ProjectCommand
 from qpdsl.cli.runs.run_options import loaded_session
-from qpdsl.cli.shared_options import HeadedCommand, setting_options, targets_argument
+from qpdsl.cli.shared_options import setting_options, targets_argument
 from qpdsl.cli.signals import end_by_second_signal, handled, interruptible
 from qpdsl.errors import UsageError, reason
 from qpdsl.grammar.suggest import listed
@@ -152,7 +153,7 @@ class ServeOptions(Settings):
         super().check()
 
 
-@click.command(cls=HeadedCommand)
+@click.command(cls=ProjectCommand)
 @targets_argument(required=False)
 @setting_options(
     ServeOptions,
