@@ -209,6 +209,8 @@ class _Loading:
         if verifier is not None:
             self._check_scores(model, tokenizer, verifier)
         outline = Outline.of(model, self.folder) if remember and self._is_keepable(model) else None
+        if self.slow is not None:
+            self.slow("checking what it computes, for which kernels are compiled once")
         try:
             paged = PagedModel(model, kv_type=kv_type, head=head, native=native)
         except NativeMismatch:

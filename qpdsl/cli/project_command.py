@@ -97,12 +97,11 @@ def _defaults(project: Project, ctx: click.Context, models: list[str]) -> list[s
         name = DEFAULTS[option]
         if name not in ctx.params or ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
             continue
-        one = known.get(name)
-        if one is not None:
-            lacks = one.needs is not None and not ctx.params.get(one.needs)
-            nowhere = remote and all(remote) if one.about == "here" else one.about == "servers" and not any(remote)
-            if lacks or nowhere:
-                continue
+        one = known[name]
+        lacks = one.needs is not None and not ctx.params.get(one.needs)
+        nowhere = remote and all(remote) if one.about == "here" else one.about == "servers" and not any(remote)
+        if lacks or nowhere:
+            continue
         ctx.params[name] = value
         used.append(f"{option}={value}")
     return used

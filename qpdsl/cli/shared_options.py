@@ -310,7 +310,7 @@ def spoken(settings: Settings, *, quiet: bool = False) -> dict[str, Any]:
     return {
         "quiet": quiet or settings.quiet,
         "verbose": settings.verbose,
-        "patience": settings.server_timeout,
+        "patience": settings.patience,
     }
 
 

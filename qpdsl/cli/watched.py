@@ -61,7 +61,7 @@ def watched(
     history: int | None = None,
     quiet: bool = False,
     verbose: bool = False,
-    patience: float | None = None,
+    patience: float = PATIENCE,
 ) -> Iterator[WatchedProcess]:
     """This process as one that can be watched while the block runs. `history` bounds what is kept for late readers.
 
@@ -70,7 +70,6 @@ def watched(
     stream = EventStream() if history is None else EventStream(history, history)
     # What is behind a dashboard has that to tell of it.
     quiet = quiet or bool(os.environ.get(WATCHED))
-    patience = PATIENCE if patience is None else patience
     process = WatchedProcess(stream, ProgressNotes(stream, patience, quiet=quiet, verbose=verbose))
     stream.emit(
         ProcessStarted(

@@ -21,30 +21,14 @@ from typing import Any
 from qpdsl.errors import UsageError, reason, shorten, unknown
 from qpdsl.executor.foreign.bounded_file import read_bounded
 from qpdsl.grammar.model_id import DIALECTS, is_taken
+from qpdsl.session.setting import declared, option_of
+from qpdsl.session.settings import Settings
 
 NAME = "qpdsl.toml"
 _MAX_BYTES = 1 << 16
 _SECTIONS = ("models", "servers", "set", "data", "defaults")
-# By the names of their options; none lets a command run code, read a file, write one or send anything.
-DEFAULTS = {
-    "device": "device",
-    "dtype": "dtype",
-    "deterministic": "deterministic",
-    "threads": "threads",
-    "kv-memory": "kv_bytes",
-    "max-sequences": "max_sequences",
-    "step-tokens": "step_tokens",
-    "seed": "seed",
-    "row-timeout": "row_timeout",
-    "limit": "limit",
-    "concurrency": "concurrency",
-    "server-timeout": "server_timeout",
-    "max-tokens-total": "max_tokens_total",
-    "timing": "timing",
-    "greedy": "greedy",
-    "quiet": "quiet",
-    "verbose": "verbose",
-}
+# The settings that it may say, by the names of their options.
+DEFAULTS = {option_of(name, one).removeprefix("--"): name for name, one, _ in declared(Settings) if one.project}
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,8 @@ class Setting:
     `alone` says why it does not go with `--cluster`. Where tokens may depend on it, it is the part `fingerprint` of a
     run's fingerprint. `grants` says that it lets a command run code, read files besides its own or write some.
     `complete` names what proposes values to a shell, `envvar` an environment variable that sets it. What is `usual`
-    the short help shows too, and `short` is its option in a letter.
+    the short help shows too, and `short` is its option in a letter. `qpdsl.toml` may say what is of a `project`: how
+    something is computed, which lets no command run code, read a file, write one or send anything.
     """
 
     heading: str
@@ -239,6 +240,7 @@ class Setting:
     envvar: str | None = None
     usual: bool = False
     short: str | None = None
+    project: bool = False
 
     def check(self, name: str, value: Any) -> None:
         """Raises ArgumentError unless the setting takes the value; it may be None where nobody set it."""

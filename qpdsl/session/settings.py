@@ -94,6 +94,7 @@ class SessionSettings:
         on="run eval explain serve profile calibrate optimize",
         about="here",
         fingerprint="device",
+        project=True,
         help="Run models on cpu, cuda or cuda:N.",
     )
     dtype: str | None = setting(
@@ -103,6 +104,7 @@ class SessionSettings:
         shown="float32 on a CPU, else the model's own, or bfloat16 for float32",
         about="here",
         fingerprint="dtype",
+        project=True,
         help="Compute in this type.",
     )
     deterministic: bool = setting(
@@ -111,6 +113,7 @@ class SessionSettings:
         on="run eval serve",
         about="here",
         fingerprint="deterministic",
+        project=True,
         help="Give a sample the same bits in any batch. Slower on a GPU; always so on a CPU in float32.",
     )
     threads: int | None = setting(
@@ -119,6 +122,7 @@ class SessionSettings:
         on="run eval explain serve profile calibrate optimize",
         shown="one per core, one for small models",
         about="here",
+        project=True,
         help="CPU threads.",
     )
     allow_code: CodePermission = setting(
@@ -152,6 +156,7 @@ class SessionSettings:
         metavar="AMOUNT",
         shown="a quarter of what is free, at most 2 GiB; on a GPU what the largest step leaves",
         about="here",
+        project=True,
         help="Memory for the KV cache of all models: 4GiB, or 50% of the device's.",
     )
     kv_shares: Mapping[str, float] = setting(
@@ -172,6 +177,7 @@ class SessionSettings:
         metavar="N",
         shown="what `qpdsl profile` found best, else 128",
         about="here",
+        project=True,
         help="Sequences of a model that a step computes, at most.",
     )
     step_tokens: int | None = setting(
@@ -181,6 +187,7 @@ class SessionSettings:
         metavar="N",
         shown="what `qpdsl profile` found best, else 2,048",
         about="here",
+        project=True,
         help="Tokens that a step computes; prompts are cut into what decoding leaves of them.",
     )
     router: str | None = setting(
@@ -225,6 +232,7 @@ class SessionSettings:
         metavar="N",
         about="servers",
         alone=_SPENDS,
+        project=True,
         help="Stop after N remote tokens (prompt + completion).",
     )
     max_cost: float | None = _remote(
@@ -246,6 +254,7 @@ class SessionSettings:
         metavar="SECONDS",
         shown="600",
         about="servers",
+        project=True,
         help="Give up on a server after SECONDS without a response.",
     )
 
@@ -284,9 +293,15 @@ class SessionSettings:
         return self.device == "cpu" and self.dtype is None
 
     @property
+    def patience(self) -> float:
+        """Seconds without a response after which a server is given up."""
+        from qpdsl.executor.remote.server.failures import PATIENCE
+
+        return PATIENCE if self.server_timeout is None else self.server_timeout
+
+    @property
     def spending(self) -> Spending:
         """What may be taken of servers. Raises ArgumentError."""
-        from qpdsl.executor.remote.server.failures import PATIENCE
         from qpdsl.executor.remote.spending import Spending, completions_file
 
         if self.max_cost is not None and self.prices is None:
@@ -297,7 +312,7 @@ class SessionSettings:
             self.max_tokens_total,
             self.max_cost,
             None if self.prices is None else Path(self.prices).expanduser(),
-            PATIENCE if self.server_timeout is None else self.server_timeout,
+            self.patience,
         )
 
 
@@ -311,6 +326,7 @@ class RowSettings:
         kind=Whole(),
         on="run explain serve optimize",
         shown="0",
+        project=True,
         help="Same seed, same tokens.",
     )
     row_timeout: float | None = setting(
@@ -319,6 +335,7 @@ class RowSettings:
         on="run eval optimize",
         metavar="SECONDS",
         shown="none",
+        project=True,
         help="Fail a row after SECONDS, and go on with the others.",
     )
     priority: int | None = setting(
@@ -385,7 +402,7 @@ class DataSettings:
         help="Shuffle the rows by SEED.",
     )
     skip: int | None = _data(kind=Whole(0), metavar="N", help="Skip the first N rows.")
-    limit: int | None = _data(usual=True, kind=Whole(1), metavar="N", help="Take at most N rows.")
+    limit: int | None = _data(usual=True, kind=Whole(1), metavar="N", project=True, help="Take at most N rows.")
     urgent: str | None = setting(
         heading=DATA,
         on="run",
@@ -558,6 +575,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         metavar="N",
         shown="what the plan says",
         needs="input",
+        project=True,
         help="Rows that run at the same time.",
     )
     statistics: bool = setting(
@@ -603,6 +621,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         heading=OUTPUT,
         on="run eval serve",
         short="-q",
+        project=True,
         help="Say nothing of what goes on: no notes, no progress. Errors, warnings and results stay.",
     )
     verbose: bool = setting(
@@ -610,6 +629,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         heading=OUTPUT,
         on="run eval serve",
         short="-v",
+        project=True,
         help="Say each step as it begins, and what was loaded.",
     )
 

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.cli import main
+from qpdsl.cli import main, progress_notes
+
+# What takes long is said, and on a machine that others use too that is anything.
+progress_notes.MOMENT = progress_notes.OFTEN = 3600.0
 
 SAMPLED = """\
 model llm = "zoo/counting"
@@ -70,10 +73,8 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def qpdsl(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def qpdsl(capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs `qpdsl` with the arguments given. No output of any command may hold a traceback."""
-    # What takes long is said, and on a machine that others use too that is anything.
-    monkeypatch.setattr("qpdsl.cli.progress_notes.MOMENT", 3600.0)
 
     def run(*args: object) -> Ran:
         capsys.readouterr()

@@ -44,7 +44,7 @@ def command(form: str) -> Exit:
     for option, name in DEFAULTS.items():
         if option in project.defaults:
             found.append((f"--{option}", json.dumps(project.defaults[option]), place))
-        elif name in known:
+        else:
             one, default = known[name]
             shown = one.shown or ("none" if default is None else json.dumps(default))
             found.append((f"--{option}", shown, "built in"))

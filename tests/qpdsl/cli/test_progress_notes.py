@@ -22,6 +22,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
     monkeypatch.setattr(module, "say", lines.append)
     monkeypatch.setattr(module, "is_terminal", lambda stream: False)
+    monkeypatch.setattr(module, "MOMENT", 2.0)
+    monkeypatch.setattr(module, "OFTEN", 30.0)
     return lines
 
 
