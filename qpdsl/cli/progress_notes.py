@@ -77,8 +77,8 @@ class ProgressNotes:
         done, total = self._rows or (0, 0)
         words = [f"{done:,}/{total:,} rows", f"{self._rate.per_second(now):,.0f} tokens/s"]
         if self._silent:
-            return "  ".join([*words, *(self._silence(model, now) for model in list(self._silent))])
-        return "  ".join(words if self._ends is None else [*words, f"{_clock(max(self._ends - now, 0))} left"])
+            return " ".join([*words, *(self._silence(model, now) for model in list(self._silent))])
+        return " ".join(words if self._ends is None else [*words, f"{_clock(max(self._ends - now, 0))} left"])
 
     @contextlib.contextmanager
     def of_rows(self, total: int, done: int, *, wanted: bool = True) -> Iterator[None]:

@@ -60,7 +60,7 @@ def test_rows_are_told_now_and_then_where_there_is_no_bar(said: list[str], monke
         progress._speak(129.0)
         progress._speak(130.0)
         progress._speak(131.0)
-    assert said == ["5/20 rows  72 tokens/s  0:35 left"]
+    assert said == ["5/20 rows 72 tokens/s 0:35 left"]
 
 
 def test_tokens_of_servers_count_and_their_silence_is_told(said: list[str]) -> None:
@@ -75,9 +75,9 @@ def test_tokens_of_servers_count_and_their_silence_is_told(said: list[str]) -> N
     assert "no answer for 1:01, given up after 10:00" in progress.words(160.0)
     # It answers again, while others of its requests are still to be sent once more.
     stream.emit(dataclasses.replace(DEAD, at=170.0, sampled_tokens=50, failing=60.0))
-    assert progress.words(171.0) == "0/0 rows  50 tokens/s"
+    assert progress.words(171.0) == "0/0 rows 50 tokens/s"
     stream.emit(dataclasses.replace(DEAD, at=172.0, sampled_tokens=100, failing=60.0))
-    assert progress.words(172.0) == "0/0 rows  50 tokens/s"
+    assert progress.words(172.0) == "0/0 rows 50 tokens/s"
 
 
 def test_nothing_is_said_of_a_quiet_process(said: list[str]) -> None:
