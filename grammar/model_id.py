@@ -1,8 +1,8 @@
 """What the id of a model says by itself: its adapter, how it thinks, and whether a server elsewhere runs it.
 
 With an adapter it is `ID adapter=PLACE`, and with the marks of its thoughts `ID think=MARKS`, behind the adapter if it
-has one: one text, so that it is another model than ID alone. On a server it is `DIALECT:URL#NAME`;
-`executor/remote/server/address.py` takes it apart.
+has one: one text, so that it is another model than ID alone. On a server it is `DIALECT:URL#NAME`, and `written_out`
+knows shorter names; `executor/remote/server/address.py` takes it apart.
 """
 
 from __future__ import annotations
@@ -17,6 +17,17 @@ DIALECTS: tuple[DialectName, ...] = get_args(DialectName)
 _ADAPTER, _THINK = " adapter=", " think="
 # The bar between two marks, and not one of theirs: `<|think|>|<|end|>`.
 _BETWEEN_MARKS = re.compile(r"(?<!<)\|(?!>)")
+# What begins the names of models on servers that have one place, and where that is.
+_SERVERS = {
+    "ollama": "http://127.0.0.1:11434/v1",
+    "lmstudio": "http://127.0.0.1:1234/v1",
+    "openrouter": "https://openrouter.ai/api/v1",
+}
+# How the models of two companies are called, without a folder or an owner before it.
+_HOSTED = (
+    (re.compile(r"gpt-\d[\w.:-]*"), "https://api.openai.com/v1"),
+    (re.compile(r"claude-[\w.:-]+"), "https://api.anthropic.com/v1"),
+)
 NO_THOUGHTS = "none"
 THINK_FORM = 'takes what opens and what closes a thought, as in "<think>|</think>", or `none`'
 
@@ -41,8 +52,32 @@ def is_remote(id: str) -> bool:
     return dialect_of(id) is not None
 
 
+def written_out(id: str) -> str:
+    """The id that a short name of a model stands for, and any other id as it is.
+
+    `ollama:NAME`, `lmstudio:NAME`, `openrouter:NAME`, `gpt-…`, `claude-…` and `http://…` are models on a server that
+    speaks OpenAI's API; `hf:ORG/NAME` is a hub id.
+    """
+    first, colon, rest = id.partition(":")
+    if colon and first in _SERVERS:
+        return f"openai:{_SERVERS[first]}#{rest}"
+    if colon and first in ("http", "https"):
+        return f"openai:{id}"
+    if colon and first == "hf":
+        return rest
+    name, space, options = id.partition(" ")
+    url = next((url for form, url in _HOSTED if form.fullmatch(name)), None)
+    return id if url is None else f"openai:{url}#{name}{space}{options}"
+
+
+def is_taken(name: str) -> bool:
+    """Whether `name:` at the beginning of an id says something already."""
+    return name in (*DIALECTS, *_SERVERS, "http", "https", "hf")
+
+
 def with_adapter(id: str, adapter: str | None) -> str:
-    """The id of a model with an adapter, in the place of any that it has; None leaves the id as it is."""
+    """The id of a model, written out, with an adapter in the place of any that it has; None adds none."""
+    id = written_out(id)
     return id if adapter is None else with_think(f"{base_of(id)}{_ADAPTER}{adapter}", think_of(id))
 
 

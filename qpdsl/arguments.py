@@ -127,6 +127,24 @@ def parse_settings(
     return values
 
 
+def text_parameter(program: LogicalProgram, values: Mapping[str, Value], text: str) -> str:
+    """The name of the one text parameter that needs a value and has none in `values`, for a text without a name.
+
+    Raises ArgumentError, also for what reads as a setting.
+    """
+    name, sign, _ = text.partition("=")
+    if sign and any(name == param.name for param in program.params):
+        raise ArgumentError(f"a parameter of the program is set by `--set {name}=…`")
+    lack = [param for param in program.params if param.default is None and param.name not in values]
+    texts = [param.name for param in lack if param.type == "text" and not param.optional and param.schema is None]
+    if len(texts) == 1:
+        return texts[0]
+    if texts:
+        names = " and ".join(f"`{name}`" for name in texts)
+        raise ArgumentError(f"the text could be {names} of `{program.name}`: say `--set {texts[0]}=…`")
+    raise ArgumentError(f"`{program.name}` takes no text besides what `--set` gives it")
+
+
 def with_defaults(program: LogicalProgram, values: Mapping[str, Value]) -> LogicalProgram:
     """The program with values in place of its parameters' defaults."""
     program = settled(program, values)

@@ -218,6 +218,8 @@ class _Loading:
             place, outline = Place.of(self.folder, self._stored_dtype, kind), Outline.of(model, self.folder)
             writer = None if place is None or outline is None else place.writer(mapped.give_back)
         is_keepable = writer is not None or self._has_room(model)
+        if self.slow is not None:
+            self.slow("checking what it computes, for which kernels are compiled once")
         try:
             with mapped.spared(model):
                 paged = PagedModel(model, kv_type=kv_type, head=head, native=native, shelf=writer)

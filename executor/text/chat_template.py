@@ -66,7 +66,10 @@ def render(
     own. Raises ContextError.
     """
     if not tokenizer.chat_template:
-        raise ContextError("its tokenizer has no chat template; use `prompt` instead of `chat`")
+        raise ContextError(
+            "its tokenizer has no chat template; use `prompt` instead of `chat` "
+            "(docs/start/first_model.md#a-base-model)"
+        )
 
     def rendered() -> str:
         text: str = tokenizer.apply_chat_template(

@@ -109,7 +109,7 @@ class Chat(SetContext):
     """
 
     word, usage = "chat", "chat system= user= assistant= tool= messages= history=template|tokens"
-    first = "`system=`, `user=` or `assistant=`"
+    first, also = "`system=`, `user=` or `assistant=`", ("system", "user")
     operator = "SetContext"
 
     turns: tuple[Turn, ...] = field(metadata=is_a("part", words=(*ROLES, "tool", "messages")))

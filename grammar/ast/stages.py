@@ -328,7 +328,7 @@ class Vote(Stage):
     """
 
     word, usage = "vote", "vote COLUMN weight=EXPR equal=text|number|math decided=P per COLUMN else EXPR"
-    first = "a column"
+    first, also = "a column", ("majority",)
     rows = "one"
     needs = "rows"
 

@@ -23,7 +23,10 @@ _RUN = re.compile(r"[^\s|]*/")
 _BARE_SLASH = re.compile(r"\\.|(/)", re.DOTALL)
 
 
-def unclosed_regex(start: int, end: int) -> Diagnostic:
+def unclosed_regex(text: str, start: int, end: int) -> Diagnostic:
+    if text.endswith("/", 0, start):
+        span, help = Span(start - 1, start + 1), "whole numbers are divided by `int(a / b)`"
+        return Diagnostic("QP109", "there is no operator `//`", span, help=help)
     return Diagnostic(
         "QP106",
         "the regex that starts here is not closed on its line",

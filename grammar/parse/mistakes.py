@@ -114,6 +114,27 @@ def _string_for_regex(failure: ParseFailure, token: Token) -> Diagnostic | None:
     return Diagnostic("QP109", message, token.span, notes=failure.usage, help=help, edit=edit)
 
 
+def _raw_string(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`extract x = r"a"`."""
+    before = failure.before
+    if token.kind != "string" or before is None or before.text != "r" or before.end != token.start:
+        return None
+    help = "a regex stands between slashes, as in `/\\d+/`"
+    return Diagnostic("QP109", "there are no raw strings", before.span, notes=failure.usage, help=help)
+
+
+def _regex_flags(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`extract x = /a/i`."""
+    before, flags = failure.before, token.text
+    if before is None or before.kind != "regex" or before.end != token.start or not set(flags) <= set("gims"):
+        return None
+    if "g" in flags:
+        help, edit = "`extract all NAME = …` takes every match", None
+    else:
+        help, edit = f"write `/(?{flags})…/`", Edit(Span(before.start, token.end), f"/(?{flags}){before.text[1:]}")
+    return Diagnostic("QP109", "no flags stand behind a regex", token.span, notes=failure.usage, help=help, edit=edit)
+
+
 def _comma_between_options(failure: ParseFailure, token: Token) -> Diagnostic | None:
     """`generate llm n=4, top_k=2`."""
     word = failure.word
@@ -230,6 +251,8 @@ _MISTAKES: tuple[Callable[[ParseFailure, Token], Diagnostic | None], ...] = (
     _stage_on_the_line,
     _chained_comparison,
     _foreign_comment,
+    _raw_string,
+    _regex_flags,
     _string_for_regex,
     _comma_between_options,
     _several_verifiers,

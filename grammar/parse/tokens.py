@@ -143,4 +143,4 @@ def _regex(text: str, start: int) -> tuple[Token, Diagnostic | None]:
     if match:
         return Token("regex", match[0], start, match.end()), None
     end = _line_end(text, start)
-    return Token("regex", text[start:end], start, end), bad_tokens.unclosed_regex(start, end)
+    return Token("regex", text[start:end], start, end), bad_tokens.unclosed_regex(text, start, end)

@@ -1,11 +1,12 @@
 """The command line.
 
 Open `app.py` first: it lists the commands, which lie in `commands/`, and turns errors into one line and an exit code
-(`exits.py`). `shared_options.py` holds the options that several commands take, `proposals.py` and `shells.py` complete
-command lines. The kinds of run lie in `runs/`. Every command that writes a file names all its files to `file_guard.py`
-first, and every option that names a file has the type `FileName`. Everything is printed through `console.py`: stdout is
-for data, stderr for notes and diagnostics, and a terminal gets nothing that it would obey. No command shows a
-traceback. Modules here are imported by every command, so they import little.
+(`exits.py`). `shared_options.py` holds the options that several commands take, `project_command.py` gives them what
+`qpdsl.toml` says, `proposals.py` and `shells.py` complete command lines. The kinds of run lie in `runs/`;
+`progress_notes.py` says what takes long. Every command that writes a file names all its files to `file_guard.py` first,
+and every option that names a file has the type `FileName`. Everything is printed through `console.py`: stdout is for
+data, stderr for notes and diagnostics, and a terminal gets nothing that it would obey. No command shows a traceback.
+Modules here are imported by every command, so they import little.
 """
 
 from __future__ import annotations

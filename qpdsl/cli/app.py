@@ -32,6 +32,9 @@ _COMMANDS = {
     "runs": "List, show, export and remove saved runs.",
     "optimize": "Improve the texts of a program by reflection on what went wrong.",
     "train": "Fine-tune an adapter on the right answers of a saved run.",
+    "init": "Begin a project here: a program, a line for your model, ten problems.",
+    "settings": "Show what commands are given here, and where each value comes from.",
+    "cache": "Show or empty what is kept between runs.",
     "check": "Check programs and report every error, without loading a model.",
     "fmt": "Lay programs out in the one style.",
     "explain": "Show the plan of a program, without loading a model.",
@@ -44,6 +47,13 @@ _COMMANDS = {
     "serve": "Serve programs, and models, behind OpenAI's HTTP API.",
     "lsp": "Serve an editor over stdin and stdout (Language Server Protocol).",
     "completion": "Print the completion script of a shell.",
+}
+# What has another name elsewhere, and where it is here.
+_ELSEWHERE = {
+    "ls": "`qpdsl runs` lists saved runs, `qpdsl programs` programs, `qpdsl models` models",
+    "list": "`qpdsl runs` lists saved runs, `qpdsl programs` programs, `qpdsl models` models",
+    "config": "`qpdsl settings` shows them",
+    "new": "`qpdsl init` begins a project",
 }
 # What is left over on a command line, where it looks like a parameter's value.
 _SETTING = re.compile(r"extra arguments? \(([A-Za-z_]\w*)=")
@@ -82,6 +92,8 @@ class _Commands(click.Group):
         if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
             from qpdsl.errors import unknown
 
+            if (hint := _ELSEWHERE.get(args[0])) is not None:
+                ctx.fail(f"there is no command `{args[0]}`; {hint}")
             ctx.fail(unknown(args[0], _COMMANDS, "there is no command"))
         return super().resolve_command(ctx, args)
 
@@ -109,7 +121,7 @@ def cli() -> None:
     Search and sampling strategies over language models, written as small `.qp` programs, planned and run here.
 
     \b
-    qpdsl run beam_search --set problem="Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
+    qpdsl run beam_search "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
     qpdsl run beam_search --input counting-500 --output out.jsonl
     qpdsl explain beam_search
     """

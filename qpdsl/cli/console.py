@@ -23,6 +23,8 @@ _out: TextIO | None = sys.stdout
 _err: TextIO | None = sys.stderr
 # What writes notes in place of the stream, such as a progress bar that is drawn below them.
 _write: Callable[[str], object] | None = None
+# Whether notes that begin as such are left out.
+_quiet = False
 
 
 def keep_streams() -> None:
@@ -30,8 +32,14 @@ def keep_streams() -> None:
 
     A user's Python function that redirects `sys.stdout` later redirects its own output only.
     """
-    global _out, _err
-    _out, _err = sys.stdout, sys.stderr
+    global _out, _err, _quiet
+    _out, _err, _quiet = sys.stdout, sys.stderr, False
+
+
+def keep_quiet() -> None:
+    """Leaves notes out from now on; errors, warnings and what was asked for stay."""
+    global _quiet
+    _quiet = True
 
 
 def put(text: str, *, end: str = "\n") -> None:
@@ -44,7 +52,8 @@ def put(text: str, *, end: str = "\n") -> None:
 
 def say(text: str, *, end: str = "\n") -> None:
     """Prints a note on stderr."""
-    _note(printable(text) + end)
+    if not (_quiet and text.startswith("note: ")):
+        _note(printable(text) + end)
 
 
 def say_rendered(text: str) -> None:

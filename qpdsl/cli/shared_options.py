@@ -5,15 +5,15 @@ What settings say of rows, for the commands that run them: the data, its grader,
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from qpdsl.cli import proposals
-from qpdsl.cli.console import is_terminal, say
+from qpdsl.cli.console import keep_quiet, put, say
 from qpdsl.session.setting import (
+    STDOUT,
     FilePath,
     Flag,
     FlagOrWord,
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 # What a flag without its word stands for.
 _ON = "on"
+# More options than those, that are not usual, are left to `--help-all`; what stands in a context's `meta` then.
+_FEW, _ALL = 12, "qpdsl.cli.help_all"
 if TYPE_CHECKING:
     _ParamType = click.ParamType[str]
 else:
@@ -51,27 +53,30 @@ else:
 
 
 class FileName(_ParamType):
-    """The type of every option that names a file or a folder. `dash` says why `-` is none, where it means nothing."""
+    """The type of every option that names a file or a folder; `dash`: see `FilePath`."""
 
     name = "file"
 
     def __init__(self, dash: str | None = None) -> None:
         self._dash = dash
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:
             self.fail("it takes a name, not an empty text", param, ctx)
+        if value == "-" and self._dash == STDOUT:
+            return None
         if value == "-" and self._dash is not None:
             self.fail(f"`-` is no file here; {self._dash}", param, ctx)
         return str(value)
 
 
 class HeadedOption(click.Option):
-    """An option that the help of a `HeadedCommand` shows under a heading."""
+    """An option that the help of a `HeadedCommand` shows under a heading, the short one if it is `usual`."""
 
-    def __init__(self, *args: Any, heading: str, **attributes: Any) -> None:
+    def __init__(self, *args: Any, heading: str, usual: bool = True, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.heading = heading
+        self.usual = usual
 
 
 class WordOption(HeadedOption):
@@ -82,7 +87,21 @@ class WordOption(HeadedOption):
 
 
 class HeadedCommand(click.Command):
-    """A command whose help groups the options by heading."""
+    """A command whose help groups the options by heading, those that are usual alone where there are many."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params = super().get_params(ctx)
+        if not self._unusual(params):
+            return params
+        every = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_all,
+            help="Show all options.",
+        )
+        return [*params[:-1], every, params[-1]]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # A value of its own would be the next word of the line, which may be the program.
@@ -93,14 +112,32 @@ class HeadedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in HEADINGS}
-        for param in self.get_params(ctx):
+        params = self.get_params(ctx)
+        left_out = [] if ctx.meta.get(_ALL) else self._unusual(params)
+        for param in params:
             record = param.get_help_record(ctx)
-            if record is not None and isinstance(param, click.Option):
+            if record is not None and isinstance(param, click.Option) and param not in left_out:
                 groups.setdefault(getattr(param, "heading", "Other"), []).append(record)
         for heading, records in groups.items():
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records)
+        if left_out:
+            headings = [heading.lower() for heading in dict.fromkeys(param.heading for param in left_out)]
+            formatter.write(f"\n`--help-all` has {len(left_out)} more: {', '.join(headings)}\n")
+
+    @staticmethod
+    def _unusual(params: Iterable[click.Parameter]) -> list[HeadedOption]:
+        """What the short help leaves out: nothing of a command with few options."""
+        found = [param for param in params if isinstance(param, HeadedOption) and not param.usual]
+        return found if len(found) > _FEW else []
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[_ALL] = True
+        put(ctx.get_help())
+        ctx.exit()
 
 
 program_argument = click.argument(
@@ -170,10 +207,11 @@ def setting_option(name: str, known: Setting, default: Any, help: str) -> Callab
     if known.complete is not None and known.complete not in _TYPES:
         attributes["shell_complete"] = getattr(proposals, f"complete_{known.complete}")
     return click.option(
-        option,
+        *filter(None, (known.short, option)),
         name,
         cls=cls,
         heading=known.heading,
+        usual=known.usual,
         metavar=metavar,
         envvar=known.envvar,
         help=help if shown is None else f"{help}  [default: {shown}]",
@@ -272,14 +310,25 @@ def warn_of_budget(*policies: BudgetPolicy | None) -> None:
             say(words)
 
 
-def asking(process: WatchedProcess | None = None, *, quiet: bool) -> Callable[[str], None]:
-    """Says which server is asked: to whoever watches the process, and unless `quiet` on a terminal."""
+def spoken(settings: Settings, *, quiet: bool = False) -> dict[str, Any]:
+    """What `watched` takes of the settings on what is said of a process; under `--quiet` no note is from now on."""
+    if settings.quiet:
+        keep_quiet()
+    return {
+        "quiet": quiet or settings.quiet,
+        "verbose": settings.verbose,
+        "patience": settings.patience,
+    }
+
+
+def asking(process: WatchedProcess | None = None) -> Callable[[str], None]:
+    """Says which server is asked: to whoever watches the process, or without one on stderr."""
 
     def ask(model: str) -> None:
         if process is not None:
             process.prepare(f"probing the server of {model}")
-        if not quiet and is_terminal(sys.stderr):
-            say(f"{model}: probing its server …")
+        else:
+            say(f"note: probing the server of {model} …")
 
     return ask
 

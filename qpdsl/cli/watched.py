@@ -15,20 +15,23 @@ from qpdsl import __version__
 from qpdsl.cli.console import say
 from qpdsl.cli.file_guard import OutputFile
 from qpdsl.cli.live import Server
+from qpdsl.cli.progress_notes import ProgressNotes
 from qpdsl.errors import UserError, reason
 from qpdsl.executor.events.events import Preparing, ProcessStarted, RunEnded, Status
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.events.trace import TraceWriter
+from qpdsl.executor.remote.server.failures import PATIENCE
 
 # Set for a process that a dashboard started: it emits detailed events from its first row on.
 WATCHED = "_QPDSL_WATCHED"
 
 
 class WatchedProcess:
-    """`stream` has its events. A trace is not touched before `record`."""
+    """`stream` has its events, `progress` what is said of them. A trace is not touched before `record`."""
 
-    def __init__(self, stream: EventStream) -> None:
+    def __init__(self, stream: EventStream, progress: ProgressNotes) -> None:
         self.stream = stream
+        self.progress = progress
         self._recorded: tuple[OutputFile, TraceWriter] | None = None
 
     def prepare(self, step: str) -> None:
@@ -56,10 +59,18 @@ def watched(
     place: str | None = None,
     *,
     history: int | None = None,
+    quiet: bool = False,
+    verbose: bool = False,
+    patience: float = PATIENCE,
 ) -> Iterator[WatchedProcess]:
-    """This process as one that can be watched while the block runs. `history` bounds what is kept for late readers."""
+    """This process as one that can be watched while the block runs. `history` bounds what is kept for late readers.
+
+    Unless it is `quiet` it says what takes long; `verbose`, `patience`: see `ProgressNotes`.
+    """
     stream = EventStream() if history is None else EventStream(history, history)
-    process = WatchedProcess(stream)
+    # What is behind a dashboard has that to tell of it.
+    quiet = quiet or bool(os.environ.get(WATCHED))
+    process = WatchedProcess(stream, ProgressNotes(stream, patience, quiet=quiet, verbose=verbose))
     stream.emit(
         ProcessStarted(
             command=command,
@@ -79,7 +90,8 @@ def watched(
     status: Status = "failed"
     error: str | None = None
     try:
-        yield process
+        with process.progress.speaking():
+            yield process
         status = "done"
     except KeyboardInterrupt:
         status = "interrupted"

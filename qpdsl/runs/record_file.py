@@ -34,6 +34,12 @@ UNWRITTEN = (
     ".zip",
     ".sqlite",
     ".db",
+    ".yaml",
+    ".yml",
+    ".xml",
+    ".html",
+    ".md",
+    ".txt",
 )
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _MAGIC = b"PAR1"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from qpdsl.arguments import parse_settings, with_defaults
 from qpdsl.errors import UsageError, shorten, unknown
+from qpdsl.grammar.model_id import written_out
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.values.value import Value
@@ -103,7 +104,7 @@ def exposed_models(settings: Sequence[str], programs: Iterable[Mapping[str, str]
             if len(known[name]) > 1:
                 raise UsageError(f"`--expose`: programs have several models by the name `{name}`; say {name}=ID")
             id = next(iter(known[name]))
-        found[name] = id
+        found[name] = written_out(id)
     return found
 
 

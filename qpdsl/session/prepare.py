@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qpdsl.arguments import parse_settings, settings_files, with_defaults
+from qpdsl.arguments import parse_settings, settings_files, text_parameter, with_defaults
 from qpdsl.errors import UsageError, unknown
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
 from qpdsl.grammar.model_id import is_remote
@@ -116,6 +116,8 @@ def bind_program(
     warn(program.warnings)
     program = permitting(program, settings.within)
     values = parse_settings(program.params, settings.assigned, program.name, program.model_params)
+    if settings.text is not None:
+        values[text_parameter(program, values, settings.text)] = settings.text
     surroundings.read.update(file.absolute() for file in settings_files(program.params, settings.assigned))
     # The plan depends on the values of the parameters, and so does what they leave to a budget.
     program = budgeted(with_defaults(program, values), settings.budget)

@@ -22,6 +22,7 @@ from qpdsl.grammar.suggest import listed
 LONGEST_TIMEOUT = 31_536_000
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _KEY = "setting"
+STDOUT = "stdout"
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
@@ -55,7 +56,7 @@ class FlagOrWord(Kind):
 
 @dataclass(frozen=True)
 class FilePath(Kind):
-    """The name of a file or a folder. `dash` says why `-` is none, where it means nothing."""
+    """The name of a file or a folder. `dash` says why `-` is none; with STDOUT it is what is printed otherwise."""
 
     dash: str | None = None
 
@@ -216,7 +217,9 @@ class Setting:
     nothing, and `why` says so. `about` is "here" for what concerns models of this process and "servers" for others,
     `alone` says why it does not go with `--cluster`. Where tokens may depend on it, it is the part `fingerprint` of a
     run's fingerprint. `grants` says that it lets a command run code, read files besides its own or write some.
-    `complete` names what proposes values to a shell, `envvar` an environment variable that sets it.
+    `complete` names what proposes values to a shell, `envvar` an environment variable that sets it. What is `usual`
+    the short help shows too, and `short` is its option in a letter. `qpdsl.toml` may say what is of a `project`: how
+    something is computed, which lets no command run code, read a file, write one or send anything.
     """
 
     heading: str
@@ -235,6 +238,9 @@ class Setting:
     grants: bool = False
     complete: str | None = None
     envvar: str | None = None
+    usual: bool = False
+    short: str | None = None
+    project: bool = False
 
     def check(self, name: str, value: Any) -> None:
         """Raises ArgumentError unless the setting takes the value; it may be None where nobody set it."""

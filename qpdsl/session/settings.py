@@ -88,11 +88,13 @@ class SessionSettings:
 
     device: str = setting(
         "cpu",
+        usual=True,
         heading=MODEL,
         kind=DeviceName(),
         on="run eval explain serve profile calibrate optimize",
         about="here",
         fingerprint="device",
+        project=True,
         help="Run models on cpu, cuda or cuda:N.",
     )
     dtype: str | None = setting(
@@ -102,6 +104,7 @@ class SessionSettings:
         shown="float32 on a CPU, else the model's own, or bfloat16 for float32",
         about="here",
         fingerprint="dtype",
+        project=True,
         help="Compute in this type.",
     )
     deterministic: bool = setting(
@@ -110,6 +113,7 @@ class SessionSettings:
         on="run eval serve",
         about="here",
         fingerprint="deterministic",
+        project=True,
         help="Give a sample the same bits in any batch. Slower on a GPU; always so on a CPU in float32.",
     )
     threads: int | None = setting(
@@ -118,6 +122,7 @@ class SessionSettings:
         on="run eval explain serve profile calibrate optimize",
         shown="one per core, one for small models",
         about="here",
+        project=True,
         help="CPU threads.",
     )
     allow_code: CodePermission = setting(
@@ -151,6 +156,7 @@ class SessionSettings:
         metavar="AMOUNT",
         shown="a quarter of what is free, at most 2 GiB; on a GPU what the largest step leaves",
         about="here",
+        project=True,
         help="Memory for the KV cache of all models: 4GiB, or 50% of the device's.",
     )
     kv_shares: Mapping[str, float] = setting(
@@ -171,6 +177,7 @@ class SessionSettings:
         metavar="N",
         shown="what `qpdsl profile` found best, else 128",
         about="here",
+        project=True,
         help="Sequences of a model that a step computes, at most.",
     )
     step_tokens: int | None = setting(
@@ -180,6 +187,7 @@ class SessionSettings:
         metavar="N",
         shown="what `qpdsl profile` found best, else 2,048",
         about="here",
+        project=True,
         help="Tokens that a step computes; prompts are cut into what decoding leaves of them.",
     )
     router: str | None = setting(
@@ -224,6 +232,7 @@ class SessionSettings:
         metavar="N",
         about="servers",
         alone=_SPENDS,
+        project=True,
         help="Stop after N remote tokens (prompt + completion).",
     )
     max_cost: float | None = _remote(
@@ -245,6 +254,7 @@ class SessionSettings:
         metavar="SECONDS",
         shown="600",
         about="servers",
+        project=True,
         help="Give up on a server after SECONDS without a response.",
     )
 
@@ -283,9 +293,15 @@ class SessionSettings:
         return self.device == "cpu" and self.dtype is None
 
     @property
+    def patience(self) -> float:
+        """Seconds without a response after which a server is given up."""
+        from qpdsl.executor.remote.server.failures import PATIENCE
+
+        return PATIENCE if self.server_timeout is None else self.server_timeout
+
+    @property
     def spending(self) -> Spending:
         """What may be taken of servers. Raises ArgumentError."""
-        from qpdsl.executor.remote.server.failures import PATIENCE
         from qpdsl.executor.remote.spending import Spending, completions_file
 
         if self.max_cost is not None and self.prices is None:
@@ -296,7 +312,7 @@ class SessionSettings:
             self.max_tokens_total,
             self.max_cost,
             None if self.prices is None else Path(self.prices).expanduser(),
-            PATIENCE if self.server_timeout is None else self.server_timeout,
+            self.patience,
         )
 
 
@@ -305,10 +321,12 @@ class RowSettings:
     """How a row is run."""
 
     seed: int | None = setting(
+        usual=True,
         heading=RANDOMNESS,
         kind=Whole(),
         on="run explain serve optimize",
         shown="0",
+        project=True,
         help="Same seed, same tokens.",
     )
     row_timeout: float | None = setting(
@@ -317,6 +335,7 @@ class RowSettings:
         on="run eval optimize",
         metavar="SECONDS",
         shown="none",
+        project=True,
         help="Fail a row after SECONDS, and go on with the others.",
     )
     priority: int | None = setting(
@@ -339,6 +358,7 @@ class DataSettings:
     """
 
     input: str | None = setting(
+        usual=True,
         heading=DATA,
         kind=FilePath(),
         on="run eval explain optimize",
@@ -350,11 +370,13 @@ class DataSettings:
         "`counting-500` is the shipped data set, `-` standard input.",
     )
     dataset: str | None = _data(
+        usual=True,
         complete="forms",
         help="Read the fields of --input as this benchmark publishes them, and grade answers as it does.",
     )
     maps: tuple[str, ...] = _data(
         (),
+        usual=True,
         option="--map",
         metavar="NAME=SOURCE",
         help="Make a parameter, `answer`, `id` or a field for --where from a field, `FIELD:regex:PATTERN`, "
@@ -380,7 +402,7 @@ class DataSettings:
         help="Shuffle the rows by SEED.",
     )
     skip: int | None = _data(kind=Whole(0), metavar="N", help="Skip the first N rows.")
-    limit: int | None = _data(kind=Whole(1), metavar="N", help="Take at most N rows.")
+    limit: int | None = _data(usual=True, kind=Whole(1), metavar="N", project=True, help="Take at most N rows.")
     urgent: str | None = setting(
         heading=DATA,
         on="run",
@@ -413,10 +435,15 @@ class DataSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(SessionSettings, RowSettings, DataSettings):
-    """What a program is planned and run with, of all that several commands take."""
+    """What a program is planned and run with, of all that several commands take.
+
+    `text` is the value of the one text parameter that has no other.
+    """
 
     target: str | None = None
+    text: str | None = None
     pipeline: str | None = setting(
+        usual=True,
         heading=PROGRAM,
         on="run explain",
         option="-e",
@@ -424,6 +451,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         help="Run a pipeline given here (stages separated by `|`).",
     )
     program: str | None = setting(
+        usual=True,
         heading=PROGRAM,
         on="run eval explain profile optimize",
         metavar="NAME",
@@ -432,6 +460,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     )
     assigned: tuple[str, ...] = _program(
         (),
+        usual=True,
         option="--set",
         metavar="NAME=VALUE",
         complete="settings",
@@ -439,12 +468,13 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     )
     models: tuple[str, ...] = _program(
         (),
+        usual=True,
         option="--model",
         on=f"{_ALL} check",
         metavar="NAME=ID|PATH",
         complete="models",
-        help="Use another Hugging Face id or folder for a model of the program. `prm=ID kind=KIND` in quotes also "
-        "gives the kind of a verifier.",
+        help="Use another model: a folder, a GGUF file, a Hugging Face id, or one on a server (`ollama:NAME`, "
+        "`vllm:URL#NAME`). `prm=ID kind=KIND` in quotes also gives the kind of a verifier.",
     )
     adapters: tuple[str, ...] = _program(
         (),
@@ -461,6 +491,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         f"{', '.join(f'`{short}`' for short in SHORT_DRAFTS)} or `none`. Tokens stay the same; speed may not.",
     )
     answer: str | None = _program(
+        usual=True,
         metavar="PATTERN",
         help="Find `final_answer` by this instead: `/REGEX/`, `last /REGEX/`, `boxed`, `last_number`, `.FIELD` of "
         "JSON, or an extractor that --python registers.",
@@ -516,6 +547,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         help="Plan without a rule; `explain --verbose` lists those that changed the plan.",
     )
     budget: str | None = setting(
+        usual=True,
         heading=BUDGET,
         on="run eval explain",
         metavar="UNIT=AMOUNT",
@@ -525,6 +557,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         "up for a limit.",
     )
     grader: str | None = _graded(
+        usual=True,
         metavar="GRADER",
         shown="that of --dataset, else equal",
         help="How answers are graded: equal, text, number, number(0.01), math, choice, json, code, ifeval, calls, "
@@ -542,6 +575,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         metavar="N",
         shown="what the plan says",
         needs="input",
+        project=True,
         help="Rows that run at the same time.",
     )
     statistics: bool = setting(
@@ -566,7 +600,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         why="without which there is one process",
         help="Use replicas whose results could differ in bits too, and mark their rows.",
     )
-    overwrite: bool = setting(False, heading=OUTPUT, on="run eval", help="Replace the files of --output.")
+    overwrite: bool = setting(False, usual=True, heading=OUTPUT, on="run eval", help="Replace the files of --output.")
     trace: str | None = setting(
         heading=OUTPUT,
         on="run eval",
@@ -576,9 +610,27 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     )
     tui: bool = setting(
         False,
+        usual=True,
         heading=OUTPUT,
         on="run eval serve",
         help="Watch it on a dashboard; `qpdsl top` does so from another terminal.",
+    )
+
+    quiet: bool = setting(
+        False,
+        heading=OUTPUT,
+        on="run eval serve",
+        short="-q",
+        project=True,
+        help="Say nothing of what goes on: no notes, no progress. Errors, warnings and results stay.",
+    )
+    verbose: bool = setting(
+        False,
+        heading=OUTPUT,
+        on="run eval serve",
+        short="-v",
+        project=True,
+        help="Say each step as it begins, and what was loaded.",
     )
 
     def __post_init__(self) -> None:
@@ -592,6 +644,8 @@ class Settings(SessionSettings, RowSettings, DataSettings):
             if one.needs is not None and getattr(self, one.needs) in (None, False, "none"):
                 why = f", {one.why}" if one.why else ""
                 raise UsageError(f"`{option_of(name, one)}` needs `{option_of(one.needs, known[one.needs])}`{why}")
+        if self.quiet and self.verbose:
+            raise UsageError("`--quiet` and `--verbose` go in two directions; give one of them")
         if self.cluster is not None:
             self._check_cluster()
         if self.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):

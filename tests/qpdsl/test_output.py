@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpdsl.cli.runs.rows_run import Rate
+from qpdsl.cli.progress_notes import Rate
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.model_digest import model_digest
 from qpdsl.executor.checkpoint.model_folder import ModelFolder

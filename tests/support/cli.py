@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from qpdsl.cli import main
+from qpdsl.cli import main, progress_notes
+
+# What takes long is said, and on a machine that others use too that is anything.
+progress_notes.MOMENT = progress_notes.OFTEN = 3600.0
 
 SAMPLED = """\
 model llm = "zoo/counting"

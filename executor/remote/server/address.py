@@ -49,7 +49,7 @@ class Address:
         if not place.isprintable():
             raise ModelError(model, f"it has invalid characters{_EXAMPLE}")
         if not name:
-            raise ModelError(model, f"it does not name a model of the server{_EXAMPLE}")
+            raise ModelError(model, f"name a model of it, as in `{url}#NAME`; `qpdsl models --probe {url}` lists them")
         return cls(dialect, url.rstrip("/"), name, tokenizer.strip() or None)
 
     def __str__(self) -> str:

@@ -286,6 +286,11 @@ def _retry_after(headers: httpx.Headers) -> float | None:
 
 
 _OPENAI = "https://api.openai.com"
+_KEYS = {
+    _OPENAI: "OPENAI_API_KEY",
+    "https://api.anthropic.com": "ANTHROPIC_API_KEY",
+    "https://openrouter.ai": "OPENROUTER_API_KEY",
+}
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -317,27 +322,23 @@ def key_of(url: str, environment: Mapping[str, str] | None = None) -> str | None
             raise ModelError(url, "QPDSL_API_KEYS has an invalid entry; one is `https://host:8000=KEY`")
         if given == origin:
             return _checked(url, key)
-    key = environment.get("OPENAI_API_KEY", "").strip()
-    return _checked(url, key) if key and origin in _openai_origins(environment) else None
+    key = environment.get(_variables(environment).get(origin, ""), "").strip()
+    return _checked(url, key) if key else None
 
 
 def variable_of(url: str, environment: Mapping[str, str] | None = None) -> str:
     """What to set in the environment for a server that wants a key."""
     environment = os.environ if environment is None else environment
-    origin = origin_of(url)
-    if origin in _openai_origins(environment):
-        return "OPENAI_API_KEY"
     parts = urlsplit(url)
-    return f'QPDSL_API_KEYS="{parts.scheme}://{parts.netloc}=KEY"'
+    return _variables(environment).get(origin_of(url), f'QPDSL_API_KEYS="{parts.scheme}://{parts.netloc}=KEY"')
 
 
-def _openai_origins(environment: Mapping[str, str]) -> set[str]:
-    origins = {origin_of(_OPENAI)}
-    try:
-        origins.add(origin_of(environment.get("OPENAI_BASE_URL", "").strip() or _OPENAI))
-    except ValueError:
-        return origins
-    return origins
+def _variables(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables that hold the keys of servers, by origin."""
+    known = {origin_of(url): name for url, name in _KEYS.items()}
+    with suppress(ValueError):
+        known[origin_of(environment.get("OPENAI_BASE_URL", "").strip() or _OPENAI)] = "OPENAI_API_KEY"
+    return known
 
 
 def _checked(url: str, key: str) -> str:

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qpdsl.cli.project_command import ProjectCommand
 from qpdsl.cli.runs.sweep_options import SweepOptions
-from qpdsl.cli.shared_options import HeadedCommand, setting_options, targets_argument
+from qpdsl.cli.shared_options import setting_options, targets_argument
 from qpdsl.cli.signals import interruptible
 
 if TYPE_CHECKING:
     from qpdsl.cli.watched import WatchedProcess
 
 
-@click.command(cls=HeadedCommand)
+@click.command(cls=ProjectCommand)
 @targets_argument(required=True)
 @setting_options(SweepOptions, "eval", overwrite="Replace the files of --output, --plot and --trace.")
 def command(**values: Any) -> int:
@@ -39,13 +40,15 @@ def command(**values: Any) -> int:
 
 
 def _run(options: SweepOptions, argv: tuple[str, ...]) -> int:
+    from qpdsl.cli.shared_options import spoken
     from qpdsl.cli.watched import watched
 
     if options.tui:
         from qpdsl.cli.runs.dashboard import run_watched
 
         return run_watched(argv, "cells")
-    with watched("eval", options.targets, options.cluster) as process:
+    quiet = options.form == "json"
+    with watched("eval", options.targets, options.cluster, **spoken(options, quiet=quiet)) as process:
         return _swept(process, options, argv)
 
 

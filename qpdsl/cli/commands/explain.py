@@ -11,7 +11,8 @@ import click
 
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.shared_options import HeadedCommand, program_argument, setting_options
+from qpdsl.cli.project_command import ProjectCommand
+from qpdsl.cli.shared_options import program_argument, setting_options
 from qpdsl.errors import UsageError
 from qpdsl.executor.runtime.sandbox.permission import UNCONFINED
 from qpdsl.session.setting import OneOf, given, setting
@@ -31,20 +32,23 @@ class ExplainOptions(Settings):
 
     analyze: bool = _own(
         False,
+        usual=True,
         heading=MEASURING,
         help="Run the program, and show actual beside estimated cost per operator.",
     )
     rows: bool = _output(False, help="Plan for `run --rows`, where all columns are read.")
     verbose: bool = _output(
         False,
+        usual=True,
         help="Show the naive plan too, and the plan after each rule that changed it.",
     )
     against: str | None = _output(
+        usual=True,
         metavar="FILE|NAME|naive",
         help="Compare with the plan of another program, or with the naive plan of this one. --set applies to the "
         "first program only, --model and --adapter to both.",
     )
-    form: str = _output("text", kind=OneOf("text", "json"), option="--format", help="Output format.")
+    form: str = _output("text", usual=True, kind=OneOf("text", "json"), option="--format", help="Output format.")
 
     def check(self) -> None:
         """Raises UsageError where options do not go together."""
@@ -58,7 +62,7 @@ class ExplainOptions(Settings):
         super().check()
 
 
-@click.command(cls=HeadedCommand)
+@click.command(cls=ProjectCommand)
 @program_argument
 @setting_options(ExplainOptions, "explain")
 def command(**values: Any) -> Exit:

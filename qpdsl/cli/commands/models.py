@@ -13,10 +13,11 @@ _OWN = """\
 A model of your own: any Hugging Face decoder with safetensors weights, by its folder or its hub id, or a GGUF file.
   in a program:         model llm = "Qwen/Qwen3-0.6B"
   a GGUF file:          model llm = "./model-Q4_K_M.gguf"
-  for a shipped one:    qpdsl run self_consistency --model llm=./my-model --set problem="…"
+  for a shipped one:    qpdsl run self_consistency --model llm=./my-model "…"
   with a LoRA adapter:  model llm = "Qwen/Qwen3-0.6B" adapter="./my-lora"
-                        qpdsl run self_consistency --model llm=./my-model --adapter llm=./my-lora --set problem="…"
-  on a server:          qpdsl run best_of_n --model "llm=vllm:http://127.0.0.1:8000/v1#name" --set problem="…"
+                        qpdsl run self_consistency --model llm=./my-model --adapter llm=./my-lora "…"
+  on a server:          qpdsl run self_consistency --model "llm=vllm:http://127.0.0.1:8000/v1#name" "…"
+                        qpdsl run self_consistency --model llm=ollama:llama3.2 "…"   # or lmstudio:, openrouter:, gpt-…
                         qpdsl models --probe http://127.0.0.1:8000/v1
   how it thinks:        qpdsl models Qwen/Qwen3-0.6B\
 """
@@ -116,17 +117,20 @@ def _probed(target: str, form: str) -> Exit:
         raise UsageError("a server is asked with httpx", "pip install 'qpdsl[remote]'")
     from qpdsl.executor.remote.probe.known_servers import probed
     from qpdsl.executor.remote.server.server_capabilities import capabilities_json, in_words
+    from qpdsl.grammar.model_id import written_out
     from qpdsl.model_location import locate_tokenizer
 
-    found = asyncio.run(probed(target, locate_tokenizer, say))
+    # Which dialect a bare URL speaks is found out.
+    id = target if target.startswith("http") else written_out(target)
+    found = asyncio.run(probed(id, locate_tokenizer, say))
     if form == "json":
-        id = None if found.address is None else str(found.address)
+        model = None if found.address is None else str(found.address)
         capabilities = None if found.capabilities is None else capabilities_json(found.capabilities)
         seen = {
             "url": found.url,
             "server": found.server,
             "models": found.models,
-            "model": id,
+            "model": model,
             "abilities": capabilities,
         }
         put(json.dumps(seen, ensure_ascii=False, indent=2))

@@ -17,7 +17,7 @@ from qpdsl.cli.exits import Exit
 from qpdsl.cli.shared_options import HeadedCommand, program_argument, setting_options
 from qpdsl.cli.signals import interruptible, run_until_interrupted
 from qpdsl.errors import UsageError
-from qpdsl.session.setting import FilePath, Whole, setting
+from qpdsl.session.setting import STDOUT, FilePath, Whole, setting
 from qpdsl.session.settings import OUTPUT, Settings
 
 if TYPE_CHECKING:
@@ -47,12 +47,17 @@ program reflect(asked: text) -> text {
 class OptimizeOptions(Settings):
     """What `qpdsl optimize` takes besides the settings of all commands."""
 
-    reflect: str | None = _own(metavar="MODEL", help="The model that reads what went wrong and writes new texts.")
-    rows: int = _own(200, kind=Whole(1), option="--budget", metavar="N", help="Run the program on about N rows in all.")
+    reflect: str | None = _own(
+        usual=True, metavar="MODEL", help="The model that reads what went wrong and writes new texts."
+    )
+    rows: int = _own(
+        200, usual=True, kind=Whole(1), option="--budget", metavar="N", help="Run the program on about N rows in all."
+    )
     output: str | None = setting(
+        usual=True,
         on="optimize",
         heading=OUTPUT,
-        kind=FilePath("without `--output` the program goes to stdout"),
+        kind=FilePath(STDOUT),
         metavar="FILE",
         shown="stdout",
         help="Write the program with its new texts to FILE.",
@@ -179,7 +184,7 @@ def _prepared(options: Settings) -> Prepared:
     from qpdsl.session.prepare import PlanUse, ask_servers, bind_program, prepare
 
     bound = bind_program(options)
-    servers = ask_servers([bound], options, asking(quiet=True))
+    servers = ask_servers([bound], options, asking())
     return prepare(bound, options, PlanUse(), lambda program, values: None, servers)
 
 

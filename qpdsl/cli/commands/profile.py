@@ -53,9 +53,10 @@ class ProfileOptions(Settings):
     """What `qpdsl profile` takes besides the settings of all commands."""
 
     measured: tuple[str, ...] = ()
-    tables: bool = _own(True, heading=MEASURING, help="Measure throughput by KV memory and batch too.")
-    force: bool = _own(False, heading=MEASURING, help="Measure again what is known.")
+    tables: bool = _own(True, usual=True, heading=MEASURING, help="Measure throughput by KV memory and batch too.")
+    force: bool = _own(False, usual=True, heading=MEASURING, help="Measure again what is known.")
     roofline: str | None = _own(
+        usual=True,
         heading=ROOFLINE,
         metavar="MODEL",
         complete="described",
@@ -98,6 +99,7 @@ class ProfileOptions(Settings):
         help="Type of the weights, or their size, such as 140GB.",
     )
     surface: str | None = _own(
+        usual=True,
         heading=SURFACE,
         kind=FilePath(),
         metavar="FILE|NAME",
@@ -105,8 +107,10 @@ class ProfileOptions(Settings):
         help="Measure nothing; estimate the throughput of each model of a program by sequences and tokens per step, "
         "with the best split of the memory. Takes the options of a program, of the planner and --kv-memory.",
     )
-    as_json: bool = _own(False, heading=OUTPUT, option="--json", help="The same as `--format json`.")
-    form: str = _own("text", heading=OUTPUT, kind=OneOf("text", "json"), option="--format", help="Output format.")
+    as_json: bool = _own(False, usual=True, heading=OUTPUT, option="--json", help="The same as `--format json`.")
+    form: str = _own(
+        "text", usual=True, heading=OUTPUT, kind=OneOf("text", "json"), option="--format", help="Output format."
+    )
 
     def check(self) -> None:
         """Raises UsageError where options do not go together."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qpdsl.cli.console import say
+from qpdsl.cli.project_command import ProjectCommand
 from qpdsl.cli.runs.run_options import RunOptions, plan_use
-from qpdsl.cli.shared_options import HeadedCommand, program_argument, setting_options
+from qpdsl.cli.shared_options import program_argument, setting_options
 from qpdsl.cli.signals import interruptible
 from qpdsl.errors import UsageError
 
@@ -22,28 +23,39 @@ if TYPE_CHECKING:
     from qpdsl.session.prepare import BoundProgram, PlanUse, Policies, Prepared
 
 
-@click.command(cls=HeadedCommand)
+@click.command(cls=ProjectCommand)
 @program_argument
+@click.argument("text", metavar="[TEXT]", required=False)
 @setting_options(RunOptions, "run", overwrite="Replace the files of --output and --trace.")
 def command(**values: Any) -> int:
     """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline; `-` reads a program from stdin.
 
-    The answer goes to stdout, notes go to stderr. Ctrl-C keeps the finished rows.
+    TEXT is the value of the one text parameter that has none. The answer goes to stdout, notes go to stderr. Ctrl-C
+    keeps the finished rows.
 
     \b
-    qpdsl run beam_search --set problem="Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
+    qpdsl run beam_search "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
     qpdsl run beam_search --input counting-500 --output out.jsonl
-    qpdsl run my.qp --model llm=Qwen/Qwen3-0.6B --adapter llm=./my-lora --set problem="…"
-    qpdsl run -e 'chat user=q | generate llm n=8 temperature=0.8 | extract a=/(\\d+)\\.$/ | vote a' --set q="…"
+    qpdsl run my.qp --model llm=Qwen/Qwen3-0.6B --adapter llm=./my-lora "…"
+    qpdsl run -e 'chat user=q | generate llm n=8 temperature=0.8 | extract a=/(\\d+)\\.$/ | vote a' "…"
     """
+    if values["pipeline"] is not None and values["text"] is None and not _is_program(values["target"]):
+        values |= {"target": None, "text": values["target"]}
     options = RunOptions(**values)
     options.check()
     with interruptible():
         return _run(options, click.get_current_context().find_root().obj or ())
 
 
+def _is_program(word: str | None) -> bool:
+    from qpdsl.session.programs import shipped_sources
+
+    return word is not None and (word.endswith(".qp") or word in shipped_sources())
+
+
 def _run(options: RunOptions, argv: Sequence[str]) -> int:
     from qpdsl.cli.diagnostics import show
+    from qpdsl.cli.shared_options import spoken
     from qpdsl.cli.watched import watched
     from qpdsl.session.prepare import bind_program
 
@@ -52,7 +64,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
         from qpdsl.cli.runs.dashboard import run_watched
 
         return run_watched(argv, "search" if options.input is None else "plan")
-    with watched("run", [bound.program.name], options.cluster) as process:
+    with watched("run", [bound.program.name], options.cluster, **spoken(options, quiet=options.json)) as process:
         return _answered(process, options, bound, argv)
 
 
@@ -62,7 +74,7 @@ def _answered(process: WatchedProcess, options: RunOptions, bound: BoundProgram,
     from qpdsl.session.prepare import ask_servers, prepare
     from qpdsl.session.user_cache import damaged_files
 
-    servers = ask_servers([bound], options, asking(process, quiet=options.json))
+    servers = ask_servers([bound], options, asking(process))
     options, use = _as_resumed(options, bound, plan_use(options))
     process.prepare("planning" if options.budget is None else "learning what the budget buys")
     policy = policies(options, bound.surroundings)

@@ -29,6 +29,7 @@ from qpdsl.runs.record_file import (
     text_lines,
     write_folder,
 )
+from qpdsl.session.setting import STDOUT
 
 if TYPE_CHECKING:
     from qpdsl.runs.store.run_file import RunFile, RunFileError
@@ -139,7 +140,7 @@ def show(run: str, rows: bool, source: bool, form: str) -> Exit:
 @click.option(
     "--output",
     metavar="FILE",
-    type=FileName(dash="without `--output` it goes to stdout"),
+    type=FileName(STDOUT),
     help="Where it goes, whole or not at all.  [default: stdout]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an export in --output.")

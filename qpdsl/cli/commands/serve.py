@@ -13,8 +13,9 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.project_command import ProjectCommand
 from qpdsl.cli.runs.run_options import loaded_session
-from qpdsl.cli.shared_options import HeadedCommand, setting_options, targets_argument
+from qpdsl.cli.shared_options import setting_options, targets_argument
 from qpdsl.cli.signals import end_by_second_signal, handled, interruptible
 from qpdsl.errors import UsageError, reason
 from qpdsl.grammar.suggest import listed
@@ -45,31 +46,36 @@ class ServeOptions(Settings):
     targets: tuple[str, ...] = ()
     defaults: tuple[str, ...] = _own(
         (),
+        usual=True,
         option="--default",
         metavar="NAME=VALUE",
         help="Set a parameter where a request does not.",
     )
     expose: tuple[str, ...] = _own(
         (),
+        usual=True,
         metavar="NAME[=ID]",
         help="Serve a model itself too: one of the programs by its name there, or any by its id.",
     )
     ignore: tuple[str, ...] = _server(
         (),
+        usual=True,
         metavar="FIELD",
         help="Ignore this field of requests instead of rejecting it, for clients that always send it.",
     )
     lenient: bool = _server(
         False, help="Ignore any field, and any turn, that a program has no place for; a header says what was left out."
     )
-    host: str = _server("127.0.0.1", help="Address to listen on.")
-    port: int = _server(8000, kind=Whole(0, 65535), help="Port to listen on; 0 for any free one.")
+    host: str = _server("127.0.0.1", usual=True, help="Address to listen on.")
+    port: int = _server(8000, usual=True, kind=Whole(0, 65535), help="Port to listen on; 0 for any free one.")
     keys: str | None = _server(
+        usual=True,
         kind=FilePath("keys have a file of their own"),
         metavar="FILE",
         help="Require one of the API keys in FILE.",
     )
     new_key: str | None = _server(
+        usual=True,
         metavar="NAME",
         help="Print a new API key, add its hash to the file of --keys, and exit.",
     )
@@ -150,7 +156,7 @@ class ServeOptions(Settings):
         super().check()
 
 
-@click.command(cls=HeadedCommand)
+@click.command(cls=ProjectCommand)
 @targets_argument(required=False)
 @setting_options(
     ServeOptions,
@@ -181,9 +187,11 @@ def command(**values: Any) -> int:
             from qpdsl.cli.runs.dashboard import run_watched
 
             return run_watched(click.get_current_context().find_root().obj or (), "requests")
+        from qpdsl.cli.shared_options import spoken
         from qpdsl.cli.watched import watched
 
-        with watched("serve", options.targets or options.expose, history=_HISTORY) as process:
+        named = options.targets or options.expose
+        with watched("serve", named, history=_HISTORY, **spoken(options)) as process:
             return _serve(process, options)
 
 
@@ -222,7 +230,7 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
         if name in names:
             help = f"`--expose OTHER={exposed[name]}` gives it another name"
             raise UsageError(f"`--expose`: `{name}` is a program here, and cannot be a model too", help)
-    servers = ask_servers([one.bound for one in offered], options, asking(process, quiet=False), exposed.values())
+    servers = ask_servers([one.bound for one in offered], options, asking(process), exposed.values())
     plans = {one.name: prepare(one.bound, options, PlanUse(text=True), servers=servers).plan for one in offered}
     check_models(exposed.values())
     _name_files(options, surroundings, exposed.values(), plans.values())
@@ -235,7 +243,8 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     bound = address.bound()
     loaded = [*plans.values(), *map(bare_plan, dict.fromkeys(exposed.values()))]
     settings = options.for_steps(plans.values())
-    session = loaded_session(settings, loaded, surroundings, process.stream, quiet=False, outlive_servers=True)
+    how = {"quiet": options.quiet, "verbose": options.verbose, "outlive_servers": True}
+    session = loaded_session(settings, loaded, surroundings, process.stream, **how)
     from qpdsl.serve.http.host_check import HostCheck
     from qpdsl.serve.http.listening import Listening, allow_descriptors
     from qpdsl.serve.http.routes import Limits, ServerApp

@@ -182,7 +182,7 @@ def _prepared(options: RunOptions | SweepOptions, record: RunRecord) -> Prepared
     if isinstance(options, SweepOptions):
         return _cell(options, record)
     bound = bind_program(options)
-    servers = ask_servers([bound], options, asking(quiet=True))
+    servers = ask_servers([bound], options, asking())
     use = plan_use(options)
     if loses(bound.program) and options.kv_type is None:
         kv_type: Any = record.fingerprint.get("kv type")

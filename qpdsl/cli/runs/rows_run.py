@@ -5,15 +5,12 @@ However the command ends, finished rows are not lost, and it is said how to go o
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from qpdsl.cli.console import notes_through, say
+from qpdsl.cli.console import say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.signals import last_words, run_until_interrupted
 from qpdsl.cli.watched import WatchedProcess
@@ -21,7 +18,7 @@ from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.messages import ReplicaSetup
 from qpdsl.errors import UsageError
-from qpdsl.executor.events.events import CellReached, EngineStepped, Event, RunEnded
+from qpdsl.executor.events.events import CellReached, RunEnded
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
 from qpdsl.executor.requests.request import Calls
@@ -38,91 +35,12 @@ from qpdsl.session.settings import Settings
 from qpdsl.session.surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from qpdsl.runs.store.run_file import RunFile
     from qpdsl.session.session import Session
-
-_WINDOW = 5.0
 
 # Of more replicas than that, those alone are told of that were lost, or that differ.
 _MAX_TOLD = 16
 Options = TypeVar("Options", bound=Settings)
-
-
-class Rate:
-    """Tokens a second over the last few seconds."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-        self._total = 0
-
-    def add(self, at: float, tokens: int) -> None:
-        self._seen.append((at, tokens))
-        self._total += tokens
-        while self._seen[0][0] < at - _WINDOW:
-            self._total -= self._seen.popleft()[1]
-
-    def per_second(self, now: float) -> float:
-        if not self._seen:
-            return 0.0
-        return self._total / max(now - self._seen[0][0], 0.1)
-
-
-class Bar:
-    """Rows done of all, tokens a second, time left."""
-
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
-        self._rate = Rate()
-        self._ends: float | None = None
-
-    def rows_done(self, count: int, left: float | None) -> None:
-        """Counts rows that have ended; what is left takes about that many seconds, None where nobody knows yet."""
-        self._ends = None if left is None else time.monotonic() + left
-        self._progress.update(self._task, advance=count)
-
-    def see(self, event: Event) -> None:
-        """A reader of the event stream."""
-        if isinstance(event, EngineStepped):
-            self._rate.add(event.at, event.report.decode_tokens)
-            now = time.monotonic()
-            minutes, seconds = divmod(round(max((self._ends or now) - now, 0)), 60)
-            left = "" if self._ends is None else f"{minutes}:{seconds:02} left"
-            self._progress.update(self._task, rate=f"{self._rate.per_second(now):,.0f}", left=left)
-
-
-@contextlib.contextmanager
-def progress_bar(events: EventStream, total: int, done: int, *, wanted: bool = True) -> Iterator[Bar | None]:
-    """Shows a bar on stderr while the block runs; None, and nothing shown, where stderr is no terminal."""
-    if not wanted or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.text import Text
-
-    progress = Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rows"),
-        TextColumn("{task.fields[rate]} tokens/s"),
-        TextColumn("{task.fields[left]}"),
-        console=Console(stderr=True),
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
-
-    def note(text: str) -> None:
-        progress.console.print(Text.from_ansi(text), soft_wrap=True)
-
-    # A note that were written into the bar's line would break it.
-    with progress, notes_through(note):
-        bar = Bar(progress, progress.add_task("rows", total=total, completed=done, rate="0", left=""))
-        events.subscribe(bar.see)
-        yield bar
 
 
 class ReplicaRows:
@@ -187,7 +105,6 @@ class RowsRun(ABC, Generic[Options]):
         self.seconds = 0.0
         self.replicas: ReplicaRows | None = None
         self.session: Session | None = None
-        self._bar: Bar | None = None
         self._progress: SweepProgress | None = None
 
     def carry_out(self) -> Exit:
@@ -234,11 +151,11 @@ class RowsRun(ABC, Generic[Options]):
         """Called once the rows of a part have ended, and however else they end."""
 
     def drive(self, rows: Coroutine[Any, Any, None], *, wanted: bool = True) -> None:
-        """Runs rows, with a progress bar where that is `wanted`, until they have ended or a signal comes."""
+        """Runs rows, with a bar where that is `wanted`, until they have ended or a signal comes."""
         assert self.sweep is not None
         self.progress.begin()
         start = time.monotonic()
-        with progress_bar(self.events, self.sweep.total, self.sweep.done, wanted=wanted) as self._bar:
+        with self.process.progress.of_rows(self.sweep.total, self.sweep.done, wanted=wanted):
             try:
                 run_until_interrupted(rows)
             finally:
@@ -280,8 +197,7 @@ class RowsRun(ABC, Generic[Options]):
         self.tell_cells(self.progress.ended(rows))
         for row in rows:
             self.row_saved(row)
-        if self._bar is not None:
-            self._bar.rows_done(len(rows), self.progress.left(time.monotonic()))
+        self.process.progress.rows_done(len(rows), self.progress.left(time.monotonic()))
 
     @property
     def calls(self) -> Calls | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from qpdsl.errors import UsageError
 from qpdsl.garbage_collector import collections_paused
 from qpdsl.grammar.model_id import is_remote, without_think
 from qpdsl.planner.explain.quantities import count, seconds
-from qpdsl.session.setting import FilePath, setting
+from qpdsl.session.setting import STDOUT, FilePath, setting
 from qpdsl.session.settings import MEASURING, OUTPUT, ROWS, SessionSettings, Settings
 from qpdsl.session.surroundings import Surroundings
 
@@ -35,31 +36,38 @@ _output = partial(_own, heading=OUTPUT)
 
 
 class LoadNotes:
-    """The notes on `models`, the ids of a run's models by name. `quiet`: none but those that a user must know."""
+    """What is told of `models`, the ids of a run's models by name: by `events`, and by notes of what was loaded.
 
-    def __init__(self, models: Mapping[str, str], *, quiet: bool) -> None:
+    `quiet`: no notes but those that a user must know. `verbose`: of every model that it was loaded.
+    """
+
+    def __init__(self, models: Mapping[str, str], events: EventStream, *, quiet: bool, verbose: bool) -> None:
         self._names: dict[str, list[str]] = {}
         for name, model in models.items():
             self._names.setdefault(model, []).append(name)
-        self._quiet = quiet or not is_terminal(sys.stderr)
+        self._events = events
+        self._least = math.inf if quiet else 0.0 if verbose else _MOMENT
 
     def begin(self) -> None:
-        """Says on a terminal what is about to be loaded."""
-        if not self._quiet:
-            say(f"loading {', '.join(self._names)} …")
+        """Tells what is about to be loaded."""
+        self._tell(", ".join(self._names))
 
     def slow(self, model: str, what: str) -> None:
-        """Says on a terminal why the model takes longer than it will the next time."""
-        if not self._quiet:
-            say(f"loading {', '.join(self._names.get(model, ['a model']))}: {_short(model)} ({what})")
+        """Tells why the model takes longer than it will the next time."""
+        self._tell(f"{', '.join(self._names.get(model, ['a model']))}: {_short(model)} ({what})")
 
     def loaded(self, model: TextModel, took: float) -> None:
-        """Says on a terminal that a model was loaded, where that took more than a moment; and what is odd of it."""
-        if took >= _MOMENT and not self._quiet:
+        """Says that a model was loaded, where that took more than a moment; and what is odd of it."""
+        if took >= self._least:
             names = ", ".join(self._names.get(model.name, ["a model"]))
             say(f"{names}: {_short(model.name)} ({_made_of(model)}) loaded in {seconds(took)}")
         for note in model.all_notes:
             say(f"note: {note}")
+
+    def _tell(self, what: str) -> None:
+        from qpdsl.executor.events.events import Preparing
+
+        self._events.emit(Preparing(step=f"loading {what}"))
 
 
 def _made_of(model: TextModel) -> str:
@@ -80,15 +88,16 @@ class RunOptions(Settings):
     """What `qpdsl run` takes besides the settings of all commands."""
 
     output: str | None = _output(
-        kind=FilePath("without `--output` the results go to stdout"),
+        usual=True,
+        kind=FilePath(STDOUT),
         metavar="FILE",
         shown="stdout",
         needs="input",
         help="Write the results of --input to FILE, whole or not at all, in the format that its ending says. "
         "The run is saved either way: `qpdsl runs`.",
     )
-    json: bool = _output(False, help="Print JSON: with --input and --output the summary.")
-    rows: bool = _output(False, help="Show all final rows with all their columns too.")
+    json: bool = _output(False, usual=True, help="Print JSON: with --input and --output the summary.")
+    rows: bool = _output(False, usual=True, help="Show all final rows with all their columns too.")
     save_samples: bool = _output(
         False,
         needs="input",
@@ -101,7 +110,7 @@ class RunOptions(Settings):
         help="Save for training what --save-samples saves, with every sample's place in the program and the "
         "log-probability of each of its tokens, read again in one pass: `qpdsl runs export --as trl-dpo`, and others.",
     )
-    timing: bool = _output(False, help="Show seconds, and tokens per second.")
+    timing: bool = _output(False, usual=True, help="Show seconds, and tokens per second.")
     greedy: bool = _output(True, help="Compare with greedy decoding.")
     otel: str | None = _output(
         metavar="ENDPOINT",
@@ -110,6 +119,7 @@ class RunOptions(Settings):
     )
     resume: bool = _own(
         False,
+        usual=True,
         heading=ROWS,
         needs="input",
         help="Continue the unfinished run of the same program, values and rows.",
@@ -135,6 +145,8 @@ class RunOptions(Settings):
             )
         if self.overwrite and self.output is None and self.trace is None:
             raise UsageError("`--overwrite` needs `--output` or `--trace`")
+        if self.input is not None and self.text is not None:
+            raise UsageError("the texts of `--input` are its rows'", "leave out the text, or `--input`")
         if self.target == "-" and self.input == "-":
             raise UsageError("the program and `--input` cannot both come from standard input")
         super().check()
@@ -181,7 +193,14 @@ def open_session(options: RunOptions, job: Job, surroundings: Surroundings, even
     from qpdsl.runs.graders.judge_program import bind_grader
 
     plans = [job.plan, *([] if job.greedy is None else [job.greedy])]
-    session = loaded_session(options.for_plan(job.plan), plans, surroundings, events, quiet=options.json)
+    session = loaded_session(
+        options.for_plan(job.plan),
+        plans,
+        surroundings,
+        events,
+        quiet=options.json or options.quiet,
+        verbose=options.verbose,
+    )
     bind_grader(job.grader, session)
     return session
 
@@ -193,19 +212,19 @@ def loaded_session(
     events: EventStream | None = None,
     *,
     quiet: bool,
+    verbose: bool = False,
     **parts: Any,
 ) -> Session:
     """A session by these settings with the models of plans loaded. Raises ModelError.
 
     Its notes go to stderr; `parts` are more of what `Session` takes.
     """
-    from qpdsl.executor.events.events import Preparing
+    from qpdsl.executor.events.stream import EventStream
 
     names = {name: model for plan in plans for name, model in plan.models.items()}
-    notes = LoadNotes(names, quiet=quiet)
+    events = EventStream() if events is None else events
+    notes = LoadNotes(names, events, quiet=quiet or not is_terminal(sys.stderr), verbose=verbose)
     notes.begin()
-    if events is not None:
-        events.emit(Preparing(step=f"loading {', '.join(names)}"))
     with collections_paused():
         from qpdsl.session.session import Session
 

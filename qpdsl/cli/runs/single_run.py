@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from qpdsl.executor.runtime.run import InstanceResult
     from qpdsl.session.session import Session
 
+# Where another way to find `final_answer` would have found one.
+_LAST_NUMBER = re.compile(r"`final_answer` found nothing.*`last_number` would find", re.DOTALL)
+
 
 def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, files: RunFiles) -> Exit:
     """Runs the program once, with its values for its parameters, and prints what it gave."""
@@ -76,7 +80,8 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
         if result.unscored and not options.json:
             say(f"note: {result.unscored:,} candidates have no score {TOO_LONG}")
         if result.rows and not options.rows:
-            say("help: `--rows` shows what was generated")
+            other = "`--answer last_number` finds that; " if _LAST_NUMBER.search(result.error) else ""
+            say(f"help: {other}`--rows` shows what was generated")
         return Exit.ROW_FAILED
     return Exit.OK
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from qpdsl.errors import UsageError
 from qpdsl.runs.record_file import ENDINGS, UNWRITTEN
-from qpdsl.session.setting import FilePath, OneOf, Whole, setting
+from qpdsl.session.setting import STDOUT, FilePath, OneOf, Whole, setting
 from qpdsl.session.settings import BUDGET, GRADING, OUTPUT, RANDOMNESS, ROWS, Settings
 
 _ENDINGS = {".txt": "text", ".md": "markdown", ".csv": "csv", ".json": "json"}
 # Endings of formats that no table is written in. Under any other name a file has the format of `--format`.
-_OTHERS = {*ENDINGS, *UNWRITTEN, ".html"} - {*_ENDINGS}
+_OTHERS = {*ENDINGS, *UNWRITTEN} - {*_ENDINGS}
 _own = partial(setting, on="eval")
 _output = partial(_own, heading=OUTPUT)
 
@@ -23,7 +23,7 @@ class SweepOptions(Settings):
     """What `qpdsl eval` takes besides the settings of all commands."""
 
     targets: tuple[str, ...] = ()
-    seeds: int = _own(1, heading=RANDOMNESS, kind=Whole(1), metavar="N", help="Run with seeds 0 to N-1.")
+    seeds: int = _own(1, usual=True, heading=RANDOMNESS, kind=Whole(1), metavar="N", help="Run with seeds 0 to N-1.")
     ways: bool = _own(
         False,
         heading=BUDGET,
@@ -31,17 +31,20 @@ class SweepOptions(Settings):
     )
     form: str = _output(
         "text",
+        usual=True,
         kind=OneOf("text", "markdown", "json", "csv"),
         option="--format",
         help="Format of the table; `text` has a plot under it.",
     )
     output: str | None = _output(
-        kind=FilePath("without `--output` the table goes to stdout"),
+        usual=True,
+        kind=FilePath(STDOUT),
         metavar="FILE",
         shown="stdout",
         help="Write the table to FILE, in the format that .md, .csv, .json or .txt says.",
     )
     plot: str | None = _output(
+        usual=True,
         kind=FilePath("a plot has a file of its own"),
         metavar="FILE",
         help="Plot accuracy against sampled tokens, with intervals and the Pareto front, as SVG.",
@@ -52,6 +55,7 @@ class SweepOptions(Settings):
         help="Log the cells to an experiment tracker too.",
     )
     baseline: str | None = _own(
+        usual=True,
         heading=GRADING,
         metavar="CELL",
         shown="the most accurate one",

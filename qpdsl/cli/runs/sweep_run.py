@@ -94,7 +94,7 @@ def planned_cells(
         written = [f"{unit.strip()}={amount.strip()}" for amount in split_values(amounts, "`--budget`")]
         return {text: budgeted(program, text) for text in written}
 
-    ask = partial(ask_servers, settings=options, ask=asking(process, quiet=options.form == "json"))
+    ask = partial(ask_servers, settings=options, ask=asking(process))
     planner = CellPlanner(surroundings, options, options.ways, budgets, policy, ask)
     cells = planner.cells(options.targets, read_axes(options.assigned), options.program)
     if options.budget is not None and not any(cell.program.ways for cell in cells):
@@ -169,9 +169,10 @@ class SweepRun(RowsRun[SweepOptions]):
     def open_session(self) -> Session:
         """The one session for all cells, which share weights, prefixes, scores and samples."""
         if self.session is None:
-            plans, quiet = [cell.plan for cell in self._cells], self.options.form == "json"
+            plans, options = [cell.plan for cell in self._cells], self.options
+            how = {"quiet": options.form == "json" or options.quiet, "verbose": options.verbose}
             settings = self.settings().for_steps(plans)
-            self.session = loaded_session(settings, plans, self.surroundings, self.events, quiet=quiet)
+            self.session = loaded_session(settings, plans, self.surroundings, self.events, **how)
         return self.session
 
     def tell_cells(self, cells: Sequence[CellReached]) -> None:

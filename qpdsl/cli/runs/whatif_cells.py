@@ -136,7 +136,7 @@ class WhatifCells:
             written = [f"{unit.strip()}={amount.strip()}" for amount in split_values(amounts, "`--budget`")]
             return {text: budgeted(program, text) for text in written}
 
-        ask = partial(ask_servers, settings=settings, ask=asking(quiet=self.options.form == "json"))
+        ask = partial(ask_servers, settings=settings, ask=asking())
         return CellPlanner(surroundings, settings, False, budgets, policy, ask)
 
 

@@ -12,7 +12,7 @@ from qpdsl.cli.runs.run_options import RunOptions
 from qpdsl.errors import UsageError
 from qpdsl.runs.grid import Axis, read_axes
 from qpdsl.runs.store.run_record import RunRecord
-from qpdsl.session.setting import FilePath, OneOf, check_values, setting
+from qpdsl.session.setting import STDOUT, FilePath, OneOf, check_values, setting
 from qpdsl.session.settings import BUDGET, GRADING, OUTPUT, PROGRAM, Settings
 
 _own = partial(setting, on="whatif")
@@ -57,7 +57,7 @@ class WhatifOptions:
     )
     output: str | None = _own(
         heading=OUTPUT,
-        kind=FilePath("without `--output` the result goes to stdout"),
+        kind=FilePath(STDOUT),
         metavar="FILE",
         shown="stdout",
         help="Write the result to FILE, in the format of --format.",

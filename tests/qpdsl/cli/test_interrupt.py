@@ -138,7 +138,7 @@ def test_interrupted_while_loading(forks: Forks, many: Path, tmp_path: Path, run
 def test_interrupted_inside_an_import_of_a_run_over_rows(many: Path, tmp_path: Path) -> None:
     """Python ends itself by the signal where the interrupt went through an `exec` of text, whoever caught it."""
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTED_IMPORT)
-    args = [sys.executable, "-m", "qpdsl", "run", "greedy", "--input", str(many)]
+    args = [sys.executable, "-m", "qpdsl", "run", "greedy", "--input", str(many), "-q"]
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     process = subprocess.run(args, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert (process.returncode, process.stderr) == (Exit.INTERRUPTED, "interrupted: 0 of 40 rows are finished\n")

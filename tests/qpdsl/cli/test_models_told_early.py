@@ -53,13 +53,12 @@ def test_a_damaged_model_is_told_by_explain(qpdsl: Run, tmp_path: Path) -> None:
     assert ran.code == Exit.MODEL and "`model.safetensors` is cut off" in ran.err and ran.out == ""
 
 
-def test_what_is_loading_is_said_on_a_terminal(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = ("run", "-e", "chat user=q | generate slm max_tokens=2", "--set", "q=x", "--no-greedy")
+def test_what_is_loading_is_said_where_that_is_asked(qpdsl: Run) -> None:
+    run = ("run", "-e", "chat user=q | generate slm max_tokens=2", "x", "--no-greedy")
     said = "loading zoo/counting-mini …\n"
-    assert said not in qpdsl(*run).err
-    monkeypatch.setattr("qpdsl.cli.runs.run_options.is_terminal", lambda stream: True)
-    assert qpdsl(*run).err.startswith(said)
-    assert said not in qpdsl(*run, "--json").err
+    assert said in qpdsl(*run, "-v").err and said not in qpdsl(*run).err
+    assert qpdsl(*run, "-q").err == ""
+    assert qpdsl(*run, "-q", "-v").code == Exit.USAGE
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,13 @@ def test_results_are_of_the_format_of_the_name(qpdsl: Run, command: tuple[str, .
     ]
 
 
+def test_a_dash_is_what_is_printed(qpdsl: Run, command: tuple[str, ...]) -> None:
+    ran = qpdsl(*command, "--output", "-")
+    assert ran.code == Exit.OK and ran.out == qpdsl(*command).out and not Path("-").exists()
+    exported = qpdsl("runs", "export", "last", "--output", "-")
+    assert exported.out == qpdsl("runs", "export", "last").out != ""
+
+
 def test_runs_are_exported_in_the_format_of_the_name(qpdsl: Run, command: tuple[str, ...]) -> None:
     assert qpdsl(*command).code == Exit.OK
     for name in ("o.jsonl", "o.json", "o.csv", "o.parquet"):
@@ -53,6 +60,7 @@ def test_runs_are_exported_in_the_format_of_the_name(qpdsl: Run, command: tuple[
     ("options", "words"),
     [
         (("export", "last", "--output", "o.xlsx"), "no `.xlsx` file is written"),
+        (("export", "last", "--output", "o.txt"), "no `.txt` file is written"),
         (("export", "last", "--output", "o.csv", "--format", "json"), "`--format json` is not the format of `o.csv`"),
         (("export", "last", "--format", "parquet"), "needs `--output`"),
     ],

@@ -29,6 +29,11 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
         (["runn"], "there is no command `runn`; did you mean `run`?"),
         (["run"], "give a program"),
         (["run", "greedy", "-e", "chat user=q"], "one of them only"),
+        (["run", "greedy", "problem=x"], "a parameter of the program is set by `--set problem=…`"),
+        (["run", "greedy", "x", "--set", "problem=y"], "`greedy` takes no text besides what `--set` gives it"),
+        (["run", "greedy", "x", "--input", "counting-500"], "the texts of `--input` are its rows'"),
+        (["run", "-e", 'chat user="{a} {b}" | generate llm', "x"], "the text could be `a` and `b`"),
+        (["ls"], "`qpdsl runs` lists saved runs"),
         (["run", "greedy", "--sed", "1"], "there is no option `--sed`; did you mean `--seed`?"),
         (["run", "greedy", "--seed", "x"], "`x` is not a valid integer"),
         (["run", "greedy", "--device", "tpu"], "`tpu` is no device"),
@@ -240,6 +245,21 @@ def test_help_documents_every_exit_code(qpdsl: Run) -> None:
     assert ran.code == Exit.OK
     for code in Exit:
         assert f"{code.value}  {code.meaning}" in ran.out
+
+
+def test_a_text_is_the_parameter_that_has_none(qpdsl: Run) -> None:
+    text = "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
+    named = qpdsl("run", "greedy", "--set", f"problem={text}")
+    assert named.code == Exit.OK and qpdsl("run", "greedy", text).out == named.out
+    pipeline = ("run", "-e", "chat user=q | generate llm temperature=0 | extract answer = final_answer | return answer")
+    assert qpdsl(*pipeline, text).out.splitlines()[0] == named.out.splitlines()[0]
+
+
+def test_the_short_help_names_what_it_leaves_out(qpdsl: Run) -> None:
+    short, full = qpdsl("run", "--help").out, qpdsl("run", "--help-all").out
+    assert len(short.splitlines()) < len(full.splitlines()) / 2
+    assert "--input" in short and "--kv-memory" not in short and "`--help-all` has" in short
+    assert "--kv-memory" in full and "`--help-all` has" not in full
 
 
 def test_version(qpdsl: Run) -> None:

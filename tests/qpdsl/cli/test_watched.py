@@ -12,7 +12,7 @@ from qpdsl.cli.commands.top import _line
 from qpdsl.cli.console import keep_streams, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.live import live_runs
-from qpdsl.cli.runs.rows_run import progress_bar
+from qpdsl.cli.progress_notes import ProgressNotes
 from qpdsl.cli.watched import watched
 from qpdsl.executor.events.events import CellReached, Event, ModelsLoaded, Preparing, ProcessStarted, RunEnded
 from qpdsl.executor.events.stream import EventStream
@@ -108,13 +108,13 @@ def test_a_note_stands_on_a_line_of_its_own_above_the_bar(monkeypatch: pytest.Mo
         patch.setattr(sys, "stderr", terminal)
         patch.setenv("TERM", "xterm")
         keep_streams()
-        with progress_bar(EventStream(), 4, 1) as bar:
-            assert bar is not None
+        progress = ProgressNotes(EventStream(), 600.0)
+        with progress.of_rows(4, 1):
             say("loading llm …")
-            bar.rows_done(1, 75.0)
+            progress.rows_done(1, 75.0)
             say("note: one\nnote: two")
     keep_streams()
     before, _, after = terminal.text.partition("loading llm …")
     # The bar's line is cleared before a note is written in its place, and the bar comes again below it.
-    assert before.endswith("\x1b[2K") and after.startswith("\n") and "1/4" in after
+    assert before.endswith("\x1b[2K") and after.startswith("\n") and "1/4" in after and "1:15 left" in after
     assert "note: one\nnote: two\n" in terminal.text.replace("\r", "")

@@ -273,7 +273,10 @@ def test_a_stream_that_breaks_off() -> None:
 
 def test_a_key_goes_to_its_origin_alone() -> None:
     environment = {"OPENAI_API_KEY": "sk-1", "QPDSL_API_KEYS": "https://host:8000=two  http://127.0.0.1:9=three="}
+    environment |= {"ANTHROPIC_API_KEY": "sk-ant", "OPENROUTER_API_KEY": "sk-or"}
     assert key_of("https://api.openai.com/v1", environment) == "sk-1"
+    assert key_of("https://api.anthropic.com/v1", environment) == "sk-ant"
+    assert key_of("https://openrouter.ai/api/v1", environment) == "sk-or"
     assert key_of("https://host:8000/v1", environment) == "two"
     assert key_of("http://127.0.0.1:9/v1", environment) == "three="
     for other in (

@@ -1,0 +1,205 @@
+"""What a command says while it runs: the step it is at, how far its rows are, a server that does not answer.
+
+A step is said once it lasts longer than a moment. Rows have a bar on a terminal, and elsewhere a line now and then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from qpdsl.cli.console import is_terminal, notes_through, say
+from qpdsl.executor.events.events import (
+    EngineStepped,
+    Event,
+    InstanceStarted,
+    ModelsLoaded,
+    Preparing,
+    RunEnded,
+    ServerReported,
+)
+from qpdsl.executor.events.stream import EventStream
+
+# Seconds: what takes longer is said, and how often it is said again where no bar moves.
+MOMENT, OFTEN = 2.0, 30.0
+_WINDOW = 5.0
+
+
+class Rate:
+    """Tokens a second over the last few seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+        self._total = 0
+
+    def add(self, at: float, tokens: int) -> None:
+        self._seen.append((at, tokens))
+        self._total += tokens
+        while self._seen[0][0] < at - _WINDOW:
+            self._total -= self._seen.popleft()[1]
+
+    def per_second(self, now: float) -> float:
+        if not self._seen or self._seen[-1][0] < now - _WINDOW:
+            return 0.0
+        return self._total / max(now - self._seen[0][0], 0.1)
+
+
+class ProgressNotes:
+    """How a process stands, by the events of its stream. `patience`: seconds after which a silent server is given up.
+
+    Nothing is said of it if it is `quiet`, and every step as it begins if it is `verbose`.
+    """
+
+    def __init__(self, stream: EventStream, patience: float, *, quiet: bool = False, verbose: bool = False) -> None:
+        self._patience = patience
+        self._quiet, self._verbose = quiet, verbose and not quiet
+        self._rate = Rate()
+        self._step: str | None = None
+        # When something is said next, on the monotonic clock.
+        self._due = time.monotonic() + OFTEN
+        self._rows: tuple[int, int] | None = None
+        self._advance: Callable[[int], None] | None = None
+        self._ends: float | None = None
+        self._sampled: dict[str, int] = {}
+        self._answered: dict[str, float] = {}
+        # Models whose server is silent: since when, why, and whether that was said.
+        self._silent: dict[str, tuple[float, str]] = {}
+        self._told: set[str] = set()
+        stream.subscribe(self._see)
+
+    def words(self, now: float) -> str:
+        """How rows stand at a moment of the monotonic clock."""
+        done, total = self._rows or (0, 0)
+        words = [f"{done:,}/{total:,} rows", f"{self._rate.per_second(now):,.0f} tokens/s"]
+        if self._silent:
+            return " ".join([*words, *(self._silence(model, now) for model in list(self._silent))])
+        return " ".join(words if self._ends is None else [*words, f"{_clock(max(self._ends - now, 0))} left"])
+
+    @contextlib.contextmanager
+    def of_rows(self, total: int, done: int, *, wanted: bool = True) -> Iterator[None]:
+        """Tells of rows while the block runs: by a bar where stderr is a terminal and that is `wanted`."""
+        self._rows, self._due = (done, total), time.monotonic() + OFTEN
+        wanted = wanted and not self._quiet and is_terminal(sys.stderr)
+        try:
+            with self._bar(total, done) if wanted else contextlib.nullcontext():
+                yield
+        finally:
+            self._rows, self._ends, self._advance = None, None, None
+
+    def rows_done(self, count: int, left: float | None) -> None:
+        """Counts rows that have ended; what is left takes about that many seconds, None where nobody knows yet."""
+        self._ends = None if left is None else time.monotonic() + left
+        if self._rows is not None:
+            self._rows = self._rows[0] + count, self._rows[1]
+        if self._advance is not None:
+            self._advance(count)
+
+    @contextlib.contextmanager
+    def speaking(self) -> Iterator[None]:
+        """Says what takes long, from a thread of its own, while the block runs."""
+        if self._quiet:
+            yield
+            return
+        ended = threading.Event()
+
+        def speak() -> None:
+            while not ended.wait(0.5):
+                self._speak(time.monotonic())
+
+        thread = threading.Thread(target=speak, name="qpdsl progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _speak(self, now: float) -> None:
+        if self._advance is None:
+            for model in set(self._silent) - self._told:
+                if now - self._silent[model][0] > MOMENT:
+                    self._told.add(model)
+                    say(self._silence(model, now))
+        if now < self._due:
+            return
+        if self._step is not None:
+            say(f"{self._step} …")
+        elif self._rows is not None and not is_terminal(sys.stderr):
+            say(self.words(now))
+        self._due = now + OFTEN
+
+    def _silence(self, model: str, now: float) -> str:
+        begun, why = self._silent[model]
+        return f"{why}: no answer for {_clock(now - begun)}, given up after {_clock(self._patience)}"
+
+    def _see(self, event: Event) -> None:
+        match event:
+            case EngineStepped(report=report):
+                self._rate.add(event.at, report.decode_tokens)
+                self._step = None
+            case ServerReported():
+                self._reported(event)
+            case Preparing(step=step):
+                if self._step is None or step.partition(":")[0] != self._step.partition(":")[0]:
+                    self._due = event.at + MOMENT
+                if self._verbose:
+                    say(f"{step} …")
+                    self._due = event.at + OFTEN
+                self._step = step
+            case ModelsLoaded() | InstanceStarted() | RunEnded():
+                self._step = None
+
+    def _reported(self, event: ServerReported) -> None:
+        more = event.sampled_tokens - self._sampled.get(event.model, 0)
+        self._sampled[event.model] = event.sampled_tokens
+        if more > 0:
+            self._answered[event.model] = event.at
+            self._rate.add(event.at, more)
+        begun = event.at - event.failing
+        if event.why is None or self._answered.get(event.model, 0.0) > begun:
+            self._silent.pop(event.model, None)
+            self._told.discard(event.model)
+        else:
+            self._silent[event.model] = begun, event.why
+
+    @contextlib.contextmanager
+    def _bar(self, total: int, done: int) -> Iterator[None]:
+        from rich.console import Console
+        from rich.progress import BarColumn, ProgressColumn, Task
+        from rich.progress import Progress as Bars
+        from rich.text import Text
+
+        progress = self
+
+        class Words(ProgressColumn):
+            """Is drawn anew as time goes by, also where nothing comes."""
+
+            def render(self, task: Task) -> Text:
+                return Text(progress.words(time.monotonic()))
+
+        bars = Bars(
+            BarColumn(),
+            Words(),
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+        def note(text: str) -> None:
+            bars.console.print(Text.from_ansi(text), soft_wrap=True)
+
+        # A note that were written into the bar's line would break it.
+        with bars, notes_through(note):
+            self._advance = partial(bars.advance, bars.add_task("rows", total=total, completed=done))
+            yield
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}"

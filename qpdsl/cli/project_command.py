@@ -1,0 +1,107 @@
+"""Commands that go by `qpdsl.toml` where their command line says nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from qpdsl.cli.console import say
+from qpdsl.cli.shared_options import HeadedCommand
+from qpdsl.session.project import DEFAULTS, NAME, Project, project_file
+
+
+class ProjectCommand(HeadedCommand):
+    """A command that runs, plans or serves programs: models, values, data and options come from the project too."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if project_file() is not None:
+            from qpdsl.session.project import read_project
+
+            used = apply_project(read_project(), ctx)
+            if used and not ctx.params.get("quiet"):
+                say(f"note: by {NAME}: {', '.join(used)}")
+        return super().invoke(ctx)
+
+
+def apply_project(project: Project, ctx: click.Context) -> list[str]:
+    """Adds to the command's values what they lack, and says what that is. Raises UsageError."""
+    values, used = ctx.params, list[str]()
+    models, params = _declared(values)
+    given = {text.partition("=")[0].strip() for text in (*values["models"], *values["assigned"])}
+    for at, text in enumerate(values["models"]):
+        name, _, id = text.partition("=")
+        if (written := project.written_out(id.strip())) != id.strip():
+            values["models"] = (*values["models"][:at], f"{name}={written}", *values["models"][at + 1 :])
+            used.append(f"{name} is {written}")
+    for name in models:
+        if name in project.models and name not in given:
+            values["models"] += (f"{name}={project.models[name]}",)
+            used.append(f"{name} is {project.models[name]}")
+    for name, value in project.set.items():
+        if name in params and name not in given:
+            # `eval` would take several values apart at commas.
+            one = json.dumps(value, ensure_ascii=False) if "," in value and values.get("targets") else value
+            values["assigned"] += (f"{name}={one}",)
+            used.append(f"{name}={value}")
+    if (file := project.data.get(values.get("input") or "")) is not None:
+        used.append(f"{values['input']} is {file}")
+        values["input"] = file
+    replaced = dict(text.partition("=")[::2] for text in values["models"])
+    used += _defaults(project, ctx, [replaced.get(name, id) for name, id in models.items()])
+    return used
+
+
+def _declared(values: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
+    """The ids of the programs' models by name, and the names of their parameters. Programs that do not parse have none.
+
+    A pipeline has the models that it names.
+    """
+    from qpdsl.errors import UserError
+    from qpdsl.grammar.diagnostic import QpError
+    from qpdsl.grammar.parse.parser import BUILT_IN_MODELS, parse_file
+    from qpdsl.session.programs import find_source
+
+    if (pipeline := values.get("pipeline")) is not None:
+        words = set(re.findall(r"\w+", pipeline))
+        return {name: id for name, id in BUILT_IN_MODELS.items() if name in words}, set()
+    models: dict[str, str] = {}
+    params: set[str] = set()
+    for target in values.get("targets") or [values.get("target")]:
+        if target in (None, "-"):
+            continue
+        try:
+            file = parse_file(find_source(target))
+        except (UserError, QpError):
+            continue
+        chosen = [program for program in file.programs if values.get("program") in (None, program.name)]
+        models |= {model.name: model.id for model in file.models}
+        params |= {param.name for program in chosen for param in program.params}
+    return models, params
+
+
+def _defaults(project: Project, ctx: click.Context, models: list[str]) -> list[str]:
+    """Sets options that the command line does not, where they mean something for these models."""
+    from qpdsl.grammar.model_id import is_remote, written_out
+    from qpdsl.session.setting import declared
+    from qpdsl.session.settings import Settings
+
+    known = {name: one for name, one, _ in declared(Settings)}
+    remote = [is_remote(written_out(id)) for id in models]
+    used = []
+    for option, value in project.defaults.items():
+        name = DEFAULTS[option]
+        if name not in ctx.params or ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            continue
+        one = known[name]
+        lacks = one.needs is not None and not ctx.params.get(one.needs)
+        nowhere = remote and all(remote) if one.about == "here" else one.about == "servers" and not any(remote)
+        if lacks or nowhere:
+            continue
+        ctx.params[name] = value
+        used.append(f"{option}={value}")
+    return used

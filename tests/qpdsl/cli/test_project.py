@@ -1,0 +1,120 @@
+"""`qpdsl.toml`: what it gives to commands, that it is said, and what it cannot do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qpdsl.cli.exits import Exit
+from qpdsl.session.project import project_file
+from tests.support.cli import Run, write_rows
+
+PROGRAM = """\
+model llm = "zoo/counting"
+
+program echo(problem: text, style: text = "plain", n: int = 1) -> text {
+  chat user=problem
+  generate llm n=n max_tokens=2
+  best by logprob
+  return "{style} {n}"
+}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "project"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    (place / "echo.qp").write_text(PROGRAM)
+    write_rows(place / "rows.jsonl", [{"problem": "one"}, {"problem": "two"}, {"problem": "three"}])
+    return place
+
+
+def test_it_gives_what_the_command_line_does_not(qpdsl: Run, folder: Path) -> None:
+    (folder / "qpdsl.toml").write_text(
+        '[models]\nllm = "zoo/counting-mini"\nother = "./none"\n[set]\nstyle = "long, and odd"\nn = 2\nunused = 1\n'
+        '[data]\nrows = "rows.jsonl"\n[defaults]\nlimit = 2\nseed = 3\nserver-timeout = 5\n'
+    )
+    ran = qpdsl("run", "echo.qp", "x", "--set", "n=4", "--no-greedy", "--json")
+    assert json.loads(ran.out)["answer"] == "long, and odd 4"
+    assert ran.err == "note: by qpdsl.toml: llm is zoo/counting-mini, style=long, and odd, seed=3\n"
+    rows = qpdsl("run", "echo.qp", "--input", "rows", "--model", "llm=zoo/counting", "--no-greedy")
+    assert len(rows.out.splitlines()) == 2 and "counting-mini" not in rows.err and "limit=2" in rows.err
+    compared = qpdsl("eval", "echo.qp", "--input", "rows", "--limit", "1", "--format", "json")
+    assert compared.code == Exit.OK, compared.err
+    assert "by qpdsl.toml" not in qpdsl("run", "echo.qp", "x", "--no-greedy", "-q").err
+    assert "llm is zoo/counting-mini" in qpdsl("explain", "echo.qp").err
+    shown = {one["name"]: one for one in json.loads(qpdsl("settings", "--format", "json").out)}
+    assert shown["--seed"] == {"name": "--seed", "value": "3", "from": str(folder / "qpdsl.toml")}
+    assert shown["--device"]["from"] == "built in" and shown["models.llm"]["value"] == "zoo/counting-mini"
+
+
+def test_a_server_has_a_name(qpdsl: Run, folder: Path) -> None:
+    (folder / "qpdsl.toml").write_text('[servers]\ngpu = "vllm:http://127.0.0.1:9/v1"\n[defaults]\ndevice = "cuda"\n')
+    ran = qpdsl("explain", "echo.qp", "--model", "llm=gpu:org/name")
+    assert ran.code == Exit.OK and ran.err == "note: by qpdsl.toml: llm is vllm:http://127.0.0.1:9/v1#org/name\n"
+    assert "127.0.0.1:9" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[data]\nrows = "../secret.jsonl"', "is not in"),
+        ('[data]\nrows = "link.jsonl"', "is not in"),
+        ('[defaults]\npython = "evil.py"', "[defaults] takes no `python`"),
+        ("[defaults]\nallow-code = true", "[defaults] takes no `allow-code`"),
+        ('[defaults]\noutput = "x"', "[defaults] takes no `output`"),
+        ('[defaults]\ngrader = "python:evil.py:f"', "[defaults] takes no `grader`"),
+        ('[servers]\nollama = "openai:http://evil/v1"', "names no server of yours"),
+        ('[servers]\ngpu = "http://evil/v1"', "a server is"),
+        ('[model]\nllm = "x"', "there is no section `model`; did you mean `models`?"),
+        ("models = 3", "is a section"),
+        ("[models", "qpdsl.toml"),
+        ('[defaults]\nseed = "x"', "seed"),
+    ],
+)
+def test_what_it_cannot_say(qpdsl: Run, folder: Path, text: str, words: str) -> None:
+    (folder.parent / "secret.jsonl").write_text('{"problem": "secret"}\n')
+    (folder / "link.jsonl").symlink_to(folder.parent / "secret.jsonl")
+    (folder / "qpdsl.toml").write_text(text)
+    ran = qpdsl("run", "echo.qp", "--input", "rows")
+    assert ran.code == Exit.USAGE and words in ran.err and ran.out == ""
+
+
+def test_a_text_is_never_the_name_of_a_file(qpdsl: Run, folder: Path) -> None:
+    secret = folder.parent / "secret.txt"
+    secret.write_text("secret")
+    (folder / "qpdsl.toml").write_text(f'[set]\nstyle = "@{secret}"\n')
+    ran = qpdsl("run", "echo.qp", "x", "--no-greedy", "--json")
+    assert json.loads(ran.out)["answer"] == f"@{secret} 1"
+
+
+def test_it_is_that_of_the_folder_or_of_its_checkout(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "qpdsl.toml").write_text("")
+    inner = folder / "a" / "b"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    assert project_file() is None
+    (folder / ".git").mkdir()
+    assert project_file() == folder / "qpdsl.toml"
+    (folder / "a" / ".git").mkdir()
+    assert project_file() is None
+
+
+def test_a_project_is_begun(qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert qpdsl("init").code == Exit.OK
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(before) == {"solve.qp", "qpdsl.toml", "problems.jsonl"}
+    ran = qpdsl("run", "solve.qp", "--input", "problems", "--set", "n=2", "--limit", "3")
+    assert ran.code == Exit.OK and len(ran.out.splitlines()) == 3 and "answer" in ran.out
+    again = qpdsl("init", "--model", "llm.gguf")
+    assert again.code == Exit.USAGE and "is there already" in again.err
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert qpdsl("init", "--model", "zoo/counting-mini").code == Exit.OK
+    assert "llm is zoo/counting-mini, system=Solve" in qpdsl("explain", "solve.qp").err
