@@ -91,9 +91,9 @@ class NativeStack:
             places[layer][part.name] = at
         self._layers: list[_LaidOut] = []
         for index in range(decoder.layers):
-            layer = decoder.layer(index)
-            self._layers.append(_LaidOut(layer, self._shape, self._residual, places[index], shelf, str(index)))
-            del layer
+            own = decoder.layer(index)
+            self._layers.append(_LaidOut(own, self._shape, self._residual, places[index], shelf, str(index)))
+            del own
             if release:
                 decoder.release(index)
         self._norm = decoder.norm

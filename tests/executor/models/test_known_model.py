@@ -152,7 +152,8 @@ def test_experts_which_run_as_modules_are_loaded_each_time(tmp_path: Path) -> No
     save(tmp_path / "m", tiny(Family("qwen3_next", changes)))
     model = quick_load("m", tmp_path / "m", "cpu", None)
     assert model.paged.is_compiled and model.paged.runs_modules
-    assert known(ModelFolder.of("m", tmp_path / "m"), torch.float32, None) is None
+    where = Place.of(ModelFolder.of("m", tmp_path / "m"), torch.float32, None)
+    assert where is not None and where.known() is None and not [*where.panels.parent.glob("*")]
 
 
 def test_another_file_is_another_model(tmp_path: Path, cache: Path) -> None:
