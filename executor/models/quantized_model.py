@@ -45,7 +45,7 @@ _BYTES = {
 }
 # A layer of an expert, in the module of all of them, and its layers.
 _EXPERT = re.compile(r"(.*\.experts)\.\d+\.\w+$")
-_GATE, _UP, _DOWN = "gate_proj", "up_proj", "down_proj"
+_OF_AN_EXPERT = (("w1", "w3", "w2"), ("gate_proj", "up_proj", "down_proj"))
 # The rows by which a layer is tried for mixing them.
 _ROWS = 16
 # Larger than the numbers that quantizers set apart (LLM.int8 does from 6 on), and than any scale of the other rows.
@@ -100,7 +100,7 @@ class _StoredQuantizer(HfQuantizer):  # type: ignore[misc]
         tied = {name.removesuffix(".weight") for name in model.all_tied_weights_keys}
         modules = dict(model.named_modules())
         for stack in _experts(formats, modules, model.base_model_prefix):
-            experts = _CodedExperts(modules[stack])
+            experts = _CodedExperts(modules[stack], _layers_of_an_expert(formats))
             model.set_submodule(stack, experts)
             modules |= {f"{stack}.{name}": part for name, part in experts.named_modules() if name}
         for name, form in formats.items():
@@ -156,15 +156,18 @@ class _Codes(torch.nn.Module):
 class _CodedExperts(torch.nn.ModuleList):
     """Experts apart, each with the layers that the checkpoint has, in the place of a module that stacks them."""
 
-    def __init__(self, own: Any) -> None:
-        """Raises NotStored where they are built in another way than gate and up behind each other, and down."""
+    def __init__(self, own: Any, names: tuple[str, str, str]) -> None:
+        """`names`: those of an expert's gate, up and down. Raises NotStored where `own` is built in another way."""
         if not StoredExperts.fits(own) or own.is_transposed or own.has_bias or not own.has_gate:
             raise NotStored
         wide, inputs = own.gate_up_proj.shape[1:]
-        layers = {_GATE: (inputs, wide // 2), _UP: (inputs, wide // 2), _DOWN: (wide // 2, inputs)}
+        sizes = ((inputs, wide // 2), (inputs, wide // 2), (wide // 2, inputs))
         super().__init__(
             torch.nn.ModuleDict(
-                {name: torch.nn.Linear(*sizes, bias=False, device="meta") for name, sizes in layers.items()}
+                {
+                    name: torch.nn.Linear(*size, bias=False, device="meta")
+                    for name, size in zip(names, sizes, strict=True)
+                }
             )
             for _ in range(own.num_experts)
         )
@@ -174,13 +177,13 @@ class _CodedExperts(torch.nn.ModuleList):
     def finished(self, dtype: torch.dtype | None) -> torch.nn.Module:
         """Experts that compute. Raises CheckpointError where they are damaged, NotStored where some are floats."""
         (own,) = self._own
-        parts: Any = [*self]
-        if not all(isinstance(layer, _Codes) for part in parts for layer in part.values()):
+        layers: list[Any] = [[*part.values()] for part in self]  # type: ignore[operator]
+        if not all(isinstance(layer, _Codes) for part in layers for layer in part):
             raise NotStored
         try:
             stored = {
-                "gate_up_proj": [joined([part[_GATE].stored(), part[_UP].stored()]) for part in parts],
-                "down_proj": [part[_DOWN].stored() for part in parts],
+                "gate_up_proj": [joined([gate.stored(), up.stored()]) for gate, up, _ in layers],
+                "down_proj": [down.stored() for *_, down in layers],
             }
         except OtherOrder as error:
             raise NotStored from error
@@ -306,6 +309,8 @@ def _place(name: str, modules: Mapping[str, torch.nn.Module], prefix: str) -> st
 
 def _places(name: str, prefix: str) -> tuple[str, ...]:
     """The names that a module of the files may have in a model; a base model has no prefix."""
+    # As transformers renames it (`conversion_mapping.py`).
+    name = name.replace(".block_sparse_moe.", ".mlp.")
     return name, name.removeprefix(f"{prefix}."), f"{prefix}.{name}"
 
 
@@ -313,6 +318,15 @@ def _experts(names: Iterable[str], modules: Mapping[str, torch.nn.Module], prefi
     """The modules that stack what the files have apart as experts."""
     found = {match[1] for name in names if (match := _EXPERT.search(name))}
     return [place for name in sorted(found) for place in _places(name, prefix) if place in modules]
+
+
+def _layers_of_an_expert(names: Iterable[str]) -> tuple[str, str, str]:
+    """What the files call an expert's gate, up and down. Raises NotStored."""
+    last = {name.rpartition(".")[2] for name in names if _EXPERT.search(name)}
+    found = next((own for own in _OF_AN_EXPERT if last == {*own}), None)
+    if found is None:
+        raise NotStored
+    return found
 
 
 def _stacks_experts(conversion: Any) -> bool:

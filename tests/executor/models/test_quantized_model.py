@@ -70,14 +70,16 @@ def test_tokens_are_those_of_the_same_weights_as_floats(name: str, tmp_path: Pat
 
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "head_dim": 32}
+MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
 
 
 @pytest.mark.parametrize("name", ["w4a16", "w8a16-bytes", "gptq", "awq", "torchao-groups"])
-@pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe", "mixtral"])
 def test_experts_stay_as_they_are_stored(family: str, name: str, tmp_path: Path) -> None:
     """Qwen 2's have one besides that all tokens take."""
     shared = {"shared_expert_intermediate_size": 64} if family == "qwen2_moe" else {}
-    theirs = write_quantized(tmp_path, CASES[name], family, **EXPERTS, **shared)
+    settings = MIXTRAL if family == "mixtral" else EXPERTS
+    theirs = write_quantized(tmp_path, CASES[name], family, **settings, **shared)
     model = load("m", tmp_path, "cpu", None)
     assert model.held == CASES[name].kind
     batch = requests(model)

@@ -114,11 +114,14 @@ def copy_tokenizer(folder: Path) -> None:
 
 
 def _experts(name: str, module: torch.nn.Module, case: Case) -> dict[str, torch.Tensor]:
-    """The tensors of experts, each with its layers apart as Qwen's files have them; the module gets their values."""
+    """The tensors of experts, each with its layers apart as files have them; the module gets their values."""
     found: dict[str, torch.Tensor] = {}
+    of_mixtral = type(module).__name__ == "MixtralExperts"
+    names = ("w1", "w3", "w2") if of_mixtral else ("gate_proj", "up_proj", "down_proj")
+    name = name.replace(".mlp.", ".block_sparse_moe.") if of_mixtral else name
     for expert, (widen, down) in enumerate(zip(module.gate_up_proj, module.down_proj, strict=True)):
         gate, up = widen.chunk(2)
-        for own, weight in {"gate_proj": gate, "up_proj": up, "down_proj": down}.items():
+        for own, weight in zip(names, (gate, up, down), strict=True):
             tensors, values = _quantized(weight.detach(), case)
             weight.data.copy_(values)
             found |= {f"{name}.{expert}.{own}.{part}": tensor.contiguous() for part, tensor in tensors.items()}
