@@ -5,7 +5,8 @@ it, so a row's bits depend on that row alone. Grouped weights are never dequanti
 they are, and its sum then takes the scale, and the offset times the sum of the group's inputs.
 
 A tile of rows and panels stays in registers while the inputs go by. Rows are parted evenly over tiles, and all tiles of
-a few panels are computed before the next panels are read, so weights come from memory once however many rows there are.
+a few panels are computed before the next panels are read, so weights come from memory once for as many rows as stay in
+a core's own caches (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).
 """
 
 from __future__ import annotations
@@ -324,8 +325,9 @@ class _Listed:
         code.store(code.builder.fadd(value, bias), target)
 
 
-# Sums by row and panel of a tile.
+# By row and panel of a tile: sums, and where they wait.
 _Sums = dict[tuple[int, int], Variable]
+_Places = dict[tuple[int, int], Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,35 +353,22 @@ class _Blocks(ABC):
 
     def emit(self, group: _Group, start: Value, stop: Value) -> None:
         """The rows from `start` to before `stop`."""
-        code, given = self._code, self._code.arguments
-        with code.loop(start, stop, _BLOCK_ROWS) as top:
-            rows = code.least(code.builder.sub(stop, top), _BLOCK_ROWS)
-            with code.loop(0, given["inputs"], self._inputs) as begin:
-                end = code.least(code.add(begin, self._inputs), given["inputs"])
-                part = _Part(begin, end, self._widened(group, begin, end))
-                many = code.builder.icmp_signed(">", rows, code.number((_FETCHES - 1) * self.size.rows))
-                turns = code.builder.select(many, code.number(_FETCHES), code.number(1))
-                _tiles(code, rows, self.size.rows, partial(self._tile, group, part, top, turns))
-
-    def _tile(
-        self, group: _Group, part: _Part, top: Value, turns: Value, index: Value, first: Value, rows: int
-    ) -> None:
         code = self._code
-        tile = _Tile(code, group, code.add(top, first), rows)
-        sums = tile.zeros()
-        places = {(row, number): self._place(code.add(first, row), number) for row, number in tile.cells}
-        with code.builder.if_then(code.builder.icmp_signed(">", part.begin, code.number(0))):
-            for cell, total in sums.items():
-                total.set(code.load(places[cell]))
-        self._add(tile, sums, part, (index, turns))
-        is_last = code.builder.icmp_signed("==", part.end, code.arguments["inputs"])
-        with code.builder.if_else(is_last) as (last, more):
-            with last:
-                for (row, number), total in sums.items():
-                    group.store(code.add(tile.first, row), number, total.get())
-            with more:
-                for cell, total in sums.items():
-                    code.store(total.get(), places[cell])
+        with code.loop(start, stop, _BLOCK_ROWS) as top:
+            self._rows(group, top, code.least(code.builder.sub(stop, top), _BLOCK_ROWS))
+
+    def _rows(self, group: _Group, top: Value, rows: Value) -> None:
+        """The block of so many `rows` from `top` on."""
+        code, given = self._code, self._code.arguments
+        with code.loop(0, given["inputs"], self._inputs) as begin:
+            end = code.least(code.add(begin, self._inputs), given["inputs"])
+            part = _Part(begin, end, self._widened(group, begin, end))
+
+            def tile(index: Value, first: Value, count: int) -> None:
+                of = _Tile(code, group, code.add(top, first), count)
+                self._tile(of, {cell: self._place(code.add(first, cell[0]), cell[1]) for cell in of.cells}, part, index)
+
+            _tiles(code, rows, self.size.rows, tile)
 
     @abstractmethod
     def _widened(self, group: _Group, begin: Value, end: Value) -> list[Value]:
@@ -389,8 +378,8 @@ class _Blocks(ABC):
         """
 
     @abstractmethod
-    def _add(self, tile: _Tile, sums: _Sums, part: _Part, turn: tuple[Value, Value]) -> None:
-        """Adds a part of the inputs to the sums. `turn`: the number of the tile, and how many share the prefetching."""
+    def _tile(self, tile: _Tile, places: _Places, part: _Part, index: Value) -> None:
+        """Adds a part of the inputs to the sums of tile `index` of the block, which wait at `places` between parts."""
 
     def _place(self, row: Value, number: int) -> Value:
         """The address of the sums of panel `number` in a row of the block."""
@@ -414,6 +403,8 @@ class _FloatBlocks(_Blocks):
         super().__init__(code, _block_inputs(code.width, _BLOCK_BYTES if is_wide else _WIDENED_BYTES))
         self._form = form
         self._wide = None if is_wide else self._room()
+        # How many tiles share the prefetching.
+        self._turns: Value = None
 
     def _widened(self, group: _Group, begin: Value, end: Value) -> list[Value]:
         if self._wide is None:
@@ -425,17 +416,32 @@ class _FloatBlocks(_Blocks):
                     code.store(value, code.at(target, code.times(code.add(place, step), code.width)))
         return targets
 
-    def _add(self, tile: _Tile, sums: _Sums, part: _Part, turn: tuple[Value, Value]) -> None:
-        code, builder = self._code, self._code.builder
-        index, turns = turn
+    def _tile(self, tile: _Tile, places: _Places, part: _Part, index: Value) -> None:
+        code, builder, sums = self._code, self._code.builder, tile.zeros()
+        with builder.if_then(builder.icmp_signed(">", part.begin, code.number(0))):
+            for cell, total in sums.items():
+                total.set(code.load(places[cell]))
 
         def prefetch(start: Value, inputs: int) -> None:
             step = code.add(builder.lshr(start, code.number(inputs.bit_length() - 1)), index)
-            is_own = builder.icmp_signed("==", builder.and_(step, code.add(turns, -1)), code.number(0))
+            is_own = builder.icmp_signed("==", builder.and_(step, code.add(self._turns, -1)), code.number(0))
             with builder.if_then(is_own):
                 tile.prefetch(self._form, start, inputs)
 
         tile.add_floats(sums, _WIDE, part, prefetch)
+        with builder.if_else(builder.icmp_signed("==", part.end, code.arguments["inputs"])) as (last, more):
+            with last:
+                for (row, number), total in sums.items():
+                    tile.group.store(code.add(tile.first, row), number, total.get())
+            with more:
+                for cell, total in sums.items():
+                    code.store(total.get(), places[cell])
+
+    def _rows(self, group: _Group, top: Value, rows: Value) -> None:
+        code = self._code
+        many = code.builder.icmp_signed(">", rows, code.number((_FETCHES - 1) * self.size.rows))
+        self._turns = code.builder.select(many, code.number(_FETCHES), code.number(1))
+        super()._rows(group, top, rows)
 
 
 class _GroupedBlocks(_Blocks):
@@ -464,18 +470,30 @@ class _GroupedBlocks(_Blocks):
                         code.store(value, code.at(target, code.times(code.add(first, step, offset), code.width)))
         return targets
 
-    def _add(self, tile: _Tile, sums: _Sums, part: _Part, turn: tuple[Value, Value]) -> None:
+    def _rows(self, group: _Group, top: Value, rows: Value) -> None:
+        code, panels = self._code, range(self.size.panels)
+        with code.loop(0, code.times(rows, len(panels) * code.width), code.width) as at:
+            code.store(code.constant(0.0), code.at(self._sums, at))
+        super()._rows(group, top, rows)
+        with code.loop(0, rows) as row:
+            for number in panels:
+                group.store(code.add(top, row), number, code.load(self._place(row, number)))
+
+    def _tile(self, tile: _Tile, places: _Places, part: _Part, index: Value) -> None:
         code, form = self._code, self._form
         groups = [code.builder.sdiv(bound, code.number(form.group)) for bound in (part.begin, part.end)]
         with code.loop(*groups) as group:
-            own, begin = tile.zeros(), code.times(group, form.group)
-            tile.add_floats(own, _WIDE, _Part(begin, code.add(begin, form.group), part.weights))
+            sums, begin = tile.zeros(), code.times(group, form.group)
+            tile.add_floats(sums, _WIDE, _Part(begin, code.add(begin, form.group), part.weights))
             within = code.builder.sub(group, groups[0])
             scales, shifts = (
                 [code.load(self._factor(factors, within, number)) for number in range(self.size.panels)]
                 for factors in self._factors
             )
-            tile.scale(sums, own, scales, shifts, tile.inputs_of(group, form))
+            inputs = tile.inputs_of(group, form)
+            for (row, number), place in places.items():
+                total = code.fma(sums[row, number].get(), scales[number], code.load(place))
+                code.store(code.fma(inputs[row], shifts[number], total) if inputs else total, place)
 
     def _factor(self, factors: Value, group: Value, number: int) -> Value:
         """The address of the factors of a group of the block in panel `number`."""
@@ -487,7 +505,7 @@ class _Tile:
     """The code of `rows` rows from `first` on over a group of panels."""
 
     def __init__(self, code: KernelCode, group: _Group, first: Value, rows: int) -> None:
-        self._code, self._group, self.first = code, group, first
+        self._code, self.group, self.first = code, group, first
         arguments, builder = code.arguments, code.builder
         self._inputs = [
             code.at(arguments["x"], builder.mul(code.add(first, row), arguments["row"])) for row in range(rows)
@@ -523,7 +541,7 @@ class _Tile:
         """
         code = self._code
         size = code.width * form.dtype.itemsize
-        for panel in self._group.following:
+        for panel in self.group.following:
             address = code.at(panel, code.times(start, size), I8)
             for line in range(0, inputs * size, LINE_BYTES):
                 code.prefetch(code.at(address, line, I8))
@@ -540,29 +558,23 @@ class _Tile:
     def grouped(self, form: GroupedPanels) -> _Sums:
         code = self._code
         totals = self.zeros()
-        weights = self._group.weights
+        weights = self.group.weights
         with code.loop(0, code.builder.sdiv(code.arguments["inputs"], code.number(form.group))) as group:
             sums = self.zeros()
             place = GroupCode(code, form, group)
             with code.loop(0, form.group, STEP) as step:
-                for panel in self._group.following:
+                for panel in self.group.following:
                     place.prefetch(panel, step)
                 at = code.add(code.times(group, form.group), step)
                 for number, values in enumerate(zip(*[place.codes(panel, step) for panel in weights], strict=True)):
                     self._accumulate(sums, code.add(at, number), values)
             scales, shifts = [place.scale(panel) for panel in weights], [place.shift(panel) for panel in weights]
-            self.scale(totals, sums, scales, shifts, self.inputs_of(group, form))
+            inputs = self.inputs_of(group, form)
+            for (row, number), total in totals.items():
+                total.set(code.fma(sums[row, number].get(), scales[number], total.get()))
+                if inputs:
+                    total.set(code.fma(inputs[row], shifts[number], total.get()))
         return totals
-
-    def scale(
-        self, totals: _Sums, sums: _Sums, scales: Sequence[Value], shifts: Sequence[Value], inputs: Sequence[Value]
-    ) -> None:
-        """Adds the sums of a group to the totals: times its scales, and the sums of its inputs times its offsets."""
-        code = self._code
-        for (row, number), total in totals.items():
-            total.set(code.fma(sums[row, number].get(), scales[number], total.get()))
-            if inputs:
-                total.set(code.fma(inputs[row], shifts[number], total.get()))
 
     def inputs_of(self, group: Value, form: GroupedPanels) -> list[Value]:
         """The sums of a group's inputs in each row; nothing where there are no offsets."""
