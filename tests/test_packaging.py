@@ -26,7 +26,7 @@ def test_every_file_of_a_package_is_installed() -> None:
         return False
 
     found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
-    data = [path for path in found if path.suffix not in (".py", ".pyc")]
+    data = [path for path in found if path.suffix != ".py" and path.parent.name != "__pycache__"]
     assert len(data) > 50
     assert [str(path.relative_to(ROOT)) for path in data if not installed(path)] == []
 

@@ -34,13 +34,9 @@ UNWRITTEN = (
     ".zip",
     ".sqlite",
     ".db",
-    ".yaml",
-    ".yml",
-    ".xml",
-    ".html",
-    ".md",
-    ".txt",
 )
+# Those of other texts, which a format that was asked for may have.
+OTHER_TEXTS = (".yaml", ".yml", ".xml", ".html", ".md", ".txt")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _MAGIC = b"PAR1"
 
@@ -52,7 +48,7 @@ def record_format(name: str, asked: str | None = None) -> str:
     where Parquet needs what is not installed.
     """
     ending = Path(name).suffix.lower()
-    if ending in UNWRITTEN:
+    if ending in UNWRITTEN or (asked is None and ending in OTHER_TEXTS):
         raise UsageError(f"`{name}`: no `{ending}` file is written", f"endings are {', '.join(ENDINGS)}")
     form = ENDINGS.get(ending, asked or LINES)
     if asked not in (None, form):

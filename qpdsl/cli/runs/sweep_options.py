@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from qpdsl.errors import UsageError
-from qpdsl.runs.record_file import ENDINGS, UNWRITTEN
+from qpdsl.runs.record_file import ENDINGS, OTHER_TEXTS, UNWRITTEN
 from qpdsl.session.setting import STDOUT, FilePath, OneOf, Whole, setting
 from qpdsl.session.settings import BUDGET, GRADING, OUTPUT, RANDOMNESS, ROWS, Settings
 
 _ENDINGS = {".txt": "text", ".md": "markdown", ".csv": "csv", ".json": "json"}
 # Endings of formats that no table is written in. Under any other name a file has the format of `--format`.
-_OTHERS = {*ENDINGS, *UNWRITTEN} - {*_ENDINGS}
+_OTHERS = {*ENDINGS, *UNWRITTEN, *OTHER_TEXTS} - {*_ENDINGS}
 _own = partial(setting, on="eval")
 _output = partial(_own, heading=OUTPUT)
 

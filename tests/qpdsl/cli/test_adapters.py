@@ -17,6 +17,7 @@ from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.run_options import LoadNotes
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.model_digest import location_digest
+from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
@@ -103,18 +104,17 @@ def test_a_model_of_the_options_is_without_the_adapter_of_the_program() -> None:
         read_surroundings(models=["m=a kind=qwin adapter=b"])
 
 
-def test_what_took_long_to_load_is_said_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_took_long_to_load_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("qpdsl.cli.runs.run_options.say", said.append)
     paged = SimpleNamespace(dtype=torch.float32, parameters=134_515_008)
     name, notes = "acme/big adapter=./tuned/one think=none", ("made for another",)
     model = PagedTextModel(name, None, frozenset(), 1, 1, notes=notes, paged=paged)  # type: ignore[arg-type]
     models = {"llm": model.name, "judge": model.name}
-    for terminal, quiet, seconds in [(True, False, 2.14), (True, False, 0.3), (True, True, 9.0), (False, False, 9.0)]:
-        monkeypatch.setattr("qpdsl.cli.runs.run_options.is_terminal", lambda stream, is_one=terminal: is_one)
-        LoadNotes(models, quiet=quiet).loaded(model, seconds)
-    line = "llm, judge: big with one (float32, 134.5M parameters) loaded in 2.14 s"
-    assert said == [line, *["note: made for another"] * 4]
+    for quiet, verbose, seconds in [(False, False, 2.14), (False, False, 0.3), (True, False, 9.0), (False, True, 0.3)]:
+        LoadNotes(models, EventStream(), quiet=quiet, verbose=verbose).loaded(model, seconds)
+    line, note = "llm, judge: big with one (float32, 134.5M parameters) loaded in {}", "note: made for another"
+    assert said == [line.format("2.14 s"), note, note, note, line.format("0.30 s"), note]
 
 
 def answer(qpdsl: Run, *options: object) -> str:
