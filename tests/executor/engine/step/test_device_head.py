@@ -97,7 +97,7 @@ def test_the_engine_draws_the_same(kernels: bool, monkeypatch: pytest.MonkeyPatc
     wanted = tokens(served(engine_of(PagedModel(random_model("gemma2"), kernels=False)), requests(False)))
     if not kernels:
         # As on a processor for which nothing is compiled.
-        monkeypatch.setattr(linear, "_compiled", lambda weight, bias: None)
+        monkeypatch.setattr(linear, "_compiled", lambda *_: None)
     made = PagedModel(random_model("gemma2"), native=False, kernels=kernels)
     assert tokens(served(engine_of(made), requests(True))) == wanted
 
