@@ -147,6 +147,8 @@ class _Codes(torch.nn.Module):
     def stored(self) -> Weight:
         """The loaded weights. Raises CheckpointError where they are damaged, OtherOrder as `grouped_weight` does."""
         tensors = {name: parameter.detach() for name, parameter in self.named_parameters()}
+        # Where it joins experts, transformers 5.17 leaves scales in the type of the files.
+        tensors = {name: part.float() if part.is_floating_point() else part for name, part in tensors.items()}
         weight = grouped_weight(self._form, self.out_features, self.in_features, tensors)
         if (wrong := no_number(weight)) is not None:
             raise CheckpointError(f"its scales hold {wrong}; its weights are damaged")

@@ -273,7 +273,7 @@ class Probe(TrialTexts):
     ) -> None:
         """Runs the model as it came, once and whole. Raises UnsupportedModel."""
         marks = TensorMarks(model)
-        with failing("its own forward fails"):
+        with failing("its own forward fails"), _attending(model, model.config._attn_implementation):
             super().__init__(model.config.get_text_config().vocab_size, max_positions, model.device, states)
             if isinstance(head, LogitHead):
                 output, hidden = _widened(model, self.tokens)
@@ -295,14 +295,10 @@ class Probe(TrialTexts):
         """
         if model.dtype == torch.float32:
             return self.logits
-        own = model.config._attn_implementation
-        model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
-        try:
-            with failing("its own forward fails in float32"), _in_float32(model):
-                output = model(input_ids=self.tokens[None], use_cache=False)
-                logits: torch.Tensor = output.logits[0] if isinstance(head, LogitHead) else head.dense(output[0][0])
-        finally:
-            model.set_attn_implementation(own)
+        attention = "sdpa" if model._supports_sdpa else "eager"
+        with failing("its own forward fails in float32"), _attending(model, attention), _in_float32(model):
+            output = model(input_ids=self.tokens[None], use_cache=False)
+            logits: torch.Tensor = output.logits[0] if isinstance(head, LogitHead) else head.dense(output[0][0])
         return logits.float()
 
     def keeping(self, states: StateLayout | None) -> Probe:
@@ -328,6 +324,24 @@ class Probe(TrialTexts):
     def rounding(logits: torch.Tensor) -> float:
         """How far two ways to sum products in float32 may lie apart at such `logits`."""
         return _SAME * max(1.0, logits.abs().max().item())
+
+
+@contextmanager
+def _attending(model: PreTrainedModel, attention: str) -> Iterator[None]:
+    """The model attends by that interface inside the block, or by one that leaves no soft cap out.
+
+    Transformers 5.17 lets Gemma 2 attend by SDPA, which knows none.
+    """
+    own = model.config._attn_implementation
+    capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
+    wanted = "eager" if capped and attention == "sdpa" else attention
+    if wanted != own:
+        model.set_attn_implementation(wanted)
+    try:
+        yield
+    finally:
+        if wanted != own:
+            model.set_attn_implementation(own)
 
 
 @contextmanager

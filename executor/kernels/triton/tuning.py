@@ -89,7 +89,7 @@ def for_decode(rows: KVRows, fold: int) -> Tuning:
 
 def for_prefill(rows: KVRows, fold: int, longest: int) -> Tuning:
     """For chunks of up to `longest` tokens."""
-    return _fit(min(128, next_power_of_two(longest * fold)), fold, rows)
+    return _stacked(min(128, next_power_of_two(longest * fold)), fold, rows)
 
 
 def for_mixed(rows: KVRows, fold: int) -> Tuning:
@@ -113,7 +113,7 @@ def for_fixed_bits(rows: KVRows, fold: int) -> Tuning:
 
 def for_cascade(rows: KVRows, fold: int, width: int) -> Tuning:
     """For up to `width` sequences over one prefix."""
-    return _fit(min(64, next_power_of_two(width * fold)), fold, rows)
+    return _stacked(min(64, next_power_of_two(width * fold)), fold, rows)
 
 
 def part_tokens(tuning: Tuning, sequences: int, programs: int, longest: int, room: int) -> int:
@@ -144,6 +144,20 @@ def _grouped() -> bool:
     return architecture() == 90
 
 
+def _crowded(size: int, rows: KVRows, warps: int) -> bool:
+    """Whether each thread adds up 64 numbers or more: then few of its registers are left."""
+    return size * next_power_of_two(rows.dim) >= 64 * 32 * warps
+
+
+def _stacked(size: int, fold: int, rows: KVRows) -> Tuning:
+    """`_fit` where no program decodes: multiplying a block of keys may take longer than loading the next one.
+
+    So one block ahead is enough where threads are crowded, and leaves registers to convert quantized keys and values.
+    """
+    fit = _fit(size, fold, rows)
+    return replace(fit, ahead=1) if rows.kind != "plain" and _crowded(fit.rows, rows, fit.warps) else fit
+
+
 def _fit(size: int, fold: int, rows: KVRows) -> Tuning:
     """The most keys a block, and blocks ahead, with which `size` query rows fit a multiprocessor's shared memory.
 
@@ -158,8 +172,8 @@ def _fit(size: int, fold: int, rows: KVRows) -> Tuning:
         most, keys = most // 2, keys // 2
     size = max(small, min(size, most))
     warps = 8 if size >= (32 if wide else 128) or (not grouped and size * dim >= 128 * 128) else 4
-    # Each thread adds up 64 numbers: then it has no room for the scores of more keys.
-    if not grouped and size * dim >= 64 * 32 * warps:
+    # There is no room for the scores of more keys.
+    if not grouped and _crowded(size, rows, warps):
         keys = min(keys, 32)
     # What passes the weights of a block from one product to the next, see `for_mixed`.
     scratch = 0 if grouped or size >= dim else size * keys * 2

@@ -69,7 +69,9 @@ def tiny(family: Family, auto: Any = AutoModelForCausalLM) -> PreTrainedModel:
         parameters = auto.from_config(config, dtype=torch.float32).num_parameters()
     assert parameters < _MAX_PARAMETERS, f"{family.type} has {parameters} parameters"
     torch.manual_seed(0)
-    model: PreTrainedModel = auto.from_config(config, dtype=torch.float32).eval()
+    # Older releases of transformers give these an attention that leaves their soft cap out.
+    attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
+    model: PreTrainedModel = auto.from_config(config, dtype=torch.float32, attn_implementation=attention).eval()
     generator = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         # Some start so small, or so alike, that what they do could not be seen in a logit.

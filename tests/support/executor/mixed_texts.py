@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
+import pytest
 import torch
 from transformers import CONFIG_MAPPING, AttentionInterface, AutoModelForCausalLM, PreTrainedModel
 
@@ -32,6 +33,8 @@ BASE = {
 
 def tiny_model(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) -> PreTrainedModel:
     """A model of random weights, the same each time."""
+    if kind not in CONFIG_MAPPING:
+        pytest.skip("this release of transformers does not have the family")
     config = CONFIG_MAPPING[kind](**{**BASE, **changes})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager").eval()

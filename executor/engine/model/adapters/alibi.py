@@ -18,8 +18,16 @@ def _own(module: Any) -> Any:
     return sys.modules[type(module).__module__]
 
 
+def _slopes(module: Any) -> torch.Tensor:
+    """Those of Bloom's and Falcon's heads, float32 [H]: what is made of two tokens is they times 0 and 1."""
+    made: torch.Tensor = _own(module).build_alibi_tensor(
+        torch.ones(1, 2, dtype=torch.int64), module.num_heads, torch.float32
+    )
+    return made[:, 0, 1]
+
+
 def _bloom(module: Any, attend: Attend) -> None:
-    alibi = Alibi(_own(module)._get_alibi_slopes(module.num_heads, "cpu"))
+    alibi = Alibi(_slopes(module))
     module.forward = MethodType(partial(_bloom_forward, attend=attend, bias=alibi), module)
 
 
@@ -65,9 +73,8 @@ def _falcon_linear(module: Any, attend: Attend) -> None:
 def _falcon(module: Any, attend: Attend) -> None:
     alibi = None
     if module.config.alibi:
-        # Slopes times 0 and 1, which it rounds.
-        made = _own(module).build_alibi_tensor(torch.ones(1, 2, dtype=torch.int64), module.num_heads, torch.float32)
-        alibi = Alibi(made[:, 0, 1], module.inv_norm_factor, rounded=True)
+        # It rounds them.
+        alibi = Alibi(_slopes(module), module.inv_norm_factor, rounded=True)
     module.forward = MethodType(partial(_falcon_forward, attend=attend, bias=alibi), module)
 
 

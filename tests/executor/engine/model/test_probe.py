@@ -245,3 +245,11 @@ def test_a_token_that_the_model_does_not_know_is_refused() -> None:
     engine.add("m", paged("llama"))
     with pytest.raises(EngineError, match=f"token {VOCABULARY} is none of the {VOCABULARY}"):
         engine.submit("m", GenerateRequest((1, VOCABULARY), (0,), SamplingParams(), 1))
+
+
+def test_a_soft_cap_counts_where_the_model_attends_by_sdpa(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny(families()["gemma2"])
+    # As in transformers 5.17.
+    monkeypatch.setattr(type(model), "_supports_sdpa", True)
+    model.set_attn_implementation("sdpa")
+    assert PagedModel(model).implementation == "compiled layers"
