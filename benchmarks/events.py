@@ -9,7 +9,6 @@ in events about candidates, and the processor seconds of the thread that encodes
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import statistics
 import tempfile
@@ -24,6 +23,7 @@ from benchmarks.common.machine import describe
 from family.tasks.counting import problems
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.events.trace import Feed, TraceWriter
+from qpdsl.executor.requests import engine_loop
 from qpdsl.executor.runtime import run
 from qpdsl.executor.runtime.generate import generate
 from qpdsl.executor.runtime.instance import operator_events
@@ -92,7 +92,7 @@ def measure(rows: int, watch: str, folder: Path) -> dict[str, float]:
     Feed._drain = drained  # type: ignore[method-assign]
     writer = TraceWriter(stream, path.open("wb", buffering=0)) if watch == "trace" else None
     start, processor = time.perf_counter(), time.process_time()
-    asyncio.run(outcomes_of(session, job, inputs, 32))
+    engine_loop.run(outcomes_of(session, job, inputs, 32))
     seconds, used = time.perf_counter() - start, time.process_time() - processor
     if writer is not None:
         writer.close()

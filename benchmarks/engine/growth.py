@@ -11,7 +11,6 @@ another. A curve ends early where its next point would take it past `--seconds`.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import math
 import tempfile
@@ -40,6 +39,7 @@ from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.step_report import StepReport
 from qpdsl.executor.models.quick_load import load
+from qpdsl.executor.requests import engine_loop
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.runs.data.input_row import InputRow, NumberedRow
 from qpdsl.runs.data.rows import read_rows
@@ -184,7 +184,7 @@ def _run(plans: Sequence[tuple[PhysicalPlan, int]], texts: Sequence[str], argume
         rows += [NumberedRow(len(rows) + number, row, run) for number, row in enumerate(_rows(plan, texts, arguments))]
     ended: list[FinishedRow] = []
     begin = time.perf_counter()
-    asyncio.run(LocalRunner(session, jobs, None).run(rows, ended.extend))
+    engine_loop.run(LocalRunner(session, jobs, None).run(rows, ended.extend))
     seconds = time.perf_counter() - begin
     assert len(ended) == len(rows)
     failed = [row.outcome.error for row in ended if row.outcome.error is not None]

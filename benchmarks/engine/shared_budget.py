@@ -25,6 +25,7 @@ from benchmarks.common.shapes import COUNTING, counting_prompts, folder_of
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
 from qpdsl.executor.engine.step_report import StepReport
+from qpdsl.executor.requests import engine_loop
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import Completion, GenerateRequest, ReadRequest, SamplingParams
 
@@ -106,7 +107,7 @@ def searched(load: Load, models: Mapping[str, PagedModel], budgets: Mapping[tupl
                 driver.cancel()
 
     try:
-        ends: list[tuple[int, ...]] | None = asyncio.run(all_searches())
+        ends: list[tuple[int, ...]] | None = engine_loop.run(all_searches())
     except EngineError:
         ends = None
     last = {report.model: report.preemptions for report in reports}

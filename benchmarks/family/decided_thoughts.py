@@ -9,7 +9,6 @@ once it is sure. Writes `decided_thoughts.json` and `.md`.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.common.machine import describe, sentence
 from family.tasks.counting import Problem, evaluation_problems
 from qpdsl import zoo
+from qpdsl.executor.requests import engine_loop
 from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan as naive_plan
 from qpdsl.planner.plan.physical import PhysicalPlan
@@ -78,7 +78,7 @@ def measured(model: Path, problems: Sequence[Problem]) -> Iterator[VoteFigures]:
         naive = naive_plan(program, reads=())
         whole = None
         for disabled in ((RULE,), ()):
-            answers, counts = asyncio.run(_run(optimize(naive, disabled).plan, problems))
+            answers, counts = engine_loop.run(_run(optimize(naive, disabled).plan, problems))
             whole = answers if whole is None else whole
             if answers != whole:
                 raise ValueError(f"`{vote}` has other answers with the rule")

@@ -5,7 +5,6 @@ That needs packages which the rest does without; where one is missing, no check 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tempfile
 from dataclasses import replace
@@ -21,6 +20,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.engine_checks import check, requests, serve, tokens
 from benchmarks.gpu.record import Record
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.requests import engine_loop
 from qpdsl.executor.requests.request import ReadRequest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,5 +154,5 @@ def program(bench: Bench) -> str | None:
                 given = [{**defaults, "problem": problem, "n": 4, "width": 2} for problem in PROBLEMS]
                 return [(await session.run(plan, values)).value for values in given]
 
-        answers.append(asyncio.run(answer()))
+        answers.append(engine_loop.run(answer()))
     return None if answers[0] == answers[1] else f"{answers[1]} where a CPU has {answers[0]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tempfile
 import time
@@ -16,6 +15,7 @@ import torch
 
 from benchmarks.peers.peer import Found, Room
 from qpdsl.executor.measure.run_meter import RunMeter
+from qpdsl.executor.requests import engine_loop
 from qpdsl.planner.cost.run_figures import RunFigures, total
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan import ops
@@ -120,7 +120,7 @@ def run(
     session.events.subscribe(measuring.see)
     start, cpu = time.perf_counter(), time.process_time()
     job = Job(plan, None, 0, grader=grader or EqualAnswer())
-    outcomes = asyncio.run(outcomes_of(session, job, rows, in_flight))
+    outcomes = engine_loop.run(outcomes_of(session, job, rows, in_flight))
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     return Run(seconds, cpu, measuring.figures(), plan, tuple(outcomes))
 

@@ -165,7 +165,7 @@ format_option = click.option(
 )
 
 
-def retold_options(command: Command) -> Command:
+def replay_options(command: Command) -> Command:
     """The rows of a saved run that are run again to be shown."""
     rows = click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Of a saved run, the first N rows.")
     row = click.option("--row", "ids", metavar="ID", multiple=True, help="Of a saved run, this row. Repeatable.")

@@ -91,9 +91,9 @@ def lost_text(lost: LostAnswer, plan: PlanTree | None) -> str:
     ranking, node = lost.ranking, lost.node
     which = _which(ranking).removeprefix(", ")
     where = f" in {which}" if which else ""
-    if lost.wide is not None:
-        of = f"place {lost.wide} of {len(ranking.ranked)}"
-        return f"a right answer was lost{where}: {of}, keeping {lost.wide} would have kept it"
+    if lost.place is not None:
+        of = f"place {lost.place} of {len(ranking.ranked)}"
+        return f"a right answer was lost{where}: {of}, keeping {lost.place} would have kept it"
     if tally := ranking.tally:
         right = next((votes for votes in tally if _has(votes, node)), None)
         if right is not None:

@@ -230,8 +230,8 @@ def lost(row_state: RowState) -> str:
     """Whether a wrong row had a right answer among its candidates, in few words."""
     if row_state.lost is None:
         return ""
-    wide = row_state.lost.wide
-    return "lost" if wide is None else f"lost, {wide} of {len(row_state.lost.ranking.ranked)}"
+    place = row_state.lost.place
+    return "lost" if place is None else f"lost, {place} of {len(row_state.lost.ranking.ranked)}"
 
 
 def row_facts(row_state: RowState) -> Facts:

@@ -18,7 +18,7 @@ from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState
-from qpdsl.tui.state.search import CandidateNode, Key, SearchTree, TreeLine, flattened, ranking_of, right_ones
+from qpdsl.tui.state.search import CandidateNode, Key, SearchTree, TreeLine, flattened, ranking_of, right_candidates
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
@@ -54,7 +54,7 @@ class TreeLines(LineList):
         self.tree_shown, self.plan = tree or SearchTree(), plan
         self.right = set()
         if tree is not None and row_state is not None and row_state.correct is not None and row_state.reference:
-            self.right = {node.key for node in right_ones(tree, row_state.reference, row_state.answer)}
+            self.right = {node.key for node in right_candidates(tree, row_state.reference, row_state.answer)}
         lines = [] if tree is None else flattened(tree, self.folded, living=living)
         self.set_items(lines, lambda line: line.node.key)
 

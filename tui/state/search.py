@@ -348,19 +348,18 @@ def ranking_of(tree: SearchTree, node: CandidateNode) -> Ranking | None:
 class LostAnswer:
     """Where a row that came to a wrong answer had a right one: the candidate, and the selection that dropped it.
 
-    `wide`: how many would have had to be kept to keep it, None where they were not cut by an order.
+    `place`: its place in the order by which rows were cut, from 1; None where they were not cut by one.
     """
 
     node: CandidateNode
     ranking: Ranking
 
     @property
-    def wide(self) -> int | None:
-        place = self.ranking.place(self.node)
-        return place if self.ranking.kind == _ORDERED else None
+    def place(self) -> int | None:
+        return self.ranking.place(self.node) if self.ranking.kind == _ORDERED else None
 
 
-def right_ones(tree: SearchTree, reference: str, answer: str | None) -> list[CandidateNode]:
+def right_candidates(tree: SearchTree, reference: str, answer: str | None) -> list[CandidateNode]:
     """The candidates that have the right answer: in a column in which the one that gave the `answer` has that.
 
     Of a row that has no answer any column counts. Equal texts, and equal numbers, are the same answer.
@@ -378,13 +377,13 @@ def right_ones(tree: SearchTree, reference: str, answer: str | None) -> list[Can
 def lost_answer(tree: SearchTree, reference: str, answer: str | None) -> LostAnswer | None:
     """The right candidate that came nearest to being kept where it was dropped; None where there is none."""
     found: list[LostAnswer] = []
-    rights = {node.key: node for node in right_ones(tree, reference, answer)}
+    rights = {node.key: node for node in right_candidates(tree, reference, answer)}
     for selection, kind in tree.selections:
         dropped = [node for path in selection.dropped if (node := rights.get((selection.aside, path))) is not None]
         if dropped:
             ranking = _ranking(tree, selection, kind)
             found += [LostAnswer(node, ranking) for node in dropped]
-    return min(found, key=lambda one: (one.wide or len(one.ranking.ranked)) - one.ranking.kept, default=None)
+    return min(found, key=lambda one: (one.place or len(one.ranking.ranked)) - one.ranking.kept, default=None)
 
 
 def _same(value: str | float | bool | None, answer: str) -> bool:

@@ -10,7 +10,7 @@ import click
 from qpdsl.cli.console import say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_runs
-from qpdsl.cli.shared_options import FileName, retold_options
+from qpdsl.cli.shared_options import FileName, replay_options
 from qpdsl.errors import UsageError
 
 
@@ -24,7 +24,7 @@ from qpdsl.errors import UsageError
 @click.option("--speed", type=click.FloatRange(min=0.01, max=1000), default=1.0, show_default=True)
 @click.option("--paused", is_flag=True, help="Begin paused.")
 @click.option("--end", is_flag=True, help="Begin at the end; a saved run does.")
-@retold_options
+@replay_options
 def command(trace: str, speed: float, paused: bool, end: bool, ids: tuple[str, ...], rows: int | None) -> Exit:
     """Open the dashboard on what `qpdsl run … --trace FILE` wrote, also where the file was cut off.
 
@@ -34,7 +34,7 @@ def command(trace: str, speed: float, paused: bool, end: bool, ids: tuple[str, .
     Space pauses, `.` and `,` step, the arrows left and right jump, `+` and `-` set the speed.
     """
     from qpdsl.cli.runs.dashboard import check_terminal, check_trace, dashboard_failed
-    from qpdsl.cli.runs.retold_rows import is_trace_name, trace_of
+    from qpdsl.cli.runs.replayed_rows import is_trace_name, trace_of
 
     with contextlib.ExitStack() as stack:
         if is_trace_name(trace):

@@ -11,7 +11,7 @@ from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard, OutputFile
 from qpdsl.cli.proposals import complete_runs
-from qpdsl.cli.shared_options import FileName, retold_options
+from qpdsl.cli.shared_options import FileName, replay_options
 from qpdsl.errors import UsageError
 
 # Where a page about several runs goes.
@@ -48,7 +48,7 @@ _SEVERAL = "comparison.html"
     help="`chrome` is what ui.perfetto.dev and chrome://tracing open: of a trace, or with --trees.",
 )
 @click.option("--trees", is_flag=True, help="Of a saved run, make the page that a trace would give.")
-@retold_options
+@replay_options
 def command(
     runs: tuple[str, ...],
     output: str | None,
@@ -72,7 +72,7 @@ def command(
     if first_divergence and len(runs) != 2:
         raise UsageError("`--first-divergence` is of two saved runs")
     from qpdsl.cli.runs.dashboard import check_trace
-    from qpdsl.cli.runs.retold_rows import is_trace_name, trace_of
+    from qpdsl.cli.runs.replayed_rows import is_trace_name, trace_of
     from qpdsl.runs.store.run_folder import RunFolder
 
     is_trace = len(runs) == 1 and is_trace_name(runs[0])

@@ -183,7 +183,7 @@ def test_a_wrong_row_says_where_its_right_answer_was_cut() -> None:
     given = Answered(instance="a", operator="return", path=(0,))
     found = dict.fromkeys(rows, "41") | {(3,): "42", (4,): "42.0"}
     lost = graded(made(*rows), answers(found), cut, given)
-    assert lost is not None and lost.node.path == (3,) and lost.wide == 4
+    assert lost is not None and lost.node.path == (3,) and lost.place == 4
     # A column that says something else may have any value.
     other = Valued(instance="a", operator="x", column="steps", paths=((2,),), values=("42",), scores=False)
     assert graded(made(*rows), answers(dict.fromkeys(rows, "41")), other, cut, given) is None
@@ -196,5 +196,5 @@ def test_a_vote_says_by_how_much_the_right_answer_lost() -> None:
     vote = Selected(instance="a", operator="vote", kept=((0,),), dropped=tuple(rows[1:]), keys=keys)
     given = Answered(instance="a", operator="return", path=(0,))
     lost = graded(made(*rows), answers(dict(zip(rows, keys, strict=True))), vote, given)
-    assert lost is not None and lost.wide is None
+    assert lost is not None and lost.place is None
     assert lost_text(lost, None) == "the right answer lost the vote: 2 to 3"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.runs.retold_rows import trace_of
+from qpdsl.cli.runs.replayed_rows import trace_of
 from qpdsl.executor.events.events import Detail, Event, InstanceDone, OperatorDone, RowDone
 from qpdsl.executor.events.trace import LineReader, read_trace
 from tests.support.cli import Run

@@ -41,7 +41,7 @@ def is_trace_name(name: str) -> bool:
     return path.suffix != SUFFIX and (path.exists() or len(path.parts) > 1 or bool(path.suffix))
 
 
-def retold(name: str, ids: Sequence[str] = (), count: int | None = None) -> tuple[float, list[Event]]:
+def replayed_events(name: str, ids: Sequence[str] = (), count: int | None = None) -> tuple[float, list[Event]]:
     """When the events of rows begin, on the monotonic clock, and these events: of the run that `name` means.
 
     Of rows with these `ids`, else of the first `count`; of all that have samples where neither is given. Raises what
@@ -57,8 +57,8 @@ def retold(name: str, ids: Sequence[str] = (), count: int | None = None) -> tupl
 
 @contextlib.contextmanager
 def trace_of(name: str, ids: Sequence[str], count: int | None) -> Iterator[Path]:
-    """A trace of what `retold` gives, while the block runs."""
-    zero, events = retold(name, ids, count)
+    """A trace of what `replayed_events` gives, while the block runs."""
+    zero, events = replayed_events(name, ids, count)
     with tempfile.TemporaryDirectory(prefix="qpdsl-") as folder:
         path = Path(folder) / "trace.jsonl"
         lines = [header(), *(encode(event, zero) for event in events)]
