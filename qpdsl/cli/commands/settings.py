@@ -48,7 +48,12 @@ def command(form: str) -> Exit:
             one, default = known[name]
             shown = one.shown or ("none" if default is None else json.dumps(default))
             found.append((f"--{option}", shown, "built in"))
-    found += [("saved runs", str(RunFolder().path), "built in"), ("cache", str(folder()), "built in")]
+    for name, path, variables in (
+        ("saved runs", RunFolder().path, ("QPDSL_RUNS", "XDG_DATA_HOME")),
+        ("cache", folder(), ("XDG_CACHE_HOME",)),
+    ):
+        moved = next((variable for variable in variables if os.environ.get(variable)), None)
+        found.append((name, str(path), "built in" if moved is None else f"the environment, {moved}"))
     if form == "json":
         rows = [{"name": name, "value": value, "from": source} for name, value, source in found]
         put(json.dumps(rows, ensure_ascii=False, indent=2))

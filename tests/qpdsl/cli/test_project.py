@@ -52,6 +52,13 @@ def test_it_gives_what_the_command_line_does_not(qpdsl: Run, folder: Path) -> No
     assert shown["--device"]["from"] == "built in" and shown["models.llm"]["value"] == "zoo/counting-mini"
 
 
+def test_a_folder_that_the_environment_moves_says_so(qpdsl: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QPDSL_RUNS", str(folder / "runs"))
+    shown = {one["name"]: one for one in json.loads(qpdsl("settings", "--format", "json").out)}
+    wanted = {"name": "saved runs", "value": str(folder / "runs"), "from": "the environment, QPDSL_RUNS"}
+    assert shown["saved runs"] == wanted
+
+
 def test_a_server_has_a_name(qpdsl: Run, folder: Path) -> None:
     (folder / "qpdsl.toml").write_text('[servers]\ngpu = "vllm:http://127.0.0.1:9/v1"\n[defaults]\ndevice = "cuda"\n')
     ran = qpdsl("explain", "echo.qp", "--model", "llm=gpu:org/name")
