@@ -19,17 +19,14 @@ lane of its position: so the path has the bits of the same tokens in their place
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
-import torch
 from llvmlite import ir
 
+from qpdsl.executor.kernels.llvm.attention_tile import QueryTile, tile_scratch
 from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape, spread
 from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, I64, POINTER, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.scores import AlibiKind, Scores
 
-# Whether scores get slopes times distances, or times positions and rounded (see `Alibi`).
-AlibiKind = Literal["distance", "rounded"] | None
 # Where vectors of a head begin; and one of a query head of a block, by both.
 Parts = Iterable[int | Value]
 Cell = tuple[int, int | Value]
@@ -52,7 +49,8 @@ _FIELDS = ("row", "pages", "count", "least", "path", "places")
 
 def scratch_size(shape: HeadShape, width: int, table: int) -> int:
     """The numbers of a scratch for page tables of so many pages."""
-    return TOGETHER * table * shape.page_size * shape.block(width)
+    positions = table * shape.page_size
+    return max(TOGETHER * positions * shape.block(width), tile_scratch(shape, width, positions))
 
 
 def emit_attend(
@@ -187,22 +185,37 @@ class _Units:
         with code.repeat(lambda: builder.icmp_signed("<", unit.get(), end)):
             kv_head, number = builder.sdiv(unit.get(), length), builder.srem(unit.get(), length)
             rest = code.least(builder.sub(length, number), builder.sub(end, unit.get()))
-            together = code.least(rest, TOGETHER)
-            with code.loop(0, together) as index:
-                self._group.describe(index, code.add(first, number, index), last, sequence)
-            self._heads(kv_head, together)
-            unit.set(code.add(unit.get(), together))
+            row = code.add(first, number)
+            is_tile = builder.icmp_signed(">", rest, code.number(code.width // 2))
+            with builder.if_else(is_tile) as (tile, group):
+                with tile:
+                    together = code.least(rest, code.width)
+                    self._tile(kv_head, row, together, last, sequence)
+                    unit.set(code.add(unit.get(), together))
+                with group:
+                    together = code.least(rest, TOGETHER)
+                    with code.loop(0, together) as index:
+                        self._group.describe(index, code.add(row, index), last, sequence)
+                    self._heads(kv_head, together)
+                    unit.set(code.add(unit.get(), together))
+
+    def _tile(self, kv_head: Value, row: Value, together: Value, last: Value, sequence: Value) -> None:
+        """Queries of a sequence from `row` on, in lanes."""
+        code, arguments = self._code, self._code.arguments
+        count = context_of(code, row, last, sequence)
+        pages = code.at(arguments["pages"], code.times(sequence, arguments["table"]), I32)
+        path = None
+        if self._scores.trees:
+            places = code.at(arguments["places"], code.times(sequence, arguments["path"]), I32)
+            path = code.integer(arguments["path_start"], sequence, I32), places
+        end = code.add(count, together, -1)
+        QueryTile(code, self._shape, self._scores, kv_head, row, count, end, pages, path).emit()
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """What becomes of scores before the softmax, and where keys lie: see `emit_attend`."""
-
-    sinks: bool
-    softcap: float | None
-    trees: bool
-    chunked: bool
-    alibi: AlibiKind
+def context_of(code: KernelCode, row: Value, last: Value, sequence: Value) -> Value:
+    """How many tokens the query in `row` of a sequence sees, whose last row is before `last`."""
+    context = code.integer(code.arguments["context"], sequence, I32)
+    return code.builder.sub(context, code.add(code.builder.sub(last, row), -1))
 
 
 class QueryGroup:
@@ -215,17 +228,14 @@ class QueryGroup:
     def describe(self, index: Value, row: Value, last: Value, sequence: Value) -> None:
         """Query `index` is in `row` of `sequence`, whose last row is before `last`."""
         code, builder, arguments = self.code, self.code.builder, self.code.arguments
-        count = builder.sub(code.integer(arguments["context"], sequence, I32), code.add(builder.sub(last, row), -1))
+        count = context_of(code, row, last, sequence)
         pages = code.at(arguments["pages"], code.times(sequence, arguments["table"]), I32)
         fields = {
             "row": row,
             "pages": builder.ptrtoint(pages, I64),
             "count": count,
-            "least": code.most(builder.sub(count, arguments["window"]), 0),
+            "least": self.scores.least(code, count),
         }
-        if self.scores.chunked:
-            chunk = builder.sdiv(code.add(count, -1), arguments["window"])
-            fields["least"] = builder.mul(chunk, arguments["window"])
         if self.scores.trees:
             places = code.at(arguments["places"], code.times(sequence, arguments["path"]), I32)
             fields["path"] = code.integer(arguments["path_start"], sequence, I32)
@@ -406,7 +416,7 @@ class _Query:
         pages = builder.sub(self.last, self.first)
         with code.loop(0, code.times(pages, self._shape.page_size * block), code.width) as at:
             place = code.at(self._scratch, at)
-            weights = code.exp(builder.fsub(code.load(place), highest))
+            weights = code.exp_below_zero(builder.fsub(code.load(place), highest))
             code.store(weights, place)
             total.set(builder.fadd(total.get(), weights))
         weight = code.folded(total.get(), block, builder.fadd)
@@ -482,13 +492,13 @@ class _Query:
         keys = [of.cache.head(*place, KEY, of.head) for place in tokens]
         scales = [of.cache.scale(*place, KEY, of.head) for place in tokens]
         scores = builder.fmul(code.sums(self._products(keys)), self._factors(scales))
-        if of.group.scores.softcap is not None:
-            scores = self._capped(scores, of.group.scores.softcap)
+        scores = of.group.scores.capped(code, scores)
         lanes = ir.Constant(code.integers, [lane // of.block for lane in range(code.width)])
         first = builder.trunc(code.add(code.times(page, self._shape.page_size), at), I32)
         positions = builder.add(code.splat(first), lanes)
         if of.group.scores.alibi is not None:
-            scores = builder.fadd(scores, self._bias(positions, of.group.scores.alibi))
+            last = code.splat(builder.trunc(code.add(self._count, -1), I32))
+            scores = of.group.scores.biased(code, scores, self._by_head("slopes"), positions, last)
         count, least = (code.splat(builder.trunc(bound, I32)) for bound in (self._count, self._least))
         visible = builder.icmp_signed("<", positions, count)
         visible = builder.and_(visible, builder.icmp_signed(">=", positions, least))
@@ -537,13 +547,6 @@ class _Query:
         code, scaling = self._code, self._of.scaling
         return scaling if scales[0] is None else code.builder.fmul(spread(code, scales), scaling)
 
-    def _capped(self, scores: Value, cap: float) -> Value:
-        """c·tanh(s/c), of tanh(x) = 1 - 2 / (e^2x + 1)."""
-        code, builder = self._code, self._code.builder
-        power = code.exp(builder.fmul(scores, code.constant(2.0 / cap)))
-        rest = builder.fdiv(code.constant(2.0), builder.fadd(power, code.constant(1.0)))
-        return builder.fmul(builder.fsub(code.constant(1.0), rest), code.constant(cap))
-
     def _sinks(self) -> Value:
         """The sink of each lane's query head."""
         return self._by_head("sinks")
@@ -558,17 +561,6 @@ class _Query:
             for lane in range(index, code.width, of.block):
                 vector = code.builder.insert_element(vector, number, ir.Constant(I32, lane))
         return vector
-
-    def _bias(self, positions: Value, alibi: AlibiKind) -> Value:
-        """What `Alibi.bias` adds for keys at `positions`, lane by lane."""
-        code, builder = self._code, self._code.builder
-        if alibi == "distance":
-            last = builder.trunc(code.add(self._count, -1), I32)
-            positions = builder.sub(positions, code.splat(last))
-        bias = builder.fmul(self._by_head("slopes"), builder.sitofp(positions, code.vector))
-        if alibi == "rounded":
-            bias = code.as_float(bias, torch.bfloat16)
-        return builder.fmul(bias, code.broadcast(code.arguments["factor"]))
 
     def _add_page(self, page: Value, start: Value, stop: Value, sums: dict[Cell, Variable]) -> None:
         address = self._page(page)

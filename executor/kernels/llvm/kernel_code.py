@@ -31,6 +31,8 @@ _LN_2_HIGH, _LN_2_LOW = 0.693359375, -2.12194440e-4
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 # The range of `KernelCode.exp`.
 _EXP_MIN, _EXP_MAX = -87.0, 88.0
+# Added to a small number, this leaves no bits of it below 1.
+_ROUNDING = 1.5 * 2.0**23
 # (ln(1 + r) - r + r²/2) / r³ for sqrt(1/2) ≤ 1 + r ≤ sqrt(2) (Cephes, logf), highest power first.
 _LOG = (
     *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
@@ -336,6 +338,59 @@ class KernelCode:
             half *= 2
         return partial[0]
 
+    def pairwise(self, vectors: Sequence[Value]) -> Value:
+        """The sum of a power of two of vectors, in the order of `sums`: neighbours first, and then their sums."""
+        partial = [*vectors]
+        while len(partial) > 1:
+            partial = [self.builder.fadd(*pair) for pair in zip(partial[::2], partial[1::2], strict=True)]
+        return partial[0]
+
+    def halved(self, vectors: Sequence[Value]) -> Value:
+        """The sum of a power of two of vectors, in the order of `folded`: those half of them apart first."""
+        partial = [*vectors]
+        while len(partial) > 1:
+            half = len(partial) // 2
+            partial = [self.builder.fadd(*pair) for pair in zip(partial[:half], partial[half:], strict=True)]
+        return partial[0]
+
+    def transposed(self, vectors: Sequence[Value]) -> list[Value]:
+        """The vectors of lane 0, lane 1 and so on of each of `width` vectors."""
+        rows, lanes = [*vectors], range(self.width)
+        step = 1
+        while step < self.width:
+            low = [lane if not lane & step else self.width + lane - step for lane in lanes]
+            high = [lane + step if not lane & step else self.width + lane for lane in lanes]
+            for row in lanes:
+                if not row & step:
+                    pair = rows[row], rows[row + step]
+                    rows[row], rows[row + step] = self.shuffle(*pair, low), self.shuffle(*pair, high)
+            step *= 2
+        return rows
+
+    def exp_below_zero(self, value: Value) -> Value:
+        """`exp` of lanes that are 0 or less, with the same bits in fewer instructions."""
+        builder = self.builder
+        # In the lowest bits of the sum is the nearest integer.
+        turn = builder.fadd(builder.fmul(value, self.constant(_LOG2_E)), self.constant(_ROUNDING))
+        whole = builder.fsub(turn, self.constant(_ROUNDING))
+        series = self._exp_series(value, whole)
+        exponent = builder.shl(builder.bitcast(turn, self.integers), self.bits(23))
+        power = builder.bitcast(builder.add(builder.bitcast(series, self.integers), exponent), self.vector)
+        # A NaN stays one.
+        stays = builder.fcmp_unordered(">=", value, self.constant(_EXP_MIN))
+        return builder.select(stays, power, self.constant(0.0))
+
+    def _exp_series(self, value: Value, whole: Value) -> Value:
+        """e^value over 2^whole."""
+        builder = self.builder
+        rest = self.fma(whole, self.constant(-_LN_2_HIGH), value)
+        rest = self.fma(whole, self.constant(-_LN_2_LOW), rest)
+        series = self.constant(_EXP[0])
+        for coefficient in _EXP[1:]:
+            series = self.fma(series, rest, self.constant(coefficient))
+        series = self.fma(builder.fmul(series, rest), rest, rest)
+        return builder.fadd(series, self.constant(1.0))
+
     def exp(self, value: Value) -> Value:
         """e to the power of each lane, within two units in the last place.
 
@@ -346,13 +401,7 @@ class KernelCode:
         above = self.maximum(value, self.constant(_EXP_MIN))
         bounded = self.minimum(above, self.constant(_EXP_MAX))
         whole = self._call("llvm.rint", builder.fmul(bounded, self.constant(_LOG2_E)))
-        rest = self.fma(whole, self.constant(-_LN_2_HIGH), bounded)
-        rest = self.fma(whole, self.constant(-_LN_2_LOW), rest)
-        series = self.constant(_EXP[0])
-        for coefficient in _EXP[1:]:
-            series = self.fma(series, rest, self.constant(coefficient))
-        series = self.fma(builder.fmul(series, rest), rest, rest)
-        series = builder.fadd(series, self.constant(1.0))
+        series = self._exp_series(bounded, whole)
         exponent = builder.add(builder.fptosi(whole, self.integers), ir.Constant(self.integers, [127] * self.width))
         scale = builder.bitcast(builder.shl(exponent, ir.Constant(self.integers, [23] * self.width)), self.vector)
         power = builder.select(vanishes, self.constant(0.0), builder.fmul(series, scale))

@@ -10,11 +10,12 @@ from llvmlite import ir
 
 from qpdsl.executor.kernels.data.kv_rows import KVRows
 from qpdsl.executor.kernels.data.paged_batch import Heads, PagedBatch, Scoring, next_power_of_two
-from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, AlibiKind, emit_attend, scratch_size
+from qpdsl.executor.kernels.llvm.attention import NO_WINDOW, emit_attend, scratch_size
 from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, CacheShape, HeadShape
 from qpdsl.executor.kernels.llvm.compile import TEAM, Function, Library, vector_width
 from qpdsl.executor.kernels.llvm.forward import dividing
 from qpdsl.executor.kernels.llvm.kernel_code import I64, KernelCode
+from qpdsl.executor.kernels.llvm.scores import AlibiKind
 
 if TYPE_CHECKING:
     from qpdsl.executor.kernels.llvm.kernel_code import Value
