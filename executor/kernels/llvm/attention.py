@@ -35,6 +35,8 @@ NO_WINDOW = 1 << 40
 # Queries of a group. With more, what is kept for each would no longer stay in a core's nearest cache.
 TOGETHER = 8
 _LINE_BYTES = 64
+# Keys that take as long as what a query takes besides keys.
+_OWN_KEYS = 16
 # A larger page would push the page that is being read out of a core's cache.
 _PREFETCH_BYTES = 1 << 16
 # Vector registers that hold sums while values are added up.
@@ -82,7 +84,8 @@ def emit_attend(
     table      the pages of a sequence in the page table
     layer
     sequences  B
-    from, to   the first unit to compute, and the unit to stop before
+    thread     the number of this thread
+    threads    how many share the units out, each as many keys as the others
     scaling    float32 [1], the factor of the scores
     window     in tokens
     sinks      float32 [fold, kv_heads], a score for each head that takes weight and gives no value (gpt-oss); not read
@@ -96,7 +99,7 @@ def emit_attend(
     factor     float32 [1]
     """
     addresses = ("queries", "@row", "rows", "pages", "context", "start", "out", "scratch")
-    numbers = ("@table", "@layer", "@sequences", "@from", "@to", "scaling", "@window", "sinks")
+    numbers = ("@table", "@layer", "@sequences", "@thread", "@threads", "scaling", "@window", "sinks")
     paths = ("path_start", "places", "@path") if trees else ()
     biases = ("slopes", "factor") if alibi else ()
     code = KernelCode(module, name, (*addresses, *numbers, *paths, *biases), width)
@@ -116,15 +119,73 @@ class _Units:
         code, builder, arguments = self._code, self._code.builder, self._code.arguments
         singles = self._singles()
         units = code.times(singles, self._shape.kv_heads)
-        begin, end = code.most(arguments["from"], 0), code.least(arguments["to"], units)
-        self._rows(begin, end)
+        first, last = self._share()
+        self._rows(first, code.least(last, units))
         with code.loop(singles, arguments["sequences"]) as sequence:
-            first = code.integer(arguments["start"], sequence, I32)
-            last = code.integer(arguments["start"], code.add(sequence, 1), I32)
-            length, before = builder.sub(last, first), code.times(first, self._shape.kv_heads)
-            begin = code.most(builder.sub(arguments["from"], before), 0)
-            end = code.least(builder.sub(arguments["to"], before), code.times(length, self._shape.kv_heads))
-            self._chunk(begin, end, sequence, (first, last))
+            rows = self._rows_of(sequence)
+            length, before = builder.sub(rows[1], rows[0]), code.times(rows[0], self._shape.kv_heads)
+            begin = code.most(builder.sub(first, before), 0)
+            end = code.least(builder.sub(last, before), code.times(length, self._shape.kv_heads))
+            self._chunk(begin, end, sequence, rows)
+
+    def _share(self) -> tuple[Value, Value]:
+        """The first unit of this thread, and the unit to stop before."""
+        code, builder, arguments = self._code, self._code.builder, self._code.arguments
+        heads, total = self._shape.kv_heads, code.variable(I64, code.number(0))
+        rows = code.integer(arguments["start"], arguments["sequences"], I32)
+        first, last = code.variable(I64, code.number(0)), code.variable(I64, code.times(rows, heads))
+        with builder.if_then(builder.icmp_signed(">", arguments["threads"], code.number(1))):
+            with code.loop(0, arguments["sequences"]) as sequence:
+                total.set(code.add(total.get(), code.times(self._keys(sequence), heads)))
+            for share, cut in ((arguments["thread"], first), (code.add(arguments["thread"], 1), last)):
+                cut.set(self._cut(builder.sdiv(builder.mul(total.get(), share), arguments["threads"])))
+        return first.get(), last.get()
+
+    def _cut(self, keys: Value) -> Value:
+        """The first unit before which all units together take so many keys."""
+        code, builder, arguments = self._code, self._code.builder, self._code.arguments
+        heads, rest, own = self._shape.kv_heads, code.variable(I64, keys), code.variable(I64, code.number(1))
+
+        def is_before(sequence: Value) -> Value:
+            own.set(self._keys(sequence))
+            return self._taken(rest, code.times(own.get(), heads))
+
+        sequence = code.leading(0, arguments["sequences"], is_before)
+        cut = code.variable(I64, code.times(code.integer(arguments["start"], sequence, I32), heads))
+        with builder.if_then(builder.icmp_signed("<", sequence, arguments["sequences"])):
+            first, last = self._rows_of(sequence)
+            head, length = builder.sdiv(rest.get(), own.get()), builder.sub(last, first)
+            rest.set(builder.srem(rest.get(), own.get()))
+            row = code.leading(
+                0, length, lambda row: self._taken(rest, self._keys_of(code.add(first, row), last, sequence))
+            )
+            cut.set(code.add(cut.get(), builder.mul(head, length), row))
+        return cut.get()
+
+    def _taken(self, rest: Variable, keys: Value) -> Value:
+        """Whether there is a rest of so many keys; if so, they are taken from it."""
+        builder, before = self._code.builder, rest.get()
+        enough = builder.icmp_signed(">=", before, keys)
+        rest.set(builder.select(enough, builder.sub(before, keys), before))
+        return enough
+
+    def _keys(self, sequence: Value) -> Value:
+        """What the queries of a sequence take, for one KV head."""
+        code, keys = self._code, self._code.variable(I64, self._code.number(0))
+        first, last = self._rows_of(sequence)
+        with code.loop(first, last) as row:
+            keys.set(code.add(keys.get(), self._keys_of(row, last, sequence)))
+        return keys.get()
+
+    def _keys_of(self, row: Value, last: Value, sequence: Value) -> Value:
+        """What one query takes: the keys that it sees, and as long as some more."""
+        code, count = self._code, context_of(self._code, row, last, sequence)
+        return code.add(code.builder.sub(count, self._scores.least(code, count)), _OWN_KEYS)
+
+    def _rows_of(self, sequence: Value) -> tuple[Value, Value]:
+        """The first row of a sequence, and the one after its last."""
+        code, start = self._code, self._code.arguments["start"]
+        return code.integer(start, sequence, I32), code.integer(start, code.add(sequence, 1), I32)
 
     def _singles(self) -> Value:
         """How many of the first sequences have one query each."""
@@ -186,7 +247,12 @@ class _Units:
             kv_head, number = builder.sdiv(unit.get(), length), builder.srem(unit.get(), length)
             rest = code.least(builder.sub(length, number), builder.sub(end, unit.get()))
             row = code.add(first, number)
-            is_tile = builder.icmp_signed(">", rest, code.number(code.width // 2))
+            count = context_of(code, code.add(row, code.least(rest, code.width), -1), last, sequence)
+            keys = builder.sub(count, self._scores.least(code, count))
+            is_tile = builder.and_(
+                builder.icmp_signed(">", rest, code.number(code.width // 2)),
+                builder.icmp_signed(">=", keys, code.number(self._shape.dim // 2)),
+            )
             with builder.if_else(is_tile) as (tile, group):
                 with tile:
                     together = code.least(rest, code.width)
@@ -416,7 +482,7 @@ class _Query:
         pages = builder.sub(self.last, self.first)
         with code.loop(0, code.times(pages, self._shape.page_size * block), code.width) as at:
             place = code.at(self._scratch, at)
-            weights = code.exp_below_zero(builder.fsub(code.load(place), highest))
+            weights = code.exp_below_zero(builder.fsub(code.load(place), highest))[0]
             code.store(weights, place)
             total.set(builder.fadd(total.get(), weights))
         weight = code.folded(total.get(), block, builder.fadd)

@@ -26,6 +26,8 @@ from qpdsl.executor.kernels.llvm.scores import Scores
 _HEADS = 4
 # Positions whose weights are made and used at once: they stay in a core's nearest cache, with their values.
 _BLOCK = 64
+# Weights that are made in turns.
+_EXPONENTIALS = 4
 # With more vectors in a key, enough products are added up between two stores of sums.
 _LONG = 8
 
@@ -82,7 +84,6 @@ class TileShape:
             "weights": _BLOCK * self.row,
             "values": _BLOCK * shape.value_dim,
             "sums": shape.value_dim * self.row,
-            "turned": self.width * self.width,
             "scores": (positions + 2 * self.width) * self.row,
         }
 
@@ -161,7 +162,6 @@ class QueryTile:
         self._turn_queries()
         self._score_all()
         self._fill("totals", 0, self._tile.parts(0)["totals"], 0.0)
-        self._fill("sums", 0, self._tile.parts(0)["sums"], 0.0)
         with code.loop(self._begin, self._end, _BLOCK) as start:
             stop = code.least(code.add(start, _BLOCK), self._end)
             self._weigh(start, stop)
@@ -174,11 +174,7 @@ class QueryTile:
         """Lays the queries out as `_score` reads them."""
         code, tile, width = self._code, self._tile, self._code.width
         vectors = self._shape.dim // width
-        most = code.builder.sub(self._last, self._count)
-        rows = [
-            code.builder.mul(code.add(self._row, code.least(code.number(lane), most)), code.arguments["row"])
-            for lane in range(width)
-        ]
+        rows = [code.builder.mul(row, code.arguments["row"]) for row in self._rows()]
         with code.loop(0, tile.heads) as number:
             start = code.times(self._query_head(number), self._shape.dim)
             with code.loop(0, vectors) as part:
@@ -323,14 +319,20 @@ class QueryTile:
             highest = code.load(self._at("peaks", head))
             places = [self._at("totals", code.add(code.number(number * tile.heads), head)) for number in range(step)]
             totals = [code.variable(code.vector, code.load(place)) for place in places]
-            with code.loop(start, stop, step) as position:
-                for number, total in enumerate(totals):
-                    of_block = code.add(builder.sub(position, start), number)
-                    score = code.add(code.times(code.add(builder.sub(position, self._begin), number), tile.heads), head)
-                    weight = code.exp_below_zero(builder.fsub(code.load(self._at("scores", score)), highest))
-                    total.set(builder.fadd(total.get(), weight))
-                    weight = scaled(weight, of_block)
-                    code.store(weight, self._at("weights", code.add(code.times(of_block, tile.heads), head)))
+            with code.loop(start, stop, max(step, _EXPONENTIALS)) as position:
+                of_block = builder.sub(position, start)
+                first, target = (
+                    code.add(code.times(at, tile.heads), head) for at in (builder.sub(position, self._begin), of_block)
+                )
+                for begin in range(0, max(step, _EXPONENTIALS), _EXPONENTIALS):
+                    numbers = range(begin, begin + _EXPONENTIALS)
+                    scores = [code.load(self._at("scores", code.add(first, number * tile.heads))) for number in numbers]
+                    weights = code.exp_below_zero(*(builder.fsub(score, highest) for score in scores))
+                    for number, weight in zip(numbers, weights, strict=True):
+                        total = totals[number % step]
+                        total.set(builder.fadd(total.get(), weight))
+                        weight = scaled(weight, code.add(of_block, number))
+                        code.store(weight, self._at("weights", code.add(target, number * tile.heads)))
             for place, total in zip(places, totals, strict=True):
                 code.store(total.get(), place)
 
@@ -376,7 +378,11 @@ class QueryTile:
                 for number in range(tile.values)
                 for head in heads
             }
-            sums = {cell: code.variable(code.vector, code.load(place)) for cell, place in places.items()}
+            goes_on = builder.icmp_signed(">", start, self._begin)
+            sums = {
+                cell: code.variable(code.vector, builder.select(goes_on, code.load(place), code.constant(0.0)))
+                for cell, place in places.items()
+            }
             with code.loop(begin, end) as position:
                 of_block = builder.sub(position, start)
                 weights = [
@@ -405,24 +411,24 @@ class QueryTile:
                 rest = builder.fsub(self._of_head("sinks", head), code.load(self._at("peaks", head)))
                 total = builder.fadd(total, code.exp(rest))
             code.store(builder.fdiv(code.constant(1.0), total), self._at("totals", head))
-        lanes = code.add(builder.sub(self._last, self._count), 1)
+        rows = [code.times(row, shape.attended) for row in self._rows()]
         with code.loop(0, tile.heads) as number:
             factor = code.load(self._at("totals", number))
-            start = code.times(self._query_head(number), shape.value_dim)
-            start = code.add(start, code.times(self._row, shape.attended))
+            head = code.times(self._query_head(number), shape.value_dim)
             with code.loop(0, shape.value_dim, width) as part:
-                values = [
-                    builder.fmul(
-                        code.load(self._at("sums", code.add(code.times(code.add(part, place), tile.heads), number))),
-                        factor,
-                    )
-                    for place in range(width)
-                ]
-                for lane, value in enumerate(code.transposed(values)):
-                    code.store(value, self._at("turned", lane))
-                with code.loop(0, lanes) as lane:
-                    out = code.add(start, part, code.times(lane, shape.attended))
-                    code.store(code.load(self._at("turned", lane)), code.at(code.arguments["out"], out))
+                sums = code.add(code.times(part, tile.heads), number)
+                values = [code.load(self._at("sums", code.add(sums, place * tile.heads))) for place in range(width)]
+                values = code.transposed([builder.fmul(value, factor) for value in values])
+                target = code.at(code.arguments["out"], code.add(head, part))
+                # The last row's own lane comes after those that have no query.
+                for row, value in reversed([*zip(rows, values, strict=True)]):
+                    code.store(value, code.at(target, row))
+
+    def _rows(self) -> list[Value]:
+        """The row of each lane's query: of lanes without one, the last query's."""
+        code = self._code
+        most = code.builder.sub(self._last, self._count)
+        return [code.add(self._row, code.least(code.number(lane), most)) for lane in range(code.width)]
 
     # Places and numbers
 

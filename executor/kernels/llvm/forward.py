@@ -453,7 +453,6 @@ class ForwardCode:
             index,
         )
         self._wait()
-        begin, end = self._share(code.times(self._number("count"), shape.heads.kv_heads))
         arguments = (
             joined,
             joined_row,
@@ -466,8 +465,8 @@ class ForwardCode:
             self._number("table"),
             index,
             self._number("sequences"),
-            begin,
-            end,
+            self._thread,
+            self._threads,
             self._layer_place("scaling"),
             self._of_layer("window", I64),
             self._pointer("attended"),

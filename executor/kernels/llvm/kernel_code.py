@@ -367,29 +367,39 @@ class KernelCode:
             step *= 2
         return rows
 
-    def exp_below_zero(self, value: Value) -> Value:
-        """`exp` of lanes that are 0 or less, with the same bits in fewer instructions."""
+    def exp_below_zero(self, *values: Value) -> list[Value]:
+        """`exp` of vectors whose lanes are 0 or less: the same bits in fewer instructions, which take turns.
+
+        Each waits for the one before, and so a processor is not left without any.
+        """
         builder = self.builder
         # In the lowest bits of the sum is the nearest integer.
-        turn = builder.fadd(builder.fmul(value, self.constant(_LOG2_E)), self.constant(_ROUNDING))
-        whole = builder.fsub(turn, self.constant(_ROUNDING))
-        series = self._exp_series(value, whole)
-        exponent = builder.shl(builder.bitcast(turn, self.integers), self.bits(23))
-        power = builder.bitcast(builder.add(builder.bitcast(series, self.integers), exponent), self.vector)
+        turns = [builder.fmul(value, self.constant(_LOG2_E)) for value in values]
+        turns = [builder.fadd(turn, self.constant(_ROUNDING)) for turn in turns]
+        wholes = [builder.fsub(turn, self.constant(_ROUNDING)) for turn in turns]
+        series = self._exp_series(values, wholes)
+        exponents = [builder.shl(builder.bitcast(turn, self.integers), self.bits(23)) for turn in turns]
+        powers = [
+            builder.bitcast(builder.add(builder.bitcast(one, self.integers), exponent), self.vector)
+            for one, exponent in zip(series, exponents, strict=True)
+        ]
         # A NaN stays one.
-        stays = builder.fcmp_unordered(">=", value, self.constant(_EXP_MIN))
-        return builder.select(stays, power, self.constant(0.0))
+        stay = [builder.fcmp_unordered(">=", value, self.constant(_EXP_MIN)) for value in values]
+        return [builder.select(*pair, self.constant(0.0)) for pair in zip(stay, powers, strict=True)]
 
-    def _exp_series(self, value: Value, whole: Value) -> Value:
-        """e^value over 2^whole."""
-        builder = self.builder
-        rest = self.fma(whole, self.constant(-_LN_2_HIGH), value)
-        rest = self.fma(whole, self.constant(-_LN_2_LOW), rest)
-        series = self.constant(_EXP[0])
+    def _exp_series(self, values: Sequence[Value], wholes: Sequence[Value]) -> list[Value]:
+        """e^value over 2^whole of each."""
+        rests = [
+            self.fma(whole, self.constant(-_LN_2_HIGH), value) for value, whole in zip(values, wholes, strict=True)
+        ]
+        rests = [self.fma(whole, self.constant(-_LN_2_LOW), rest) for rest, whole in zip(rests, wholes, strict=True)]
+        series = [self.constant(_EXP[0])] * len(rests)
         for coefficient in _EXP[1:]:
-            series = self.fma(series, rest, self.constant(coefficient))
-        series = self.fma(builder.fmul(series, rest), rest, rest)
-        return builder.fadd(series, self.constant(1.0))
+            pairs = zip(series, rests, strict=True)
+            series = [self.fma(one, rest, self.constant(coefficient)) for one, rest in pairs]
+        series = [self.builder.fmul(one, rest) for one, rest in zip(series, rests, strict=True)]
+        series = [self.fma(one, rest, rest) for one, rest in zip(series, rests, strict=True)]
+        return [self.builder.fadd(one, self.constant(1.0)) for one in series]
 
     def exp(self, value: Value) -> Value:
         """e to the power of each lane, within two units in the last place.
@@ -401,7 +411,7 @@ class KernelCode:
         above = self.maximum(value, self.constant(_EXP_MIN))
         bounded = self.minimum(above, self.constant(_EXP_MAX))
         whole = self._call("llvm.rint", builder.fmul(bounded, self.constant(_LOG2_E)))
-        series = self._exp_series(bounded, whole)
+        series = self._exp_series([bounded], [whole])[0]
         exponent = builder.add(builder.fptosi(whole, self.integers), ir.Constant(self.integers, [127] * self.width))
         scale = builder.bitcast(builder.shl(exponent, ir.Constant(self.integers, [23] * self.width)), self.vector)
         power = builder.select(vanishes, self.constant(0.0), builder.fmul(series, scale))

@@ -72,15 +72,15 @@ class LayerKernels:
         layer: int,
         window: int | None = None,
         sinks: torch.Tensor | None = None,
-        cuts: tuple[int, ...] = (),
+        threads: int = 1,
     ) -> torch.Tensor:
-        """[T, fold · KV · D], computed in parts that begin at the units `cuts`; sinks [fold, KV]."""
+        """[T, fold · KV · D], computed in the shares of so many threads, one after the other; sinks [fold, KV]."""
         heads, width, count = self.heads, self._width, len(joined)
         table = batch.pages.shape[1]
         out = torch.zeros(count, heads.queries)
         scratch = torch.empty(scratch_size(heads, width, table))
         scaling = torch.tensor([heads.dim**-0.5])
-        for begin, end in zip((0, *cuts), (*cuts, count * heads.kv_heads), strict=True):
+        for thread in range(threads):
             self._kernel(emit_attend, sinks=sinks is not None)(
                 joined.data_ptr(),
                 joined.stride(0),
@@ -93,8 +93,8 @@ class LayerKernels:
                 table,
                 layer,
                 batch.sequences,
-                begin,
-                end,
+                thread,
+                threads,
                 scaling.data_ptr(),
                 window or NO_WINDOW,
                 0 if sinks is None else sinks.data_ptr(),
