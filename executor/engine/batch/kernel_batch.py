@@ -83,6 +83,16 @@ class KernelBatch:
         read_rows = rows if sizes.wanted else None
         return cls(numbers, sizes, tokens, positions, read_rows, batch, deterministic, segments)
 
+    def of_rows(self, rows: torch.Tensor) -> KernelBatch:
+        """The step of some rows int64 [W] alone, whose tokens are the last of a sequence each."""
+        paged, count = self.paged, len(rows)
+        sequence = torch.searchsorted(paged.query_start, rows, right=True) - 1
+        behind = paged.query_start[sequence + 1] - 1 - rows
+        context = (paged.context[sequence] - behind).int()
+        start = torch.arange(count + 1, dtype=torch.int32)
+        own = PagedBatch(paged.pages[sequence], context, paged.slots[rows], start, count, paged.longest)
+        return replace(self, tokens=self.tokens[rows], positions=self.positions[rows], read_rows=None, paged=own)
+
     def attend(self, cache: KVCache, heads: Heads, layer: int, scoring: Scoring) -> torch.Tensor:
         """A layer's attention [T, H, V]; keys and values are stored before it."""
         rows, number = cache.of_layer[layer]

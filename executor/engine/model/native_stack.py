@@ -42,9 +42,13 @@ from qpdsl.executor.kernels.recurrences import GatedDelta
 
 _MIN_POSITIONS = 1024
 # What a run of layers says of itself in a frame.
-_RUN = [FRAME.index(name) for name in ("first", "depth", "last_norm", "opens", "resumes", "mixed", "mixed_row")]
+_RUN = [
+    FRAME.index(name) for name in ("first", "depth", "last_norm", "opens", "stores", "resumes", "mixed", "mixed_row")
+]
 # From so many rows on a step is arithmetic; with fewer it reads memory.
 _MANY_ROWS = 16
+# With so many rows, a last layer for few of them alone saves more than its weights take to be read once more.
+_LONG_ROWS, _FEW_READ = 64, 4
 # How long a step is timed for each number of threads.
 _TRIAL_SECONDS, _LEAST_TRIALS = 0.02, 3
 
@@ -146,8 +150,13 @@ class NativeStack:
     def forward(
         self, batch: KernelBatch, cache: KVCache, exits: Sequence[int] = (), threads: int | None = None
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """Hidden states [T, d] after the last norm; and for each of `exits`, that after so many layers."""
+        """Hidden states [T, d] after the last norm; and for each of `exits`, that after so many layers.
+
+        Those of rows that nobody reads may not be made.
+        """
         residual, states = self._embed(batch.tokens), dict[int, torch.Tensor]()
+        if not exits and self._reads_few(batch):
+            return self._forward_read(batch, cache, residual, threads), states
         first = 0
         for depth in (*sorted(exits), len(self._layers)):
             hidden = self.run(batch, cache, residual, first, depth, threads)
@@ -155,6 +164,23 @@ class NativeStack:
                 states[depth] = residual.clone()
             first = depth
         return hidden, states
+
+    def _reads_few(self, batch: KernelBatch) -> bool:
+        """Whether the last layer pays for the rows that are read alone, and can be made so."""
+        count, read, last = len(batch.tokens), batch.read_rows, self._layers[-1]
+        few = read is not None and count >= _LONG_ROWS and len(read) * _FEW_READ <= count
+        return few and batch.paged.paths is None and last.products.keys() == {"join", "out", "widen", "down"}
+
+    def _forward_read(
+        self, batch: KernelBatch, cache: KVCache, residual: torch.Tensor, threads: int | None
+    ) -> torch.Tensor:
+        """The hidden states of rows that are read. All others have keys and values in the last layer, and no more."""
+        rows, last = batch.read_rows, len(self._layers) - 1
+        assert rows is not None
+        hidden = self.run(batch, cache, residual, 0, last, threads, stores=True)
+        if len(rows):
+            hidden[rows] = self.run(batch.of_rows(rows), cache, residual[rows], last, last + 1, threads)
+        return hidden
 
     def run(
         self,
@@ -164,11 +190,14 @@ class NativeStack:
         first: int,
         depth: int,
         threads: int | None = None,
+        *,
+        stores: bool = False,
     ) -> torch.Tensor:
         """Runs the layers from `first` to before `depth` alone, on the `residual` float32 [T, d] before them.
 
         That becomes the one after them; with the last norm it is the result. Of the keys and values of the batch's
-        tokens, those of these layers are in the cache after it.
+        tokens, those of these layers are in the cache after it. With `stores`, those of layer `depth` are too, in place
+        of a result.
         """
         count, layers = residual.shape[0], self._layers
         hidden = torch.empty_like(residual)
@@ -184,9 +213,9 @@ class NativeStack:
         workspace = frame[_RUN[-2:]].tolist()
         mixed: torch.Tensor | None = None
 
-        def run_to(stop: int, norm: Norm, *, opens: bool = False) -> None:
+        def run_to(stop: int, norm: Norm, *, opens: bool = False, stores: bool = False) -> None:
             resumed = (0, *workspace) if mixed is None else (1, mixed.data_ptr(), mixed.shape[1])
-            frame[_RUN] = (first, stop, norm.weight.data_ptr(), opens, *resumed)
+            frame[_RUN] = (first, stop, norm.weight.data_ptr(), opens, stores, *resumed)
             TEAM.run(threads, lambda thread: function(address, thread, threads))
 
         for index, layer in enumerate(layers[first:depth], first):
@@ -200,7 +229,7 @@ class NativeStack:
                 added = layer.experts(hidden)
                 # Rounded after the product, in whichever vectors.
                 residual += added if self._residual == 1.0 else added * self._residual
-        run_to(depth, self._norm)
+        run_to(depth, self._norm, opens=stores, stores=stores)
         return hidden
 
     def normed(self, residual: torch.Tensor) -> torch.Tensor:

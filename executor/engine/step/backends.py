@@ -310,7 +310,11 @@ class NativeBackend:
 
     def _batch(self, chunks: list[Chunk]) -> tuple[PackedStep, KernelBatch]:
         step = self._assembler.step(chunks, self._model.least_rows)
-        return step, KernelBatch.of(torch.from_numpy(step.numbers), step.sizes, segments=step.segments)
+        batch = KernelBatch.of(torch.from_numpy(step.numbers), step.sizes, segments=step.segments)
+        if batch.read_rows is None and (read := sum(rows for _, rows in step.readers)) < len(batch.tokens):
+            # None is what reads all rows.
+            batch = replace(batch, read_rows=torch.arange(read))
+        return step, batch
 
 
 def backend_of(model: PagedModel, cache: KVCache, rows: int | None, graphs: bool) -> StepBackend:

@@ -270,12 +270,8 @@ class _Units:
         code, arguments = self._code, self._code.arguments
         count = context_of(code, row, last, sequence)
         pages = code.at(arguments["pages"], code.times(sequence, arguments["table"]), I32)
-        path = None
-        if self._scores.trees:
-            places = code.at(arguments["places"], code.times(sequence, arguments["path"]), I32)
-            path = code.integer(arguments["path_start"], sequence, I32), places
         end = code.add(count, together, -1)
-        QueryTile(code, self._shape, self._scores, kv_head, row, count, end, pages, path).emit()
+        QueryTile(code, self._shape, self._scores, kv_head, row, count, end, pages).emit()
 
 
 def context_of(code: KernelCode, row: Value, last: Value, sequence: Value) -> Value:

@@ -107,7 +107,6 @@ class QueryTile:
 
     count, last: how many tokens the first of them sees, and the last
     pages:       the address of the sequence's page table
-    path:        with trees, the first position that may lie in another place, and the address of the places
     """
 
     def __init__(
@@ -120,11 +119,10 @@ class QueryTile:
         count: Value,
         last: Value,
         pages: Value,
-        path: tuple[Value, Value] | None,
     ) -> None:
         self._code, self._shape, self._scores = code, shape, scores
         self._head, self._row, self._count, self._last = head, row, count, last
-        self._pages, self._path = pages, path
+        self._pages = pages
         self._cache = Cache(code, shape.cache, code.arguments["rows"])
         self._scaling = code.broadcast(code.arguments["scaling"])
         builder, width = code.builder, code.width
@@ -225,32 +223,20 @@ class QueryTile:
         In the room if they are stored otherwise. They share a page, and one of them is seen.
         """
         code, shape = self._code, self._shape
-        if self._path is None:
-            page, token = self._token(position)
-            tokens = [(page, code.add(token, number)) for number in range(count)]
-        else:
-            seen = [code.most(code.add(position, number), self._low) for number in range(count)]
-            tokens = [self._token(code.least(at, code.add(self._last, -1))) for at in seen]
+        size = code.number(shape.page_size)
+        page = code.integer(self._pages, code.builder.udiv(position, size), I32)
+        page, token = self._cache.page(page, code.arguments["layer"]), code.builder.urem(position, size)
+        tokens = [(page, code.add(token, number)) for number in range(count)]
         sources = [self._cache.head(*token, which, self._head) for token in tokens]
         scales = [self._cache.scale(*token, which, self._head) for token in tokens]
         if shape.kind == "plain" and shape.dtype is torch.float32:
             return [*zip(sources, scales, strict=True)]
-        size = shape.dim if which == KEY else shape.value_dim
-        targets = [code.at(room, number * size) for number in range(count)]
+        numbers = shape.dim if which == KEY else shape.value_dim
+        targets = [code.at(room, number * numbers) for number in range(count)]
         for source, target in zip(sources, targets, strict=True):
-            for part in range(0, size, code.width):
+            for part in range(0, numbers, code.width):
                 code.store(self._cache.load(source, which, part), code.at(target, part))
         return [*zip(targets, scales, strict=True)]
-
-    def _token(self, position: Value) -> tuple[Value, Value]:
-        """The address of the page that holds the token of a position, and its place there."""
-        code, builder, size = self._code, self._code.builder, self._code.number(self._shape.page_size)
-        if self._path is not None:
-            path, places = self._path
-            place = code.integer(places, code.most(builder.sub(position, path), 0), I32)
-            position = builder.select(builder.icmp_signed("<", position, path), position, place)
-        page = code.integer(self._pages, builder.udiv(position, size), I32)
-        return self._cache.page(page, code.arguments["layer"]), builder.urem(position, size)
 
     def _multiply(self, keys: Sequence[Value]) -> None:
         """Products of queries and keys, summed over the vectors of a key, and over `lanes` neighbours of a vector."""

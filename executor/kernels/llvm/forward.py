@@ -226,17 +226,18 @@ def _norm_scale(code: KernelCode, squares: Value, count: int, epsilon: float) ->
 # residual float32 [T, hidden], which the forward changes; normed, projected [T, hidden], joined [T, joined_row],
 # attended [T, queries] and gated [T, gated_row] are its workspace, widened, sums and scratch that of each thread, so
 # many bytes apart. Of the layers, those from `first` to before `depth` run; `hidden` [T, hidden] is the residual after
-# them with the last norm. If `opens`, `joined` of layer `depth` is made in place of it; if `resumes`, `joined` of layer
-# `first` is there, and `mixed` [T, mixed_row], what its recurrence makes. `states` is their block 0, the others lie
-# `block` bytes apart; see `StateStep` for segments and chains. `tree_attend` is the address of attention with trees
-# where a step has some, else 0; path_start, places and path are what it reads more. The barrier is int32 [32] of zeros.
+# them with the last norm. If `opens`, `joined` of layer `depth` is made in place of it, and if `stores`, its keys and
+# values are kept; if `resumes`, `joined` of layer `first` is there, and `mixed` [T, mixed_row], what its recurrence
+# makes. `states` is their block 0, the others lie `block` bytes apart; see `StateStep` for segments and chains.
+# `tree_attend` is the address of attention with trees where a step has some, else 0; path_start, places and path are
+# what it reads more. The barrier is int32 [32] of zeros.
 FRAME = (
     *("residual", "normed", "projected", "joined", "joined_row", "attended", "gated", "gated_row"),
     *("widened", "widened_bytes", "sums", "sums_bytes", "scratch", "scratch_bytes"),
     *("count", "positions", "slots", "rows", "pages", "context", "start", "sequences", "table"),
     *("tree_attend", "path_start", "places", "path"),
     *("layers", "first", "depth", "last_norm", "hidden", "factor", "one", "barrier"),
-    *("resumes", "mixed", "mixed_row", "opens"),
+    *("resumes", "mixed", "mixed_row", "opens", "stores"),
     *("states", "block", "segments", "chains", "chain_count"),
 )
 # Queries, keys and values, and what a recurrence takes; back from attention, and from the recurrence; the MLP's.
@@ -406,6 +407,8 @@ class ForwardCode:
             with opens:
                 self._layer = self._layer_at(self._number("depth"))
                 self._join()
+                with code.builder.if_then(self._is_set("stores")):
+                    self._store()
             with ends:
                 self._norm("norm", self._pointer("residual"), self._pointer("last_norm"), self._pointer("hidden"))
                 self._wait()
@@ -434,10 +437,10 @@ class ForwardCode:
         self._multiply("join", source, code.number(shape.hidden), joined, joined_row, self._pointer("one"), add=False)
         self._wait()
 
-    def _attend(self) -> None:
-        code, shape = self._code, self._shape
+    def _store(self) -> None:
+        """Rotates queries and keys of this thread's rows, and keeps keys and values."""
+        code = self._code
         joined, joined_row = self._pointer("joined"), self._number("joined_row")
-        index = self._of_layer("number", I64)
         first, last = self._share(self._number("count"))
         offset = code.times(first, 8)
         self._call(
@@ -450,8 +453,13 @@ class ForwardCode:
             self._pointer("rows"),
             self._of_layer("head_norms", POINTER),
             code.builder.sub(last, first),
-            index,
+            self._of_layer("number", I64),
         )
+
+    def _attend(self) -> None:
+        code, shape = self._code, self._shape
+        joined, joined_row = self._pointer("joined"), self._number("joined_row")
+        self._store()
         self._wait()
         arguments = (
             joined,
@@ -463,7 +471,7 @@ class ForwardCode:
             self._pointer("attended"),
             self._own("scratch"),
             self._number("table"),
-            index,
+            self._of_layer("number", I64),
             self._number("sequences"),
             self._thread,
             self._threads,
@@ -481,6 +489,7 @@ class ForwardCode:
                 self._call_address(tree_attend, kinds, *arguments, *paths)
         self._wait()
         if shape.gated:
+            first, last = self._share(self._number("count"))
             attended = code.at(self._pointer("attended"), code.times(first, shape.heads.queries))
             rows = code.at(joined, code.times(first, joined_row))
             self._call("attended gate", attended, rows, joined_row, code.builder.sub(last, first))

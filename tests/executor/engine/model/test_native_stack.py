@@ -263,11 +263,31 @@ class Texts:
         return read
 
 
+    @torch.inference_mode()
+    def read_some(self, rows: Sequence[int] | None, threads: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """All texts in one step of which these rows are read: hidden states, and all keys and values after it."""
+        step = self._assembler.step([Chunk(text, text.missing) for text in self._sequences], 1)
+        batch = KernelBatch.of(torch.from_numpy(step.numbers), step.sizes)
+        batch = replace(batch, read_rows=None if rows is None else torch.tensor(rows, dtype=torch.int64))
+        return self._stack.forward(batch, self._cache, threads=threads)[0], self._cache.rows.data
+
+
 @cache
 def texts() -> tuple[tuple[int, ...], ...]:
     rng = random.Random(2)
     lengths = [*range(1, 50, 7), *([3] * 57)]
     return tuple(tuple(rng.randrange(1, 100) for _ in range(length)) for length in lengths)
+
+
+@pytest.mark.parametrize(("form", "kv_type"), FORMS, ids=str)
+def test_rows_that_are_read_have_the_bits_that_they_have_among_all(form: str, kv_type: KVType | None) -> None:
+    """And keys and values are those of all rows, though the others end before the last layer."""
+    model, long = model_of(form, kv_type), [(1,), tuple(range(1, 72)), tuple(range(20, 60))]
+    everything, kept = Texts(model, long).read_some(None, 1)
+    for rows, threads in (((), 2), ((0, 71, 111), 2), ((40,), 1)):
+        hidden, also_kept = Texts(model, long).read_some(rows, threads)
+        assert torch.equal(hidden[[*rows]], everything[[*rows]])
+        assert torch.equal(also_kept, kept)
 
 
 @pytest.mark.parametrize(("form", "kv_type"), FORMS, ids=str)
