@@ -323,6 +323,11 @@ def parts_of(model: PagedModel, work: Work, spent: Spent) -> list[Part]:
     return found
 
 
+def layers_of(part: str, work: Work, depth: int) -> int:
+    """How many layers have a part for all rows: of prompts, the last one has what leads to keys and values alone."""
+    return depth - (work.prompts and part != "join")
+
+
 def _shared(name: str, spent: Spent, rows: int, *, alone: bool = False) -> Part:
     """What rows share out; `alone`: each thread computes all of it."""
     return Part(name, spent.parts[name], 0, (lambda _: 1.0) if alone else partial(_share, rows), 1 if alone else rows)
@@ -428,7 +433,7 @@ class Peers:
         }
         self._packed = {name: [weight.to_mkldnn() for weight in own] for name, own in self._weights.items()}
 
-    def seconds(self, rows: int, steps: int, repeats: int) -> dict[str, dict[str, float]]:
+    def seconds(self, work: Work, rows: int, steps: int, repeats: int) -> dict[str, dict[str, float]]:
         """What all layers of so many steps of `rows` rows take one thread, by library and product: the fastest run."""
         torch.set_num_threads(1)
         found = {peer: dict.fromkeys(self._weights, math.inf) for peer in PEERS}
@@ -440,7 +445,7 @@ class Peers:
                     ("torch", partial(_all, linear, given, weights)),
                     ("oneDNN", partial(_all, mkldnn_linear, given.to_mkldnn(), self._packed[name])),
                 ):
-                    seconds = _timed(run, time.thread_time) * steps * self._depth / _COLD_LAYERS
+                    seconds = _timed(run, time.thread_time) * steps * layers_of(name, work, self._depth) / _COLD_LAYERS
                     found[peer][name] = min(found[peer][name], seconds)
         return found
 
@@ -463,15 +468,14 @@ def case_of(model: PagedModel, subject: Subject, work: Work, here: Machine, peer
     seconds_of_two = {**two.parts, "head": two.head}
     tokens = work.rows * (work.context if work.prompts else 1)
     laid = model._stack._layers  # type: ignore[union-attr]
-    operations = {
-        name: 2
-        * tokens
-        * sum(layer.products[name].weights.outputs * layer.products[name].weights.inputs for layer in laid)
-        for name in PRODUCTS
-    }
+    depth = len(laid)
+    operations = {}
+    for name in PRODUCTS:
+        weights = laid[0].products[name].weights
+        operations[name] = 2 * tokens * weights.outputs * weights.inputs * layers_of(name, work, depth)
     heads = model._stack.shape.heads  # type: ignore[union-attr]
     seen = work.context / 2 if work.prompts else work.context
-    operations["attend"] = int(4 * tokens * seen * heads.queries * len(laid))
+    operations["attend"] = int(4 * tokens * seen * heads.queries * layers_of("attend", work, depth))
     operations["head"] = 2 * work.rows * model.vocabulary * model.head_inputs
     rows = [
         {
@@ -490,7 +494,7 @@ def case_of(model: PagedModel, subject: Subject, work: Work, here: Machine, peer
         "one": asdict(one),
         "two": asdict(two),
         "barriers": waits,
-        "peers": peers.seconds(tokens // one.steps, one.steps, repeats),
+        "peers": peers.seconds(work, tokens // one.steps, one.steps, repeats),
         "predicted": predictions,
         "parts": rows,
     }

@@ -1,8 +1,10 @@
 """A CPU's kernels, compiled for one model's shapes when it is loaded, as databases compile their queries.
 
 Open `forward.py` first: all layers of a decoder as one function, which several threads run together. What it calls are
-the matrix products, paged attention (`attention.py`), and what a layer computes between them. `cache.py`
-reads and writes pages, and `layer_attention.py` is attention alone, for models that keep transformers' modules.
+the matrix products, paged attention (`attention.py`; of prompts `attention_tile.py`; `scores.py` is in both), and what
+a layer computes between them. `cache.py` reads and writes pages, and `layer_attention.py` is attention alone, for
+models that keep transformers' modules.
+
 `panel_head.py` comes from hidden states to tokens, over all ids or over those allowed. `head_code.py` is
 the code: product, mask, noise and the best so far, a block of ids at a time while
 its logits are in a core's cache. A masked id adds exactly nothing to the sum of its block, so dense and sparse heads

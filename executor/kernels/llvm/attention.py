@@ -3,8 +3,9 @@
 Nothing is gathered or padded: a query reads the pages of its sequence where they lie. Its result depends on its own
 position and context only, so the bits are the same in any batch and however a prompt is cut into chunks.
 
-Up to `TOGETHER` queries go over their pages side by side: those of a chunk, or of sequences with one each. Pages that
-they share, such as the prefix of siblings, then come from a core's nearest cache.
+Many queries of a sequence go into the lanes of vectors (`attention_tile.py`). Of few, or of sequences with one each, up
+to `TOGETHER` go over their pages side by side: pages that they share, such as the prefix of siblings, then come from a
+core's nearest cache.
 
 In a group (`QueryGroup`) a vector holds the scores of `width / heads` tokens for a block of query heads that share a KV
 head. Sums over the dimensions of a head are made by transposing (`KernelCode.sums`), the softmax runs over the vectors
@@ -72,7 +73,7 @@ def emit_attend(
     that the query is in. `alibi`: see `Alibi`.
 
     A unit is one query and one KV head, with all query heads that share it. The units of a sequence with several
-    queries are ordered by head. Arguments of the function, in order:
+    queries are ordered by head, and threads share them out by their keys. Arguments of the function, in order:
     queries    float32 [T, row], the queries [fold, kv_heads, dim] first in each row
     row        numbers from a row of queries to the next
     rows       the rows of the cache
@@ -85,7 +86,7 @@ def emit_attend(
     layer
     sequences  B
     thread     the number of this thread
-    threads    how many share the units out, each as many keys as the others
+    threads    how many share the units
     scaling    float32 [1], the factor of the scores
     window     in tokens
     sinks      float32 [fold, kv_heads], a score for each head that takes weight and gives no value (gpt-oss); not read
@@ -180,7 +181,7 @@ class _Units:
     def _keys_of(self, row: Value, last: Value, sequence: Value) -> Value:
         """What one query takes: the keys that it sees, and as long as some more."""
         code, count = self._code, context_of(self._code, row, last, sequence)
-        return code.add(code.builder.sub(count, self._scores.least(code, count)), _OWN_KEYS)
+        return code.add(code.most(code.builder.sub(count, self._scores.least(code, count)), 0), _OWN_KEYS)
 
     def _rows_of(self, sequence: Value) -> tuple[Value, Value]:
         """The first row of a sequence, and the one after its last."""

@@ -88,18 +88,15 @@ class TileShape:
         }
 
 
-def tile_shapes(shape: HeadShape, width: int) -> list[tuple[TileShape, range]]:
-    """The tiles of all query heads of a KV head: of each size, which heads each of them begins with."""
-    count = -(-shape.fold // _HEADS)
-    small, more = divmod(shape.fold, count)
-    large = more * (small + 1)
-    tiles = [(small + 1, range(0, large, small + 1)), (small, range(large, shape.fold, small))]
-    return [(TileShape(shape, width, heads), begins) for heads, begins in tiles if begins]
+def tile_shape(shape: HeadShape, width: int) -> TileShape:
+    """The tiles of the query heads of a KV head: all have as many, and the last may have some of the one before."""
+    tiles = -(-shape.fold // _HEADS)
+    return TileShape(shape, width, -(-shape.fold // tiles))
 
 
 def tile_scratch(shape: HeadShape, width: int, positions: int) -> int:
     """The numbers of a scratch for tiles over so many positions."""
-    return max(sum(tile.parts(positions).values()) for tile, _ in tile_shapes(shape, width))
+    return sum(tile_shape(shape, width).parts(positions).values())
 
 
 class QueryTile:
@@ -140,20 +137,20 @@ class QueryTile:
             least, zero = builder.sub(self._counts, window), code.bits(0)
             self._least = builder.select(builder.icmp_signed(">", least, zero), least, zero)
         self._values = code.array(I64, _BLOCK)
-        self._tile = TileShape(shape, width, 1)
-        self._first: Value = None
+        self._tile = tile_shape(shape, width)
         self._scratch: dict[str, Value] = {}
+        at = 0
+        for name, size in self._tile.parts(0).items():
+            self._scratch[name] = code.at(code.arguments["scratch"], at)
+            at += size
+        self._first: Value = None
 
     def emit(self) -> None:
         """All query heads of the KV head."""
-        for tile, begins in tile_shapes(self._shape, self._code.width):
-            self._tile, at = tile, 0
-            for name, size in tile.parts(0).items():
-                self._scratch[name] = self._code.at(self._code.arguments["scratch"], at)
-                at += size
-            with self._code.loop(begins.start, begins.stop, begins.step) as first:
-                self._first = first
-                self._heads()
+        code, heads, fold = self._code, self._tile.heads, self._shape.fold
+        with code.loop(0, fold, heads) as first:
+            self._first = code.least(first, fold - heads)
+            self._heads()
 
     def _heads(self) -> None:
         code = self._code
@@ -201,15 +198,7 @@ class QueryTile:
         with code.loop(first, after, tile.keys) as position:
             keys, scales = zip(*self._run(KEY, position, tile.keys, self._at("keys", 0)), strict=True)
             self._multiply(keys)
-            is_inner = builder.and_(
-                builder.icmp_signed(">=", position, self._inner),
-                builder.icmp_signed("<=", code.add(position, tile.keys), self._count),
-            )
-            with builder.if_else(is_inner) as (inner, outer):
-                with inner:
-                    self._finish(position, scales, peaks, masked=False)
-                with outer:
-                    self._finish(position, scales, peaks, masked=True)
+            self._finish(position, scales, peaks)
         self._fill("scores", self._place(after), self._place(self._end), float("-inf"))
         for head, peak in enumerate(peaks):
             highest = peak.get()
@@ -268,15 +257,14 @@ class QueryTile:
                     total = code.pairwise([sums[lane, number, head].get() for lane in range(tile.lanes)])
                     code.store(total, self._at("partial", code.add(place, number * tile.heads + head)))
 
-    def _finish(
-        self, position: Value, scales: Sequence[Value | None], peaks: Sequence[Variable], *, masked: bool
-    ) -> None:
+    def _finish(self, position: Value, scales: Sequence[Value | None], peaks: Sequence[Variable]) -> None:
         """The scores of keys from `position` on, -inf where a token is not visible, and their maximum."""
         code, builder, tile = self._code, self._code.builder, self._tile
         target = code.at(self._scratch["scores"], self._place(position))
         for number, scale in enumerate(scales):
             factor = self._scaling if scale is None else builder.fmul(code.splat(scale), self._scaling)
             at = self._narrow(code.add(position, number))
+            visible = self._visible(at)
             for head, peak in enumerate(peaks):
                 cell = number * tile.heads + head
                 groups = range(code.width // tile.lanes)
@@ -285,8 +273,7 @@ class QueryTile:
                 if self._scores.alibi is not None:
                     last = builder.sub(self._counts, code.bits(1))
                     scores = self._scores.biased(code, scores, self._of_head("slopes", head), at, last)
-                if masked:
-                    scores = builder.select(self._visible(at), scores, code.constant(float("-inf")))
+                scores = builder.select(visible, scores, code.constant(float("-inf")))
                 code.store(scores, code.at(target, cell * code.width))
                 peak.set(code.maximum(peak.get(), scores))
 

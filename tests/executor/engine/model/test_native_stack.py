@@ -262,7 +262,6 @@ class Texts:
             chunk.sequence.computed += chunk.count
         return read
 
-
     @torch.inference_mode()
     def read_some(self, rows: Sequence[int] | None, threads: int) -> tuple[torch.Tensor, torch.Tensor]:
         """All texts in one step of which these rows are read: hidden states, and all keys and values after it."""
