@@ -21,7 +21,9 @@ from tests.support.user_cache import own_cache
 
 PAGE = ROOT / "docs" / "tune" / "cost.md"
 # A command with what it prints, or the run before, of which the others know.
-COMMAND = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$|^```sh\n(qpdsl run [^\n]* --output [^\n]*)\n```$", re.M | re.S)
+COMMAND = re.compile(
+    r"^```console\n\$ ([^\n]*)\n(.*?)^```$|^```sh\n(qpdsl run [^\n]* --output [^\n]*)\n```$", re.M | re.S
+)
 # What is another at another time or on another machine.
 VARYING = (
     (re.compile(r"\d[\d.]* (?:µs|ms|s)\b(?: \(?\d+%\)?)?"), "TIME"),
