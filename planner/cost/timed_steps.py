@@ -101,7 +101,7 @@ def differ(one: ModelProfile, other: ModelProfile) -> bool:
 
 
 def alike(profile: ModelProfile, shape: ModelShape, device: Device) -> ModelProfile:
-    """A model of this shape whose steps take as many times the roofline's seconds as those of another one's `profile`."""
+    """A model of this shape whose steps are as many times slower than the roofline as those in another's `profile`."""
     known, usual = device.by_roofline(profile.shape), device.by_roofline(shape)
     curves = ((usual.decode, profile.decode, known.decode), (usual.prefill, profile.prefill, known.prefill))
     decode, prefill = (
