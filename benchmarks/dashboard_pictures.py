@@ -37,7 +37,8 @@ def record(rows: int, folder: Path) -> Path:
 
 async def draw(trace: Path) -> None:
     player = Player(trace, paused=True)
-    player.finish_loading()
+    while not player.loaded:
+        await asyncio.sleep(0.01)
     player.seek(PART * player.duration)
     while player.busy:
         player.tick(0.0)

@@ -136,7 +136,7 @@ CLAUSE_FORMS = {
     "via": "via " + " or ".join(form.form for form in VIAS.values()),
     "draft": f"draft MODEL, {', '.join(form.form for form in DRAFTS.values())} or none; each with tokens= branches=",
     "within": "within exact, epsilon(1e-3), loss(0.02), replayable or recorded; within budget(tokens=2000); "
-    "within accuracy(0.9) or cost(0.02); within deadline(2)",
+    "within accuracy(0.9) or cost(0.02); within deadline(2s)",
     "prefer": "prefer latency=0.8",
     "like": "like search_and_learn",
     "given": "given PROBLEM, which is a parameter, a column or a string",

@@ -10,8 +10,9 @@ import ast
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import networkx as nx
@@ -59,6 +60,8 @@ MAY_BE_HEAVY += ("session.session", "session.analysis", "session.profile", "sess
 MAX_NAMES_TWICE = 5
 MAX_SMALL_FILES = 18
 SMALL = 60
+# What benchmarks give and the product never does: a GPU's run without it shows what the overlap saves.
+OPTIONS_OF_BENCHMARKS = {"overlap"}
 
 
 @cache
@@ -206,3 +209,55 @@ def test_no_module_hides_a_name_of_the_python_face() -> None:
     """An imported module is an attribute of its package, in the place of what `qp.NAME` is."""
     public = {name for name in dir(qpdsl) if not name.startswith("_")} & {*qpdsl._HOME}
     assert public.isdisjoint(module.removeprefix("qpdsl.").partition(".")[0] for module in files())
+
+
+def options_of(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """The parameters of a function, and the fields of a class, that have a default, with their places."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        given, first = node.args, len(node.args.args) - len(node.args.defaults)
+        yield from ((own.arg, place) for place, own in enumerate(given.args[first:], first))
+        named = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        yield from ((own.arg, sys.maxsize) for own, default in named if default is not None)
+    elif isinstance(node, ast.ClassDef):
+        fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+        for place, field in enumerate(fields):
+            if field.value is not None and isinstance(field.target, ast.Name):
+                yield field.target.id, place
+
+
+class Uses:
+    """What files define and refer to: functions, classes and their options; the texts in them."""
+
+    def __init__(self, parsed: Iterable[ast.Module]) -> None:
+        self.options: dict[str, dict[str, int]] = defaultdict(dict)
+        self.calls: dict[str, set[str]] = defaultdict(set)
+        self.places: Counter[str] = Counter()
+        self.named, self.given, self.texts = set[str](), set[str](), set[str]()
+        for node in chain.from_iterable(map(ast.walk, parsed)):
+            match node:
+                case ast.Name(id=name) | ast.Attribute(attr=name):
+                    self.named.add(name)
+                    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                        self.given.add(name)
+                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                    self.calls[name].update(keyword.arg for keyword in node.keywords if keyword.arg)
+                    self.places[name] = max(self.places[name], len(node.args))
+                case ast.Constant(value=str(text)):
+                    self.texts.add(text)
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                    self.options[node.name].update(options_of(node))
+        self.given.update(*self.calls.values())
+
+
+def test_what_benchmarks_use_the_product_uses_too() -> None:
+    """No function, class or option exists that only benchmarks use: what is measured is what runs."""
+    ours = Uses(map(tree, files()))
+    theirs = Uses(ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "benchmarks").rglob("*.py"))
+    assert theirs.named & ours.options.keys() - ours.named - ours.texts - theirs.options.keys() == set()
+    given = {
+        option
+        for name, options in theirs.calls.items()
+        for option in options & ours.options[name].keys()
+        if ours.places[name] <= ours.options[name][option]
+    }
+    assert given - ours.given - ours.texts == OPTIONS_OF_BENCHMARKS

@@ -60,7 +60,6 @@ class Result:
     least_seconds: float
     handling: float
     kept_rows: int
-    stolen: int
     lost: int
     again: int
     driver_busy: float
@@ -121,7 +120,6 @@ class Simulation:
             least_seconds=work / slots,
             handling=self._handling / self._count,
             kept_rows=self._kept,
-            stolen=self._dispatcher.stolen,
             lost=sum(replica.gone for replica in self._replicas.values()),
             again=self._again,
             driver_busy=self._driver_busy / self._driver_free,
@@ -320,7 +318,7 @@ def report(
         f"row, {held * count / 2**30:.2f} GiB for these.",
         f"**Recovery**: {loss.lost} replicas lost halfway, {loss.again:,} rows run again, and the run takes "
         f"{loss.seconds - kept.seconds:,.1f} s longer, with {_LOADING:.0f} s until another has loaded. Every row was "
-        f"done once. Rows taken from another's queue: {plain.stolen:,}.",
+        "done once.",
     ]
     return "\n\n".join(["# A simulated cluster", machine_line(), *words[:1], "\n".join(table), *words[1:]])
 

@@ -5,8 +5,9 @@
 Beam searches side by side, on token ids: each round draws four continuations of the best one so far on zoo/counting,
 reads a score of each on zoo/counting-prm, and keeps the highest. Generator and verifier want memory in turn: the one
 for what it draws, the other for what it reads. The budget is a third of what all searches hold at the end on both
-models. A fixed split is two engines with a part each, stepped in turn as one engine steps its models. Computed tokens
-count recomputation, whatever else the machine does.
+models. *By least recent use* has pages of both models leave the cache in that order, as if all took equally long to
+compute again. A fixed split is two engines with a part each, stepped in turn as one engine steps its models. Computed
+tokens count recomputation, whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -85,14 +86,19 @@ async def _whole(read: Awaitable[Completion]) -> Completion:
     return await read
 
 
-def searched(load: Load, models: Mapping[str, PagedModel], budgets: Mapping[tuple[str, ...], int]) -> Outcome:
-    """Runs the load; `budgets` gives every engine its models and bytes."""
+def searched(
+    load: Load, models: Mapping[str, PagedModel], budgets: Mapping[tuple[str, ...], int], *, recent: bool = False
+) -> Outcome:
+    """Runs the load; `budgets` gives every engine its models and bytes. `recent`: pages go by least recent use."""
     reports: list[StepReport] = []
     engines: dict[str, PagedEngine] = {}
     config = EngineConfig(max_sequences=_WIDTH * len(load.prompts))
     for names, kv_bytes in budgets.items():
         engine = engine_of({name: models[name] for name in names}, kv_bytes, config, reports.append)
         engines.update(dict.fromkeys(names, engine))
+        for runner in engine.models.runners.values() if recent else ():
+            # Pages of equal worth go by least recent use.
+            runner.scheduler.memory.tree._cost = 0.0
 
     async def all_searches() -> list[tuple[int, ...]]:
         drivers = [asyncio.create_task(engine.drive()) for engine in dict.fromkeys(engines.values())]
@@ -123,6 +129,9 @@ def bench(settings: Settings) -> None:
     sides: dict[str, Callable[[], Outcome]] = {
         "memory for everything": partial(searched, load, models, {(_GENERATOR, _VERIFIER): 6 * budget}),
         SHARED: partial(searched, load, models, {(_GENERATOR, _VERIFIER): budget}),
+        f"{SHARED}, by least recent use": partial(
+            searched, load, models, {(_GENERATOR, _VERIFIER): budget}, recent=True
+        ),
     }
     splits = {f"{part:.0%} to the generator": part for part in _SPLITS}
     for name, part in splits.items():

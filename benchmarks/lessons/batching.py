@@ -5,7 +5,9 @@
 Fifty requests come at once to an engine with four slots. Their output lengths follow a Pareto distribution (shape 1.5,
 scale 20), cut off where the model's context ends. Static: the engine is given four requests, and the next four when
 all of them are done. Continuous: it is given all, and fills a slot in the step after it is free. A step is one forward
-of the model. How full the slots are follows from the lengths: below, for a hundred draws of them.
+of the model. How full the slots are follows from the lengths: below, for a hundred draws of them. KV memory without a
+token: the ends of pages at all steps of the engine, and what memory would hold none if each request had a place of its
+own, in one piece, for as many tokens as any request may come to.
 """
 
 from __future__ import annotations
@@ -46,10 +48,25 @@ def filled(lengths: Sequence[int]) -> float:
     return sum(lengths) / (SLOTS * max(ends))
 
 
-def used(model: PagedModel, lengths: Sequence[int], portion: int) -> tuple[list[float], int, Tokens]:
-    """The share of slots filled at each step, the step at which the last request began, and the tokens."""
+def reserved_for_nothing(prompts: Tokens, lengths: Sequence[int]) -> float:
+    """The share of memory without a token, over all steps, where each request has a place for the longest."""
+    place = max(map(len, prompts)) + LONGEST
+    stored = sum(length * (len(prompt) + length / 2) for prompt, length in zip(prompts, lengths, strict=True))
+    return 1 - stored / (place * sum(lengths))
+
+
+def ends_of_pages(reports: Sequence[StepReport], page_bytes: int) -> float:
+    """The share of the pages in use without a token, over all steps; the engine has one more for its own ends."""
+    held = sum(report.pages_held * page_bytes for report in reports)
+    unused = sum(report.leased_bytes - (report.pages_held + 1) * page_bytes for report in reports)
+    return (sum(report.wasted_bytes for report in reports) - unused) / held
+
+
+def used(
+    model: PagedModel, prompts: Tokens, lengths: Sequence[int], portion: int
+) -> tuple[list[StepReport], int, Tokens]:
+    """The steps, the one at which the last request began, and the tokens."""
     reports: list[StepReport] = []
-    prompts = counting_prompts(len(lengths))
     engine = engine_for(model, SLOTS, 2 * SLOTS * (max(map(len, prompts)) + LONGEST), reports.append)
     tickets, last = [], 0
     for start in range(0, len(lengths), portion):
@@ -58,14 +75,18 @@ def used(model: PagedModel, lengths: Sequence[int], portion: int) -> tuple[list[
         tickets += [engine.submit("model", greedy(prompt, length)) for prompt, length in pairs]
         run(engine)
     last = max(last, next(at for at, report in enumerate(reports) if report.waiting == 0))
-    return [report.sequences / SLOTS for report in reports], last, samples(tickets)
+    return reports, last, samples(tickets)
 
 
 def exercise(quick: bool, picture: Path | None = None) -> str:
     count = 10 if quick else 50
     lengths = lengths_of(count)
-    model = built_in(SMALL)
-    sides = {side: used(model, lengths, SLOTS if side == "static" else count) for side in SIDES}
+    model, prompts = built_in(SMALL), counting_prompts(count)
+    ran = {side: used(model, prompts, lengths, SLOTS if side == "static" else count) for side in SIDES}
+    sides = {
+        side: ([report.sequences / SLOTS for report in reports], last, tokens)
+        for side, (reports, last, tokens) in ran.items()
+    }
     longest = max(len(use) for use, _, _ in sides.values())
     lines = [
         f"{count} requests in {SLOTS} slots: {min(lengths)} to {max(lengths)} tokens each, "
@@ -90,6 +111,9 @@ def exercise(quick: bool, picture: Path | None = None) -> str:
         "",
         f"continuous, {_DRAWS} draws of the lengths: median {statistics.median(shares):.1%}, "
         f"{enough} above {_ENOUGH:.0%}, least {min(shares):.1%}",
+        "KV memory without a token: "
+        f"{ends_of_pages(ran['continuous'][0], model.layout.page_bytes):.1%} of the pages, "
+        f"{reserved_for_nothing(prompts, lengths):.1%} of places for the longest request",
         f"the same tokens: {'yes' if all(tokens == first for tokens in others) else 'NO'}",
     ]
     if picture is not None:

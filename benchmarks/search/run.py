@@ -133,7 +133,8 @@ def memory(sizes: Sizes) -> dict[str, Any]:
     for part in sizes.budgets:
         kv_bytes = int(peak * part)
         budget_run = run(plan, rows, session=Session(kv_bytes=kv_bytes))
-        models = budget_run.figures.models.values()
+        figures_of = budget_run.figures.models
+        models = figures_of.values()
         figures["budgets"].append(
             {
                 "part": part,
@@ -141,6 +142,7 @@ def memory(sizes: Sizes) -> dict[str, Any]:
                 "seconds": budget_run.seconds,
                 "cpu_seconds": budget_run.cpu_seconds,
                 "prefix hit rate": budget_run.cached,
+                "hits by model": {name: model.hit_rate for name, model in figures_of.items()},
                 "evicted": sum(model.evictions for model in models),
                 "thrashed": sum(model.thrashed for model in models),
                 "preempted": sum(model.preemptions for model in models),

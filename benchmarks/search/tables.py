@@ -91,6 +91,7 @@ def _memory(figures: Mapping[str, Any]) -> Iterator[str]:
             f"{budget['seconds']:.1f}",
             f"{budget['cpu_seconds']:.1f}",
             _share(budget["prefix hit rate"]),
+            *(_share(rate) for rate in budget.get("hits by model", {}).values()),
             *(f"{budget[name]:,}" for name in ("evicted", "thrashed", "preempted", "computed tokens")),
             budget["same answers"],
         ]
@@ -101,6 +102,7 @@ def _memory(figures: Mapping[str, Any]) -> Iterator[str]:
         "seconds",
         "process",
         "prefix hits",
+        *(f"of `{model}`" for model in figures["budgets"][0].get("hits by model", {})),
         "evicted",
         "thrashed",
         "preempted",

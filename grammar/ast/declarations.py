@@ -89,7 +89,7 @@ class Budget(Node):
 
 @dataclass(frozen=True, slots=True)
 class Deadline(Node):
-    """`within deadline(2)`: in how many seconds a problem is to be done, from when it begins."""
+    """`within deadline(2s)`: in how many seconds a problem is to be done, from when it begins."""
 
     seconds: float
 

@@ -5,6 +5,8 @@ Options, `key=value`: which ones a stage or model takes, each at most once, and 
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import MISSING, dataclass, replace
 from typing import Any
 
@@ -12,7 +14,7 @@ from lark import Token
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.stage import STAGES, options
-from qpdsl.grammar.builders.expressions import LeafBuilder, at, span_of
+from qpdsl.grammar.builders.expressions import LeafBuilder, at, constant, span_of
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import listed
@@ -102,6 +104,9 @@ class Form:
 def key_of(argument: ast.Argument) -> Span:
     """Where the name of an argument that has one stands."""
     return Span(argument.span.start, argument.span.start + len(argument.name or ""))
+
+
+_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
 
 
 class FormBuilder(OptionBuilder):
@@ -256,18 +261,35 @@ class FormBuilder(OptionBuilder):
         return None if amount is None else ast.Budget(unit, amount, span=span)
 
     def deadline_of(self, form: Form | Token) -> ast.Deadline | None:
-        """`deadline(2)`: seconds, more than none."""
-        span = form.span if isinstance(form, Form) else at(form)
-        values = self.form_values(form, "deadline(2)", 1) if isinstance(form, Form) else None
-        if values is None:
-            if not isinstance(form, Form):
-                notes = ("form: within deadline(2)",)
-                self.report("QP125", "`deadline` needs seconds", span, "without a time", notes=notes)
+        """`deadline(2s)`: more than no time, with its unit."""
+        if isinstance(form, Form) or form.type != "DEADLINE":
+            self._no_deadline(form)
             return None
-        seconds = self.number_between(values[0], "a deadline", 0, None)
-        if seconds == 0:
-            self.report("QP301", "a deadline is over 0 seconds", values[0].span, "nothing is done by then")
-        return ast.Deadline(float(seconds), span=span) if seconds else None
+        written = re.search(r"([\d.]+)(\w+)", form)
+        assert written is not None
+        seconds = float(written[1]) * _SECONDS[written[2]]
+        if not 0 < seconds < math.inf:
+            what = "over 0 seconds" if not seconds else "finite"
+            self.report("QP301", f"a deadline is {what}", at(form))
+            return None
+        return ast.Deadline(seconds, span=at(form))
+
+    def _no_deadline(self, form: Form | Token) -> None:
+        """Reports what stands in the place of a time."""
+        notes = ("form: within deadline(2s); the units are ms, s and min",)
+        if not isinstance(form, Form):
+            self.report("QP125", "`deadline` needs a time", at(form), "without a time", notes=notes)
+            return
+        values = self.form_values(form, "deadline(2s)", 1)
+        if values is None:
+            return
+        span, number = values[0].span, constant(values[0])
+        message = "a deadline is a time that is written out, with its unit"
+        if number is None:
+            self.report("QP125", message, span, "expected a time", notes=notes)
+        else:
+            help, edit = f"write `{number}s`", Edit(span, f"{number}s")
+            self.report("QP125", message, span, "without a unit", notes=notes, help=help, edit=edit)
 
     def target_budget_of(self, form: Form | Token, instead: Form | None) -> ast.Budget | None:
         """`accuracy(0.9, delta=0.05)`, with `tokens(2000)` behind its `or` or nothing."""

@@ -275,7 +275,7 @@ class ClauseBuilder(FormBuilder):
     def within(self, meta: Any, children: list[Any]) -> Clause:
         form = children[0]
         instead = next((child for child in children[1:] if isinstance(child, Form)), None)
-        name = form.name if isinstance(form, Form) else form
+        name = form.name if isinstance(form, Form) else form.partition("(")[0].rstrip()
         if name == "accuracy":
             return Clause("budget", self.target_budget_of(form, instead), span_of(meta))
         if instead is not None:

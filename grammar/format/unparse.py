@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from itertools import groupby
 from typing import Any
 
@@ -187,7 +188,7 @@ def _program(program: ast.Program) -> str:
     if program.budget:
         head += f" within {format_budget(program.budget)}"
     if program.deadline:
-        head += f" within deadline({_short(program.deadline.seconds)})"
+        head += f" within deadline({Decimal(_short(program.deadline.seconds)):f}s)"
     if program.prefer:
         head += f" prefer latency={program.prefer.latency!r}"
     if program.like:

@@ -51,6 +51,7 @@ MAX_FAULTS = 20
 _REGEX = re.compile(r"/(?:[^/\\\n]|\\[^\n])*/")
 _CLOSERS = frozenset(")]")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_TIME = re.compile(r"\d+(?:\.\d+)?(?:ms|s|min)")
 
 
 def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
@@ -84,7 +85,9 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
             fault = bad_tokens.unclosed_string(text, start, offset, long=long)
             kind = "string"
         elif kind == "number" and not _NUMBER.fullmatch(match[0]):
-            fault = bad_tokens.odd_number(text, start, offset)
+            before = [token.text for token in tokens[-6:] if token.kind not in ("newline", "comment")]
+            time = before[-2:] == ["deadline", "("] and _TIME.fullmatch(match[0])
+            fault = None if time else bad_tokens.odd_number(text, start, offset)
         elif kind == "foreign":
             fault = bad_tokens.foreign_name(text, start, offset)
             kind = "word"

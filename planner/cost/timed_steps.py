@@ -100,6 +100,18 @@ def differ(one: ModelProfile, other: ModelProfile) -> bool:
     )
 
 
+def alike(profile: ModelProfile, shape: ModelShape, device: Device) -> ModelProfile:
+    """A model of this shape whose steps are as many times slower than the roofline as those in another's `profile`."""
+    known, usual = device.by_roofline(profile.shape), device.by_roofline(shape)
+    curves = ((usual.decode, profile.decode, known.decode), (usual.prefill, profile.prefill, known.prefill))
+    decode, prefill = (
+        Curve(tuple((size, seconds * seen.at(size) / roof.at(size)) for size, seconds in curve.points))
+        for curve, seen, roof in curves
+    )
+    overhead = usual.overhead * profile.overhead / known.overhead
+    return ModelProfile(shape, overhead, usual.context, decode, prefill, steps=profile.steps)
+
+
 def _add(steps: _Steps, size: int, seconds: float) -> None:
     steps.setdefault(round(math.log(size, _CLASS)), deque(maxlen=_KEPT)).append((size, seconds))
 

@@ -257,7 +257,7 @@ def summary(plan: PhysicalPlan) -> str:
     work += decided(plan)
     permits = [permitted(plan), *kept(plan)]
     permits += [f"prefer latency={plan.prefer:g}"] if plan.prefer is not None else []
-    permits += [f"within deadline({plan.deadline:g})"] if plan.deadline is not None else []
+    permits += [f"within deadline({plan.deadline:g}s)"] if plan.deadline is not None else []
     return printable(GAP.join([name.rsplit("/", 1)[-1], *work, *permits, "estimates only"]))
 
 

@@ -135,9 +135,8 @@ class _Search:
             )  # fmt: skip
 
     def marked(self, plan: PhysicalPlan) -> PhysicalPlan:
-        """The plan with what the choice did to it: a mark where it changed something, rules turned back left out."""
-        changed = _settings(plan) != _settings(self.ruled.plan)
-        return replace(_without_turned_back(plan), chosen=True) if changed else plan
+        """The plan marked as chosen, rules turned back left out; the naive plan as it is."""
+        return plan if plan.in_flight is None else replace(_without_turned_back(plan), chosen=True)
 
     def costed(self, plan: PhysicalPlan) -> PhysicalPlan:
         """The plan with what is expected of it on its operators."""

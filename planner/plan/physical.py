@@ -303,8 +303,8 @@ class PhysicalPlan:
     nothing was decided; `floor` the fewest sequences that the engine should have to work at: below it another problem
     starts, and samples run ahead. Problems of which the parameters `prompted` begin alike start one after another:
     these are those of the prompts, in their order. `rules` are the names of the rules that made the plan what it is,
-    those that a choice by cost turned back left out; `chosen` is true where such a choice changed it, and `ways` says
-    by id of which operators the `via` is its, and what was measured of that. `kv_type` is how keys and values are kept,
+    those that a choice by cost turned back left out; `chosen` is true where such a choice was made, and `ways` says by
+    id of which operators the `via` is its, and what was measured of that. `kv_type` is how keys and values are kept,
     None for the models' own type. `sparse_shares`: of models by their ids, up to which share of the head a step reads
     the allowed ids alone, where that was measured. `remote`: what is known of models on servers, by their ids. `limits`
     are those of the engine's steps, and `kv_shares` the most of its memory that models may take, by name, where

@@ -86,11 +86,6 @@ class Dispatcher:
         """Replicas that have no row, in the order in which they joined."""
         return [name for name in self._rows.replicas if not self._rows.held(name)]
 
-    @property
-    def stolen(self) -> int:
-        """How many rows a replica took from the queue of another."""
-        return self._rows.stolen_rows
-
     def join(self, replica: str) -> Commands:
         """A replica is ready."""
         self._rows.join(replica)

@@ -59,7 +59,6 @@ class RowScheduler:
         self._losses: dict[int, int] = {}
         self._queued: set[str] = set()
         self._given = 0
-        self.stolen_rows = 0
 
     @property
     def waiting(self) -> int:
@@ -198,7 +197,6 @@ class RowScheduler:
         if self._home.get(own.group) == replica:
             del self._home[own.group]
         own.group = other.group
-        self.stolen_rows += count
         self._queued.add(replica)
         if not other.queue:
             self._queued.discard(victim)

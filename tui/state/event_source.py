@@ -55,8 +55,7 @@ class Player:
         self._target = 0
         self._rebuilt: RunState | None = None
         self._stopped = False
-        self._thread = threading.Thread(target=self._load, name="qpdsl replay", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._load, name="qpdsl replay", daemon=True).start()
 
     @property
     def findings(self) -> TraceFindings:
@@ -113,10 +112,6 @@ class Player:
         if by < 0 and SPEEDS[max(at, 0)] < self.speed:
             by += 1
         self.speed = SPEEDS[min(max(at + by, 0), len(SPEEDS) - 1)]
-
-    def finish_loading(self) -> None:
-        """Waits until the file is read."""
-        self._thread.join()
 
     def close(self) -> None:
         self._stopped = True

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from qpdsl.planner.cost.device import Device, ModelProfile, ModelShape, nominal
-from qpdsl.planner.cost.timed_steps import TimedSteps, differ
+from qpdsl.planner.cost.timed_steps import TimedSteps, alike, differ
 
 DEVICE = replace(nominal(), measured=True)
 SHAPE = ModelShape(2_600_000, 4, 8, 2, 32)
@@ -92,6 +92,16 @@ def test_a_slower_machine_is_noticed() -> None:
 def test_a_model_that_only_reads_is_known_too() -> None:
     profile = learned(run_of((), (20, 80, 160)))
     assert profile.prefill.at(80) == pytest.approx(true_seconds(0, 80), rel=0.25)
+
+
+def test_a_model_without_steps_of_its_own_is_as_much_slower_than_the_roofline_as_another() -> None:
+    known = learned(run_of(SIZES, (30, 240)))
+    same, larger = alike(known, SHAPE, DEVICE), alike(known, replace(SHAPE, parameters=26_000_000, layers=40), DEVICE)
+    for size in (4, 16, 64):
+        assert same.decode.at(size) == pytest.approx(known.decode.at(size))
+        assert same.prefill.at(size) == pytest.approx(known.prefill.at(size))
+        assert larger.decode.at(size) > 5 * same.decode.at(size)
+    assert DEVICE.with_model("it", larger).source(["it"]) == "timed"
 
 
 def test_the_source_of_its_figures_is_known() -> None:

@@ -209,15 +209,24 @@ def test_a_measured_device_lets_the_cost_choose(qpdsl: Run) -> None:
     assert "chosen by cost" in qpdsl("explain", "beam_search").out.splitlines()[0]
 
 
-def test_a_first_run_lets_the_cost_choose_for_the_second(qpdsl: Run) -> None:
-    for program, data in (("constrained_json", "person-100"), ("beam_search", "counting-500")):
-        explained = qpdsl("explain", program, "--verbose").out
-        assert "nothing was chosen by cost: no run has timed" in explained
-        ran = qpdsl("run", program, "--input", data, "--limit", 2, "--no-greedy")
-        assert ran.code == Exit.OK
+@pytest.mark.parametrize("many", [True, False], ids=["rows", "one"])
+def test_a_first_run_lets_the_cost_choose_for_the_second(qpdsl: Run, many: bool) -> None:
+    programs = (
+        ("constrained_json", "person-100", "note=Ben is 40. His tags are tea and rain."),
+        ("beam_search", "counting-500", "problem=Tom has 3 eggs. Ben gives Tom 4 eggs. How many eggs does Tom have?"),
+    )
+    for program, data, value in programs:
+        first = qpdsl("explain", program, "--verbose").out
+        assert "nothing was chosen by cost: no run has timed" in first
+        asked = ("--input", data, "--limit", 2) if many else ("--set", value)
+        assert qpdsl("run", program, *asked, "--no-greedy").code == Exit.OK
         explained = qpdsl("explain", program, "--verbose").out
         assert "choice_by_cost" in explained and "the device as an earlier run timed it" in explained
-    # What `profile` measures takes its place, and stays.
+        assert "chosen by cost" in qpdsl("explain", program).out.splitlines()[0]
+
+
+def test_what_is_profiled_takes_the_place_of_what_runs_timed(qpdsl: Run) -> None:
+    assert qpdsl("run", "constrained_json", "--input", "person-100", "--limit", 2).code == Exit.OK
     assert qpdsl("profile", "zoo/counting", "--no-tables").err == "measuring zoo/counting\n"
     measured = (folder() / "device-cpu-float32-1.json").read_text()
     assert qpdsl("run", "constrained_json", "--input", "person-100", "--limit", 2).code == Exit.OK

@@ -21,7 +21,7 @@ from tests.support.executor.programs import HEADER, compiled
 
 STAGES = "chat user=problem | generate llm n=2 temperature=0.9 max_tokens=12 | best by logprob"
 PLAIN = f"{HEADER}program p(problem: text) -> text {{ {STAGES} }}"
-DUE = PLAIN.replace("-> text", "-> text within deadline(50)")
+DUE = PLAIN.replace("-> text", "-> text within deadline(50s)")
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_rows_go_by_priority_and_come_in_their_order(qpdsl: Run, program: Path, 
 
 
 def test_explain_tells_the_deadline_and_analyze_how_many_were_kept(qpdsl: Run, program: Path) -> None:
-    assert "within deadline(50)" in qpdsl("explain", program).out
+    assert "within deadline(50s)" in qpdsl("explain", program).out
     analyzed = ("explain", program, "--analyze", "--set", "problem=Mia has 3 eggs.")
     assert "1 of 1 deadline kept" in qpdsl(*analyzed).out
     program.write_text(DUE.replace("50", "0.000001"))
@@ -104,7 +104,7 @@ def test_python_says_both() -> None:
         rows.generate(model, max_tokens=8)
         return rows  # type: ignore[return-value]
 
-    assert due.logical.deadline == 50 and "within deadline(50)" in str(due)
+    assert due.logical.deadline == 50 and "within deadline(50s)" in str(due)
     with qp.using(priority=2):
         assert due("Mia has 3 eggs.") == due.using(priority=-1)("Mia has 3 eggs.")
     with pytest.raises(qp.ArgumentError, match="`priority` takes a whole number"):

@@ -161,7 +161,7 @@ class ProgramGenerator:
                 limit = f"{self.option_break()}or cost{self.brackets('0.02')}"
                 chosen["budget"] = f"within accuracy{share}{pick.choice(['', limit])}"
         if pick.random() < 0.1:
-            chosen["deadline"] = f"within deadline{self.brackets(pick.choice(['2', '0.5']))}"
+            chosen["deadline"] = f"within deadline{self.brackets(pick.choice(['2s', '0.5min', '500ms']))}"
         head += "".join(self.option_break() + clause for clause in chosen.values())
         stages = [
             self.chat(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,6 +40,13 @@ async def press(pilot: Pilot[Leave | None], *keys: str) -> str:
     return await settle(pilot)
 
 
+def loaded(player: Player) -> Player:
+    """A player that has read its file."""
+    while not player.loaded:
+        time.sleep(0.001)
+    return player
+
+
 @asynccontextmanager
 async def dashboard(
     source: EventSource | Path,
@@ -48,8 +56,7 @@ async def dashboard(
 ) -> AsyncIterator[Pilot[Leave | None]]:
     """A dashboard on a source, or on a recorded run at a part of its time, paused."""
     if isinstance(source, Path):
-        player = Player(source, paused=True)
-        player.finish_loading()
+        player = loaded(Player(source, paused=True))
         player.seek(part * player.duration)
         source = ReplaySource(player)
     app = Dashboard(source, clocked=False, **options)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from qpdsl.executor.events.trace import LineReader, TraceError, read_trace
 from qpdsl.tui.state.event_source import Player
 from qpdsl.tui.state.run_state import RunState
 from tests.support.timing import assert_quick, cpu_seconds
-from tests.support.tui.screen import LARGE, dashboard, press, settle
+from tests.support.tui.screen import LARGE, dashboard, loaded, press, settle
 from tests.support.tui.traces import BEAM, long_run, recorded, write
 
 ANSWERED_WITHIN = 0.1
@@ -51,8 +51,7 @@ def test_100_000_events_and_every_key_is_answered(long_trace: Path) -> None:
 
 
 def test_a_jump_back_in_a_long_trace_works_in_slices(long_trace: Path) -> None:
-    player = Player(long_trace, paused=True)
-    player.finish_loading()
+    player = loaded(Player(long_trace, paused=True))
     player.seek(player.duration)
 
     def median_slice() -> float:
