@@ -4,7 +4,7 @@
         [--rows 1 4 16] [--temperatures 0 0.8] [--threads 1] [--repeats 2] [--clock wall] [--quick]
 
 `counting`: the built-in generator on its problems, drafted for by the mini model, by its own first layers, by n-grams
-and, with `--eagle`, by a head in EAGLE's format; drafts of 2, 4 and 8 tokens, and as many as pay; trees against chains
+and by a head in EAGLE's format; drafts of 2, 4 and 8 tokens, and as many as pay; trees against chains
 of the same depth and of the same number of tokens. The real model, of which FOLDER holds what
 `python -m benchmarks.common.real_models FOLDER` makes: n-grams where a text is repeated with a change, and where a
 story is written, in which nothing repeats; and its first layers, which nobody trained to be read.
@@ -86,7 +86,7 @@ class Subject:
     alone: frozenset[str] = frozenset()
 
 
-def pair(eagle: Path | None, tokens: int) -> Subject:
+def pair(eagle: Path, tokens: int) -> Subject:
     """The built-in generator and its mini model."""
     model = load(NAME, zoo.path(COUNTING), "cpu", FLOAT32)
     texts = [problem.text for problem in islice(problems(seed=1, split="held-out"), _MOST)]
@@ -98,10 +98,8 @@ def pair(eagle: Path | None, tokens: int) -> Subject:
     settings[f"model, tree of {_BRANCHES} x {_LEVELS}"] = replace(chain, branches=_BRANCHES)
     settings[f"model, chain of {_NODES}"] = replace(chain, length=_NODES)
     settings |= {"early_exit": Drafting("early_exit"), "ngram": Drafting("ngram")}
-    head = None if eagle is None else load_head(EAGLE, eagle, "cpu")
-    if head is not None:
-        settings |= dict(_lengths("eagle", Drafting("eagle", EAGLE)))
-    return Subject(PAIR, model, drafting, head, (Task("problems", prompts, tokens, _MOST),), settings)
+    settings |= dict(_lengths("eagle", Drafting("eagle", EAGLE)))
+    return Subject(PAIR, model, drafting, load_head(EAGLE, eagle, "cpu"), (Task("problems", prompts, tokens, _MOST),), settings)
 
 
 def real(folder: Path, tokens: int) -> Subject:
@@ -253,7 +251,7 @@ def write(file: CaseFile, clock: str) -> None:
 def parser() -> argparse.ArgumentParser:
     options = case_parser(__doc__, "two minutes", 2)
     options.add_argument("--models", nargs="+", choices=(PAIR, REAL), default=[PAIR, REAL])
-    options.add_argument("--eagle", type=Path, help="a folder with a head for the built-in generator")
+    options.add_argument("--eagle", type=Path, default=zoo.head_path(zoo.HEADS[0]), help="a head for the built-in generator")
     options.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16], help="at most 16")
     options.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.8])
     options.add_argument("--tokens", type=int, default=48, help="of a row, unless it ends before")

@@ -43,6 +43,8 @@ def save_head(head: EagleHead, folder: Path) -> None:
     """Writes a head to a folder, which is made where there is none."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {**head.config.to_dict(), "num_hidden_layers": 1, "bias": head.fc.bias is not None}
+    # A path of whoever trained it.
+    settings.pop("_name_or_path", None)
     (folder / _CONFIG).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in head.state_dict().items()}
     save_file(tensors, folder / _WEIGHTS, {"format": "pt"})

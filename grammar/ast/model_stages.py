@@ -30,6 +30,7 @@ from qpdsl.grammar.words import (
     FIRST_TOKENS,
     HISTORIES,
     JUDGE_REDUCES,
+    MAX_AHEAD,
     PARTS,
     REDUCES,
     ROLES,
@@ -155,6 +156,9 @@ class Generate(Stage):
     after which the answer is made to follow. `max_tokens` and `stop` are the answer's. `only` is "thought" where the
     call goes on with the thought alone, which stays open, and "answer" where the thought ends here.
 
+    `ahead` is how many rounds of the loop around it a sample may run ahead (`n_stop_occurrences` of the thesis, section
+    7.1); no token depends on it.
+
     Of an operator: `constraint` is what the target was compiled to. Beside a filter there is no `choice`. `draft` is
     what the program wishes, None where it says nothing. `ordinal` numbers the `generate`s of the program, those of
     inlined calls among them, in reading order from 0; it is a part of the noise key, so a rewrite that moves an
@@ -166,7 +170,7 @@ class Generate(Stage):
     usage = (
         "generate MODEL n= temperature= top_p= top_k= min_p= first_tokens=drawn|likeliest repetition_penalty= "
         "presence_penalty= frequency_penalty= logit_bias= stop= stop_text=keep|drop without= min_tokens= max_tokens= "
-        "think= only= as … via … draft … until … into …"
+        "think= only= ahead= as … via … draft … until … into …"
     )
     first = "a model"
     also = ("sample", "complete")
@@ -208,6 +212,9 @@ class Generate(Stage):
     think: Expr | None = field(default=None, metadata=_THINK)
     only: Part | None = field(
         default=None, metadata=is_a("word", "only=", words=PARTS, code="QP129", what="no part of a turn")
+    )
+    ahead: Expr | None = field(
+        default=None, metadata=is_number("ahead=", Range("int", 0, MAX_AHEAD), "ahead", reads="option")
     )
     target: Target | None = field(default=None, metadata=is_a("part", "as"))
     via: Via | None = field(default=None, metadata=is_a("part", "via"))

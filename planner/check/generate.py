@@ -28,6 +28,7 @@ from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant, default_of
 from qpdsl.planner.plan.reads import names
+from qpdsl.zoo import HEADS
 
 # The largest file of texts to draft from, in bytes.
 MAX_TEXT = 16 << 20
@@ -71,6 +72,17 @@ def check_program_draft(binder: Binder, program: ast.Program) -> None:
         return
     if all(stage.drafts is not None for stage in stages):
         _lowered(binder, program.draft, binder.module)
+
+
+def check_ahead(binder: Binder, program: ast.Program) -> None:
+    """Reports each `ahead=` that has no round to run ahead of."""
+    loops = (stage for stage in walk_stages(program.body) if isinstance(stage, ast.Repeat))
+    inside = {id(stage) for loop in loops for stage in _generates(loop.body)}
+    for stage in _generates(program.body):
+        if stage.ahead is not None and id(stage) not in inside:
+            message = "`ahead=` is for a `generate` in a `repeat`: samples run ahead of its rounds"
+            help = "leave `ahead` out; the tokens are the same without it"
+            binder.scope.error("QP267", message, stage.ahead.span, "nothing would run ahead", help=help)
 
 
 def _of_user(binder: Binder, user: UserDraft, model: str) -> ops.Draft | None:
@@ -136,7 +148,12 @@ def _lowered(binder: Binder, clause: ast.DraftClause, module: Module) -> ops.Dra
 
 
 def folder_of(binder: Binder, module: Module, place: str, clause: ast.Node) -> str | None:
-    """The folder of a head, by its path from that of the file; None where it may not be read, which is reported."""
+    """The folder of a head, by its path from that of the file; None where it may not be read, which is reported.
+
+    One that ships with the package keeps its name.
+    """
+    if place in HEADS:
+        return place
     try:
         return str(module.files.resolve(place))
     except FileRefused as why:

@@ -16,7 +16,7 @@ from qpdsl.grammar.suggest import closest
 from qpdsl.grammar.words import TYPES
 from qpdsl.planner.check.binder import Binder, InlineBudget, ReturnValue, bind_default_models, return_value
 from qpdsl.planner.check.blocks import add_stage
-from qpdsl.planner.check.generate import check_program_draft
+from qpdsl.planner.check.generate import check_ahead, check_program_draft
 from qpdsl.planner.check.score import sought_by
 from qpdsl.planner.check.unused import read_by_callers, unused_declarations, unused_in
 from qpdsl.planner.names.json_schema import value_type
@@ -156,6 +156,7 @@ class _Lowering:
         )
         plan.append(LogicalOp(op, binder.scope.types()))
         check_program_draft(binder, program)
+        check_ahead(binder, program)
         lowered = LogicalProgram(
             name=program.name,
             source=file.source,

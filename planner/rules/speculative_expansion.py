@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.words import MAX_AHEAD
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant
 from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp, PhysicalPlan
@@ -36,7 +37,7 @@ from qpdsl.planner.plan.rule import (
 NAME = "speculative_expansion"
 # How far the rule lets samples run ahead, and how far the choice by cost tries.
 STEPS = 1
-DEPTHS = (0, 1, 2, 3)
+DEPTHS = tuple(range(MAX_AHEAD + 1))
 # What the next round's samples of a row depend on: while it stays as it is they are known now.
 _PROMPT_AND_NOISE: Parts = frozenset({"context", "path", "model", "tokens"})
 _WAITS = (ops.StepScore, ops.Judge, ops.Prob, ops.Passes, ops.PythonScore)
@@ -96,21 +97,30 @@ def _stands_idle(plan: PhysicalPlan, node: PhysicalOp) -> bool:
 
 
 def _expanding(node: PhysicalOp) -> PhysicalOp:
-    assert isinstance(node.strategy, GenerateStrategy)
-    return decide(node, replace(node.strategy, run_ahead=STEPS), NAME)
+    """As far as the program says (`ahead=`), else as the rule does."""
+    assert isinstance(node.op, ops.Generate) and isinstance(node.strategy, GenerateStrategy)
+    asked = constant(node.op.ahead)
+    depth = asked.value if isinstance(asked, ast.Literal) and isinstance(asked.value, int) else STEPS
+    return decide(node, replace(node.strategy, run_ahead=depth), NAME) if depth else node
 
 
 def _words(node: PhysicalOp) -> Iterator[str]:
-    if isinstance(node.strategy, GenerateStrategy) and node.strategy.speculates:
-        yield f"run-ahead {node.strategy.run_ahead}"
+    if isinstance(node.op, ops.Generate) and isinstance(node.strategy, GenerateStrategy) and node.strategy.speculates:
+        yield f"run-ahead {node.strategy.run_ahead}" if node.op.ahead is None else "run-ahead"
 
 
 def depths(plan: PhysicalPlan, ruled: PhysicalPlan, batch: int = 1) -> Iterator[Alternative]:
-    """How far samples run ahead, those of all operators alike; none runs ahead on a prefix that is not shared."""
+    """How far samples run ahead, those of all operators alike, but for those of which the program says it.
+
+    None runs ahead on a prefix that is not shared.
+    """
     strategies = {
         node.id: node.strategy
         for node, decided in operator_pairs(plan, ruled)
-        if isinstance(node.strategy, GenerateStrategy) and RULE.stands(decided)
+        if isinstance(node.op, ops.Generate)
+        and isinstance(node.strategy, GenerateStrategy)
+        and node.op.ahead is None
+        and RULE.stands(decided)
     }
     if strategies:
         for depth in DEPTHS:

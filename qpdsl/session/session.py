@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -67,6 +66,7 @@ from qpdsl.planner.values.value import Value
 from qpdsl.session.setting import method_keywords_of, values_of
 from qpdsl.session.settings import SessionSettings
 from qpdsl.threads import usual_threads
+from qpdsl.zoo import head_path
 
 if TYPE_CHECKING:
     from qpdsl.executor.remote.remote_engine import RemoteCounts
@@ -194,7 +194,7 @@ class Session:
         with self._local.room_for_weights() if here or heads else contextlib.nullcontext():
             for place in heads:
                 own = None if dtype is None else getattr(torch, dtype)
-                self._heads[place] = load_head(place, Path(place).expanduser(), self.device, own)
+                self._heads[place] = load_head(place, head_path(place), self.device, own)
             loaded: dict[str, TextModel] = {}
             for model in here:
                 start = time.monotonic()

@@ -63,6 +63,10 @@ BUILTIN: tuple[BuiltinModel, ...] = (
 )
 
 
+# Heads that draft for one of the models (EAGLE's format), named in `draft eagle("…")`.
+HEADS = ("zoo/counting-eagle",)
+
+
 def builtin(name: str) -> BuiltinModel | None:
     """The built-in model of that name, whatever adapter the name has; None where there is none."""
     return next((model for model in BUILTIN if model.name == base_of(name)), None)
@@ -81,6 +85,11 @@ def path(name: str) -> Path:
         meant = f"; did you mean `{guess}`?" if guess else ""
         raise ValueError(f"there is no built-in model `{name}`, only {listed(names, last='and')}{meant}")
     return _HERE / base_of(name).removeprefix("zoo/")
+
+
+def head_path(place: str) -> Path:
+    """The folder of a head that drafts: one of `HEADS`, or a path."""
+    return _HERE / place.removeprefix("zoo/") if place in HEADS else Path(place).expanduser()
 
 
 def is_foreign(text: str) -> bool:

@@ -38,7 +38,8 @@ _FINISHED = ("eos", "context", "until", "thought")
 class GenerateOptions:
     """The options of a `generate` stage, evaluated for one row.
 
-    `threshold` and `share` are those of its filter, `alpha` and `beta` those of its contrast.
+    `ahead` is how many rounds its samples may run ahead, None where the plan decides. `threshold` and `share` are those
+    of its filter, `alpha` and `beta` those of its contrast.
     """
 
     count: int
@@ -47,6 +48,7 @@ class GenerateOptions:
     max_tokens: int | None
     think: Think
     floor: ConfidenceFloor | None
+    ahead: int | None
     threshold: float | None
     share: float | None
     alpha: float
@@ -80,10 +82,10 @@ class GenerateOptions:
         # Nothing is less than none.
         if isinstance(bar, int | float):
             floor = ConfidenceFloor(int(given.get("window", USUAL_WINDOW)), float(bar), SCORE_DIGITS)
-        most = None if bound is None else int(bound)
+        most, ahead = (None if value is None else int(value) for value in (bound, given.get("ahead")))
         filtered = given.get("threshold"), given.get("share")
         contrast = given.get("alpha", USUAL_ALPHA), given.get("beta", USUAL_BETA)
-        return cls(int(given["n"]), params, stops, most, think, floor, *filtered, *contrast)
+        return cls(int(given["n"]), params, stops, most, think, floor, ahead, *filtered, *contrast)
 
 
 def _texts(name: str, value: Value) -> tuple[str, ...]:

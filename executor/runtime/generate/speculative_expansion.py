@@ -142,7 +142,9 @@ class SpeculativeExpansion:
         rounds, path = (*outer, now + 1), parent.paths[index]
         if self._gathers:
             path = (*parent.row.path[:-1], now + 1)
-        near = 0 < now + 1 - self._round <= sampling.strategy.run_ahead and now + 1 < self._limit
+        asked = parent.options.ahead
+        depth = sampling.strategy.run_ahead if asked is None else asked
+        near = 0 < now + 1 - self._round <= depth and now + 1 < self._limit
         if self._closed or not near or (rounds, path) in self._held:
             return
         engine, name = instance.services.engine, sampling.model.name

@@ -113,6 +113,7 @@ class GenerateKeywords(TypedDict, total=False):
     max_tokens: int | None
     think: bool | int | str | None
     only: Part | None
+    ahead: int | None
     via: targets.Via | None
     draft: targets.DraftTarget | targets.Model | str | Literal[False] | None
     until: targets.UnderBar | None
@@ -201,6 +202,7 @@ class Rows:
         max_tokens: int | None = None,
         think: bool | int | str | None = None,
         only: Part | None = None,
+        ahead: int | None = None,
         as_: Any = None,
         via: targets.Via | None = None,
         draft: targets.DraftTarget | targets.Model | str | Literal[False] | None = None,
@@ -214,7 +216,8 @@ class Rows:
         their logits. `without` are texts that never appear, and the sample has `min_tokens` at least; with
         `stop_text="drop"` what stopped it is left out.
         `think` is for a model that thinks before it answers: whether it does, for how many tokens at most, or how hard
-        ("low"). `only` is "thought" to go on with the thought alone, and "answer" to end it and answer.
+        ("low"). `only` is "thought" to go on with the thought alone, and "answer" to end it and answer. In a loop
+        `ahead` is how many rounds samples may run ahead, which changes no token.
         `as_` makes the text follow a pydantic model, a JSON schema, a choice, a regex or a grammar; `into` names a
         column for the text of this call. `draft` is what proposes tokens (see `qp.draft`);
         False means that nothing does. `until` ends a row as soon as its confidence falls:
@@ -233,7 +236,7 @@ class Rows:
         options |= {"repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty}
         options |= {"frequency_penalty": frequency_penalty, "logit_bias": logit_bias, "stop_text": stop_text}
         options |= {"without": without, "min_tokens": min_tokens, "first_tokens": first_tokens}
-        options |= {"max_tokens": max_tokens, "think": think, "only": only}
+        options |= {"max_tokens": max_tokens, "think": think, "only": only, "ahead": ahead}
         clauses = {"as_": as_, "via": via, "draft": draft, "until": until, "into": into}
         return self._column(ast.Generate, model, **options, **clauses)
 

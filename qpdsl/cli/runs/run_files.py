@@ -77,7 +77,7 @@ def guard_of(
     name_models(guard, models)
     folders = {*map(str, options.exit_heads.values()), *(folder for plan in plans for folder in head_folders(plan))}
     for folder in sorted(folders):
-        guard.keeps(Path(folder).expanduser(), f"the folder of the heads `{folder}`")
+        guard.keeps(zoo.head_path(folder), f"the folder of the heads `{folder}`")
     if options.prices is not None:
         guard.reads(Path(options.prices), "the file of `--prices`")
     return guard

@@ -231,7 +231,8 @@ class SearchGenerator:
     def repeat(self, depth: int) -> str:
         until = self.chance.choice(["", " until all(finished)", " until any(tokens > 12)"])
         if self.chance.random() < 0.5:
-            body = ['generate llm n=2 temperature=1.0 stop="."', self.score(), self.keep()]
+            ahead = self.chance.choice(["", "", " ahead=0", " ahead=3"])
+            body = [f'generate llm n=2 temperature=1.0 stop="."{ahead}', self.score(), self.keep()]
         else:
             body = [self.generate(), *self.stages(depth, 0)]
         return f"repeat {self.chance.choice([2, 3])}{until} {{ {' | '.join(body)} }}"

@@ -54,3 +54,13 @@ def test_rounds_that_ran_ahead_count_only_where_they_are_reached() -> None:
     # Of five rounds three count; the fourth began beside the third.
     assert (result.value, len(engine.requests), len(ahead)) == (6, 4, 3)
     assert len({key for request in engine.requests for key in request.keys}) == 8
+
+
+@pytest.mark.parametrize("text", [STEPS, ROUNDS])
+def test_a_program_says_how_far_samples_run_ahead(text: str) -> None:
+    def asked(ahead: str) -> tuple[int, object]:
+        return ran_ahead(text.replace("temperature=0.8", f"temperature=0.8 ahead={ahead}"), None)
+
+    none, one, most = (asked(ahead) for ahead in ("0", "1", "3"))
+    assert none[0] == 0 < one[0] <= most[0]
+    assert none[1] == one[1] == most[1] == ran_ahead(text, None)[1]
