@@ -16,13 +16,10 @@ from qpdsl.planner.names.constraints import refusal
 from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import ToolForm
 from qpdsl.planner.names.schemas import CompiledSchema
-from qpdsl.planner.names.tool_calls import call_schema, held_to_calls
+from qpdsl.planner.names.tool_calls import CALL, call_schema, held_to_calls
 from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import fits, is_record
-
-# What a column of calls is.
-CALL = "{name: text, arguments: record}"
 
 
 def tool(binder: Binder, stage: ast.Tool, number: int) -> ops.Operator:

@@ -9,6 +9,13 @@ from typing import Any
 from qpdsl.planner.names.json_schema import SPACING, nested
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.plan.ops import ConstraintKind
+from qpdsl.planner.values.value import list_of
+
+# What a column of calls is, and one of several in a message.
+CALL = "{name: text, arguments: record}"
+CALLS = list_of(CALL)
+# What is such a column, and a text where that is none.
+CALL_OR_TEXT = {called: f"text | {called}" for called in (CALL, CALLS)}
 
 
 def call_schema(tools: Sequence[Mapping[str, Any]]) -> CompiledSchema:

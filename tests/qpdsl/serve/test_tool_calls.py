@@ -71,20 +71,28 @@ def test_a_call_is_streamed_whole_when_it_is_known(server: Running) -> None:
     assert ended["delta"] == {} and ended["finish_reason"] == "tool_calls"
 
 
-def test_a_text_before_a_call_comes_with_it(tmp_path: Path) -> None:
+def test_a_program_gives_back_a_call_or_a_text_and_a_text_before_a_call_comes_with_it(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(zoo.path("zoo/counting"), folder)
     template = ROOT / "tests" / "executor" / "text" / "tool_templates" / "named.jinja"
     shutil.copy(template, folder / "chat_template.jinja")
-    bias = '[{token: "<|pad|>", bias: 12.0}]'
+    bias = '[{token: "<|pad|>", bias: 9.0}]'
     written = f"generate llm temperature=1.5 max_tokens=60 logit_bias={bias} as call(add, text)"
     text = PROGRAM.replace("zoo/counting", str(folder)).replace("generate llm as call(add) temperature=0", written)
-    (tmp_path / "acting.qp").write_text(text, "utf-8")
+    (tmp_path / "acting.qp").write_text(text.replace("return call", "return call else text"), "utf-8")
     with running([str(tmp_path / "acting.qp")]) as server:
         name = server.client.get(f"{server.url}/models").json()["data"][0]["id"]
-        message = server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=3).json()["choices"][0]["message"]
-        *told, _ = events(server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=3, stream=True))
-        deltas = [json.loads(chunk)["choices"][0]["delta"] for chunk in told]
-    assert message["content"] and "[ARGS]" not in message["content"]
-    assert "".join(delta.get("content") or "" for delta in deltas) == message["content"]
-    assert deltas[-2]["tool_calls"] == [{"index": 0, **message["tool_calls"][0]}]
+        asked = {"tools": TOOLS, "seed": 3, "n": 8}
+        choices = server.chat(name, "Bo has 2 pens.", **asked).json()["choices"]
+        *told, _ = events(server.chat(name, "Bo has 2 pens.", **asked, stream=True))
+    streamed = [json.loads(chunk)["choices"][0] for chunk in told]
+    for choice in choices:
+        own = [one["delta"] for one in streamed if one["index"] == choice["index"]]
+        message, called = choice["message"], [call for delta in own for call in delta.get("tool_calls", ())]
+        assert "".join(delta.get("content") or "" for delta in own) == (message["content"] or "")
+        assert called == [{"index": 0, **call} for call in message.get("tool_calls", ())]
+        assert (choice["finish_reason"] == "tool_calls") == bool(called)
+        assert message["content"] or called
+    calling = [choice["message"] for choice in choices if "tool_calls" in choice["message"]]
+    assert 0 < len(calling) < len(choices)
+    assert any(message["content"] and "[ARGS]" not in message["content"] for message in calling)
