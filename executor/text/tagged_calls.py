@@ -154,9 +154,10 @@ class ArgumentTags:
                 arguments[key], at = text[at:end], end
             lead = self.then
         for joined in (True, False)[self.joint is None :]:
-            end = self.ends(joined=joined)[not arguments]
-            if text.startswith(end, at):
-                return arguments, at + len(end) if joined else None
+            some, none = self.ends(joined=joined)
+            whole = some if arguments else none
+            if text.startswith(whole, at):
+                return arguments, at + len(whole) if joined else None
         return None
 
 

@@ -58,8 +58,11 @@ def call_constraint(binder: Binder, target: ast.CallTarget) -> tuple[ast.Constra
     shown = format_call(target)
     kind, source = held_to_calls(schema, or_text=target.or_text)
     told = json.dumps(tools, ensure_ascii=False)
-    own = {"tools": told, "or_text": target.or_text, "most_calls": target.most}
-    return ast.Constraint(kind, source, shown, schema.source, CALL if target.most is None else CALLS, **own), schema
+    type_ = CALL if target.most is None else CALLS
+    constraint = ast.Constraint(
+        kind, source, shown, schema.source, type_, tools=told, or_text=target.or_text, most_calls=target.most
+    )
+    return constraint, schema
 
 
 def _callable(binder: Binder, ref: ast.ToolRef) -> ToolForm | None:

@@ -394,16 +394,15 @@ class ProgramRequest:
         own = row.generated.sampled - row.generated.thought.tokens
         return CompletionChoice(said, why, extra=score, thought=thought), own if said == whole else len(encode(said))
 
-    def _calls(self, index: int, value: Value) -> tuple[Mapping[str, Any], ...]:
+    def _calls(self, index: int, value: Any) -> tuple[Mapping[str, Any], ...]:
         """The calls of the client's tools that a run gives back; none where it gives back anything else."""
         given = {name: thawed(argument) for name, argument in self.arguments.items()}
-        calls = value if isinstance(value, tuple) else (value,)
+        calls = value if isinstance(value, list | tuple) else [value]
         if any(not isinstance(call, Mapping) or call.get("name") not in self.program.calls for call in calls):
             return ()
         return tuple(
             call_of(str(call["name"]), thawed(frozen(call["arguments"])), digest([self.seed + index, number, given]))
             for number, call in enumerate(calls)
-            if isinstance(call, Mapping)
         )
 
     async def _with_logprobs(self, chosen: CompletionChoice, row: Row) -> CompletionChoice:

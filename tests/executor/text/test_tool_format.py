@@ -17,13 +17,25 @@ from qpdsl.executor.text.tagged_calls import ArgumentTags
 from qpdsl.executor.text.tool_format import ToolFormat, tool_format, with_tools
 
 TEMPLATES = Path(__file__).parent / "tool_templates"
-TAGS = ArgumentTags("><parameter=", ">", ">", "</parameter><parameter=", "</parameter></function>", "></function>", "</parameter></function><function=")
+TAGS = ArgumentTags(
+    "><parameter=",
+    ">",
+    ">",
+    "</parameter><parameter=",
+    "</parameter></function>",
+    "></function>",
+    "</parameter></function><function=",
+)
 SPECIAL_TAGS = ArgumentTags("\n", "<|pad|>", "<|pad|>", "<|pad|>\n", "<|pad|>.", ".", "<|pad|>.<|pad|>")
 FORMATS = {
-    "object_in_marks": ToolFormat("object", True, "<tool_call>\n", "", "\n</tool_call>", joint="\n</tool_call><tool_call>\n"),
+    "object_in_marks": ToolFormat(
+        "object", True, "<tool_call>\n", "", "\n</tool_call>", joint="\n</tool_call><tool_call>\n"
+    ),
     "bare_object": ToolFormat("object", True, key="parameters"),
     "named": ToolFormat("named", True, "<|pad|>", "[ARGS]", joint="<|pad|>"),
-    "tags": ToolFormat("tags", False, "<function=", "><parameter=", "</parameter></function>", tags=TAGS, joint=TAGS.joint),
+    "tags": ToolFormat(
+        "tags", False, "<function=", "><parameter=", "</parameter></function>", tags=TAGS, joint=TAGS.joint
+    ),
     "special_tags": ToolFormat("tags", False, "<|pad|>", "\n", "<|pad|>.", tags=SPECIAL_TAGS, joint=SPECIAL_TAGS.joint),
     "python_call": ToolFormat(),
 }

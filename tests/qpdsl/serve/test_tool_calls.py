@@ -28,20 +28,24 @@ program acting(history: messages) {
   return call
 }
 """
+SEVERAL = (
+    PROGRAM.replace("acting", "several").replace("call(add)", "call(add, calls=3)").replace("=0 into", "=1.5 into")
+)
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 ASKED = {"role": "user", "content": "Bo has 2 pens."}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    file = tmp_path_factory.mktemp("served") / "acting.qp"
-    file.write_text(PROGRAM, "utf-8")
-    with running([str(file)]) as server:
+    folder = tmp_path_factory.mktemp("served")
+    for name, program in {"acting": PROGRAM, "several": SEVERAL}.items():
+        (folder / f"{name}.qp").write_text(program, "utf-8")
+    with running([str(folder / "acting.qp"), str(folder / "several.qp")]) as server:
         yield server
 
 
 def test_the_call_that_a_program_ends_in_is_the_clients(server: Running) -> None:
-    (name,) = (model["id"] for model in server.client.get(f"{server.url}/models").json()["data"])
+    name = "acting"
 
     def ask(*turns: Any, **more: Any) -> Any:
         return server.post("chat/completions", model=name, messages=list(turns), **more)
@@ -61,8 +65,20 @@ def test_the_call_that_a_program_ends_in_is_the_clients(server: Running) -> None
     assert ask(ASKED, tools=TOOLS, tool_choice="none").json()["choices"][0]["finish_reason"] == "stop"
 
 
+def test_all_calls_of_a_message_are_the_clients(server: Running) -> None:
+    given = {"tools": TOOLS, "seed": 1, "n": 4}
+    choices = server.chat("several", "Bo has 2 pens.", **given).json()["choices"]
+    assert {choice["finish_reason"] for choice in choices} == {"tool_calls"}
+    made = [choice["message"]["tool_calls"] for choice in choices]
+    assert max(map(len, made)) > 1 and len({call["id"] for calls in made for call in calls}) == sum(map(len, made))
+    came = [{"role": "tool", "tool_call_id": call["id"], "content": "5"} for call in made[0]]
+    turns = [ASKED, choices[0]["message"], *came]
+    again = server.post("chat/completions", model="several", messages=turns, tools=TOOLS)
+    assert again.status_code == 200
+
+
 def test_a_call_is_streamed_whole_when_it_is_known(server: Running) -> None:
-    (name,) = (model["id"] for model in server.client.get(f"{server.url}/models").json()["data"])
+    name = "acting"
     whole = server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=4).json()["choices"][0]
     *told, done = events(server.chat(name, "Bo has 2 pens.", tools=TOOLS, seed=4, stream=True))
     begun, called, ended = (json.loads(chunk)["choices"][0] for chunk in told)
