@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 from qpdsl.executor.text.chat_template import ContextError, kept_with_its_tokenizer, render
@@ -22,6 +23,8 @@ from qpdsl.planner.names.constraint_schema import as_constraint
 from qpdsl.planner.names.json_schema import SPACING, nested, to_text
 
 _SAID, _CAME = "qpdslsaid", "qpdslcame"
+# The id of a call as the runtime gives it; templates of Mistral's models write it.
+_ID = "call00001"
 _ARGUMENTS = ("arguments", "parameters")
 # What a schema says in words that a template may look at; all else that is text is a stranger's.
 _WORDS = ("name", "type", "format", "$ref", "required", "role")
@@ -36,7 +39,8 @@ _INTRODUCTION = (
 class ToolFormat:
     """`shows`: the template writes the tools that it is given. What stands around a call: `before` and `after` it.
 
-    Of the family "object" a JSON object stands there, of a `name` and the arguments as `key`; of "named" the name, then
+    Of the family "object" a JSON object stands there, of a `name` and the arguments as `key`, and of an `id` where the
+    template writes the one that it is given; of "named" the name, then
     `between`, then the arguments as a JSON object; of "tags" the name, then each argument between its `tags`. Behind a
     call another one stands after `joint`; where that is None the template writes one call a message.
     """
@@ -49,6 +53,7 @@ class ToolFormat:
     key: str = "arguments"
     tags: ArgumentTags | None = None
     joint: str | None = None
+    id: str = ""
 
     @property
     def is_plain(self) -> bool:
@@ -89,6 +94,7 @@ class ToolFormat:
             else:
                 path = f"#/properties/{self.key}"
                 fields = {"name": {"enum": [tool["name"]]}, self.key: nested(tool["parameters"], path)}
+                fields |= {"id": {"enum": [self.id]}} if self.id else {}
                 document = {"type": "object", "properties": fields, "required": [*fields]}
                 held = f"json_{number}"
             document |= {"additionalProperties": False, "x-guidance": SPACING}
@@ -201,7 +207,7 @@ def tool_format(tokenizer: TextTokenizer) -> ToolFormat:
     """The format of a tokenizer's chat template; plain where the template does not tell it."""
     asked = {"role": "user", "content": "hello"}
     called = _called({KEY: VALUE})
-    came = {"role": "tool", "tool_call_id": "call00001", "name": NAME, "content": _CAME}
+    came = {"role": "tool", "tool_call_id": _ID, "name": NAME, "content": _CAME}
     tools = {"tools": [function_of({"name": NAME, "description": "", "parameters": _schema()})]}
     try:
         said = render(tokenizer, [asked, {"role": "assistant", "content": _SAID}], to_go_on=False, arguments=tools)
@@ -212,6 +218,11 @@ def tool_format(tokenizer: TextTokenizer) -> ToolFormat:
     except ContextError:
         return ToolFormat()
     begin, _, end = said.partition(_SAID)
+
+    def drawn(call: str) -> str:
+        """A call as far as the model writes it."""
+        return call.partition(str(tokenizer.eos_token))[0] if tokenizer.eos_token else call
+
     for start in (begin, begin.rstrip()):
         if rendered.startswith(start) and rendered.endswith(end) and len(rendered) > len(start + end):
 
@@ -222,15 +233,15 @@ def tool_format(tokenizer: TextTokenizer) -> ToolFormat:
                 except ContextError:
                     return None
                 fits = whole.startswith(start) and whole.endswith(end)
-                return whole[len(start) : len(whole) - len(end)] if fits else None
+                return drawn(whole[len(start) : len(whole) - len(end)]) if fits else None
 
-            return _of(rendered[len(start) : len(rendered) - len(end)], frame, shows=shows)
+            return _of(drawn(rendered[len(start) : len(rendered) - len(end)]), frame, shows=shows)
     return ToolFormat()
 
 
 def _called(*calls: Mapping[str, Any]) -> dict[str, Any]:
     listed = [
-        {"id": f"call{number:05d}", "type": "function", "function": {"name": NAME, "arguments": arguments}}
+        {"id": f"{_ID[:-1]}{number}", "type": "function", "function": {"name": NAME, "arguments": arguments}}
         for number, arguments in enumerate(calls, 1)
     ]
     return {"role": "assistant", "content": "", "tool_calls": listed}
@@ -255,10 +266,10 @@ def _of(frame: str, rendered: Rendered, *, shows: bool) -> ToolFormat:
         head, _, between = before.partition(NAME)
         joint = _joint(head, frame[len(head) : end], after, rendered)
         return ToolFormat("named", shows, head, between, after, joint=joint)
-    for key in _ARGUMENTS:
-        if record == {"name": NAME, key: {KEY: VALUE}} and list(record) == ["name", key]:
+    for key, id in product(_ARGUMENTS, ({}, {"id": _ID})):
+        if record == {"name": NAME, key: {KEY: VALUE}, **id} and list(record) == ["name", key, *id]:
             joint = _joint(before, frame[at:end], after, rendered)
-            return ToolFormat("object", shows, before, "", after, key, joint=joint)
+            return ToolFormat("object", shows, before, "", after, key, joint=joint, id=id.get("id", ""))
     return ToolFormat()
 
 
@@ -267,7 +278,7 @@ def _joint(before: str, call: str, after: str, rendered: Rendered) -> str | None
     two = rendered({KEY: VALUE}, {KEY: VALUE}) or ""
     begun, ended = before + call, call + after
     joint = two[len(begun) : len(two) - len(ended)]
-    return joint if two == begun + joint + ended and not re.search(f"{NAME}|call0000", joint) else None
+    return joint if two == begun + joint + ended and not re.search(f"{NAME}|{_ID[:-1]}", joint) else None
 
 
 @kept_with_its_tokenizer

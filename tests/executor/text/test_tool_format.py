@@ -37,12 +37,14 @@ FORMATS = {
         "tags", False, "<function=", "><parameter=", "</parameter></function>", tags=TAGS, joint=TAGS.joint
     ),
     "special_tags": ToolFormat("tags", False, "<|pad|>", "\n", "<|pad|>.", tags=SPECIAL_TAGS, joint=SPECIAL_TAGS.joint),
+    "listed": ToolFormat("object", False, "[TOOL_CALLS][", "", "]", id="call00001"),
     "python_call": ToolFormat(),
 }
 CALLS = {
     "object_in_marks": '<tool_call>\n{"name": "add", "arguments": {"a": 7}}\n</tool_call>',
     "bare_object": '{"name": "add", "parameters": {"a": 7}}',
     "named": 'add[ARGS]{"a": 7}',
+    "listed": '[TOOL_CALLS][{"name": "add", "arguments": {"a": 7}, "id": "call00001"}]',
     "tags": "<function=add><parameter=a>7</parameter></function>",
     "special_tags": "add\na<|pad|>7<|pad|>.",
 }
@@ -100,13 +102,14 @@ def test_a_message_holds_so_many_calls_as_its_template_writes_them(name: str, or
             }
             for _ in range(count)
         ]
-        turn = {"role": "assistant", "content": "", "tool_calls": [{"function": call} for call in calls]}
+        listed_calls = [{"id": "call00001", "function": call} for call in calls]
+        turn = {"role": "assistant", "content": "", "tool_calls": listed_calls}
         if form.joint is None and count > 1:
             continue
         frame = {"tokenize": False, "tools": [{"function": tool} for tool in listed]}
         whole = own.apply_chat_template([asked, turn], **frame)
         text = whole.removeprefix(own.apply_chat_template([asked], add_generation_prompt=True, **frame))
-        text = text.removesuffix("<|end|>")
+        text = text.partition("<|end|>")[0]
         ids = [*own.encode(text, add_special_tokens=False), own.eos_token_id]
         assert (make().admits(ids) == len(ids)) == (count <= 3), text
         before, spelt = form.parted(text, tools, several=True) or ("", "")

@@ -28,9 +28,7 @@ program acting(history: messages) {
   return call
 }
 """
-SEVERAL = (
-    PROGRAM.replace("acting", "several").replace("call(add)", "call(add, calls=3)").replace("=0 into", "=1.5 into")
-)
+SEVERAL = PROGRAM.replace("acting", "several").replace("add) temperature=0", "add, calls=3) temperature=1.5")
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 ASKED = {"role": "user", "content": "Bo has 2 pens."}
 
