@@ -382,7 +382,8 @@ def plain_turns(turns: Sequence[Turn], tools: str, format: ToolFormat) -> Sequen
     if not format.is_plain:
         return turns
     plain: list[Turn] = []
-    for came, group in groupby(turns, lambda turn: turn.role == "tool"):
+    for came, same in groupby(turns, lambda turn: turn.role == "tool"):
+        group = [*same]
         # What several tools gave is one turn, as many templates have roles take turns.
         plain += [Turn("user", "\n".join(turn.text for turn in group))] if came else map(_plain_turn, group)
     return plain
