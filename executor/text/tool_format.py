@@ -218,10 +218,11 @@ def tool_format(tokenizer: TextTokenizer) -> ToolFormat:
     except ContextError:
         return ToolFormat()
     begin, _, end = said.partition(_SAID)
+    eos = tokenizer.special_tokens_map.get("eos_token")
 
     def drawn(call: str) -> str:
         """A call as far as the model writes it."""
-        return call.partition(str(tokenizer.eos_token))[0] if tokenizer.eos_token else call
+        return call.partition(str(eos))[0] if eos else call
 
     for start in (begin, begin.rstrip()):
         if rendered.startswith(start) and rendered.endswith(end) and len(rendered) > len(start + end):
