@@ -134,7 +134,7 @@ class _Walk:
                 continue
             lacks = [*self._lacks(node.op, able, context)]
             if not lacks:
-                known = Capabilities(able.for_engine.features | {"seeds"} | _held_as_calls(node.op, able, context))
+                known = Capabilities(able.for_engine.features | _held_as_calls(node.op, able, context) | {"seeds"})
                 if (inability := known.refusal(features)) is not None:
                     told = min(features - known.features) != "figures"
                     lacks = [(inability, _instead(node.op, able) if told else _BY_FIGURES)]
