@@ -146,6 +146,8 @@ CLAUSE_FORMS = {
 }
 # How the `until` of `generate` is written; that of `repeat` is any condition.
 UNTIL_FORM = "until confidence(window=TOKENS) < BAR"
+# So many calls of tools one message may hold.
+MAX_CALLS_AT_ONCE = 32
 TARGETS = ("choice", "grammar", "call", "int", "float")
 # What `extract` finds by name, besides patterns; an extractor that the caller registers under one goes before it.
 EXTRACTORS = {

@@ -10,7 +10,7 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.dialects.known_dialects import named
 from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
 from qpdsl.executor.requests.engine import Capabilities
-from qpdsl.executor.requests.request import CONSTRAINT_NAMES
+from qpdsl.executor.requests.request import CONSTRAINT_NAMES, Feature
 from qpdsl.executor.runtime.requirements import features_of
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
@@ -134,7 +134,7 @@ class _Walk:
                 continue
             lacks = [*self._lacks(node.op, able, context)]
             if not lacks:
-                known = Capabilities(able.for_engine.features | {"seeds"})
+                known = Capabilities(able.for_engine.features | _held_as_calls(node.op, able, context) | {"seeds"})
                 if (inability := known.refusal(features)) is not None:
                     told = min(features - known.features) != "figures"
                     lacks = [(inability, _instead(node.op, able) if told else _BY_FIGURES)]
@@ -222,6 +222,8 @@ class _Walk:
         if isinstance(op.via, ops.Filter):
             what = "enforces a constraint only from the beginning of an answer, and `via filter` continues within one"
             yield what, "remove `via filter` or the constraint, or use a local large model"
+        elif constraint.kind in _held_as_calls(op, able, context):
+            return
         elif constraint.kind not in (kinds := able.answers_held if context.turns else able.constraints):
             held = [words for kind, words in CONSTRAINT_NAMES.items() if kind in kinds]
             instead = f"it enforces {' or '.join(held)}" if held else "vLLM, SGLang and llama.cpp do"
@@ -255,6 +257,13 @@ class _Walk:
         """The value of an option that is the same for all rows; None where that is not known yet."""
         values = self._plan.values()
         return evaluate(expr, values) if expr is not None and is_same_for_all(expr, values) else None
+
+
+def _held_as_calls(op: ops.Operator, able: ServerCapabilities, context: _Context) -> frozenset[Feature]:
+    """The kind of constraint that a server need not hold to, as calls of tools have fields of their own."""
+    held = op.constraint if isinstance(op, ops.Generate) else None
+    by_fields = held is not None and held.tools and able.tools and able.endpoint != "ids" and context.turns
+    return frozenset({held.kind}) if held is not None and by_fields else frozenset()
 
 
 def _is_union(constraint: ast.Constraint) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from qpdsl.executor.text.detokenizer import byte_characters
 from qpdsl.executor.text.quick_tokenizer import QuickTokenizer, TokenizerOutline
 from qpdsl.executor.text.text_tokenizer import TextTokenizer
 from qpdsl.executor.text.thinking import Thinking
-from qpdsl.executor.text.tool_format import ToolFormat
+from qpdsl.executor.text.tool_format import ToolFormat, tool_format
 from qpdsl.executor.verifiers.registry import BY_CONFIGURATION, check_width, named
 from qpdsl.executor.verifiers.verifier import Verifier
 from qpdsl.grammar.model_id import think_of
@@ -45,24 +46,29 @@ END_OF_TURN = BYTES + len(ROLES)
 EOS = END_OF_TURN + 1
 # Before what says how to think, before a thought, and between it and the answer.
 THINK, THOUGHT, ANSWER = EOS + 1, EOS + 2, EOS + 3
-WIDTH = ANSWER + 1
+# Before the tools that a model is shown, before each call of one, and before what came of it.
+TOOLS, CALL, _MARKS["tool"] = ANSWER + 1, ANSWER + 2, ANSWER + 3
+WIDTH = ANSWER + 4
 # No text is so long: where only the server knows how much it takes.
 UNBOUNDED = 1 << 40
 _OTHERS = {"end": END_OF_TURN, "eos": EOS, "think": THINK, "thought": THOUGHT, "answer": ANSWER}
-_NAMES = {id: f"<|qpdsl {name}|>" for name, id in {**_MARKS, **_OTHERS}.items()}
+_OTHERS |= {"tools": TOOLS, "call": CALL}
+_NAMES = {id: f"<|qpdsl {name}|>" for id, name in sorted((id, name) for name, id in {**_MARKS, **_OTHERS}.items())}
 _FIELD = "reasoning_content"
 _TEMPLATE = (
+    f"{{% if tools %}}{_NAMES[TOOLS]}{{{{ tools | tojson }}}}{{% endif %}}"
     f"{{% if think %}}{_NAMES[THINK]}{{{{ think }}}}{{% endif %}}"
     "{% for message in messages %}"
-    "{% if message.tool_calls %}{{ raise_exception('calls of tools are not sent to servers') }}{% endif %}"
     + "".join(
         f"{{% {'if' if role == ROLES[0] else 'elif'} message['role'] == '{role}' %}}{_NAMES[id]}"
         for role, id in _MARKS.items()
     )
     + "{% else %}{{ raise_exception('there is no role ' + message['role']) }}{% endif %}"
     + f"{{% if message.{_FIELD} %}}{_NAMES[THOUGHT]}{{{{ message.{_FIELD} }}}}{_NAMES[ANSWER]}{{% endif %}}"
-    + f"{{{{ message['content'] }}}}{_NAMES[END_OF_TURN]}"
-    + "{% endfor %}"
+    + "{{ message['content'] }}{% for call in message.tool_calls or [] %}"
+    + f'{_NAMES[CALL]}{{"name": {{{{ call.function.name | tojson }}}}, '
+    + '"arguments": {{ call.function.arguments | tojson }}}{% endfor %}'
+    + f"{_NAMES[END_OF_TURN]}{{% endfor %}}"
     + f"{{% if add_generation_prompt %}}{_NAMES[_MARKS['assistant']]}{{% endif %}}"
 )
 
@@ -109,12 +115,14 @@ def messages_of(prompt: Sequence[int]) -> Messages | None:
         _message(roles[prompt[start]], prompt[start + 1 : end])
         for start, end in zip(starts, [*starts[1:], len(prompt)], strict=True)
     ]
-    think = text_of(prompt[: starts[0]])
+    before = prompt[: starts[0]]
+    place = next((place for place, token in enumerate(before) if token == THINK), len(before))
+    tools, think = (text_of(part) for part in (before[:place], before[place:]))
     if turns[-1].role != "assistant" or END_OF_TURN in prompt[starts[-1] :]:
-        return Messages(tuple(turns), think=think)
+        return Messages(tuple(turns), think=think, tools=tools)
     # A thought that is opened only is the model's to write.
     begun = any(token not in (THOUGHT, END_OF_TURN) for token in prompt[starts[-1] + 1 :])
-    return Messages(tuple(turns[:-1]), turns[-1] if begun else None, think)
+    return Messages(tuple(turns[:-1]), turns[-1] if begun else None, think, tools)
 
 
 def _message(role: str, tokens: Sequence[int]) -> Message:
@@ -122,23 +130,27 @@ def _message(role: str, tokens: Sequence[int]) -> Message:
     if closes:
         place = tokens.index(ANSWER)
         before, after = tokens[:place], tokens[place + 1 :]
-    return Message(role, text_of(after), text_of(before) if closes else "")
+    begins = [*(place for place, token in enumerate(after) if token == CALL), len(after)]
+    calls = tuple(text_of(after[start:end]) for start, end in pairwise(begins))
+    return Message(role, text_of(after[: begins[0]]), text_of(before) if closes else "", calls)
 
 
 @dataclass
 class RemoteTextModel(TextModel):
     """A text model that a server serves. `padding` is the id of the model's padding token, if it has one.
 
-    `apart`: how it thinks, where its server parts thoughts from answers.
+    `apart`: how it thinks, where its server parts thoughts from answers. `calls`: its server takes tools and gives back
+    calls, in whatever format its model writes them.
     """
 
     padding: int | None = None
     apart: ServerThinking | None = None
+    calls: bool = False
 
     @cached_property
     def tool_format(self) -> ToolFormat:
-        """Calls are JSON, which every server can hold to."""
-        return ToolFormat()
+        """Calls stand behind marks for the server's own; else they are JSON, which every server can hold to."""
+        return tool_format(self.tokenizer) if self.calls else ToolFormat()
 
     @cached_property
     def _thinking(self) -> tuple[Thinking | None, str]:
@@ -188,6 +200,7 @@ def text_model(
     if location is None:
         tokenizer, ends = text_tokenizer(), frozenset({EOS})
         more: dict[str, Any] = {"notes": capabilities.notes, "own_tokens": False, "apart": capabilities.thinking}
+        more["calls"] = capabilities.tools
         return RemoteTextModel(model, tokenizer, ends, UNBOUNDED, WIDTH, **more)
     # It imports transformers' models.
     from qpdsl.executor.models.load import load_tokens

@@ -33,7 +33,7 @@ from qpdsl.executor.remote.server.failures import ServerError, Unreachable
 from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
 from qpdsl.executor.remote.written_sample import WrittenSample, answer_of
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Calls, ConstraintKind, GenerateRequest, Request, Sample
+from qpdsl.executor.requests.request import Calls, ConstraintKind, Feature, GenerateRequest, Request, Sample
 from qpdsl.executor.requests.ticket import Ticket
 
 # Servers take seeds of at most 31 bits, or are said to.
@@ -58,20 +58,23 @@ class ModelAtServer:
 
     def refusal(self, request: Request) -> str | None:
         """Why the server would not do what a request says, to be read after its name; None where it would."""
-        able = self.capabilities
+        able, drawn = self.capabilities, request.generation
+        calls = drawn is not None and drawn.constraint is not None and bool(drawn.constraint.tools) and able.tools
         # Without seeds a sample is recorded, where the program permits that.
-        if (inability := able.for_engine.refusal(request.features - {"seeds"})) is not None:
+        others: set[Feature] = {"seeds"} if drawn is None or not calls else {"seeds", drawn.held_to}
+        if (inability := able.for_engine.refusal(request.features - others)) is not None:
             return inability
         room = None if able.context is None else able.context - (request.samples > 0)
         if room is not None and able.endpoint == "ids" and request.length > room:
             return f"takes {able.context} tokens, and the context has {request.length}"
-        if (drawn := request.generation) is None:
+        if drawn is None:
             return None
         if drawn.mask is not None and drawn.constraint is None and not drawn.sampling.processors.min_tokens:
             return "cannot be constrained without the text of the grammar"
         if (
             drawn.mask is not None
             and drawn.constraint is not None
+            and not calls
             and drawn.held_to not in self._held_after(drawn.prompt)
         ):
             return "holds only answers to constraints, and no thought has ended before this one"
@@ -351,6 +354,8 @@ def sample_calls(model: ModelAtServer, ticket: Ticket, request: GenerateRequest)
     """One call for each sample of a request. Raises EngineError for what the server has no field for."""
     ask, greedy = model.request_for(request), request.sampling.greedy
     streams = model.capabilities.streams and request.max_tokens > 1 and (request.watch is not None or request.lead)
+    # A call is of use when it is whole.
+    streams = streams and not (request.constraint is not None and request.constraint.tools)
     more = ["sample", list(request.stops)]
     whole = request_key(model.address, model.capabilities.version, ask.path, {**ask.body, "seed": 0}, more)
     place = (request.client, request.priority, prefix_of(request.prompt))

@@ -14,7 +14,7 @@ import numpy as np
 
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.dialects.dialect import CompletionChunk, joined
-from qpdsl.executor.remote.remote_model import ANSWER, BYTES, THOUGHT, is_text, messages_of, tokens_of
+from qpdsl.executor.remote.remote_model import ANSWER, BYTES, CALL, THOUGHT, is_text, messages_of, tokens_of
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import (
     CONSTRAINT_NAMES,
@@ -27,8 +27,8 @@ from qpdsl.executor.requests.request import (
 )
 from qpdsl.executor.text.thought_marks import Place
 
-# The fields of an answer that was kept before thoughts were among them.
-_WITHOUT_THOUGHTS = 9
+# The fields of an answer that was kept before thoughts were among them, and before calls of tools were.
+_WITHOUT_THOUGHTS, _WITHOUT_CALLS = 9, 11
 
 
 class WrittenSample:
@@ -132,7 +132,7 @@ class WrittenSample:
             self._mistaken = self._mistaken or bool(piece.thought)
             if self._mistaken and piece.text:
                 raise EngineError("the server returned a thought after the answer had begun")
-            return tokens_of(piece.thought + piece.text)
+            return (*tokens_of(piece.thought + piece.text), *self._called(piece))
         tokens: tuple[int, ...] = ()
         if piece.thought:
             if self._request.thought is None:
@@ -142,11 +142,20 @@ class WrittenSample:
             tokens = (*((THOUGHT,) if self._place == "opening" else ()), *tokens_of(piece.thought))
             self._place = "thought"
         text = piece.text if self._place == "answer" else piece.text.lstrip()
-        if not text:
+        calls, held = self._called(piece), self._request.constraint
+        if held is not None and held.tools and not held.or_text:
+            # What a model says beside a call that it was to make alone, or of one that was cut off.
+            text = ""
+        if not text and not calls:
             return tokens
         closed = self._place == "thought"
         self._place = "answer"
-        return (*tokens, *((ANSWER,) if closed else ()), *tokens_of(text))
+        return (*tokens, *((ANSWER,) if closed else ()), *tokens_of(text), *calls)
+
+    def _called(self, piece: CompletionChunk) -> tuple[int, ...]:
+        """The tokens of calls, of as many as were asked for."""
+        most = 0 if self._request.constraint is None else self._request.constraint.most_calls
+        return tuple(token for call in piece.calls[:most] for token in (CALL, *tokens_of(call)))
 
     def _bounded(self, answer: CompletionChunk, finish: Finish) -> Finish:
         """Why a sample with a thought ends, whose answer is cut here: its server bounds both together, or neither.
@@ -205,7 +214,7 @@ class WrittenSample:
         """Shows a token to mask and watch."""
         if self._bytes and token in (THOUGHT, ANSWER):
             self._held = token == ANSWER
-        mask = self._mask if self._held and not (self._bytes and token >= BYTES) else None
+        mask = self._mask if self._held and not (self._bytes and token >= BYTES and token != CALL) else None
         if mask is not None and mask.admits((token,)) != 1:
             raise EngineError(self._broken())
         self._pushed.append(token)
@@ -258,13 +267,15 @@ class WrittenSample:
 
 
 def _has_token(piece: CompletionChunk) -> bool:
-    return bool(piece.text or piece.ids or piece.thought)
+    return bool(piece.text or piece.ids or piece.thought or piece.calls)
 
 
 def answer_of(record: Any) -> CompletionChunk | None:
     """An answer that was kept as its fields in their order; None for what is none."""
     if isinstance(record, list) and len(record) == _WITHOUT_THOUGHTS:
         record = [*record, "", None]
+    if isinstance(record, list) and len(record) == _WITHOUT_CALLS:
+        record = [*record, []]
     match record:
         case [
             str(),
@@ -278,6 +289,7 @@ def answer_of(record: Any) -> CompletionChunk | None:
             sampled,
             str(thought),
             thought_tokens,
+            list(calls),
         ]:
             text, ids, logprobs, sizes, finish, named = record[:6]
             own = None if ids is None else tuple(ids)
@@ -286,6 +298,8 @@ def answer_of(record: Any) -> CompletionChunk | None:
                 return None
             if not all(isinstance(logprob, int | float) for logprob in logprobs):
                 return None
-            told = (prompt, cached, sampled, thought, thought_tokens)
+            if not all(isinstance(call, str) for call in calls):
+                return None
+            told = (prompt, cached, sampled, thought, thought_tokens, tuple(calls))
             return CompletionChunk(text, own, tuple(logprobs), tuple(sizes), finish, named, *told)
     return None

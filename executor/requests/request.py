@@ -131,11 +131,16 @@ class Client:
 class SampleConstraint:
     """What a mask holds a sample to, for engines that hold to it themselves.
 
-    `source` is JSON Schema as JSON text, a regex, a llguidance Lark grammar, or a JSON list of options.
+    `source` is JSON Schema as JSON text, a regex, a llguidance Lark grammar, or a JSON list of options. Where it holds
+    to up to `most_calls` calls of tools in the model's own format, `tools` are these, as a JSON list; with `or_text` a
+    text may stand in their place.
     """
 
     kind: ConstraintKind
     source: str
+    tools: str = ""
+    or_text: bool = False
+    most_calls: int = 1
 
 
 class Watch(Protocol):

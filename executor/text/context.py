@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
@@ -378,15 +379,20 @@ def plain_turns(turns: Sequence[Turn], tools: str, format: ToolFormat) -> Sequen
             turns = [turns[0]._replace(text=f"{turns[0].text}\n\n{words}"), *turns[1:]]
         else:
             turns = [Turn("system", words), *turns]
-    return [_plain_turn(turn) for turn in turns] if format.is_plain else turns
+    if not format.is_plain:
+        return turns
+    plain: list[Turn] = []
+    for came, same in groupby(turns, lambda turn: turn.role == "tool"):
+        group = [*same]
+        # What several tools gave is one turn, as many templates have roles take turns.
+        plain += [Turn("user", "\n".join(turn.text for turn in group))] if came else map(_plain_turn, group)
+    return plain
 
 
 def _plain_turn(turn: Turn) -> Turn:
-    """A turn that calls a tool, or says what came of that, as one of a conversation without tools."""
-    if turn.role == "tool":
-        return Turn("user", turn.text)
-    calls = json.loads(turn.calls).get("tool_calls", []) if turn.calls else []
-    spelt = "\n".join(json.dumps(call["function"], ensure_ascii=False) for call in calls)
+    """A turn that calls tools as one of a conversation without any, which says what a model may write there."""
+    calls = [call["function"] for call in json.loads(turn.calls or "{}").get("tool_calls", ())]
+    spelt = json.dumps(calls if len(calls) > 1 else calls[0], ensure_ascii=False) if calls else ""
     return turn._replace(text=turn.text + spelt, calls="") if turn.calls else turn
 
 

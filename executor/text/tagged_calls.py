@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qpdsl.planner.names.constraint_schema import as_constraint
@@ -18,8 +18,8 @@ from qpdsl.planner.names.json_schema import SPACING, to_text
 # What calls are rendered with, and looked for in them.
 NAME, KEY, VALUE = "qpdslname", "qpdslkey", "qpdslvalue"
 _OTHER_KEY, _OTHER_VALUE, _LIST = "qpdslother", "qpdslmore", [70707, True]
-# What a call with these arguments is, from before its name to its end; None where the template has no such turn.
-Rendered = Callable[[Mapping[str, Any]], str | None]
+# What calls with these arguments are, from before the first name to the end; None where the template has no such turn.
+Rendered = Callable[..., str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class ArgumentTags:
     """What stands behind a tool's name: `first` before the first key, `then` between a value and the next key.
 
     `text` is between a key and a value that is text, `other` one that is JSON. `last` ends a call, `none` is all of one
-    without arguments. Each value is followed by `close`, with which `then` and `last` begin.
+    without arguments. Each value is followed by `close`, with which `then` and `last` begin. Where another call follows
+    in the message, `joint` is in the place of `last`, up to its name; None where none can.
     """
 
     first: str
@@ -36,6 +37,7 @@ class ArgumentTags:
     then: str
     last: str
     none: str
+    joint: str | None = None
 
     @classmethod
     def of(cls, head: str, rendered: Rendered) -> ArgumentTags | None:
@@ -56,21 +58,43 @@ class ArgumentTags:
         made = cls(first, text, other, then, last, none)
         whole = two == f"{begun}{then}{_OTHER_KEY}{text}{_OTHER_VALUE}{last}"
         fits = whole and sign and listed == f"{first}{KEY}{other}{shown}{last}" and made.close.strip()
-        return made if fits else None
+        return made._with_joint(head, rendered) if fits else None
+
+    def _with_joint(self, head: str, rendered: Rendered) -> ArgumentTags:
+        given = f"{self.first}{KEY}{self.text}{VALUE}"
+        two = rendered({KEY: VALUE}, {KEY: VALUE}) or ""
+        begun, ended = head + NAME + given, NAME + given + self.last
+        joined = replace(self, joint=two[len(begun) : len(two) - len(ended)])
+        bare = rendered({}, {}) == head + NAME + joined.ends(joined=True)[1] + NAME + self.none
+        fits = two == f"{begun}{joined.joint}{ended}" and str(joined.joint).startswith(self.close)
+        return joined if fits and bare and "call0000" not in str(joined.joint) else self
+
+    def ends(self, *, joined: bool) -> tuple[str, str]:
+        """What ends a call behind its last value, and all of one without arguments; `joined` to another call."""
+        if not joined or self.joint is None:
+            return self.last, self.none
+        shared = len(_shared(self.last, self.joint))
+        return self.joint, self.none.removesuffix(self.last[shared:]) + self.joint[shared:]
 
     @property
     def close(self) -> str:
-        at = next((at for at, (a, b) in enumerate(zip(self.then, self.last, strict=False)) if a != b), None)
-        return self.then[:at] if at is not None else min(self.then, self.last, key=len)
+        return _shared(self.then, self.last)
 
     def rules(
-        self, call: str, before: str, name: str, parameters: Mapping[str, Any], literal: Callable[[str], str]
+        self,
+        call: str,
+        name: str,
+        parameters: Mapping[str, Any],
+        literal: Callable[[str], str],
+        *,
+        joined: bool = False,
     ) -> Iterator[str]:
-        """The rules of a llguidance grammar for the calls of one tool; `call` is the first, `before` stands in it."""
+        """The rules of a llguidance grammar for the calls of one tool; `call` is the first. `joined`: see `ends`."""
+        last, none = self.ends(joined=joined)
         fields: Mapping[str, Any] = parameters.get("properties", {})
         required = set(parameters.get("required", ()))
-        begin, keys = f"{before} {literal(name)}", list(fields)
-        yield f"{call}: {begin} {call}_first_0"
+        keys = list(fields)
+        yield f"{call}: {literal(name)} {call}_first_0"
         close = self._plain_close(literal)
         for at, (key, schema) in enumerate(fields.items()):
             value = f"{call}_value_{at}"
@@ -90,8 +114,8 @@ class ArgumentTags:
             for state, lead in (("first", self.first), ("more", self.then.removeprefix(close))):
                 skipped = "" if key in required else f" | {call}_{state}_{at + 1}"
                 yield f"{call}_{state}_{at}: {literal(lead)} {given} {call}_more_{at + 1}{skipped}"
-        yield f"{call}_first_{len(keys)}: {literal(self.none)}"
-        end = literal(self.last.removeprefix(close)) or '""'
+        yield f"{call}_first_{len(keys)}: {literal(none)}"
+        end = literal(last.removeprefix(close)) or '""'
         yield f"{call}_more_{len(keys)}: {end}"
 
     def _plain_close(self, literal: Callable[[str], str]) -> str:
@@ -99,13 +123,17 @@ class ArgumentTags:
         close = self.close
         return close[: next((at for at in range(len(close)) if literal(close[at:]).startswith("<[")), len(close))]
 
-    def read(self, text: str, at: int, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The arguments that stand from `at` on, with special tokens in the text; None where it is no such call."""
+    def read(self, text: str, at: int, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], int | None] | None:
+        """The arguments that stand from `at` on, and where the name of the next call is; None where it is no such call.
+
+        Special tokens are in the text.
+        """
         fields: Mapping[str, Any] = parameters.get("properties", {})
         known = sorted(fields, key=len, reverse=True)
         arguments: dict[str, Any] = {}
         lead = self.first
-        while text.startswith(lead, at) and not (lead == self.then and text.startswith(self.last, at)):
+        ends = tuple(end for end in (self.last, self.joint) if end is not None)
+        while text.startswith(lead, at) and not (lead == self.then and text.startswith(ends, at)):
             at += len(lead)
             key = next((key for key in known if text.startswith(key, at)), None)
             if key is None:
@@ -125,7 +153,18 @@ class ArgumentTags:
                     return None
                 arguments[key], at = text[at:end], end
             lead = self.then
-        return arguments if text.startswith(self.last if arguments else self.none, at) else None
+        for joined in (True, False)[self.joint is None :]:
+            some, none = self.ends(joined=joined)
+            whole = some if arguments else none
+            if text.startswith(whole, at):
+                return arguments, at + len(whole) if joined else None
+        return None
+
+
+def _shared(one: str, other: str) -> str:
+    """What both texts begin with."""
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    return one[:at] if at is not None else min(one, other, key=len)
 
 
 def _texts(schema: Any) -> list[str] | None:

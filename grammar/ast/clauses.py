@@ -85,11 +85,13 @@ class CallTarget(Node):
     """`as call(search, Answer)`: output is a call of one of these tools, or of a schema as if it were a tool.
 
     It is written as the model writes calls, where its chat template tells how, else as JSON: a `name` with `arguments`.
-    With `or_text`, as in `as call(search, text)`, the model may write a text in its place.
+    With `or_text`, as in `as call(search, text)`, the model may write a text in its place. With `calls=3` it may make
+    up to `most` calls in one message.
     """
 
     tools: tuple[ToolRef, ...]
     or_text: bool = False
+    most: int | None = None
 
 
 ConstraintKind = typing.Literal["json_schema", "regex", "choice", "grammar"]
@@ -105,7 +107,7 @@ class Constraint:
     which every output must satisfy; empty for other kinds. `type` is that of the column that `into` names. `options`
     are those of a choice that is known when it is made; then `source` is empty. `tools` describes the tools that a call
     may be of, as a JSON list of records of a `name`, a `description` and the schema of its `parameters`; with `or_text`
-    a text may stand in the place of a call.
+    a text may stand in the place of a call. `most_calls`: so many may stand in one message; None where it is one call.
     """
 
     kind: ConstraintKind
@@ -116,6 +118,7 @@ class Constraint:
     options: Expr | None = None
     tools: str = ""
     or_text: bool = False
+    most_calls: int | None = None
 
     def __post_init__(self) -> None:
         require(self.kind in typing.get_args(ConstraintKind), f"there is no constraint `{self.kind}`")

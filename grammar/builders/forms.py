@@ -29,6 +29,7 @@ from qpdsl.grammar.words import (
     DRAFT_OPTIONS,
     DRAFTS,
     LEVELS,
+    MAX_CALLS_AT_ONCE,
     MAX_DRAFTED,
     MODEL_OPTIONS,
     TARGETS,
@@ -154,14 +155,21 @@ class FormBuilder(OptionBuilder):
         return None
 
     def _call_target(self, form: Form) -> ast.CallTarget | None:
-        given = [one.value for one in form.arguments if isinstance(one, ast.Argument) and one.name is None]
+        plain = [one for one in form.arguments if isinstance(one, ast.Argument)]
+        given = [one.value for one in plain if one.name is None]
+        counts = [one.value for one in plain if one.name == "calls"]
         tools = tuple(ast.ToolRef(value.id, span=value.span) for value in given if isinstance(value, ast.Name))
         named = tuple(tool for tool in tools if tool.name != "text")
-        if not named or len(tools) < len(form.arguments):
+        if not named or len(counts) > 1 or len(tools) + len(counts) < len(form.arguments):
             message = "`call` takes the names of tools"
-            self.report("QP125", message, form.span, notes=("form: as call(TOOL, …), or as call(TOOL, …, text)",))
+            notes = ("form: as call(TOOL, …), as call(TOOL, …, text) or as call(TOOL, …, calls=3)",)
+            self.report("QP125", message, form.span, notes=notes)
             return None
-        return ast.CallTarget(named, len(named) < len(tools), span=form.span)
+        most = self.number_between(counts[0], "`calls`", 1, MAX_CALLS_AT_ONCE) if counts else None
+        if most is not None and not isinstance(most, int):
+            self.report("QP301", "`calls` is a whole number", counts[0].span)
+            return None
+        return ast.CallTarget(named, len(named) < len(tools), most, span=form.span)
 
     def via_of(self, form: Form) -> ast.Via | None:
         """`filter(MODEL, THRESHOLD, …)`, `contrast(MODEL, ALPHA, …)`, or an early exit."""

@@ -368,8 +368,8 @@ def _target(target: ast.Target) -> str:
     match target:
         case ast.SchemaTarget(name=name):
             return name
-        case ast.CallTarget(tools=tools, or_text=or_text):
-            return f"call({', '.join([*(tool.name for tool in tools), *(['text'] if or_text else [])])})"
+        case ast.CallTarget():
+            return format_call(target)
         case ast.ChoiceTarget(options=options):
             return f"choice({', '.join(map(format_text, options))})"
         case ast.OptionsTarget(options=listed):
@@ -380,6 +380,11 @@ def _target(target: ast.Target) -> str:
             return f"grammar({format_text(path)})"
         case ast.Regex():
             return format_pattern(target)
+
+
+def format_call(target: ast.CallTarget) -> str:
+    most = [] if target.most is None else [f"calls={target.most}"]
+    return f"call({', '.join([*(tool.name for tool in target.tools), *['text'][: target.or_text], *most])})"
 
 
 def _model(model: ast.ModelRef) -> str:

@@ -22,6 +22,7 @@ from qpdsl.planner.names.modules import Environment, Module, misused, unknown_bu
 from qpdsl.planner.names.parameters import lists_models
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, Scope, word_span
+from qpdsl.planner.names.tool_calls import CALL_OR_TEXT
 from qpdsl.planner.names.types import Typer
 from qpdsl.planner.names.unknown import unknown_model, unknown_schema
 from qpdsl.planner.plan.logical import LogicalOp
@@ -415,7 +416,7 @@ def return_value(binder: Binder, stages: tuple[ast.Stage, ...], whole: Span) -> 
     otherwise = getattr(last, "otherwise", None) if isinstance(last, ast.ENDS) else None
     if otherwise is not None and last is not None:
         other = Typer(binder.scope, last, "first row", "`else`").type(otherwise)
-        both = common_type(type_, other)
+        both = common_type(type_, other) or (CALL_OR_TEXT.get(type_) if other == "text" else None)
         if both is None and "unknown" not in (type_, other):
             message, why = f"the result is {type_}, but `else` gives {other}", (Label(span, f"this gives {type_}"),)
             binder.scope.error("QP214", message, otherwise.span, f"this is {other}", secondary=why)

@@ -24,6 +24,7 @@ from qpdsl.planner.names.modules import Module
 from qpdsl.planner.names.parameters import is_model, lists_models, parameters
 from qpdsl.planner.names.scope import BoundColumn
 from qpdsl.planner.names.substitute import names_in_strings, substitute
+from qpdsl.planner.names.tool_calls import CALL_OR_TEXT
 from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
@@ -68,7 +69,8 @@ def add_call(binder: Binder, plan: list[LogicalOp], call: ast.Call) -> None:
         result = return_value(binder, stages, call.span)
     binder.change(aside=call)
     held = _spelt_type(callee[1], result)
-    binder.make(call, call.into, held or result.type, result.schema)
+    type_ = "unknown" if result.type in CALL_OR_TEXT.values() else result.type
+    binder.make(call, call.into, held or type_, result.schema)
     value, other = result.value, result.otherwise
     op = replace(call, arguments=(), depth=None, columns=tuple(given), value=value, otherwise=other, type=held)
     op = replace(op, stage=number)

@@ -18,12 +18,13 @@ from qpdsl.grammar.source import Span
 from qpdsl.grammar.words import DRAFTS, MAX_DRAFTED
 from qpdsl.planner.check.binder import Binder, Flow
 from qpdsl.planner.check.context import outdate_scores
-from qpdsl.planner.check.tools import CALL, call_constraint
+from qpdsl.planner.check.tools import call_constraint
 from qpdsl.planner.names.constraints import refusal
 from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import Module, UserDraft
 from qpdsl.planner.names.schemas import CompiledSchema
 from qpdsl.planner.names.scope import BoundColumn, word_span
+from qpdsl.planner.names.tool_calls import CALL, CALLS
 from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.options import constant, default_of
@@ -404,7 +405,7 @@ def _bind_output(binder: Binder, stage: ast.Generate, schema: CompiledSchema | N
         faulty = schema is None and isinstance(stage.target, ast.SchemaTarget | ast.TypeTarget | ast.CallTarget)
         type_ = "unknown" if faulty else "text" if schema is None else value_type(schema.document)
         if isinstance(stage.target, ast.CallTarget):
-            type_ = CALL
+            type_ = CALL if stage.target.most is None else CALLS
         binder.make(stage, stage.into, type_, schema)
     flow = binder.flow
     if flow.spent is None:

@@ -23,6 +23,7 @@ from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import Environment, Module, Modules, out_of_its_depth
 from qpdsl.planner.names.parameters import lists_models, parameters
 from qpdsl.planner.names.scope import Scope, word_span
+from qpdsl.planner.names.tool_calls import CALL_OR_TEXT
 from qpdsl.planner.plan.logical import LogicalOp, LogicalProgram, OpenStrategy
 from qpdsl.planner.plan.options import MAX_STAGES
 from qpdsl.planner.plan.verify import verify_logical
@@ -306,6 +307,8 @@ class _Lowering:
             if isinstance(last, ast.Generate) and last.target is not None and not (last.into or result.schema):
                 # The turn holds other text before it.
                 help = f"name it: `generate … as {form} into answer`, then `return answer`"
+        elif result.type in CALL_OR_TEXT.values():
+            help = "leave the type out: a call is a record"
         elif "unknown" not in result.type and "record" not in result.type:
             help, edit = f"declare it `-> {result.type}`", Edit(declared.span, result.type)
         message = f"program `{name}` is declared to give {form}, but it gives {shown}"

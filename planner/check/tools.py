@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from qpdsl.grammar import ast
+from qpdsl.grammar.format.unparse import format_call
 from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import did_you_mean, listed
 from qpdsl.planner.check.binder import Binder
@@ -16,13 +17,10 @@ from qpdsl.planner.names.constraints import refusal
 from qpdsl.planner.names.json_schema import value_type
 from qpdsl.planner.names.modules import ToolForm
 from qpdsl.planner.names.schemas import CompiledSchema
-from qpdsl.planner.names.tool_calls import call_schema, held_to_calls
+from qpdsl.planner.names.tool_calls import CALL, CALLS, call_schema, held_to_calls
 from qpdsl.planner.names.types import Typer
 from qpdsl.planner.plan import ops
-from qpdsl.planner.values.value import fits, is_record
-
-# What a column of calls is.
-CALL = "{name: text, arguments: record}"
+from qpdsl.planner.values.value import fits, is_list, is_record, item_of
 
 
 def tool(binder: Binder, stage: ast.Tool, number: int) -> ops.Operator:
@@ -34,7 +32,7 @@ def tool(binder: Binder, stage: ast.Tool, number: int) -> ops.Operator:
         columns, returns = _of_tool(binder, stage, stage.arguments)
     if stage.into is not None:
         # What fails gives a text.
-        binder.make(stage, stage.into, "text" if returns == "text" else "unknown")
+        binder.make(stage, stage.into, returns if returns in ("text", "[unknown]") else "unknown")
     return replace(stage, arguments=None, columns=columns, stage=number)
 
 
@@ -51,16 +49,20 @@ def call_constraint(binder: Binder, target: ast.CallTarget) -> tuple[ast.Constra
     tools = [
         {"name": name, "description": form.description, "parameters": dict(form.schema)} for name, form in found.items()
     ]
-    schema = call_schema(tools)
+    schema = call_schema(tools, target.most)
     why_not = refusal("json_schema", schema.constraint)
     if why_not is not None:
         message = "no call can be held to the arguments of these tools"
         binder.scope.error("QP307", message, target.span, "llguidance refuses it", notes=(why_not,))
         return None, None
-    shown = f"call({', '.join([*found, *(['text'] if target.or_text else [])])})"
+    shown = format_call(target)
     kind, source = held_to_calls(schema, or_text=target.or_text)
     told = json.dumps(tools, ensure_ascii=False)
-    return ast.Constraint(kind, source, shown, schema.source, CALL, tools=told, or_text=target.or_text), schema
+    type_ = CALL if target.most is None else CALLS
+    constraint = ast.Constraint(
+        kind, source, shown, schema.source, type_, tools=told, or_text=target.or_text, most_calls=target.most
+    )
+    return constraint, schema
 
 
 def _callable(binder: Binder, ref: ast.ToolRef) -> ToolForm | None:
@@ -84,12 +86,15 @@ def _of_column(binder: Binder, stage: ast.Tool) -> str:
     """What a call that stands in a column gives."""
     type_ = binder.scope.column(stage.name, stage)
     tools = binder.environment.tools
-    if type_ != "unknown" and not is_record(type_):
+    several = is_list(type_)
+    if type_ != "unknown" and not is_record(item_of(type_) if several else type_):
         message = f"`tool {stage.name.id}` takes a call, which is a record of a `name` and its `arguments`"
         help = "write one with `generate … as call(TOOL, …) into NAME`"
         if stage.name.id in tools:
             help = f"`{stage.name.id}` is a tool too: `tool {stage.name.id}(…)` calls it"
         binder.scope.error("QP209", message, stage.name.span, f"this is {type_}", help=help)
+    if several:
+        return "[unknown]"
     return "text" if tools and all(form.returns == "text" for form in tools.values()) else "unknown"
 
 

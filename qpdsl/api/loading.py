@@ -129,6 +129,8 @@ def _annotation(declared: str) -> Any:
     """The type of Python for one as a program declares it."""
     if declared.endswith("?"):
         return _annotation(declared[:-1]) | None
+    if " | " in declared:
+        return Any
     if declared.startswith("["):
         return list[_annotation(declared[1 : declared.rindex("]")])]  # type: ignore[misc]
     plain = {

@@ -228,7 +228,7 @@ class PassthroughRequest:
             begins = own.answer if isinstance(own, _ThoughtText) else 0
             origin = str(sample_keys(self.seed, prompt, self.count)[index % self.count])
             if (found := self.calls.read(text, tokens[begins:], origin)) is not None:
-                return CompletionChoice(found[0], "tool_calls", logprobs, extra, thought, (found[1],))
+                return CompletionChoice(found[0], "tool_calls", logprobs, extra, thought, found[1])
         length = sample is None or sample.finish in ("length", "thought")
         return CompletionChoice(text, "length" if length else "stop", logprobs, extra, thought)
 

@@ -380,14 +380,10 @@ class ProgramRequest:
         score = {} if result.score is None else {"score": plain(result.score)}
         writer = self.program.writer
         encode: Callable[[str], Sequence[int]] = (lambda text: ()) if writer is None else writer.encode
-        value = result.value
-        if self.called and isinstance(value, Mapping) and value.get("name") in self.program.calls:
-            given = {name: thawed(argument) for name, argument in self.arguments.items()}
-            origin = digest([self.seed + index, given])
-            call = call_of(str(value["name"]), thawed(frozen(value["arguments"])), origin)
+        if self.called and (calls := self._calls(index, result.value)):
             before = "" if row is None or row.generated.call is None else row.generated.call.before
-            chosen = CompletionChoice(before, "tool_calls", extra=score, thought=thought, calls=(call,))
-            return chosen, len(encode(before)) + len(encode(call["function"]["arguments"]))
+            chosen = CompletionChoice(before, "tool_calls", extra=score, thought=thought, calls=calls)
+            return chosen, len(encode(before)) + sum(len(encode(call["function"]["arguments"])) for call in calls)
         if row is None or not isinstance(text, str) or text_stage(self.program.plan, self.arguments) is None:
             said, why = cut.whole(self._form(shown(result.value)))
             return CompletionChoice(said, why, extra=score, thought=thought), len(encode(said))
@@ -397,6 +393,17 @@ class ProgramRequest:
         said, why = cut.whole(whole, finish)
         own = row.generated.sampled - row.generated.thought.tokens
         return CompletionChoice(said, why, extra=score, thought=thought), own if said == whole else len(encode(said))
+
+    def _calls(self, index: int, value: Any) -> tuple[Mapping[str, Any], ...]:
+        """The calls of the client's tools that a run gives back; none where it gives back anything else."""
+        given = {name: thawed(argument) for name, argument in self.arguments.items()}
+        calls = value if isinstance(value, list | tuple) else [value]
+        if any(not isinstance(call, Mapping) or call.get("name") not in self.program.calls for call in calls):
+            return ()
+        return tuple(
+            call_of(str(call["name"]), thawed(frozen(call["arguments"])), digest([self.seed + index, number, given]))
+            for number, call in enumerate(calls)
+        )
 
     async def _with_logprobs(self, chosen: CompletionChoice, row: Row) -> CompletionChoice:
         """The choice with the log-probabilities of its tokens, of which the last one may be cut."""

@@ -12,6 +12,7 @@ from typing import Any
 from qpdsl.errors import unknown
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.tool_format import marked_tools
+from qpdsl.grammar.words import MAX_CALLS_AT_ONCE
 from qpdsl.planner.names.json_schema import closed, faults
 from qpdsl.planner.values.value import dumps
 from qpdsl.serve.completion_request import CompletionRequest, Refusal, check_fields
@@ -35,20 +36,18 @@ class AskedTools:
     """The tools of a request, as JSON lists of records of a `name`, a `description` and a schema `parameters`.
 
     `shown` are those that the model is shown, and `callable` those that it may call; each is empty where there are
-    none. With `or_text` it may answer in text too.
+    none. With `or_text` it may answer in text too. An answer has up to `most` calls.
     """
 
     shown: str = ""
     callable: str = ""
     or_text: bool = True
+    most: int = 1
 
     @classmethod
     def of(cls, request: CompletionRequest) -> AskedTools:
-        """Raises Refusal.
-
-        `parallel_tool_calls` may be true or false: an answer has one call at most.
-        """
-        request.flag("parallel_tool_calls")
+        """Raises Refusal."""
+        parallel = request.flag("parallel_tool_calls")
         tools = _tools(request.get(_FIELD))
         names = [tool["name"] for tool in tools]
         choice, named = _choice(request.get(_CHOICE), names)
@@ -58,7 +57,9 @@ class AskedTools:
         # Fields that a schema does not name are none that a model is to make up.
         held = [{**tool, "parameters": closed(tool["parameters"])} for tool in own]
         shown, held_to = (json.dumps(listed, ensure_ascii=False) for listed in (tools, held))
-        return cls(shown, held_to, choice == "auto")
+        # An answer that is held to one function calls it once.
+        most = MAX_CALLS_AT_ONCE if parallel and named is None else 1
+        return cls(shown, held_to, choice == "auto", most)
 
     @property
     def names(self) -> frozenset[str]:

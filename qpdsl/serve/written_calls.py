@@ -28,23 +28,33 @@ class WrittenCalls:
         """What answers are held to."""
         form, tools, or_text = self.model.tool_format, self.asked.callable, self.asked.or_text
         if form.is_plain:
-            return SampleConstraint(*held_to_calls(call_schema(json.loads(tools)), or_text=or_text))
-        return SampleConstraint("grammar", form.grammar(tools, self.model.tokenizer, or_text=or_text))
+            schema = call_schema(json.loads(tools), self.asked.most if self._several else None)
+            return SampleConstraint(*held_to_calls(schema, or_text=or_text))
+        grammar = form.grammar(tools, self.model.tokenizer, or_text=or_text, most=self.asked.most)
+        return SampleConstraint("grammar", grammar)
 
-    def read(self, text: str, tokens: Tokens, origin: str) -> tuple[str, Mapping[str, Any]] | None:
-        """The text before the call that an answer ends in, and the call; None where it is all text.
+    @property
+    def _several(self) -> bool:
+        return self.asked.most > 1
+
+    def read(self, text: str, tokens: Tokens, origin: str) -> tuple[str, tuple[Mapping[str, Any], ...]] | None:
+        """The text before the calls that an answer ends in, and these; None where it is all text.
 
         `tokens` are those of the answer. `origin`: see `call_of`.
         """
         while tokens and tokens[-1] in self.model.eos:
             tokens = tokens[:-1]
         marked = partial(self.model.marked_detokenizer.text, tokens)
-        parted = self.model.tool_format.parted(text, self.asked.callable, marked)
+        parted = self.model.tool_format.parted(text, self.asked.callable, marked, several=self._several)
         if parted is None:
             return None
         try:
-            call = json.loads(parted[1])
-            made = call_of(call["name"], call["arguments"], origin)
+            spelt = json.loads(parted[1])
+            listed = spelt if self._several else [spelt]
+            made = tuple(
+                call_of(call["name"], call["arguments"], f"{origin} {number}" if number else origin)
+                for number, call in enumerate(listed)
+            )
         except (ValueError, RecursionError):
             # It was cut off, or has a number that JSON cannot have.
             return None
@@ -68,7 +78,8 @@ class WrittenCalls:
 
     @cached_property
     def _starts(self) -> list[str]:
-        return self.model.tool_format.starts(sorted(self.asked.names))
+        form = self.model.tool_format
+        return ["["] if form.is_plain and self._several else form.starts(sorted(self.asked.names))
 
     @cached_property
     def _special(self) -> int | None:

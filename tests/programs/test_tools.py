@@ -39,6 +39,21 @@ def test_an_agent_ends_in_a_text() -> None:
     assert result.value == result.rows[0]["text"] and result.rows[0]["call"] is None
 
 
+def test_calls_of_one_message_are_made_side_by_side() -> None:
+    @qp.program
+    def called(problem: str):
+        rows = qp.chat(user=problem)
+        calls = rows.generate(qp.model("zoo/counting"), as_=qp.call(calculator, calls=3), temperature=1.5, into="calls")
+        seen = rows.tool("seen", calls)
+        rows.chat(tool=seen)
+        return seen
+
+    result = called.run(QUESTION, seed=2)
+    calls = result.rows[0]["calls"]
+    assert result.value == [calculator(**call["arguments"]) for call in calls]
+    assert len(calls) == len([turn for turn in result.transcript if turn["role"] == "tool"]) > 1
+
+
 def test_what_is_searched_for_in_the_turn_leads_to_the_answer() -> None:
     result = _loaded("search_r1").run(QUESTION)
     assert result.value == "392" and result.rows[0]["found"] == "392"

@@ -12,11 +12,12 @@ from qpdsl.executor.requests.request import Calls, SampleConstraint, SamplingPar
 
 
 class Message(NamedTuple):
-    """One turn of a chat, with what the assistant thought before it."""
+    """One turn of a chat, with what the assistant thought before it, and its calls of tools: JSON, as text."""
 
     role: str
     text: str
     thought: str = ""
+    calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,13 @@ class Messages:
     """Chat turns, and `begun`, the assistant's turn with which its answer begins: often none.
 
     `think` is how the model is to think, one of the switches of `ServerThinking`, or empty where nothing is said.
+    `tools` are those that the model is shown, as a JSON list of functions, or empty.
     """
 
     turns: tuple[Message, ...]
     begun: Message | None = None
     think: str = ""
+    tools: str = ""
 
 
 # Token ids and plain text are continued, messages are answered.
@@ -71,7 +74,8 @@ class CompletionChunk:
     `logprobs`, one a token, empty where they are not told; `sizes` says how many bytes of text each is. `finish`: why
     it ended, None where it goes on; `named` says which of the stops did it. `prompt_tokens`, `cached_tokens` and
     `sampled_tokens` are the server's counts, None where it has not said. `thought` is what the model thought before the
-    text, and `thought_tokens` how many of the sampled tokens that took, None where the server has not said.
+    text, and `thought_tokens` how many of the sampled tokens that took, None where the server has not said. `calls` of
+    tools follow the text, each as the JSON text of its `name` and its `arguments`.
     """
 
     text: str = ""
@@ -85,6 +89,7 @@ class CompletionChunk:
     sampled_tokens: int | None = None
     thought: str = ""
     thought_tokens: int | None = None
+    calls: tuple[str, ...] = ()
 
     @property
     def thinks(self) -> bool:
@@ -103,6 +108,7 @@ def joined(pieces: Iterable[CompletionChunk]) -> CompletionChunk:
         logprobs=tuple(logprob for piece in parts for logprob in piece.logprobs),
         sizes=tuple(size for piece in parts for size in piece.sizes),
         thought="".join(piece.thought for piece in parts),
+        calls=tuple(call for piece in parts for call in piece.calls),
         **{name: _last(parts, name) for name in last},
     )
 

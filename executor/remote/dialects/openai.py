@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, Literal
 
 from qpdsl.executor.remote.dialects.dialect import (
@@ -88,7 +90,9 @@ class OpenAIDialect:
             body |= self._ids
         if request.stops:
             body |= {"stop": list(request.stops), **self._stops}
-        if request.constraint is not None:
+        if isinstance(request.prompt, Messages) and (tools := _tools(request.prompt, request.constraint)):
+            body |= tools
+        elif request.constraint is not None:
             body |= self._held(request.constraint, chat=path == "chat/completions")
         return HTTPRequest(path, body)
 
@@ -163,13 +167,22 @@ class OpenAIDialect:
         given = {name: value for name, value in penalties.items() if value}
         return {"temperature": _temperature(sampling), "top_p": _top_p(sampling), **given}
 
-    def _messages(self, prompt: Messages, able: ServerCapabilities) -> list[dict[str, str]]:
-        turns = [*prompt.turns, *([] if prompt.begun is None else [prompt.begun])]
+    def _messages(self, prompt: Messages, able: ServerCapabilities) -> list[dict[str, Any]]:
         field = able.thinking.field if able.thinking is not None and able.thinking.returned else None
-        return [
-            {"role": turn.role, "content": turn.text} | ({field: turn.thought} if field and turn.thought else {})
-            for turn in turns
-        ]
+        messages: list[dict[str, Any]] = []
+        ids, called = map("call{:05d}".format, count()), deque[str]()
+        for turn in (*prompt.turns, *([] if prompt.begun is None else [prompt.begun])):
+            message: dict[str, Any] = {"role": turn.role, "content": turn.text}
+            if field and turn.thought:
+                message[field] = turn.thought
+            if turn.calls:
+                calls = [_call(spelt, next(ids)) for spelt in turn.calls]
+                called = deque(call["id"] for call in calls)
+                message |= {"content": turn.text or None, "tool_calls": calls}
+            if turn.role == "tool":
+                message["tool_call_id"] = called.popleft() if called else ""
+            messages.append(message)
+        return messages
 
     def _thinking(self, prompt: Messages, bound: int | None, able: ServerCapabilities) -> Mapping[str, Any]:
         """What says how the model is to think, in the fields that the server was seen to heed."""
@@ -223,6 +236,7 @@ class OpenAIDialect:
             counts.sampled_tokens,
             thought,
             counts.thought_tokens,
+            tuple(map(_spelt_call, (message or {}).get("tool_calls") or ())),
         )
 
     def _token_ids(self, choice: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -230,6 +244,42 @@ class OpenAIDialect:
 
     def _cached(self, answer: Mapping[str, Any]) -> int | None:
         return count_in(_details(answer.get("usage"), "prompt"), "cached_tokens")
+
+
+def _tools(prompt: Messages, constraint: SampleConstraint | None) -> dict[str, Any]:
+    """What asks for calls, or shows the tools of earlier ones; nothing where a conversation has none."""
+    if constraint is None or not constraint.tools:
+        return {"tools": json.loads(prompt.tools), "tool_choice": "none"} if prompt.tools and not constraint else {}
+    asked = json.loads(constraint.tools)
+    functions = [{**tool, "strict": True} if _is_strict(tool["parameters"]) else tool for tool in asked]
+    choice = "auto" if constraint.or_text else "required"
+    tools = [{"type": "function", "function": function} for function in functions]
+    return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": constraint.most_calls > 1}
+
+
+def _is_strict(schema: Any) -> bool:
+    """Whether OpenAI's API holds arguments to a schema: each object in it has all of its fields and no others."""
+    if isinstance(schema, list):
+        return all(map(_is_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    fields = schema.get("properties")
+    whole = not isinstance(fields, dict) or (
+        schema.get("additionalProperties") is False and set(schema.get("required", ())) == set(fields)
+    )
+    return whole and all(map(_is_strict, schema.values()))
+
+
+def _call(spelt: str, id: str) -> dict[str, Any]:
+    call = json.loads(spelt)
+    arguments = json.dumps(call["arguments"], ensure_ascii=False)
+    return {"id": id, "type": "function", "function": {"name": call["name"], "arguments": arguments}}
+
+
+def _spelt_call(call: Mapping[str, Any]) -> str:
+    function = call["function"]
+    name, arguments = json.dumps(function["name"], ensure_ascii=False), function.get("arguments") or "{}"
+    return f'{{"name": {name}, "arguments": {arguments}}}'
 
 
 def reading(model: str, tokens: Tokens) -> dict[str, Any]:
@@ -320,6 +370,8 @@ def _size(token: Mapping[str, Any]) -> int:
 
 
 def _finish(reason: Any) -> Any:
+    if reason == "tool_calls":
+        return "stop"
     if reason in (None, "stop", "length"):
         return reason
     if reason in ("abort", "error"):

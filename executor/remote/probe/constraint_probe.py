@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from qpdsl.executor.remote.dialects.dialect import Message, Messages
 from qpdsl.executor.remote.probe.probe_client import SEEDS, ProbeClient, ProbeRequest
@@ -49,6 +49,29 @@ async def constraints(client: ProbeClient, number: int, text: str) -> ServerCapa
     if stays:
         notes.append("leaves a stop string in the text")
     return ServerCapabilities(constraints=frozenset(kept), stops=stops, names_stop=names, notes=tuple(notes))
+
+
+async def calls_tools(client: ProbeClient) -> bool:
+    """Whether a chat that has to call a tool does, with arguments that fit, and one that may is answered.
+
+    `client` asks by messages.
+    """
+    tool = {"name": "zq", "description": "Notes it.", "parameters": _RECORD}
+    constraint = SampleConstraint("grammar", "", json.dumps([tool]))
+    answer = await client.ask(ProbeRequest(most=_MAX_TOKENS * 2, constraint=constraint))
+    calls = [] if answer is None else [_loaded(call) for call in answer.calls]
+    if [call.get("name") for call in calls] != ["zq"] or not _is_record(json.dumps(calls[0].get("arguments"))):
+        return False
+    # Servers without a parser of their model's calls refuse to let it choose.
+    return await client.ask(ProbeRequest(constraint=replace(constraint, or_text=True))) is not None
+
+
+def _loaded(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 async def prefills(client: ProbeClient, number: int, text: str) -> bool:

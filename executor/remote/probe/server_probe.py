@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.dialects.dialect import Message, Messages, Question, Values
 from qpdsl.executor.remote.dialects.known_dialects import named
-from qpdsl.executor.remote.probe.constraint_probe import constraints, prefills
+from qpdsl.executor.remote.probe.constraint_probe import calls_tools, constraints, prefills
 from qpdsl.executor.remote.probe.identity import Identity, identify
 from qpdsl.executor.remote.probe.probe_client import LENGTH, ProbeClient, ProbeRequest, posted
 from qpdsl.executor.remote.probe.response_probe import cancels, response
@@ -145,6 +145,7 @@ async def _probed(
         chat=chats,
         answer_constraints=held,
         prefill=prefill,
+        tools="chat" in seen and await calls_tools(clients["chat"]),
         thinking=thinks.thinking if chats else None,
         max_tokens_name=clients["chat"].shape.max_tokens_name if "chat" in clients else "max_tokens",
         cancels=await cancels(*best),

@@ -54,12 +54,13 @@ class ServerCapabilities:
     model come from, "pooling" for those at every token and "classify" for those at the last one; `score_width`: how
     many these are, 0 where that was not seen; `score_shares`: they are probabilities, whatever is asked for.
     `constraints`: what output is held to; `answer_constraints`: and what the answers of chats alone are, where a server
-    holds nothing to a constraint before a thought has ended. `stops`: a stop string ends the text, `names_stop`: and
-    the answer says which did. `max_tokens_name`: the field that bounds a chat completion. `context`: tokens with what
-    is generated, None where the server does not say. `thinking`: how the model thinks, as far as the server keeps that
-    apart from answers, None where it does not. `cached_tokens`: usage tells what the server's cache had. `streams`:
-    text comes as it is written. `cancels`: it stops when the connection is closed. `version`: the server's name and
-    version, as it says. `notes`: what it takes and ignores, for people, to be read after "the server".
+    holds nothing to a constraint before a thought has ended. `tools`: a chat that has to call a tool does, and one that
+    may is answered. `stops`: a stop string ends the text, `names_stop`: and the answer says which did.
+    `max_tokens_name`: the field that bounds a chat completion. `context`: tokens with what is generated, None where the
+    server does not say. `thinking`: how the model thinks, as far as the server keeps that apart from answers, None
+    where it does not. `cached_tokens`: usage tells what the server's cache had. `streams`: text comes as it is written.
+    `cancels`: it stops when the connection is closed. `version`: the server's name and version, as it says. `notes`:
+    what it takes and ignores, for people, to be read after "the server".
     """
 
     endpoint: Endpoint = "chat"
@@ -83,6 +84,7 @@ class ServerCapabilities:
     score_shares: bool = False
     constraints: frozenset[ConstraintKind] = frozenset()
     answer_constraints: frozenset[ConstraintKind] = frozenset()
+    tools: bool = False
     stops: bool = False
     names_stop: bool = False
     max_tokens_name: BoundName = "max_tokens"

@@ -241,7 +241,9 @@ class Continuation:
         if op.constraint is not None and op.constraint.tools and whole:
             own = max(len(self.earlier), state.begins)
             marked = partial(model.marked_detokenizer.added, tokens[:own], tokens)
-            if (parted := model.tool_format.parted(step, op.constraint.tools, marked)) is not None:
+            several = op.constraint.most_calls is not None
+            parted = model.tool_format.parted(step, op.constraint.tools, marked, several=several)
+            if parted is not None:
                 before_call, spelt = before_call + parted[0], parted[1]
             says = op.constraint.or_text and parted is None
         held = op.constraint is not None and op.constraint.schema and whole and not says

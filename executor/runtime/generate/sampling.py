@@ -438,8 +438,9 @@ def _constraint(op: ops.Generate, model: TextModel) -> SampleConstraint:
     held = op.constraint
     assert held is not None
     if held.tools and not model.tool_format.is_plain:
-        source = model.tool_format.grammar(held.tools, model.tokenizer, or_text=held.or_text)
-        return SampleConstraint("grammar", source)
+        most = held.most_calls or 1
+        source = model.tool_format.grammar(held.tools, model.tokenizer, or_text=held.or_text, most=most)
+        return SampleConstraint("grammar", source, held.tools, held.or_text, most)
     return SampleConstraint(held.kind, held.source)
 
 

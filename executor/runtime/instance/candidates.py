@@ -61,10 +61,20 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool, as a JSON text of its `name` and `arguments`, and the turn's text before it."""
+    """A call of a tool, as a JSON text of its `name` and `arguments`, or a list, and the turn's text before it."""
 
     spelt: str
     before: str
+
+    @property
+    def several(self) -> bool:
+        return self.spelt.lstrip().startswith("[")
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """The calls, each a `name` and its `arguments`."""
+        spelt = json.loads(self.spelt)
+        return spelt if isinstance(spelt, list) else [spelt]
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,13 +99,17 @@ class CallStore(Protocol):
 
 
 class CallPlace(NamedTuple):
-    """Where in a run a call is made: the row of the input, the seed, the stage, the rounds around it, the path."""
+    """Where in a run a call is made: the row of the input, the seed, the stage, the rounds around it, the path.
+
+    `number` is that of the call in its message.
+    """
 
     instance: str
     seed: int
     stage: int
     rounds: tuple[int, ...]
     path: tuple[int, ...]
+    number: int = 0
 
 
 @dataclass

@@ -80,18 +80,25 @@ def _additions(op: ops.SetContext, rows: Candidates, instance: Instance) -> list
         prompts = [tuple(split_template(op.text, instance.scope(row))) for row in rows]
         return [Context(prompt=pieces, opening=len(pieces)) for pieces in prompts]
     assert isinstance(op, ops.Chat)
-    added = [[_said(turn.role, value) for value in instance.values(turn.content, rows)] for turn in op.turns]
+    added = [
+        [_said(turn.role, value, row) for row, value in zip(rows, instance.values(turn.content, rows), strict=True)]
+        for turn in op.turns
+    ]
     return [Context(turns=tuple(chain.from_iterable(turns))) for turns in zip(*added, strict=True)]
 
 
-def _said(role: str, value: Value) -> tuple[Turn, ...]:
+def _said(role: str, value: Value, row: Row) -> tuple[Turn, ...]:
     """A turn of a `chat`, or those of a conversation that is given as a value; a system turn without text is none,
-    nor is one of a tool that was not called.
+    nor is one of a tool that was not called. Where a message has several calls, there is one for each.
 
     Raises RowError for what is no conversation.
     """
     if (role == "system" and value in (None, "")) or (role == "tool" and value is None):
         return ()
+    if role == "tool" and (call := row.generated.call) is not None and call.several:
+        if not isinstance(value, tuple) or len(value) != len(call.functions):
+            raise RowError(f"the turn has {len(call.functions)} calls: `chat tool=` takes a list of what each gave")
+        return tuple(Turn(role, format_value(one)) for one in value)
     if role != "messages":
         return (Turn(role, format_value(value)),)
     return tuple(_turn(number, message) for number, message in enumerate(value if isinstance(value, tuple) else ()))
@@ -153,10 +160,16 @@ def _showing(context: Context, generated: Generated) -> Context:
 
 
 def _of_call(call: ToolCall, thought: str, number: int, addition: Context) -> tuple[Turn, Context]:
-    """The model's turn that ends in a call, and the turns after it, of which one may say what came of it."""
-    function = json.loads(call.spelt)
-    id_ = f"call{number:05d}"
-    calls = {"tool_calls": [{"id": id_, "type": "function", "function": function}]}
-    answer = json.dumps({"tool_call_id": id_, "name": function["name"]})
-    turns = tuple(turn._replace(calls=answer) if turn.role == "tool" else turn for turn in addition.turns)
-    return Turn("assistant", call.before, thought, json.dumps(calls)), replace(addition, turns=turns)
+    """The model's turn that ends in calls, and the turns after it, which may say what came of each."""
+    functions = call.functions
+    ids = [f"call{number + place:05d}" for place in range(len(functions))]
+    listed = [{"id": id, "type": "function", "function": function} for id, function in zip(ids, functions, strict=True)]
+    answers = [
+        json.dumps({"tool_call_id": id, "name": function["name"]}) for id, function in zip(ids, functions, strict=True)
+    ]
+    turns, came = [], 0
+    for turn in addition.turns:
+        turns.append(turn if turn.role != "tool" else turn._replace(calls=answers[min(came, len(answers) - 1)]))
+        came += turn.role == "tool"
+    own = Turn("assistant", call.before, thought, json.dumps({"tool_calls": listed}))
+    return own, replace(addition, turns=tuple(turns))

@@ -25,6 +25,7 @@ from qpdsl.grammar.words import (
     DRAFT_OPTIONS,
     EQUALITIES,
     FAILURE,
+    MAX_CALLS_AT_ONCE,
     MAX_DRAFTED,
     RESERVED,
     TYPES,
@@ -238,12 +239,14 @@ class StageCall:
                     return ast.OptionsTarget(self.column("as_", options[0]), span=span)
                 texts = tuple(self.composition.plain(option, span, "a choice") for option in options)
                 return ast.ChoiceTarget(texts, span=span)
-            case targets.ToolChoice(tools=tools):
+            case targets.ToolChoice(tools=tools, calls=most):
                 called = [tool for tool in tools if tool is not str]
                 refs = tuple(ast.ToolRef(self._tool_name(tool, span), span=span) for tool in called)
                 if not refs:
                     raise self.refuse("`qp.call` takes a tool at least", span)
-                return ast.CallTarget(refs, len(called) < len(tools), span=span)
+                if most is not None and (type(most) is not int or not 1 <= most <= MAX_CALLS_AT_ONCE):
+                    raise self.refuse(f"`calls` is a whole number from 1 to {MAX_CALLS_AT_ONCE}", span)
+                return ast.CallTarget(refs, len(called) < len(tools), most, span=span)
             case targets.Grammar(text=text, path=path):
                 return ast.GrammarTarget(path or self.composition.file_of("grammar", "lark", text or ""), span=span)
             case targets.NamedSchema(name=name):

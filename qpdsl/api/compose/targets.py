@@ -35,9 +35,10 @@ class Choice:
 @final
 @dataclass(frozen=True)
 class ToolChoice:
-    """A call of one of several tools; made by `qp.call`."""
+    """A call of one of several tools, or `calls` at most; made by `qp.call`."""
 
     tools: tuple[Any, ...]
+    calls: int | None = None
 
 
 @final
@@ -209,13 +210,14 @@ def choice(*options: str | Sequence[str]) -> Choice:
     return Choice(options)
 
 
-def call(*tools: Any) -> ToolChoice:
+def call(*tools: Any, calls: int | None = None) -> ToolChoice:
     """Output that is a call of one of these tools, which `qp.tool` makes, or of a pydantic model as if it were one.
 
     The column is a record of a `name` and its `arguments`; `rows.tool` makes the call. With `str` among the tools the
-    model may write a text in the place of a call, and the column is None then.
+    model may write a text in the place of a call, and the column is None then. With `calls` the column is a list of up
+    to so many, which `rows.tool` makes side by side.
     """
-    return ToolChoice(tools)
+    return ToolChoice(tools, calls)
 
 
 def regex(pattern: str) -> RegexText:

@@ -17,20 +17,34 @@ from qpdsl.executor.text.tagged_calls import ArgumentTags
 from qpdsl.executor.text.tool_format import ToolFormat, tool_format, with_tools
 
 TEMPLATES = Path(__file__).parent / "tool_templates"
-TAGS = ArgumentTags("><parameter=", ">", ">", "</parameter><parameter=", "</parameter></function>", "></function>")
-SPECIAL_TAGS = ArgumentTags("\n", "<|pad|>", "<|pad|>", "<|pad|>\n", "<|pad|>.", ".")
+TAGS = ArgumentTags(
+    "><parameter=",
+    ">",
+    ">",
+    "</parameter><parameter=",
+    "</parameter></function>",
+    "></function>",
+    "</parameter></function><function=",
+)
+SPECIAL_TAGS = ArgumentTags("\n", "<|pad|>", "<|pad|>", "<|pad|>\n", "<|pad|>.", ".", "<|pad|>.<|pad|>")
 FORMATS = {
-    "object_in_marks": ToolFormat("object", True, "<tool_call>\n", "", "\n</tool_call>"),
+    "object_in_marks": ToolFormat(
+        "object", True, "<tool_call>\n", "", "\n</tool_call>", joint="\n</tool_call><tool_call>\n"
+    ),
     "bare_object": ToolFormat("object", True, key="parameters"),
-    "named": ToolFormat("named", True, "<|pad|>", "[ARGS]"),
-    "tags": ToolFormat("tags", False, "<function=", "><parameter=", "</parameter></function>", tags=TAGS),
-    "special_tags": ToolFormat("tags", False, "<|pad|>", "\n", "<|pad|>.", tags=SPECIAL_TAGS),
+    "named": ToolFormat("named", True, "<|pad|>", "[ARGS]", joint="<|pad|>"),
+    "tags": ToolFormat(
+        "tags", False, "<function=", "><parameter=", "</parameter></function>", tags=TAGS, joint=TAGS.joint
+    ),
+    "special_tags": ToolFormat("tags", False, "<|pad|>", "\n", "<|pad|>.", tags=SPECIAL_TAGS, joint=SPECIAL_TAGS.joint),
+    "listed": ToolFormat("object", False, "[TOOL_CALLS][", "", "]", id="call00001"),
     "python_call": ToolFormat(),
 }
 CALLS = {
     "object_in_marks": '<tool_call>\n{"name": "add", "arguments": {"a": 7}}\n</tool_call>',
     "bare_object": '{"name": "add", "parameters": {"a": 7}}',
     "named": 'add[ARGS]{"a": 7}',
+    "listed": '[TOOL_CALLS][{"name": "add", "arguments": {"a": 7}, "id": "call00001"}]',
     "tags": "<function=add><parameter=a>7</parameter></function>",
     "special_tags": "add\na<|pad|>7<|pad|>.",
 }
@@ -64,6 +78,42 @@ def test_a_grammar_takes_calls_as_the_template_writes_them_and_nothing_else(name
     assert make().admits(wrong) < len(wrong)
     text = f"<|pad|>{CALLS[name]}" if name in BEGUN else CALLS[name]
     assert FORMATS[name].parted(text, TOOLS) == ("", CALL)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("or_text", [False, True])
+def test_a_message_holds_so_many_calls_as_its_template_writes_them(name: str, or_text: bool) -> None:
+    """What the template renders of several calls is what the model may draw, and is read as these calls."""
+    own, form = tokenizer(name), FORMATS[name]
+    fields = {"a": {"type": "integer"}, "b": {"type": "string"}}
+    schema = {**SCHEMA, "properties": fields, "required": []}
+    listed = [{"name": tool, "description": "", "parameters": schema} for tool in ("add", "adder")]
+    tools, asked = json.dumps(listed), {"role": "user", "content": "hello"}
+    grammar = form.grammar(tools, own, or_text=or_text, most=3)
+    make = Constrainer(own, len(own), [own.eos_token_id]).masks("grammar", grammar)
+    pick = Random(3)
+    for count in [1, 2, 3, 4] * 6:
+        calls = [
+            {
+                "name": pick.choice(["add", "adder"]),
+                "arguments": {
+                    key: value for key, value in (("a", pick.randrange(99)), ("b", '} "x"')) if pick.random() < 0.6
+                },
+            }
+            for _ in range(count)
+        ]
+        listed_calls = [{"id": "call00001", "function": call} for call in calls]
+        turn = {"role": "assistant", "content": "", "tool_calls": listed_calls}
+        if form.joint is None and count > 1:
+            continue
+        frame = {"tokenize": False, "tools": [{"function": tool} for tool in listed]}
+        whole = own.apply_chat_template([asked, turn], **frame)
+        text = whole.removeprefix(own.apply_chat_template([asked], add_generation_prompt=True, **frame))
+        text = text.partition("<|end|>")[0]
+        ids = [*own.encode(text, add_special_tokens=False), own.eos_token_id]
+        assert (make().admits(ids) == len(ids)) == (count <= 3), text
+        before, spelt = form.parted(text, tools, several=True) or ("", "")
+        assert before == "" and json.loads(spelt) == calls
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,19 @@ program p(problem: text) -> text {
     keep 2 by logprob
   }
   best by logprob
+}
+"""
+TREE = """
+model llm = "zoo/counting"
+program p(problem: text) -> text {
+  chat user=problem
+  search puct by tokens simulations=6 per_round=2 {
+    generate llm n=2 temperature=0.8 max_tokens=6
+    tool look(q="{text} {problem}") at_most=1 into seen
+    say " {seen} "
+  }
+  join text = text sep="|"
+  return text
 }
 """
 BAD = (
@@ -112,27 +127,37 @@ def test_a_run_with_tools_is_not_asked_again_and_their_file_is_not_run(
     assert over.code == Exit.USAGE and "a file of `--tool`" in over.err
 
 
-@pytest.mark.parametrize("care", ["", " effects"])
-def test_a_search_that_was_killed_goes_on_and_calls_nothing_twice(care: str, file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("search", "care"), [(TREE, ""), (SEARCH, " effects")])
+def test_a_search_that_was_killed_goes_on_and_calls_nothing_twice(
+    qpdsl: Run, search: str, care: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program, log = tmp_path / "p.qp", tmp_path / "log"
-    program.write_text(SEARCH, "utf-8")
-    environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "data"), "TOOL_LOG": str(log), "PYTHONPATH": str(ROOT)}
+    program.write_text(search, "utf-8")
+    for name, value in {"XDG_DATA_HOME": tmp_path / "data", "TOOL_LOG": log, "PYTHONPATH": ROOT}.items():
+        monkeypatch.setenv(name, str(value))
+    run = ["run", str(program), "--input", "counting-500", "--limit", "2", "--no-greedy"]
+    run += ["--tool", f"look={file}:look{care}"]
 
-    def run(*more: str, kill: str = "") -> tuple[int, str, str]:
-        command = [sys.executable, "-m", "qpdsl", "run", str(program), "--input", "counting-500", "--limit", "3"]
-        command += ["--no-greedy", "--tool", f"look={file}:look{care}", *more]
-        own = {**environment, "TOOL_KILL": kill}
+    def run_apart(*more: str, kill: str = "") -> tuple[int, str, str]:
+        command, own = [sys.executable, "-m", "qpdsl", *run, *more], {**os.environ, "TOOL_KILL": kill}
         # Files, as what a killed process leaves running would hold pipes open.
         with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
             code = subprocess.run(command, env=own, stdout=out, stderr=err, timeout=120, cwd=tmp_path).returncode
         return code, (tmp_path / "out").read_text("utf-8"), (tmp_path / "err").read_text("utf-8")
 
-    assert run(kill="9")[0] == -9
+    assert run_apart(kill="9")[0] == -signal.SIGKILL
     before = log.read_text("utf-8").splitlines()
-    code, shown, told = run("--resume")
+    code, shown, told = run_apart("--resume")
     assert code == 0 and "going on with run" in told, told
-    calls = log.read_text("utf-8").splitlines()
-    # The call in which the run was killed is made again, unless the tool has effects.
-    again = [call for call in calls[len(before) :] if call in before]
-    assert again == ([] if care else before[-1:])
-    assert len(shown.splitlines()) == 3
+    calls = Counter(log.read_text("utf-8").splitlines())
+    log.unlink()
+    straight = qpdsl(*run)
+    made = Counter(log.read_text("utf-8").splitlines())
+    # The call in which the run was killed is made again, unless the tool has effects: its row is told then.
+    lost = "error: it was called before this run was interrupted"
+    if care:
+        assert all(lost in bytes.fromhex(call).decode() for call in calls - made) and lost in shown
+        assert calls[before[-1]] <= made[before[-1]]
+    else:
+        assert calls - made == Counter(before[-1:]) and not made - calls
+        assert shown == straight.out

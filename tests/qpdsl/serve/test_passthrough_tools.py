@@ -154,7 +154,7 @@ def test_no_part_of_a_call_is_shown_as_text_while_it_grows(template: str, lead: 
     calls = WrittenCalls(own, AskedTools.of(CompletionRequest("chat", {"tools": TOOLS}, "id")))
     ids = tuple(own.tokenizer.encode(lead + CALLS[template], add_special_tokens=False))
     text = own.detokenizer.text(ids)
-    before, call = calls.read(text, (*ids, *own.eos), "seed") or ("", {})
+    before, (call,) = calls.read(text, (*ids, *own.eos), "seed") or ("", ())
     assert before == lead.rstrip() and call["function"] == {"name": "readd", "arguments": "{}"}
     special = next((place for place, id in enumerate(ids) if calls.begins_with(id)), len(ids))
     parts = [ids[:end] for end in range(1, special + 1)]
@@ -278,7 +278,8 @@ def server() -> Iterator[Running]:
 
 @pytest.mark.parametrize("name", ["llm", "thinker"])
 def test_a_client_reads_a_call_at_the_end_of_a_stream(server: Running, name: str) -> None:
-    given = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": True, "temperature": 0, "seed": 1}
+    parallel = name == "llm"
+    given = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": parallel, "temperature": 0, "seed": 1}
     given |= {"thinking_token_budget": 8} if name == "thinker" else {}
     whole = server.chat(name, "Bo has 2 pens.", **given).json()["choices"][0]
     message = whole["message"]
@@ -287,13 +288,15 @@ def test_a_client_reads_a_call_at_the_end_of_a_stream(server: Running, name: str
     deltas = [json.loads(chunk)["choices"][0]["delta"] for chunk in told]
     assert done == "[DONE]" and deltas[0]["role"] == "assistant" and not any(delta.get("content") for delta in deltas)
     assert "".join(delta.get("reasoning", "") for delta in deltas) == message.get("reasoning", "")
-    assert deltas[-2] == {"tool_calls": [{"index": 0, **message["tool_calls"][0]}]} and deltas[-1] == {}
+    calls = message["tool_calls"]
+    assert deltas[-2] == {"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]} and deltas[-1] == {}
+    assert (len(calls) > 1) == parallel and len({call["id"] for call in calls}) == len(calls)
     told_of = server.chat(name, "Bo has 2 pens.", logprobs=True, **given).json()["choices"][0]["logprobs"]
     *told, _ = events(server.chat(name, "Bo has 2 pens.", logprobs=True, stream=True, **given))
     parts = [json.loads(chunk)["choices"][0]["logprobs"] for chunk in told]
     assert [part for part in parts if part] == [told_of] and told_of["content"]
-    came = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "5"}
-    turns, short = [ASKED, message, came], {"thinking_token_budget": 0, "max_tokens": 4}
+    came = [{"role": "tool", "tool_call_id": call["id"], "content": "5"} for call in calls]
+    turns, short = [ASKED, message, *came], {"thinking_token_budget": 0, "max_tokens": 4}
     again = server.post("chat/completions", model=name, messages=turns, tools=TOOLS, tool_choice="none", **short)
     assert again.status_code == 200 and again.json()["choices"][0]["message"]["content"]
     text = server.post("completions", model=name, prompt="1 + 1", tools=TOOLS)

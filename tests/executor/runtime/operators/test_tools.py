@@ -274,6 +274,49 @@ program p(problem: text) -> text {{
     assert all(row["x"] == f"seen {row['c']['arguments']['word']}" for row in called)
 
 
+@pytest.mark.parametrize("template", ["object_in_marks", "special_tags", "python_call"])
+def test_calls_of_one_message_are_made_side_by_side_and_answered_in_order(
+    template: str, tmp_path: Path, qpdsl: Run
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(zoo.path("zoo/counting"), folder)
+    templates = ROOT / "tests" / "executor" / "text" / "tool_templates"
+    shutil.copy(templates / f"{template}.jinja", folder / "chat_template.jinja")
+    together = threading.Barrier(2, timeout=20)
+
+    @qp.tool
+    def look(word: Literal["a", "b"]) -> str:
+        together.wait()
+        return f"seen {word}"
+
+    text = f"""
+model llm = "{folder}"
+program p(problem: text) -> text {{
+  chat user=problem
+  generate llm n=8 temperature=1.5 logit_bias=[{{token: "<|end|>", bias: -12.0}}] as call(look, calls=2) into calls
+  where len(calls) == 2
+  first
+  tool calls into seen
+  chat tool=seen
+  generate llm max_tokens=4
+  return text
+}}
+"""
+    result = qp.parse(text, functions=[look]).run("Bo has 2 pens.")
+    (row,) = result.rows
+    words = [call["arguments"]["word"] for call in row["calls"]]
+    assert list(row["seen"]) == [f"seen {word}" for word in words]
+    turns = [turn for turn in result.transcript if turn["role"] == "tool"]
+    assert [turn["content"] for turn in turns] == list(row["seen"])
+    (tmp_path / "p.qp").write_text(text, "utf-8")
+    (tmp_path / "tools.py").write_text(LOOK, "utf-8")
+    tool = f"look={tmp_path / 'tools.py'}:look"
+    command = ("run", tmp_path / "p.qp", "--tool", tool, "--set", "problem=Bo has 2 pens.")
+    shown = [qpdsl(*command, "--no-greedy", "--rows", "--plan", plan).out for plan in ("naive", "optimized")]
+    naive, optimized = ([line for line in out.splitlines() if not line.startswith("tokens ")] for out in shown)
+    assert naive == optimized and "seen" in shown[0]
+
+
 @pytest.mark.parametrize("template", ["object_in_marks", "named", "tags", "special_tags", "python_call"])
 def test_a_conversation_with_tools_only_grows(template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each prompt begins with the one before it and what was drawn there, whatever the template makes of it."""
