@@ -11,7 +11,7 @@ import pytest
 
 from qpdsl.cli import main
 from qpdsl.cluster.cluster_address import ClusterAddress
-from qpdsl.cluster.cluster_run import Autoscaler
+from qpdsl.cluster.fleet import Autoscaler
 from qpdsl.cluster.dispatcher import _LEAST, READ_AHEAD
 from tests.support.paths import ROOT
 

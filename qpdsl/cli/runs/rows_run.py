@@ -16,7 +16,7 @@ from qpdsl.cli.signals import last_words, run_until_interrupted
 from qpdsl.cli.watched import WatchedProcess
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
-from qpdsl.cluster.replica.messages import ReplicaSetup
+from qpdsl.cluster.replica.row_work import setup_of_rows
 from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import CellReached, RunEnded
 from qpdsl.executor.events.stream import EventStream
@@ -59,7 +59,7 @@ class ReplicaRows:
         if any(function.kind == "tool" for function in surroundings.functions.values()):
             raise UsageError("`--cluster` runs no program with tools: replicas would keep no call")
         python, concurrency = settings.python, settings.concurrency
-        setup = ReplicaSetup.of(
+        setup = setup_of_rows(
             jobs, settings, python=python, python_digest=surroundings.python, concurrency=concurrency
         )
         self._saves = saves

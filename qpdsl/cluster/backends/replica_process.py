@@ -18,8 +18,9 @@ from qpdsl.executor.requests import engine_loop
 
 def main(handle: int, name: str) -> None:
     """Runs the replica at the other end of a socket until it is told to stop, or whoever told it is gone."""
-    # The driver gets these too, and says what is to be done.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The driver gets these too, as with systemd, and says what is to be done.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     connection = Connection(handle)
     outbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
     writer = threading.Thread(target=_write, args=(connection, outbox), daemon=True)

@@ -27,7 +27,7 @@ from qpdsl.runs.row_outcome import Outcome
 
 BUILD = "build 1"
 FINGERPRINT = {"build": BUILD, "processor": "x86_64 avx2 fma", "vectors": "AVX2", "device": "cpu"}
-SETUP = ReplicaSetup(jobs=b"", settings={}, build=BUILD)
+SETUP = ReplicaSetup(work=b"", settings={}, build=BUILD)
 
 
 def outcome_of(task: Task) -> Outcome:
