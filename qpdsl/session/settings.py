@@ -587,9 +587,9 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     )
     cluster: str | None = setting(
         heading=CLUSTER,
-        on="run eval",
+        on="run eval serve",
         metavar="ADDRESS",
-        help="Run rows on several replicas: local:4 (processes of this machine), local:1..4 (as many as needed), "
+        help="Run rows, or answer requests, on several replicas: local:4 (processes of this machine), local:1..4 (as many as needed), "
         "ray:4 (starts a Ray), ray://HOST:PORT?replicas=8 (uses a running one). Results stay the same.",
     )
     allow_mixed: bool = setting(
@@ -647,14 +647,15 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         if self.quiet and self.verbose:
             raise UsageError("`--quiet` and `--verbose` go in two directions; give one of them")
         if self.cluster is not None:
-            self._check_cluster()
+            self.check_cluster()
         if self.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("`--tui` needs a terminal", "`qpdsl top` shows it in another one")
 
-    def _check_cluster(self) -> None:
+    def check_cluster(self, what: Literal["rows", "requests"] = "rows") -> None:
+        """Raises UsageError where `--cluster` has nothing to give to replicas, or something needs one process."""
         from qpdsl.cluster.cluster_address import ClusterAddress
 
-        if self.input is None:
+        if what == "rows" and self.input is None:
             raise UsageError("`--cluster` needs `--input`: it gives rows to replicas")
         for name, one in given(self):
             if one.alone and getattr(self, name) != "none":

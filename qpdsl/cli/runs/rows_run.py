@@ -17,7 +17,6 @@ from qpdsl.cli.watched import WatchedProcess
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.row_work import setup_of_rows
-from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import CellReached, RunEnded
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
@@ -56,11 +55,9 @@ class ReplicaRows:
     ) -> None:
         assert settings.cluster is not None
         address, mixed = ClusterAddress.parse(settings.cluster), settings.allow_mixed
-        if any(function.kind == "tool" for function in surroundings.functions.values()):
-            raise UsageError("`--cluster` runs no program with tools: replicas would keep no call")
         python, concurrency = settings.python, settings.concurrency
         setup = setup_of_rows(
-            jobs, settings, python=python, python_digest=surroundings.python, concurrency=concurrency
+            jobs, settings, python=python, surroundings=surroundings, concurrency=concurrency
         )
         self._saves = saves
         self._cluster = ClusterRun(address, setup, jobs, events, tell=self._note, allow_mixed=mixed)

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import Event
 from qpdsl.executor.requests.request import Calls
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.row_outcome import Outcome
 from qpdsl.runs.store.fingerprint import build
 from qpdsl.session.settings import SessionSettings
+from qpdsl.session.surroundings import Surroundings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +48,22 @@ class ReplicaSetup:
         settings: SessionSettings,
         *,
         python: Iterable[str] = (),
-        python_digest: str = "",
+        surroundings: Surroundings | None = None,
         outlive_servers: bool = False,
     ) -> Self:
-        """The setup for this work. Raises what `pickle` does where it cannot be sent to another process."""
+        """The setup for this work; `surroundings` have the functions of the `python` files.
+
+        Raises UsageError where these are tools, and what `pickle` does where the work cannot be sent to a process.
+        """
+        surroundings = surroundings or Surroundings()
+        if any(function.kind == "tool" for function in surroundings.functions.values()):
+            raise UsageError("`--cluster` runs no program with tools: replicas would keep no call")
         return cls(
             work=pickle.dumps(work),
             settings=settings.of_session,
             outlive_servers=outlive_servers,
             python=tuple(str(Path(file).absolute()) for file in python),
-            python_digest=python_digest,
+            python_digest=surroundings.python,
             folder=str(Path.cwd()),
             build=build(),
         )
