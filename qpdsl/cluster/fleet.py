@@ -162,7 +162,7 @@ class Fleet:
     """Starts and ends the replicas of an address, and tells `work` of each.
 
     Replicas' events go to `events`, and `tell` gets notes for the user. Replicas whose results could differ in bits end
-    it, with `allow_mixed` they are marked. `models` are those that all have. `backend` takes the place of the one that
+    it, with `allow_mixed` they are marked; None where there is nothing to mark. `models` are those that all have. `backend` takes the place of the one that
     the address names. One that has had nothing to do for `idle_seconds` ends, where there are more than the fewest.
     """
 
@@ -175,7 +175,7 @@ class Fleet:
         events: EventStream,
         *,
         tell: Callable[[str], None] = lambda note: None,
-        allow_mixed: bool = False,
+        allow_mixed: bool | None = False,
         backend: ReplicaBackend | None = None,
         idle_seconds: float = 5.0,
     ) -> None:
@@ -311,10 +311,9 @@ class Fleet:
         if figures.differs:
             what = f"{figures.name} on `{message.machine}` differs from the others in {', '.join(figures.differs)}"
             if not self._allow_mixed:
-                raise UsageError(
-                    f"{what}: the same row could have other bits there",
-                    "`--allow-mixed` uses it all the same, and marks the rows that it ran",
-                )
+                marked = "`--allow-mixed` uses it all the same, and marks the rows that it ran"
+                help = None if self._allow_mixed is None else marked
+                raise UsageError(f"{what}: the same row or request could have other bits there", help)
             self._tell(f"warning: {what}; rows that it runs are marked")
         self._false_starts = 0
         self._start_seconds = max(self._start_seconds or 0.0, figures.ready - place.started)

@@ -63,7 +63,7 @@ class ReplicaPool:
         self._offer = offer
         self._settings = setup.settings
         self._share = math.ceil(places / address.most)
-        how: dict[str, Any] = {"tell": tell, "backend": backend, "idle_seconds": _IDLE_SECONDS}
+        how: dict[str, Any] = {"tell": tell, "allow_mixed": None, "backend": backend, "idle_seconds": _IDLE_SECONDS}
         self._fleet = Fleet(address, setup, RequestWork(offer).models, self, events, **how)
         self._numbers = itertools.count()
         self._calls: dict[int, _Call] = {}
