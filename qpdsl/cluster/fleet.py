@@ -1,4 +1,4 @@
-"""The replicas of an address: started, compared, heard, and replaced where they are lost; as many as there is work for."""
+"""The replicas of an address, as many as there is work for: started, compared, heard, replaced where one is lost."""
 
 from __future__ import annotations
 
@@ -162,8 +162,9 @@ class Fleet:
     """Starts and ends the replicas of an address, and tells `work` of each.
 
     Replicas' events go to `events`, and `tell` gets notes for the user. Replicas whose results could differ in bits end
-    it, with `allow_mixed` they are marked; None where there is nothing to mark. `models` are those that all have. `backend` takes the place of the one that
-    the address names. One that has had nothing to do for `idle_seconds` ends, where there are more than the fewest.
+    it, with `allow_mixed` they are marked; None where there is nothing to mark. `models` are those that all have.
+    `backend` takes the place of the one that the address names. A replica that has had nothing to do for `idle_seconds`
+    ends, where there are more than the fewest.
     """
 
     def __init__(

@@ -589,8 +589,9 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         heading=CLUSTER,
         on="run eval serve",
         metavar="ADDRESS",
-        help="Run rows, or answer requests, on several replicas: local:4 (processes of this machine), local:1..4 (as many as needed), "
-        "ray:4 (starts a Ray), ray://HOST:PORT?replicas=8 (uses a running one). Results stay the same.",
+        help="Run rows, or answer requests, on several replicas: local:4 (processes of this machine), local:1..4 (as "
+        "many as needed), ray:4 (starts a Ray), ray://HOST:PORT?replicas=8 (uses a running one). Results stay the "
+        "same.",
     )
     allow_mixed: bool = setting(
         False,
@@ -607,6 +608,13 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         kind=FilePath("a trace has a file of its own"),
         metavar="FILE",
         help="Write events to FILE as they happen; `qpdsl replay` and `qpdsl report` show it.",
+    )
+    otel: str | None = setting(
+        heading=OUTPUT,
+        on="run eval serve",
+        metavar="ENDPOINT",
+        shown="that of OTEL_EXPORTER_OTLP_ENDPOINT, if it is set",
+        help="Send OpenTelemetry's spans and metrics to this OTLP endpoint, such as http://localhost:4318.",
     )
     tui: bool = setting(
         False,

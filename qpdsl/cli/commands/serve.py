@@ -247,16 +247,17 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     bound = address.bound()
     offer = Offer(plans, {one.name: one.fixed for one in offered}, exposed, options.seed)
     settings = options.for_steps(plans.values())
-    pool, session = None, None
     if options.cluster is not None:
-        pool = _replicas(offer, settings, surroundings, process)
+        pool: ReplicaPool | None = _replicas(offer, settings, surroundings, process)
     else:
-        how = {"quiet": options.quiet, "verbose": options.verbose, "outlive_servers": True}
+        pool, how = None, {"quiet": options.quiet, "verbose": options.verbose, "outlive_servers": True}
         session = loaded_session(settings, offer.plans, surroundings, process.stream, **how)
+    from qpdsl.planner.explain.plan import explain_json
     from qpdsl.serve.http.host_check import HostCheck
     from qpdsl.serve.http.listening import Listening, allow_descriptors
     from qpdsl.serve.http.routes import Limits, ServerApp
     from qpdsl.serve.lenience import Lenience
+    from qpdsl.session.telemetry import exporting
 
     limits = Limits(
         options.max_body,
@@ -300,7 +301,9 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
         with handled(told):
             url = address.url(bound)
             served = f"serving {listed(app.models, last='and')} at {url}, and a chat at {url.removesuffix('v1')}"
-            drained = listening.run(lambda: say(served))
+            shown = {name: explain_json(plan) for name, plan in plans.items()}
+            with exporting(process.stream, options.otel, shown):
+                drained = listening.run(lambda: say(served))
     finally:
         log.close()
     if not drained:
@@ -308,9 +311,7 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     return Exit.OK if drained else Exit.INTERRUPTED
 
 
-def _replicas(
-    offer: Offer, settings: ServeOptions, surroundings: Surroundings, process: WatchedProcess
-) -> ReplicaPool:
+def _replicas(offer: Offer, settings: ServeOptions, surroundings: Surroundings, process: WatchedProcess) -> ReplicaPool:
     from qpdsl.cluster.cluster_address import ClusterAddress
     from qpdsl.cluster.replica.messages import ReplicaSetup
     from qpdsl.serve.replicas.replica_pool import ReplicaPool

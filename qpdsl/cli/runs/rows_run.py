@@ -56,9 +56,7 @@ class ReplicaRows:
         assert settings.cluster is not None
         address, mixed = ClusterAddress.parse(settings.cluster), settings.allow_mixed
         python, concurrency = settings.python, settings.concurrency
-        setup = setup_of_rows(
-            jobs, settings, python=python, surroundings=surroundings, concurrency=concurrency
-        )
+        setup = setup_of_rows(jobs, settings, python=python, surroundings=surroundings, concurrency=concurrency)
         self._saves = saves
         self._cluster = ClusterRun(address, setup, jobs, events, tell=self._note, allow_mixed=mixed)
 

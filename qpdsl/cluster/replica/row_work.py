@@ -1,4 +1,4 @@
-"""The rows of a run as the work of a replica: it runs those that it gets, several at a time, and tells what came of each."""
+"""Rows as the work of a replica: it runs those that it gets, several at a time, and tells what came of each."""
 
 from __future__ import annotations
 

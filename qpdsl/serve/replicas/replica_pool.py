@@ -162,19 +162,15 @@ class ReplicaPool:
                 self._ready.set()
                 for call in [call for call in self._calls.values() if call.replica is None and not call.ended]:
                     self._place(call)
-            case Updated(number=number, update=update):
-                call = self._calls.get(number)
-                if call is not None and call.replica == figures.name:
-                    call.take(update)
-                    if isinstance(update, CompletionResponse):
-                        figures.rows += 1
-                        figures.tokens += update.usage.completion_tokens
-                        self._release(call)
-            case Failure(number=number, error=error):
-                call = self._calls.get(number)
-                if call is not None and call.replica == figures.name:
-                    call.end(error)
-                    self._release(call)
+            case Updated(number=number, update=update) if (own := self._call_of(figures, number)) is not None:
+                own.take(update)
+                if isinstance(update, CompletionResponse):
+                    figures.rows += 1
+                    figures.tokens += update.usage.completion_tokens
+                    self._release(own)
+            case Failure(number=number, error=error) if (own := self._call_of(figures, number)) is not None:
+                own.end(error)
+                self._release(own)
 
     def left(self, figures: ReplicaFigures) -> str:
         """See `Work`: its requests are asked of others, but for those that were under way too often, which fail."""
@@ -208,6 +204,11 @@ class ReplicaPool:
         for plan in self._offer.plans:
             session.load(plan)
         self._own = {model.name: model for model in self._offer.models(session)}
+
+    def _call_of(self, figures: ReplicaFigures, number: int) -> _Call | None:
+        """The request of that number, where the replica has it."""
+        call = self._calls.get(number)
+        return call if call is not None and call.replica == figures.name else None
 
     def _place(self, call: _Call) -> None:
         """Sends a request to a replica; it waits where there is none.

@@ -79,9 +79,9 @@ class Case:
     links: list[Link]
     notes: list[str]
 
-    def ask(self, key: bytes | None = None, client: Client = Client()) -> asyncio.Task[list[Any]]:
+    def ask(self, key: bytes | None = None, client: Client | None = None) -> asyncio.Task[list[Any]]:
         """What comes of a request: its updates, or the last of them an error."""
-        request = CompletionRequest("chat", {}, client=client)
+        request = CompletionRequest("chat", {}, client=client or Client())
 
         async def updates() -> list[Any]:
             found: list[Any] = []

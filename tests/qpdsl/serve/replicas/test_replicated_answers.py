@@ -48,7 +48,7 @@ for body in BODIES:
 
 
 def said(server: Running, body: dict[str, Any], chunk: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """What an answer says, whatever the pieces were; what a cache found is no part of it. `chunk` is called for each."""
+    """What an answer says, whatever its pieces were and whatever a cache found. `chunk` is called with each piece."""
     url = f"{server.url}/chat/completions"
     if not body.get("stream"):
         whole = httpx.post(url, json=body, timeout=60, trust_env=False).json()
