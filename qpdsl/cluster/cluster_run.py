@@ -10,7 +10,7 @@ from qpdsl.cluster.backends.backend import ReplicaBackend
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.dispatcher import Commands, Dispatcher
 from qpdsl.cluster.fleet import Fleet, ReplicaFigures
-from qpdsl.cluster.replica.messages import Begun, Done, GaveBack, Message, ReplicaSetup, Task
+from qpdsl.cluster.replica.messages import Begun, Done, GaveBack, ReplicaMessage, ReplicaSetup, Task
 from qpdsl.cluster.row_scheduler import MAX_LOSSES
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.request import Calls
@@ -78,30 +78,30 @@ class ClusterRun:
 
     @property
     def finished(self) -> bool:
-        """See `Work`."""
+        """See `FleetWork`."""
         return self._rows.finished
 
     @property
     def waiting(self) -> int:
-        """See `Work`."""
+        """See `FleetWork`."""
         return self._rows.waiting
 
     @property
     def idle(self) -> list[str]:
-        """See `Work`."""
+        """See `FleetWork`."""
         return self._rows.idle
 
     def expect(self, replicas: int) -> None:
-        """See `Work`."""
+        """See `FleetWork`."""
         self._rows.expected = replicas
 
     def joined(self, figures: ReplicaFigures) -> None:
-        """See `Work`: it gets its first rows."""
+        """See `FleetWork`: it gets its first rows."""
         self._send(self._rows.join(figures.name))
         self._check_finished()
 
-    def heard(self, figures: ReplicaFigures, clock: float, message: Message) -> None:
-        """See `Work`."""
+    def heard(self, figures: ReplicaFigures, clock: float, message: ReplicaMessage) -> None:
+        """See `FleetWork`."""
         name = figures.name
         match message:
             case Begun(number=number):
@@ -118,7 +118,7 @@ class ClusterRun:
         self._check_finished()
 
     def left(self, figures: ReplicaFigures) -> str:
-        """See `Work`: its rows run again, but for those that were under way too often, which fail."""
+        """See `FleetWork`: its rows run again, but for those that were under way too often, which fail."""
         departure = self._rows.leave(figures.name, blames=figures.lost is not None)
         self._send(departure.commands)
         for task in departure.failed:

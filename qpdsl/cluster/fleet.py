@@ -10,7 +10,17 @@ from typing import Any, Protocol
 
 from qpdsl.cluster.backends.backend import Link, ReplicaBackend, ReplicaLost
 from qpdsl.cluster.cluster_address import ClusterAddress
-from qpdsl.cluster.replica.messages import Command, Ended, Failed, Happened, Message, Ready, ReplicaSetup, Said, Stop
+from qpdsl.cluster.replica.messages import (
+    Command,
+    Ended,
+    Failed,
+    Happened,
+    Ready,
+    ReplicaMessage,
+    ReplicaSetup,
+    Said,
+    Stop,
+)
 from qpdsl.cluster.replica.replica_fingerprint import differences
 from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import ModelsLoaded, Preparing
@@ -130,7 +140,7 @@ class _Place:
     stopping: bool = False
 
 
-class Work(Protocol):
+class FleetWork(Protocol):
     """What a fleet is for: rows, or requests. Replicas are known by name."""
 
     @property
@@ -151,7 +161,7 @@ class Work(Protocol):
     def joined(self, figures: ReplicaFigures) -> None:
         """A replica is ready."""
 
-    def heard(self, figures: ReplicaFigures, clock: float, message: Message) -> None:
+    def heard(self, figures: ReplicaFigures, clock: float, message: ReplicaMessage) -> None:
         """A message that is about the work. `clock` is how far the replica's clock is behind this one, in seconds."""
 
     def left(self, figures: ReplicaFigures) -> str:
@@ -172,7 +182,7 @@ class Fleet:
         address: ClusterAddress,
         setup: ReplicaSetup,
         models: Sequence[str],
-        work: Work,
+        work: FleetWork,
         events: EventStream,
         *,
         tell: Callable[[str], None] = lambda note: None,
@@ -276,7 +286,7 @@ class Fleet:
         if not self._work.finished and not place.stopping:
             self._start(number)
 
-    def _take(self, place: _Place, message: Message) -> bool:
+    def _take(self, place: _Place, message: ReplicaMessage) -> bool:
         """Does what follows a message. Returns whether it was the last one."""
         match message:
             case Ready():

@@ -75,7 +75,7 @@ class Command:
     __slots__ = ()
 
 
-class Message:
+class ReplicaMessage:
     """What a replica sends."""
 
     __slots__ = ()
@@ -110,7 +110,7 @@ class Stop(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class Ready(Message):
+class Ready(ReplicaMessage):
     """The models are loaded. `machine` and `process` say where; `fingerprint`: see `replica_fingerprint.py`.
 
     `clock` is the replica's monotonic clock now, in seconds.
@@ -123,14 +123,14 @@ class Ready(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun(Message):
+class Begun(ReplicaMessage):
     """A row has begun to run, and cannot be given back any more."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Message):
+class Done(ReplicaMessage):
     """What came of a row."""
 
     number: int
@@ -138,35 +138,35 @@ class Done(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class GaveBack(Message):
+class GaveBack(ReplicaMessage):
     """Rows that the replica has not begun and has no more, perhaps none."""
 
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Happened(Message):
+class Happened(ReplicaMessage):
     """Events of the replica's session, fewer than there were."""
 
     events: tuple[Event, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Said(Message):
+class Said(ReplicaMessage):
     """A note for the user."""
 
     note: str
 
 
 @dataclass(frozen=True, slots=True)
-class Failed(Message):
+class Failed(ReplicaMessage):
     """The replica cannot go on, for a reason that another would have too."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(Message):
+class Ended(ReplicaMessage):
     """The last message: what the replica took of servers, by model."""
 
     calls: Mapping[str, Calls]

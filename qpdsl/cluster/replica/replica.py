@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
 
 from qpdsl.cluster.replica.event_thinning import EVERY_SECONDS, EventThinning
-from qpdsl.cluster.replica.messages import Command, Ended, Failed, Happened, Message, Ready, ReplicaSetup, Said
+from qpdsl.cluster.replica.messages import Command, Ended, Failed, Happened, Ready, ReplicaMessage, ReplicaSetup, Said
 from qpdsl.cluster.replica.replica_fingerprint import replica_fingerprint
 from qpdsl.errors import UsageError
 
@@ -31,7 +31,7 @@ class ReplicaWork(Protocol):
     def load(self, session: Session, loaded: Callable[[TextModel, float], None]) -> None:
         """Loads them. Raises ModelError and UsageError."""
 
-    def begin(self, session: Session, send: Callable[[Message], None]) -> Worker:
+    def begin(self, session: Session, send: Callable[[ReplicaMessage], None]) -> Worker:
         """What does the work, once all models are loaded."""
 
 
@@ -48,7 +48,7 @@ class Worker(Protocol):
 class Replica:
     """Commands come by `tell`, in the event loop that `run` runs in; messages go to `send`, from there too."""
 
-    def __init__(self, name: str, setup: ReplicaSetup, send: Callable[[Message], None]) -> None:
+    def __init__(self, name: str, setup: ReplicaSetup, send: Callable[[ReplicaMessage], None]) -> None:
         self._name = name
         self._setup = setup
         self._send = send

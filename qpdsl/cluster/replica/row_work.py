@@ -13,7 +13,7 @@ from qpdsl.cluster.replica.messages import (
     Done,
     GaveBack,
     GiveBack,
-    Message,
+    ReplicaMessage,
     ReplicaSetup,
     Stop,
     Take,
@@ -69,12 +69,12 @@ class RowWork:
                     session.load(plan, loaded)
             bind_grader(job.grader, session)
 
-    def begin(self, session: Session, send: Callable[[Message], None]) -> _Rows:
+    def begin(self, session: Session, send: Callable[[ReplicaMessage], None]) -> _Rows:
         return _Rows(self, session, send)
 
 
 class _Rows:
-    def __init__(self, work: RowWork, session: Session, send: Callable[[Message], None]) -> None:
+    def __init__(self, work: RowWork, session: Session, send: Callable[[ReplicaMessage], None]) -> None:
         self._work = work
         self._session = session
         self._send = send

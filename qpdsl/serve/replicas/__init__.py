@@ -1,8 +1,9 @@
 """Requests over several replicas behind one door, which answer as one process does.
 
 ```
- client ─► ServerApp: keys, limits, metrics ─► ReplicatedModel.read ─► ReplicaPool ── Ask, Drop ──► Replica: RequestWork
-                                               checks, pins the seed   places by prefix ◄── Known, Updated, Failure ──┘
+ client ─► ServerApp ─► ReplicatedModel.read ─► ReplicaPool ══ AskModel, DropRequest ═══════► Replica: RequestWork
+           keys, limits  checks, pins the seed   places by   ◄═ RequestUpdated, RequestFailed ═┘
+           metrics                               prefix
 ```
 
 Open `replica_pool.py` first: the door's end, which places requests, hears their answers and asks again where a replica

@@ -17,7 +17,7 @@ from qpdsl.cluster.backends.backend import ReplicaBackend
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.dispatcher import beginning
 from qpdsl.cluster.fleet import Fleet, ReplicaFigures
-from qpdsl.cluster.replica.messages import Message, ReplicaSetup
+from qpdsl.cluster.replica.messages import ReplicaMessage, ReplicaSetup
 from qpdsl.cluster.row_scheduler import MAX_LOSSES
 from qpdsl.executor.events.events import REPLICA_SIGN
 from qpdsl.executor.events.stream import EventStream
@@ -25,7 +25,15 @@ from qpdsl.executor.models.unloaded_model import ModelFacts
 from qpdsl.executor.requests.engine_loop import driven
 from qpdsl.serve.completion_request import PROMPT_FIELD, CompletionRequest, Refusal
 from qpdsl.serve.offered_models import Offer
-from qpdsl.serve.replicas.request_work import Ask, Drop, Failure, Known, RequestWork, Update, Updated
+from qpdsl.serve.replicas.request_work import (
+    AskModel,
+    DropRequest,
+    ModelsKnown,
+    RequestFailed,
+    RequestUpdated,
+    RequestWork,
+    Update,
+)
 from qpdsl.serve.served_model import CompletionResponse, Delta, Progress, ServedModel, no_pause
 from qpdsl.session.replaying_session import ReplayingSession
 
@@ -36,7 +44,7 @@ _IDLE_SECONDS = 60.0
 
 
 class ReplicaPool:
-    """The replicas of an address, and the models that they answer for: see `Work`.
+    """The replicas of an address, and the models that they answer for: see `FleetWork`.
 
     `setup` has the offer as a `RequestWork`. `places` are the requests that run at once;
     where an address says from how many to how many replicas, another is started while those that are ready have more
@@ -138,42 +146,42 @@ class ReplicaPool:
 
     @property
     def waiting(self) -> int:
-        """See `Work`."""
+        """See `FleetWork`."""
         return self.queued() + max(0, len(self._calls) - self._share * len(self._seats))
 
     @property
     def idle(self) -> list[str]:
-        """See `Work`."""
+        """See `FleetWork`."""
         return [name for name, seat in self._seats.items() if not seat.calls]
 
     def expect(self, replicas: int) -> None:
-        """See `Work`."""
+        """See `FleetWork`."""
 
     def joined(self, figures: ReplicaFigures) -> None:
-        """See `Work`: what it knows of its models comes with its next message."""
+        """See `FleetWork`: what it knows of its models comes with its next message."""
 
-    def heard(self, figures: ReplicaFigures, clock: float, message: Message) -> None:
-        """See `Work`."""
+    def heard(self, figures: ReplicaFigures, clock: float, message: ReplicaMessage) -> None:
+        """See `FleetWork`."""
         match message:
-            case Known(facts=facts):
+            case ModelsKnown(facts=facts):
                 self._seats[figures.name] = _Seat(figures, clock)
                 if not self._own:
                     self._read_by(facts)
                 self._ready.set()
                 for call in [call for call in self._calls.values() if call.replica is None and not call.ended]:
                     self._place(call)
-            case Updated(number=number, update=update) if (own := self._call_of(figures, number)) is not None:
+            case RequestUpdated(number=number, update=update) if (own := self._call_of(figures, number)) is not None:
                 own.take(update)
                 if isinstance(update, CompletionResponse):
                     figures.rows += 1
                     figures.tokens += update.usage.completion_tokens
                     self._release(own)
-            case Failure(number=number, error=error) if (own := self._call_of(figures, number)) is not None:
+            case RequestFailed(number=number, error=error) if (own := self._call_of(figures, number)) is not None:
                 own.end(error)
                 self._release(own)
 
     def left(self, figures: ReplicaFigures) -> str:
-        """See `Work`: its requests are asked of others, but for those that were under way too often, which fail."""
+        """See `FleetWork`: its requests are asked of others, but for those under way too often, which fail."""
         seat = self._seats.pop(figures.name, None)
         calls = [] if seat is None else list(seat.calls.values())
         for call in calls:
@@ -236,7 +244,7 @@ class ReplicaPool:
     def _forget(self, call: _Call) -> None:
         del self._calls[call.number]
         if call.replica is not None:
-            self._fleet.send(call.replica, Drop(call.number))
+            self._fleet.send(call.replica, DropRequest(call.number))
         self._release(call)
 
 
@@ -283,12 +291,12 @@ class _Call:
     _shown: dict[int, _Shown] = field(default_factory=dict)
     _again: dict[int, _Shown] = field(default_factory=dict)
 
-    def asked(self, clock: float) -> Ask:
+    def asked(self, clock: float) -> AskModel:
         """What is sent to a replica whose clock is so many seconds behind."""
         request, due = self.request, self.request.client.deadline
         if due is not None:
             request = replace(request, client=replace(request.client, deadline=due - clock))
-        return Ask(self.number, self.model, request, self.size, self.streams)
+        return AskModel(self.number, self.model, request, self.size, self.streams)
 
     def take(self, update: Update) -> None:
         """Passes on what the client does not have yet."""

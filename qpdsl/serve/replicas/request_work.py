@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from qpdsl.cluster.replica.messages import Command, Message, Stop
+from qpdsl.cluster.replica.messages import Command, ReplicaMessage, Stop
 from qpdsl.cluster.replica.replica import portable
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.serve.completion_request import CompletionRequest
@@ -29,7 +29,7 @@ _MAX_WAITING = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Command):
+class AskModel(Command):
     """A request to a model by its name, of about `size` bytes, whose answer `streams` or comes whole.
 
     `number` tells it from others. Its deadline is on the replica's clock.
@@ -43,21 +43,21 @@ class Ask(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class Drop(Command):
+class DropRequest(Command):
     """Nobody waits for the answer any more."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Message):
+class ModelsKnown(ReplicaMessage):
     """The replica takes requests; `facts` has what is known of its models, by their ids."""
 
     facts: Mapping[str, ModelFacts]
 
 
 @dataclass(frozen=True, slots=True)
-class Updated(Message):
+class RequestUpdated(ReplicaMessage):
     """The next piece of an answer; a `CompletionResponse` is the last one."""
 
     number: int
@@ -65,7 +65,7 @@ class Updated(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure(Message):
+class RequestFailed(ReplicaMessage):
     """Why there is no answer, or no more of it."""
 
     number: int
@@ -87,7 +87,7 @@ class RequestWork:
         for plan in self.offer.plans:
             session.load(plan, loaded)
 
-    def begin(self, session: Session, send: Callable[[Message], None]) -> _Requests:
+    def begin(self, session: Session, send: Callable[[ReplicaMessage], None]) -> _Requests:
         return _Requests(self, session, send)
 
 
@@ -95,7 +95,7 @@ class RequestWork:
 class _Requests:
     work: RequestWork
     session: Session
-    send: Callable[[Message], None]
+    send: Callable[[ReplicaMessage], None]
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,10 +105,10 @@ class _Requests:
 
     def tell(self, command: Command) -> None:
         match command:
-            case Ask(number=number):
+            case AskModel(number=number):
                 task = self._tasks[number] = asyncio.create_task(self._answer(command))
                 task.add_done_callback(lambda _: self._tasks.pop(number, None))
-            case Drop(number=number):
+            case DropRequest(number=number):
                 if number in self._tasks:
                     self._tasks[number].cancel()
             case Stop():
@@ -119,22 +119,22 @@ class _Requests:
 
         session = self.session
         here = [session.text_model(id) for id in self.work.models if not is_remote(id)]
-        self.send(Known({one.name: ModelFacts.of(one, session.engine.capabilities(one.name)) for one in here}))
+        self.send(ModelsKnown({one.name: ModelFacts.of(one, session.engine.capabilities(one.name)) for one in here}))
         await self._stopped.wait()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, ask: Ask) -> None:
+    async def _answer(self, ask: AskModel) -> None:
         try:
             reading = partial(self._models[ask.model].read, ask.request)
             prepared = await self._reader.read(ask.request.client.owner, ask.size, reading)
             if not ask.streams:
-                self.send(Updated(ask.number, await prepared.answer()))
+                self.send(RequestUpdated(ask.number, await prepared.answer()))
                 return
             async with contextlib.aclosing(prepared.stream(lambda: pause_of(len(self._tasks)))) as updates:
                 async for update in updates:
-                    self.send(Updated(ask.number, update))
+                    self.send(RequestUpdated(ask.number, update))
         except Exception as error:
-            self.send(Failure(ask.number, portable(error)))
+            self.send(RequestFailed(ask.number, portable(error)))

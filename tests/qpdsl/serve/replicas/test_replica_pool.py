@@ -14,13 +14,20 @@ pytest.importorskip("starlette", reason="serving needs qpdsl[serve]")
 
 from qpdsl.cluster.backends.backend import ReplicaLost
 from qpdsl.cluster.cluster_address import ClusterAddress
-from qpdsl.cluster.replica.messages import Command, Ended, Message, Ready, ReplicaSetup, Stop
+from qpdsl.cluster.replica.messages import Command, Ended, Ready, ReplicaMessage, ReplicaSetup, Stop
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.request import Client
 from qpdsl.serve.completion_request import CompletionRequest, Refusal
 from qpdsl.serve.offered_models import Offer
 from qpdsl.serve.replicas.replica_pool import ReplicaPool
-from qpdsl.serve.replicas.request_work import Ask, Drop, Failure, Known, RequestWork, Updated
+from qpdsl.serve.replicas.request_work import (
+    AskModel,
+    DropRequest,
+    ModelsKnown,
+    RequestFailed,
+    RequestUpdated,
+    RequestWork,
+)
 from qpdsl.serve.served_model import CompletionChoice, CompletionResponse, Delta, TokenUsage
 from qpdsl.session.settings import SessionSettings
 
@@ -33,14 +40,14 @@ class Link:
 
     name: str
     got: list[Command] = field(default_factory=list)
-    messages: asyncio.Queue[Message | None] = field(default_factory=asyncio.Queue)
+    messages: asyncio.Queue[ReplicaMessage | None] = field(default_factory=asyncio.Queue)
 
     def send(self, command: Command) -> None:
         self.got.append(command)
         if isinstance(command, Stop):
             self.messages.put_nowait(Ended({}))
 
-    async def receive(self) -> Message:
+    async def receive(self) -> ReplicaMessage:
         if (message := await self.messages.get()) is None:
             raise ReplicaLost(f"{self.name} was ended by SIGKILL")
         return message
@@ -51,10 +58,12 @@ class Link:
     @property
     def asked(self) -> list[int]:
         """The requests that it was asked and that were not given up."""
-        dropped = {command.number for command in self.got if isinstance(command, Drop)}
-        return [command.number for command in self.got if isinstance(command, Ask) and command.number not in dropped]
+        dropped = {command.number for command in self.got if isinstance(command, DropRequest)}
+        return [
+            command.number for command in self.got if isinstance(command, AskModel) and command.number not in dropped
+        ]
 
-    def say(self, *messages: Message | None) -> None:
+    def say(self, *messages: ReplicaMessage | None) -> None:
         for message in messages:
             self.messages.put_nowait(message)
 
@@ -65,7 +74,7 @@ class Backend:
 
     async def start(self, name: str, number: int, setup: ReplicaSetup) -> Link:
         link = Link(name)
-        link.say(Ready("here", 1, {"build": setup.build}, 0.0), Known({}))
+        link.say(Ready("here", 1, {"build": setup.build}, 0.0), ModelsKnown({}))
         self.links.append(link)
         return link
 
@@ -120,7 +129,7 @@ def test_one_beginning_goes_to_one_replica_until_it_has_more_than_its_share() ->
         case.ask(b"a")
         await turns()
         home, other = sorted(case.links, key=lambda link: -len(link.asked))
-        home.say(Updated(home.asked[0], WHOLE))
+        home.say(RequestUpdated(home.asked[0], WHOLE))
         await turns()
         for _ in range(8):
             case.ask(b"a")
@@ -153,14 +162,18 @@ def test_a_lost_replicas_requests_go_on_where_their_clients_are() -> None:
         (second,) = [link for link in case.links if link is not first]
         number = first.asked[0]
         ids = {"token_ids": [1, 2]}
-        first.say(Updated(number, Delta(0, "ab", extra=ids)), Updated(number, Delta(1, "", thought="hm")), None)
+        first.say(
+            RequestUpdated(number, Delta(0, "ab", extra=ids)), RequestUpdated(number, Delta(1, "", thought="hm")), None
+        )
         await turns()
         assert second.asked == [number] and case.pool.resent == 1
         assert any("was ended by SIGKILL; 1 requests are asked again" in note for note in case.notes)
         # The same in other pieces.
-        second.say(Updated(number, Delta(0, "a", extra={"token_ids": [1]})))
-        second.say(Updated(number, Delta(1, "x", thought="hmm")))
-        second.say(Updated(number, Delta(0, "bcd", extra={"token_ids": [2, 3, 4]})), Updated(number, WHOLE))
+        second.say(RequestUpdated(number, Delta(0, "a", extra={"token_ids": [1]})))
+        second.say(RequestUpdated(number, Delta(1, "x", thought="hmm")))
+        second.say(
+            RequestUpdated(number, Delta(0, "bcd", extra={"token_ids": [2, 3, 4]})), RequestUpdated(number, WHOLE)
+        )
         assert await asked == [
             Delta(0, "ab", extra=ids),
             Delta(1, "", thought="hm"),
@@ -185,7 +198,7 @@ def test_a_request_that_loses_three_replicas_fails_alone() -> None:
         other = case.ask()
         await turns()
         (link,) = [link for link in case.links if link.asked and not isinstance(link.got[-1], Stop)]
-        link.say(Failure(link.asked[-1], Refusal("no", status=422)))
+        link.say(RequestFailed(link.asked[-1], Refusal("no", status=422)))
         assert [refusal.message for refusal in await other] == ["no"]
 
     case(test)
@@ -198,10 +211,10 @@ def test_it_waits_while_no_replica_is_ready() -> None:
         asked = case.ask(client=Client(deadline=1e9))
         await turns()
         link = case.links[-1]
-        (ask,) = [command for command in link.got if isinstance(command, Ask)]
+        (ask,) = [command for command in link.got if isinstance(command, AskModel)]
         # The replica's clock began later than this one.
         assert ask.request.client.deadline is not None and ask.request.client.deadline < 1e9
-        link.say(Updated(ask.number, WHOLE))
+        link.say(RequestUpdated(ask.number, WHOLE))
         assert await asked == [WHOLE]
 
     case(test, "local:1")
