@@ -195,7 +195,7 @@ def command(**values: Any) -> int:
         from qpdsl.cli.watched import watched
 
         named = options.targets or options.expose
-        with watched("serve", named, history=_HISTORY, **spoken(options)) as process:
+        with watched("serve", named, options.cluster, history=_HISTORY, **spoken(options)) as process:
             return _serve(process, options)
 
 
