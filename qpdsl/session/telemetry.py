@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 Plans = Mapping[str, Mapping[str, Any]]
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
 _PROVIDER = "qpdsl"
+# So many requests are remembered that are over.
+_MAX_OVER = 1024
 # An unreachable collector holds a run up for no longer when it ends.
 _SECONDS = 5
 
@@ -112,6 +115,8 @@ class _Plan:
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self._operators = {own["id"]: own for own in _operators(plan.get("operators", ()))}
         self._models = dict(plan.get("models", {}))
+        # What these count, the operators inside them do.
+        self.around = {id.rpartition(".")[0] for id in self._operators}
 
     def asks(self, operator: str) -> tuple[str, str]:
         """The operation, and the model."""
@@ -131,8 +136,9 @@ class _Teller:
         self._plans = {name: _Plan(plan) for name, plan in plans.items()}
         self._rows: dict[tuple[str, bool], Any] = {}
         self._cells: dict[str, Any] = {}
-        # Of the requests that are not over, by id, with their programs.
+        # Of requests, by id, with their programs. Replicas tell of operators when requests may be over.
         self._requests: dict[str, tuple[Any, str]] = {}
+        self._over: deque[str] = deque()
         # Unix time of the monotonic clock's zero, which events are told by.
         self._zero = time.time() - time.monotonic()
         self._tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}", "Tokens of a request.")
@@ -163,7 +169,8 @@ class _Teller:
     def end(self) -> None:
         """Ends the spans of what did not."""
         for span in (*self._rows.values(), *self._cells.values(), *(span for span, _ in self._requests.values())):
-            span.end()
+            if span.is_recording():
+                span.end()
 
     def _workflow(self, name: str, at: float, more: Mapping[str, Any]) -> Any:
         about = {
@@ -191,7 +198,7 @@ class _Teller:
 
     def _operator(self, event: OperatorDone) -> None:
         parent, plan = self._parent(event.instance, event.baseline)
-        if plan is None or not (event.prompt_tokens or event.sampled_tokens):
+        if plan is None or event.operator in plan.around or not (event.prompt_tokens or event.sampled_tokens):
             return
         operation, model = plan.asks(event.operator)
         kinds = {"gen_ai.operation.name": operation, "gen_ai.provider.name": _PROVIDER, "gen_ai.request.model": model}
@@ -261,7 +268,10 @@ class _Teller:
             self._requests[event.request] = span, event.program
         if event.status in ("waiting", "running"):
             return
-        span, _ = self._requests.pop(event.request)
+        span, _ = self._requests[event.request]
+        self._over.append(event.request)
+        if len(self._over) > _MAX_OVER:
+            del self._requests[self._over.popleft()]
         if event.status == "answered":
             span.set_attribute("gen_ai.usage.input_tokens", event.prompt_tokens)
             span.set_attribute("gen_ai.usage.output_tokens", event.sampled_tokens)

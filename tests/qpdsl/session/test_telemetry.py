@@ -51,7 +51,10 @@ def told_of(events: Sequence[Event], plans: Plans | None = None) -> tuple[list[A
 
 PLAN = {
     "models": {"llm": "zoo/counting"},
-    "operators": [{"id": "1", "operator": "Generate", "text": "generate llm n=2"}],
+    "operators": [
+        {"id": "1", "operator": "Generate", "text": "generate llm n=2"},
+        {"id": "5", "operator": "Repeat", "text": "repeat 2", "body": [{"id": "5.0", "operator": "Generate"}]},
+    ],
 }
 COUNTS = {"rows_in": 1, "rows_out": 2, "prompt_tokens": 5, "sampled_tokens": 9}
 
@@ -65,6 +68,8 @@ def test_a_row_is_a_workflow_with_the_requests_in_it() -> None:
             InstanceStarted(at=10.0, instance="a"),
             OperatorDone(at=12.0, instance="a", operator="1", seconds=1.5, **COUNTS),
             OperatorDone(at=12.0, instance="a", operator="2", seconds=0.0, **none),
+            # What a loop counts, its operators do.
+            OperatorDone(at=12.0, instance="a", operator="5", seconds=2.0, **COUNTS),
             ToolCalled(at=12.5, instance="a", operator="3", tool="search", seconds=0.5, failed=True),
             InstanceStarted(at=12.0, instance="b"),
             InstanceDone(at=13.0, instance="a", prompt_tokens=5, sampled_tokens=9, seconds=3.0, error="cut off"),
@@ -99,12 +104,14 @@ def test_a_request_to_a_server_is_a_chat_with_its_program() -> None:
             reached("cmpl-2", "waiting", 11.5, 0.0),
             reached("cmpl-2", "cancelled", 12.0, 0.5),
             reached("chatcmpl-1", "answered", 12.0, 2.0, prompt_tokens=5, sampled_tokens=9),
+            # A replica tells of it late.
+            OperatorDone(at=11.9, instance="chatcmpl-1 0", operator="1", seconds=0.1, **COUNTS),
         ],
         {"p": PLAN},
     )
-    model, gone, request = spans
-    assert [span.name for span in spans] == ["chat zoo/counting", "text_completion p", "chat p"]
-    assert model.parent.span_id == request.context.span_id
+    model, gone, request, late = spans
+    assert [span.name for span in (model, gone, request)] == ["chat zoo/counting", "text_completion p", "chat p"]
+    assert model.parent.span_id == late.parent.span_id == request.context.span_id
     assert (request.kind.name, request.end_time - request.start_time) == ("SERVER", 2_000_000_000)
     assert request.attributes["gen_ai.response.id"] == "chatcmpl-1" and request.status.is_ok
     assert request.attributes["gen_ai.usage.output_tokens"] == 9
