@@ -46,7 +46,9 @@ NEVER_IMPORTS = {
     "runs": "api budgets cluster serve cli lsp tui.screens tui.widgets",
     "budgets": "api cluster serve cli lsp tui",
     "api": "cluster serve cli lsp tui",
-    "serve": "api budgets cluster cli lsp tui runs.graders",
+    "serve": "api budgets cli lsp tui runs.graders",
+    # Replicas are what `serve.replicas` makes of a cluster; whatever listens knows models alone.
+    "serve.http": "cluster serve.replicas",
     "cluster": "api budgets serve cli lsp tui",
 }
 

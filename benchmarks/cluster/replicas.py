@@ -22,7 +22,7 @@ from benchmarks.common.folders import RESULTS
 from benchmarks.common.results import Goal, Ratio, goal_table, machine_line, write
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
-from qpdsl.cluster.replica.messages import ReplicaSetup
+from qpdsl.cluster.replica.row_work import setup_of_rows
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.planner.values.value import dumps
 from qpdsl.runs.data.input_row import NumberedRow
@@ -37,7 +37,7 @@ class Measured:
 
     def __init__(self, replicas: int, count: int) -> None:
         own, numbered = job(), rows(count)
-        setup = ReplicaSetup.of([own], SessionSettings(threads=1))
+        setup = setup_of_rows([own], SessionSettings(threads=1))
         run = ClusterRun(ClusterAddress("local", replicas, replicas), setup, [own], EventStream())
         records: dict[int, str] = {}
         ended: list[tuple[float, int]] = []

@@ -1,11 +1,16 @@
 """Servers under load: throughput, and how long clients wait, at 1, 8 and 64 clients; and what HTTP costs ours.
 
     python -m benchmarks.serving.load --model FOLDER [--gguf FILE --llama-server PROGRAM] [--vllm PYTHON] [--quick]
+    python -m benchmarks.serving.load --model FOLDER --replicas 2 [--kill] [--quick]
 
 Each client asks again as soon as it has its answer, which is streamed. Prompts are different random token ids, and
 every answer has the same number of tokens, whatever they are: all servers do the same work. One server runs at a time,
 on the cores that the client has not. "Without HTTP" are the same requests, asked of the same engine by coroutines in
 its own process; it and our server take turns. A program is asked by chat, with text, and ends where its model does.
+
+With `--replicas` nothing is timed: the same requests, sampled by seed, go to one process and to replicas behind one
+door, and the answers are compared; with `--kill` one of the replicas is killed in the middle. It ends with 1 where
+answers differ.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from transformers import AutoConfig
 
 from benchmarks.common.folders import RESULTS, ROOT
 from benchmarks.common.results import Goal, Ratio, absent_line, goal_table, machine_line, write
+from benchmarks.serving.replicas import compared
 from benchmarks.serving.servers import NAME, Absent, Server, llama_server, ours, started, vllm
 
 _LEVELS = (1, 8, 64)
@@ -257,6 +263,25 @@ def bench(arguments: argparse.Namespace, scratch: Path) -> None:
         report(load, [own, *peers[:number]], arguments.output)
 
 
+def compare(arguments: argparse.Namespace, scratch: Path) -> bool:
+    """Prints how many answers of replicas equal those of one process, and whether all do."""
+    load, clients = Load(arguments, scratch), 8
+    # Long enough that some are under way whenever a replica is killed.
+    tokens = 2 * arguments.tokens
+    asked_for = bodies(48 if arguments.quick else 192, load.vocabulary, load.prompt, tokens, 1)
+    sampled = [{**body, "temperature": 1, "seed": seed} for seed, body in enumerate(asked_for)]
+    programs = [{**body, "seed": seed} for seed, body in enumerate(chats(len(sampled), load.prompt // 2, 1))]
+
+    def ask(url: str) -> list[dict[str, Any]]:
+        found = asked(url, "/v1/completions", sampled, clients, load.client_core)["answers"]
+        return [*found, *asked(url, "/v1/chat/completions", programs, clients, load.client_core)["answers"]]
+
+    one, many = (ours(load.model, clients, replicas) for replicas in (0, arguments.replicas))
+    result = compared(one, many, arguments.replicas, load.cores, scratch, ask, kill=arguments.kill)
+    print(result.words())
+    return result.equal == result.requests and result.lost == arguments.kill
+
+
 def report(load: Load, servers: list[Server], output: Path) -> None:
     """Writes what was found so far, of these servers: a run may be broken off."""
     most = max(load.levels)
@@ -300,12 +325,18 @@ def main() -> None:
     options.add_argument("--clients", type=int, nargs="+", choices=_LEVELS, default=_LEVELS)
     options.add_argument("--threads", type=int, help="cores of the server; all but the client's by default")
     options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--replicas", type=int, help="compare the answers of so many replicas with one process's")
+    options.add_argument("--kill", action="store_true", help="kill one of the replicas in the middle")
     options.add_argument("--quick", action="store_true", help="reduced sizes: does it work?")
     options.add_argument("--output", type=Path, default=RESULTS)
     arguments = options.parse_args()
     if (arguments.llama_server is None) != (arguments.gguf is None):
         options.error("--llama-server and --gguf go together")
+    if arguments.kill and arguments.replicas is None:
+        options.error("--kill needs --replicas")
     with tempfile.TemporaryDirectory() as scratch:
+        if arguments.replicas is not None:
+            sys.exit(not compare(arguments, Path(scratch)))
         bench(arguments, Path(scratch))
 
 

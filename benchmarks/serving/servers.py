@@ -49,9 +49,10 @@ class Server:
         return shlex.join(re.sub(r"[^\s=]*/", "", word) for word in self.command(8000))
 
 
-def ours(model: Path, clients: int) -> Server:
-    """The bare model, and a program that asks it once, on our server."""
+def ours(model: Path, clients: int, replicas: int = 0) -> Server:
+    """The bare model, and a program that asks it once, on our server; on so many replicas, where there are any."""
     options = ["--model", f"{NAME}={model}", "--expose", NAME, "--max-running", str(max(clients, 1))]
+    options += ["--cluster", f"local:{replicas}"] if replicas else []
     command = [sys.executable, "-m", "qpdsl", "serve", str(_PROGRAM), *options]
     return Server("qpdsl serve", lambda port: [*command, "--port", str(port)])
 
@@ -77,6 +78,13 @@ def llama_server(program: Path, file: Path, slots: int, context: int, threads: i
 @contextlib.contextmanager
 def started(server: Server, cores: set[int], log: Path) -> Iterator[str]:
     """The URL of a server that runs on these cores while the block does. Raises Absent."""
+    with running(server, cores, log) as (url, _):
+        yield url
+
+
+@contextlib.contextmanager
+def running(server: Server, cores: set[int], log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The same with the server's process."""
     port = _free_port()
     threads = dict.fromkeys(_THREADS, str(len(cores)))
     environment = {**os.environ, **_SETTINGS, **threads, **server.settings}
@@ -97,7 +105,7 @@ def started(server: Server, cores: set[int], log: Path) -> Iterator[str]:
     try:
         url = f"http://127.0.0.1:{port}"
         _wait(url, process, log)
-        yield url
+        yield url, process
     finally:
         process.terminate()
         try:

@@ -4,7 +4,7 @@ Event
 ├── ProcessStarted, Preparing                           what a process is, and what it does before rows can run
 ├── RunStarted, InputListed, ModelsLoaded, RunEnded     the run as a whole; kept for readers that come late
 ├── InstanceStarted, InstanceDone, RowDone              one row of the input
-├── OperatorDone, Routed, EngineStepped                 one operator, one choice of a router, one forward
+├── OperatorDone, ToolCalled, Routed, EngineStepped     one operator, one call, one choice of a router, one forward
 ├── ServerReported                                      how a model on a server stands
 ├── CellReached, RequestReached                         one cell of a sweep, one request to a server, as it stands now
 ├── Earlier, Lost                                       what a reader that came late, or was slow, did not see
@@ -170,6 +170,18 @@ class EngineStepped(Event):
     """One forward of one model. A run emits the engine's own report; an event read from a trace has its figures."""
 
     report: StepReport | EngineFigures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCalled(Event):
+    """A tool gave a value in `seconds`, or `failed`; where it was not `made`, what it gave before was known."""
+
+    instance: str
+    operator: str
+    tool: str
+    seconds: float
+    made: bool = True
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

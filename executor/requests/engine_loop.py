@@ -7,8 +7,9 @@ that began before would run without it, and last as long as with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import selectors
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -59,6 +60,38 @@ async def take_turns() -> None:
     else:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def driven(driving: Coroutine[Any, Any, None], what: str) -> AsyncIterator[asyncio.Task[None]]:
+    """Runs `driving` beside the block, and cancels it at the block's end; where it ends before, that ends the block.
+
+    What it raises is raised there, RuntimeError where it just ends: `what` stopped.
+    """
+    task = asyncio.current_task()
+    driver = asyncio.create_task(driving)
+    failures: list[BaseException] = []
+    left = False
+
+    def stopped(driver: asyncio.Task[None]) -> None:
+        if not driver.cancelled() and task is not None and not left:
+            failures.append(driver.exception() or RuntimeError(f"{what} stopped"))
+            task.cancel()
+
+    driver.add_done_callback(stopped)
+    try:
+        yield driver
+    except asyncio.CancelledError:
+        if failures:
+            if task is not None:
+                task.uncancel()
+            raise failures[0] from None
+        raise
+    finally:
+        left = True
+        driver.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await driver
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

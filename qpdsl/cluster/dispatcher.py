@@ -39,7 +39,11 @@ def affinity(row: InputRow, jobs: int = 1) -> Hashable:
     """
     if jobs > 1:
         return row_key(row)
-    texts = [value for value in row.arguments.values() if isinstance(value, str)]
+    return beginning(value for value in row.arguments.values() if isinstance(value, str))
+
+
+def beginning(texts: Iterable[str]) -> bytes | None:
+    """What the longest of some texts has in common with others that a cache is shared with; None where it is short."""
     longest = max(texts, key=len, default="")
     return blake2b(longest[:_LEAST].encode(), digest_size=8).digest() if len(longest) >= _LEAST else None
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from qpdsl.errors import UsageError
+from qpdsl.errors import UsageError, shorten
 from qpdsl.grammar.suggest import listed
 
 # `to_json` of an evaluation, and what stands behind the name of the tracker.
@@ -14,9 +15,9 @@ Log = Callable[[Mapping[str, Any], str], None]
 
 
 def tracker(target: str) -> Callable[[Mapping[str, Any]], None]:
-    """What logs an evaluation (as `to_json` has it) to `wandb:PROJECT` or `mlflow:URI`.
+    """What logs an evaluation (as `to_json` has it) to `wandb:PROJECT` or `mlflow:URI`; it raises UsageError.
 
-    Raises UsageError for any other target, and where its library is not installed.
+    Raises UsageError for any other target, where its library is not installed, and where MLflow opens no such store.
     """
     name, _, place = target.partition(":")
     if name not in _TRACKERS or not place:
@@ -27,7 +28,24 @@ def tracker(target: str) -> Callable[[Mapping[str, Any]], None]:
         __import__(name)
     except ImportError as error:
         raise UsageError(f"`--log {target}` needs the library {name}", f"`pip install {name}`") from error
-    return lambda evaluation: log(evaluation, place)
+    if name == "mlflow":
+        with _told(target, "a server's URL or a database is taken: `mlflow:sqlite:///runs.db`"):
+            _open_mlflow(place)
+
+    def logged(evaluation: Mapping[str, Any]) -> None:
+        with _told(target, "all cells are saved: the same command logs them, and runs nothing again"):
+            log(evaluation, place)
+
+    return logged
+
+
+@contextlib.contextmanager
+def _told(target: str, help: str) -> Iterator[None]:
+    """Raises UsageError for whatever a tracker's library raises in the block."""
+    try:
+        yield
+    except Exception as error:
+        raise UsageError(f"`--log {target}`: {shorten(' '.join(str(error).split()), 200)}", help) from error
 
 
 def _wandb(evaluation: Mapping[str, Any], project: str) -> None:
@@ -41,6 +59,14 @@ def _wandb(evaluation: Mapping[str, Any], project: str) -> None:
         cells = wandb.Table(columns=columns, data=rows)
         figures = {f"{_name(own)}/{name}": one for own in evaluation["cells"] for name, one in _numbers(own).items()}
         run.log({"cells": cells, **figures})
+
+
+def _open_mlflow(uri: str) -> None:
+    """Finds out whether there is a store to log to, before anything is run for it."""
+    import mlflow
+
+    mlflow.set_tracking_uri(uri)
+    mlflow.search_experiments(max_results=1)
 
 
 def _mlflow(evaluation: Mapping[str, Any], uri: str) -> None:

@@ -12,7 +12,8 @@ makes arguments of messages; `record_format.py` compares schemas for `response_f
 text while it is written and cuts it where a client wants it to end, and `token_forms.py` writes tokens with their
 log-probabilities.
 
-All requests run in one session, so they share its models, its prefix cache and its memory. What a request asks for and
+All requests run in one session, so they share its models, its prefix cache and its memory; with `replicas/` in that of
+one of several processes. What a request asks for and
 the server does not do is refused in OpenAI's form of an error; what it leaves out where it is told to (`lenience.py`)
 it says in a header.
 """

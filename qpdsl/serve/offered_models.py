@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from qpdsl.arguments import parse_settings, with_defaults
 from qpdsl.errors import UsageError, shorten, unknown
@@ -17,6 +18,10 @@ from qpdsl.session.programs import distinct_names, named_programs, permitting
 from qpdsl.session.settings import Settings
 from qpdsl.session.surroundings import Surroundings
 
+if TYPE_CHECKING:
+    from qpdsl.serve.served_model import ServedModel
+    from qpdsl.session.session import Session
+
 
 @dataclass(frozen=True, slots=True)
 class OfferedProgram:
@@ -25,6 +30,44 @@ class OfferedProgram:
     name: str
     bound: BoundProgram
     fixed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """All that a server offers: plans of programs, and ids of bare models, by name. It can be pickled.
+
+    `fixed` has the parameters of programs that requests may not set. `seed` is that of requests that name none; None
+    for another one each time.
+    """
+
+    programs: Mapping[str, PhysicalPlan]
+    fixed: Mapping[str, tuple[str, ...]]
+    exposed: Mapping[str, str]
+    seed: int | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """What clients give as `model`."""
+        return [*self.programs, *self.exposed]
+
+    @property
+    def plans(self) -> list[PhysicalPlan]:
+        """What has to be loaded for them, bare models too."""
+        return [*self.programs.values(), *map(bare_plan, dict.fromkeys(self.exposed.values()))]
+
+    def models(self, session: Session) -> list[ServedModel]:
+        """What answers in a session that has them loaded."""
+        from qpdsl.serve.passthrough_model import PassthroughModel
+        from qpdsl.serve.served_program import ServedProgram
+
+        programs = [
+            ServedProgram(name, plan, session, self.seed, self.fixed[name]) for name, plan in self.programs.items()
+        ]
+        bare = [
+            PassthroughModel(name, session.text_model(id), session.engine, fingerprint_of(id))
+            for name, id in self.exposed.items()
+        ]
+        return [*programs, *bare]
 
 
 def offered_programs(

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NoReturn
 
-from qpdsl.executor.models.text_model import PagedTextModel, TextModel
+from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.remote_model import is_text
 from qpdsl.executor.requests.engine import Engine
 from qpdsl.executor.requests.request import Mask, SampleConstraint, SamplingParams
@@ -16,6 +16,7 @@ from qpdsl.executor.runtime.generate.turn import answered_at_once
 from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.constraint import ConstraintError
 from qpdsl.executor.text.context import Context, Turn, encode, encode_pieces, plain_turns
+from qpdsl.grammar.model_id import is_remote
 from qpdsl.serve.completion_request import CompletionRequest, Endpoint, NoPlace, Refusal
 from qpdsl.serve.constraint_bounds import check_choices, check_schema, check_text
 from qpdsl.serve.conversation import Turn as ReadTurn
@@ -157,7 +158,7 @@ class PassthroughModel:
 
     def _tool_fields(self, request: CompletionRequest) -> tuple[str, ...]:
         """The fields for tools that are honoured: another server says of none how its model writes calls."""
-        own = isinstance(self._model, PagedTextModel) and request.endpoint == "chat"
+        own = not is_remote(self._model.name) and request.endpoint == "chat"
         return TOOL_FIELDS if own else ()
 
     def _tools(self, request: CompletionRequest) -> AskedTools:
@@ -165,7 +166,7 @@ class PassthroughModel:
 
     def _refuse_beyond_server(self, request: CompletionRequest) -> None:
         """Raises Refusal for what another server does not do for us, where it has the model."""
-        if isinstance(self._model, PagedTextModel):
+        if not is_remote(self._model.name):
             return
         if request.flag("ignore_eos"):
             raise NoPlace(f"`{self.name}` is on another server, which ends an answer itself", "ignore_eos")

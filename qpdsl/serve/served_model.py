@@ -87,8 +87,12 @@ def no_pause() -> float:
 class PreparedRequest(Protocol):
     """A request that was read and found good, not begun yet. One of the two is called, once.
 
-    Where the task that awaits is cancelled, everything that was begun is given up and what it held is free.
+    `seed` is that of its samples: with it in the request, the answer is the same each time. Where the task that awaits
+    is cancelled, everything that was begun is given up and what it held is free.
     """
+
+    @property
+    def seed(self) -> int: ...
 
     async def answer(self) -> CompletionResponse:
         """Raises Refusal where there is no answer."""

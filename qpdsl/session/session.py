@@ -29,6 +29,7 @@ from qpdsl.executor.models.quick_load import load, score_with
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.models.unloaded_model import ModelFacts
 from qpdsl.executor.remote.servers import Servers
+from qpdsl.executor.requests import engine_loop
 from qpdsl.executor.requests.early_exit import EarlyExit
 from qpdsl.executor.requests.engine import Engine, EngineGroup
 from qpdsl.executor.requests.errors import BudgetReached, EngineError
@@ -266,30 +267,12 @@ class Session:
         if self._running:
             raise RuntimeError("the session is running already")
         self._running = True
-        task = asyncio.current_task()
-        driver = asyncio.create_task(self._engine.drive())
-        failures: list[BaseException] = []
-
-        def stopped(driver: asyncio.Task[None]) -> None:
-            if not driver.cancelled() and task is not None:
-                failures.append(driver.exception() or RuntimeError("the engine stopped"))
-                task.cancel()
-
-        driver.add_done_callback(stopped)
         try:
-            with collections_seldom():
-                yield
-        except asyncio.CancelledError:
-            if failures:
-                if task is not None:
-                    task.uncancel()
-                raise failures[0] from None
-            raise
+            async with engine_loop.driven(self._engine.drive(), "the engine"):
+                with collections_seldom():
+                    yield
         finally:
             self._running = False
-            driver.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await driver
 
     @property
     def calls(self) -> dict[str, Calls]:

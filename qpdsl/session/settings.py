@@ -587,10 +587,11 @@ class Settings(SessionSettings, RowSettings, DataSettings):
     )
     cluster: str | None = setting(
         heading=CLUSTER,
-        on="run eval",
+        on="run eval serve",
         metavar="ADDRESS",
-        help="Run rows on several replicas: local:4 (processes of this machine), local:1..4 (as many as needed), "
-        "ray:4 (starts a Ray), ray://HOST:PORT?replicas=8 (uses a running one). Results stay the same.",
+        help="Run rows, or answer requests, on several replicas: local:4 (processes of this machine), local:1..4 (as "
+        "many as needed), ray:4 (starts a Ray), ray://HOST:PORT?replicas=8 (uses a running one). Results stay the "
+        "same.",
     )
     allow_mixed: bool = setting(
         False,
@@ -607,6 +608,13 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         kind=FilePath("a trace has a file of its own"),
         metavar="FILE",
         help="Write events to FILE as they happen; `qpdsl replay` and `qpdsl report` show it.",
+    )
+    otel: str | None = setting(
+        heading=OUTPUT,
+        on="run eval serve",
+        metavar="ENDPOINT",
+        shown="that of OTEL_EXPORTER_OTLP_ENDPOINT, if it is set",
+        help="Send OpenTelemetry's spans and metrics to this OTLP endpoint, such as http://localhost:4318.",
     )
     tui: bool = setting(
         False,
@@ -647,14 +655,15 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         if self.quiet and self.verbose:
             raise UsageError("`--quiet` and `--verbose` go in two directions; give one of them")
         if self.cluster is not None:
-            self._check_cluster()
+            self.check_cluster()
         if self.tui and not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("`--tui` needs a terminal", "`qpdsl top` shows it in another one")
 
-    def _check_cluster(self) -> None:
+    def check_cluster(self, what: Literal["rows", "requests"] = "rows") -> None:
+        """Raises UsageError where `--cluster` has nothing to give to replicas, or something needs one process."""
         from qpdsl.cluster.cluster_address import ClusterAddress
 
-        if self.input is None:
+        if what == "rows" and self.input is None:
             raise UsageError("`--cluster` needs `--input`: it gives rows to replicas")
         for name, one in given(self):
             if one.alone and getattr(self, name) != "none":

@@ -11,8 +11,8 @@ import pytest
 
 from qpdsl.cli import main
 from qpdsl.cluster.cluster_address import ClusterAddress
-from qpdsl.cluster.cluster_run import Autoscaler
 from qpdsl.cluster.dispatcher import _LEAST, READ_AHEAD
+from qpdsl.cluster.fleet import Autoscaler
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "use" / "cluster.md"

@@ -67,7 +67,7 @@ PARAMETERS = {
         "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES, "baseline": NO_FILE,
         "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
         "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
-        "log": NO_FILE,
+        "log": NO_FILE, "otel": NO_FILE,
     },
     "optimize": {
         "target": READS, "input": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER,
@@ -90,6 +90,7 @@ PARAMETERS = {
         "allow_host": NO_FILE, "assigned": NO_FILE,
         "defaults": NO_FILE, "expose": READS_FOLDER, "ignore": NO_FILE, "host": NO_FILE, "device": NO_FILE,
         "kv_bytes": NO_FILE, "kv_shares": NO_FILE, "disabled": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
+        "cluster": NO_FILE, "otel": NO_FILE,
     },
     "fmt": {"targets": REWRITES},
     "report": {"runs": READS, "output": WRITES, "ids": NO_FILE},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from qpdsl.executor.events.events import ToolCalled
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
 from qpdsl.executor.runtime.instance.row_tasks import together
@@ -28,11 +30,21 @@ async def tool(op: ops.Tool, rows: Candidates, instance: Instance) -> Candidates
         if not isinstance(tool, CallableTool):
             return _no_tool(op, call.name)
         place = CallPlace(instance.name, instance.seed, op.stage, instance.rounds, row.path, number)
-        services = instance.services
+        services, begun = instance.services, time.monotonic()
         answer, made = await services.tool_calls.result(
             tool, call.arguments, place, services.call_store, seconds=seconds, at_most=at_most, clock=instance.clock
         )
         instance.usage.counts.update(tool_calls=int(made), tool_kept=int(not made), tool_errors=int(answer.failed))
+        services.events.emit(
+            ToolCalled(
+                instance=instance.name,
+                operator=instance.operator,
+                tool=call.name,
+                seconds=time.monotonic() - begun,
+                made=made,
+                failed=answer.failed,
+            )
+        )
         return answer.value
 
     async def given(row: Row, calls: _Call | list[_Call | None] | None) -> Value:

@@ -57,6 +57,7 @@ def _swept(process: WatchedProcess, options: SweepOptions, argv: tuple[str, ...]
     from qpdsl.cli.runs.sweep_run import SweepRun, planned_cells, sweep_files
     from qpdsl.cli.shared_options import warn_of_budget
     from qpdsl.session.prepare import surroundings_of
+    from qpdsl.session.telemetry import exporting
 
     process.prepare("planning the cells")
     surroundings = surroundings_of(options)
@@ -64,4 +65,5 @@ def _swept(process: WatchedProcess, options: SweepOptions, argv: tuple[str, ...]
     show(dict.fromkeys(warning for cell in cells for warning in cell.program.warnings))
     files = sweep_files(options, cells, surroundings)
     warn_of_budget(*(cell.plan.policy for cell in cells))
-    return SweepRun(process, options, cells, surroundings, files, argv).carry_out()
+    with exporting(process.stream, options.otel):
+        return SweepRun(process, options, cells, surroundings, files, argv).carry_out()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from qpdsl.cli.watched import WatchedProcess
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.serve.http.access_log import AccessLog
-    from qpdsl.serve.served_model import ServedModel
+    from qpdsl.serve.offered_models import Offer
+    from qpdsl.serve.replicas.replica_pool import ReplicaPool
     from qpdsl.session.surroundings import Surroundings
 
 # What the event stream keeps for whoever comes to watch: the latest requests, and as many steps of the engine.
@@ -155,6 +156,9 @@ class ServeOptions(Settings):
             raise UsageError("give programs to serve, or a model: `--expose NAME=ID`")
         super().check()
 
+    def check_cluster(self, what: Literal["rows", "requests"] = "requests") -> None:
+        super().check_cluster(what)
+
 
 @click.command(cls=ProjectCommand)
 @targets_argument(required=False)
@@ -191,7 +195,7 @@ def command(**values: Any) -> int:
         from qpdsl.cli.watched import watched
 
         named = options.targets or options.expose
-        with watched("serve", named, history=_HISTORY, **spoken(options)) as process:
+        with watched("serve", named, options.cluster, history=_HISTORY, **spoken(options)) as process:
             return _serve(process, options)
 
 
@@ -216,7 +220,7 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     from qpdsl.model_location import check_models
     from qpdsl.serve.http.client_keys import ClientKeys
     from qpdsl.serve.http.listening import BindAddress
-    from qpdsl.serve.offered_models import bare_plan, exposed_models, fingerprint_of, offered_programs
+    from qpdsl.serve.offered_models import Offer, exposed_models, offered_programs
     from qpdsl.session.prepare import PlanUse, ask_servers, prepare, surroundings_of
 
     process.prepare("planning")
@@ -241,24 +245,20 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
         help = "give `--keys FILE`, or serve anyone by `--allow-anyone`"
         raise UsageError(f"whoever reaches {options.host} could use this server, as there are no keys", help)
     bound = address.bound()
-    loaded = [*plans.values(), *map(bare_plan, dict.fromkeys(exposed.values()))]
+    offer = Offer(plans, {one.name: one.fixed for one in offered}, exposed, options.seed)
     settings = options.for_steps(plans.values())
-    how = {"quiet": options.quiet, "verbose": options.verbose, "outlive_servers": True}
-    session = loaded_session(settings, loaded, surroundings, process.stream, **how)
+    if options.cluster is not None:
+        pool: ReplicaPool | None = _replicas(offer, settings, surroundings, process)
+    else:
+        pool, how = None, {"quiet": options.quiet, "verbose": options.verbose, "outlive_servers": True}
+        session = loaded_session(settings, offer.plans, surroundings, process.stream, **how)
+    from qpdsl.planner.explain.plan import explain_json
     from qpdsl.serve.http.host_check import HostCheck
     from qpdsl.serve.http.listening import Listening, allow_descriptors
     from qpdsl.serve.http.routes import Limits, ServerApp
     from qpdsl.serve.lenience import Lenience
-    from qpdsl.serve.passthrough_model import PassthroughModel
-    from qpdsl.serve.served_program import ServedProgram
+    from qpdsl.session.telemetry import exporting
 
-    models: list[ServedModel] = [
-        ServedProgram(one.name, plans[one.name], session, options.seed, one.fixed) for one in offered
-    ]
-    models += [
-        PassthroughModel(name, session.text_model(id), session.engine, fingerprint_of(id))
-        for name, id in exposed.items()
-    ]
     limits = Limits(
         options.max_body,
         options.max_running,
@@ -273,7 +273,7 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     checked = bool(options.allow_host) or (address.local and keys is None)
     hosts = HostCheck.of(options.allow_host) if checked else HostCheck.any()
     app = ServerApp(
-        models,
+        offer.models(session) if pool is None else pool.models,
         limits,
         keys,
         say_internal,
@@ -282,26 +282,47 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
         shared_cache=options.shared_cache,
         log=log.write,
         reached=process.stream.emit,
+        replicas=pool,
     )
+    if pool is not None:
+        pool.queued = lambda: app.admission.waiting
     connections = min(options.max_connections, max(allow_descriptors() - _OTHER_DESCRIPTORS, 1))
-    listening = Listening(app, session, address, bound, options.drain_seconds, connections, say)
+    listening = Listening(app, pool or session, address, bound, options.drain_seconds, connections, say)
     end_by_second_signal()
 
     def told(signal: int) -> None:
         if listening.stopping:
             os._exit(Exit.INTERRUPTED)
+        if pool is not None and not pool.is_ready:
+            raise KeyboardInterrupt
         listening.stop()
 
     try:
         with handled(told):
             url = address.url(bound)
             served = f"serving {listed(app.models, last='and')} at {url}, and a chat at {url.removesuffix('v1')}"
-            drained = listening.run(lambda: say(served))
+            shown = {name: explain_json(plan) for name, plan in plans.items()}
+            with exporting(process.stream, options.otel, shown):
+                drained = listening.run(lambda: say(served))
     finally:
         log.close()
     if not drained:
         say(f"note: what still ran after {options.drain_seconds:g} s was given up")
     return Exit.OK if drained else Exit.INTERRUPTED
+
+
+def _replicas(offer: Offer, settings: ServeOptions, surroundings: Surroundings, process: WatchedProcess) -> ReplicaPool:
+    from qpdsl.cluster.cluster_address import ClusterAddress
+    from qpdsl.cluster.replica.messages import ReplicaSetup
+    from qpdsl.serve.replicas.replica_pool import ReplicaPool
+    from qpdsl.serve.replicas.request_work import RequestWork
+
+    assert settings.cluster is not None
+    setup = ReplicaSetup.of(
+        RequestWork(offer), settings, python=settings.python, surroundings=surroundings, outlive_servers=True
+    )
+    address = ClusterAddress.parse(settings.cluster)
+    return ReplicaPool(address, offer, setup, process.stream, places=settings.max_running, tell=say)
 
 
 def _access_log(options: ServeOptions) -> AccessLog:

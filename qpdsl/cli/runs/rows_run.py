@@ -16,8 +16,7 @@ from qpdsl.cli.signals import last_words, run_until_interrupted
 from qpdsl.cli.watched import WatchedProcess
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
-from qpdsl.cluster.replica.messages import ReplicaSetup
-from qpdsl.errors import UsageError
+from qpdsl.cluster.replica.row_work import setup_of_rows
 from qpdsl.executor.events.events import CellReached, RunEnded
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.errors import BudgetReached, ServerGone
@@ -56,12 +55,8 @@ class ReplicaRows:
     ) -> None:
         assert settings.cluster is not None
         address, mixed = ClusterAddress.parse(settings.cluster), settings.allow_mixed
-        if any(function.kind == "tool" for function in surroundings.functions.values()):
-            raise UsageError("`--cluster` runs no program with tools: replicas would keep no call")
         python, concurrency = settings.python, settings.concurrency
-        setup = ReplicaSetup.of(
-            jobs, settings, python=python, python_digest=surroundings.python, concurrency=concurrency
-        )
+        setup = setup_of_rows(jobs, settings, python=python, surroundings=surroundings, concurrency=concurrency)
         self._saves = saves
         self._cluster = ClusterRun(address, setup, jobs, events, tell=self._note, allow_mixed=mixed)
 

@@ -19,7 +19,7 @@ from qpdsl.runs.job import Job
 from qpdsl.runs.row_outcome import Outcome
 from qpdsl.runs.store.run_record import asked
 from qpdsl.session.settings import Settings
-from qpdsl.session.telemetry import exported, is_wanted
+from qpdsl.session.telemetry import exporting
 
 _MAX_LISTED = 20_000
 
@@ -29,12 +29,8 @@ def run_events(process: WatchedProcess, options: RunOptions, job: Job, rows: Seq
     """The events of a run while the block runs, and its telemetry, if that is wanted."""
     stream = process.stream
     emit_start(stream, options, job, rows)
-    end_telemetry = exported(stream, options.otel) if is_wanted(options.otel) else None
-    try:
+    with exporting(stream, options.otel):
         yield
-    finally:
-        if end_telemetry is not None:
-            end_telemetry()
 
 
 def emit_start(stream: EventStream, settings: Settings, job: Job, rows: Sequence[InputRow]) -> None:

@@ -112,11 +112,6 @@ class RunOptions(Settings):
     )
     timing: bool = _output(False, usual=True, help="Show seconds, and tokens per second.")
     greedy: bool = _output(True, help="Compare with greedy decoding.")
-    otel: str | None = _output(
-        metavar="ENDPOINT",
-        shown="that of OTEL_EXPORTER_OTLP_ENDPOINT, if it is set",
-        help="Send OpenTelemetry's spans and metrics to this OTLP endpoint, such as http://localhost:4318.",
-    )
     resume: bool = _own(
         False,
         usual=True,

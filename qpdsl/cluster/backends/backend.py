@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from qpdsl.cluster.replica.messages import Command, Message, ReplicaSetup
+from qpdsl.cluster.replica.messages import Command, ReplicaMessage, ReplicaSetup
 
 
 class ReplicaLost(Exception):
@@ -17,7 +17,7 @@ class Link(Protocol):
     def send(self, command: Command) -> None:
         """Sends a command. One that a lost replica does not get raises nothing: `receive` tells that it is lost."""
 
-    async def receive(self) -> Message:
+    async def receive(self) -> ReplicaMessage:
         """The next message. Raises ReplicaLost."""
 
     async def close(self) -> None:

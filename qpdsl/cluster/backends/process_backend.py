@@ -17,7 +17,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from qpdsl.cluster.backends.backend import Link, ReplicaLost
-from qpdsl.cluster.replica.messages import Command, Message, ReplicaSetup
+from qpdsl.cluster.replica.messages import Command, ReplicaMessage, ReplicaSetup
 from qpdsl.errors import UsageError, reason
 from qpdsl.executor.engine.memory.budget import kv_bytes
 from qpdsl.threads import cores
@@ -97,7 +97,7 @@ class _ProcessLink:
         self._process = process
         self._connection = connection
         self._loop = loop
-        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._messages: asyncio.Queue[ReplicaMessage | None] = asyncio.Queue()
         self._thread = threading.Thread(target=self._read, name=f"qpdsl {name}", daemon=True)
         self._thread.start()
 
@@ -108,7 +108,7 @@ class _ProcessLink:
         with contextlib.suppress(OSError):
             self._connection.send_bytes(data)
 
-    async def receive(self) -> Message:
+    async def receive(self) -> ReplicaMessage:
         message = await self._messages.get()
         if message is None:
             raise ReplicaLost(f"{self._name} {await asyncio.to_thread(self._ending)}")

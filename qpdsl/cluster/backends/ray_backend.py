@@ -16,7 +16,7 @@ from typing import Any
 
 from qpdsl.cluster.backends.backend import Link, ReplicaLost
 from qpdsl.cluster.backends.process_backend import share_of_machine
-from qpdsl.cluster.replica.messages import Command, Message, ReplicaSetup
+from qpdsl.cluster.replica.messages import Command, ReplicaMessage, ReplicaSetup
 from qpdsl.cluster.replica.replica import Replica
 from qpdsl.errors import UsageError, shorten
 from qpdsl.threads import cores
@@ -77,13 +77,13 @@ class _RayLink:
         self._name = name
         self._ray = ray
         self._actor = actor
-        self._fetched: list[Message] = []
+        self._fetched: list[ReplicaMessage] = []
 
     def send(self, command: Command) -> None:
         with contextlib.suppress(self._ray.exceptions.RayError, ConnectionError):
             self._actor.tell.remote(pickle.dumps(command))
 
-    async def receive(self) -> Message:
+    async def receive(self) -> ReplicaMessage:
         while not self._fetched:
             try:
                 packed = await self._actor.said.remote()
@@ -110,7 +110,7 @@ class ReplicaActor:
         if self._setup.threads is not None:
             # Ray sets it by what it reserves, which says nothing of what is there. Torch has not been loaded yet.
             os.environ.pop("OMP_NUM_THREADS", None)
-        self._outbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._outbox: asyncio.Queue[ReplicaMessage] = asyncio.Queue()
         self._replica: Replica | None = None
         self._running: asyncio.Task[None] | None = None
 

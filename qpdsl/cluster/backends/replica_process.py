@@ -11,17 +11,18 @@ import signal
 import threading
 from multiprocessing.connection import Connection
 
-from qpdsl.cluster.replica.messages import Message
+from qpdsl.cluster.replica.messages import ReplicaMessage
 from qpdsl.cluster.replica.replica import Replica
 from qpdsl.executor.requests import engine_loop
 
 
 def main(handle: int, name: str) -> None:
     """Runs the replica at the other end of a socket until it is told to stop, or whoever told it is gone."""
-    # The driver gets these too, and says what is to be done.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The driver gets these too, as with systemd, and says what is to be done.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     connection = Connection(handle)
-    outbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+    outbox: queue.SimpleQueue[ReplicaMessage | None] = queue.SimpleQueue()
     writer = threading.Thread(target=_write, args=(connection, outbox), daemon=True)
     writer.start()
     engine_loop.run(_run(connection, name, outbox))
@@ -29,7 +30,7 @@ def main(handle: int, name: str) -> None:
     writer.join()
 
 
-async def _run(connection: Connection, name: str, outbox: queue.SimpleQueue[Message | None]) -> None:
+async def _run(connection: Connection, name: str, outbox: queue.SimpleQueue[ReplicaMessage | None]) -> None:
     loop = asyncio.get_running_loop()
     replica = Replica(name, pickle.loads(connection.recv_bytes()), outbox.put)
 
@@ -44,7 +45,7 @@ async def _run(connection: Connection, name: str, outbox: queue.SimpleQueue[Mess
     await replica.run()
 
 
-def _write(connection: Connection, outbox: queue.SimpleQueue[Message | None]) -> None:
+def _write(connection: Connection, outbox: queue.SimpleQueue[ReplicaMessage | None]) -> None:
     with contextlib.suppress(OSError):
         while (message := outbox.get()) is not None:
             connection.send_bytes(pickle.dumps(message))

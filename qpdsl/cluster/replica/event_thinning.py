@@ -24,6 +24,8 @@ from qpdsl.executor.requests.latencies import Waits
 EVERY_SECONDS = 0.25
 # Of the events of rows and operators, in that time.
 _MOST = 50
+# Of the latest step, for dashboards and for `/metrics`.
+_FIGURES = ("sequences", "capacity", "running", "cached_tokens", "evictions", "leased_bytes", "resident_bytes")
 _SENT = (InstanceStarted, InstanceDone, OperatorDone)
 
 
@@ -34,6 +36,7 @@ class _Steps:
     prefill: int = 0
     decode: int = 0
     seconds: float = 0.0
+    steps: int = 0
     waits: Waits = field(default_factory=Waits)
 
 
@@ -54,6 +57,7 @@ class EventThinning:
             sums = self._steps.setdefault(report.model, _Steps())
             sums.prefill += report.prefill_tokens
             sums.decode += report.decode_tokens
+            sums.steps += 1
             sums.seconds += getattr(report, "seconds", 0.0)
             sums.waits.add(report.first_waits, report.waits)
             self._latest[report.model] = event
@@ -89,7 +93,8 @@ class EventThinning:
             preemptions=report.preemptions,
             others={
                 "seconds": sums.seconds,
-                **{name: getattr(report, name) for name in ("sequences", "capacity") if hasattr(report, name)},
+                "steps": sums.steps,
+                **{name: getattr(report, name) for name in _FIGURES if hasattr(report, name)},
             },
             first_waits=dict(sums.waits.first),
             waits=dict(sums.waits.between),

@@ -1,4 +1,4 @@
-"""A replica: it loads what it was told, runs the rows that it gets, several at a time, and tells what came of each."""
+"""A replica: it loads what it was told, does the work that it gets, and tells what came of it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,12 @@ import pickle
 import platform
 import time
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from qpdsl.cluster.replica.event_thinning import EVERY_SECONDS, EventThinning
-from qpdsl.cluster.replica.messages import (
-    Begun,
-    Command,
-    Done,
-    Ended,
-    Failed,
-    GaveBack,
-    GiveBack,
-    Happened,
-    Message,
-    Ready,
-    ReplicaSetup,
-    Said,
-    Stop,
-    Take,
-    Task,
-)
+from qpdsl.cluster.replica.messages import Command, Ended, Failed, Happened, Ready, ReplicaMessage, ReplicaSetup, Said
 from qpdsl.cluster.replica.replica_fingerprint import replica_fingerprint
 from qpdsl.errors import UsageError
-from qpdsl.runs.job import Job, run_row
-from qpdsl.runs.runner import Limits, RowQueue, row_limits, start_rows
 
 if TYPE_CHECKING:
     from qpdsl.executor.models.text_model import TextModel
@@ -39,41 +21,64 @@ if TYPE_CHECKING:
     from qpdsl.session.session import Session
 
 
-class Replica:
-    """Commands come by `tell`, in the event loop that `run` runs in; messages go to `send`, from there too."""
+class ReplicaWork(Protocol):
+    """What a replica is for: rows of a run, or requests to a server. It can be pickled."""
 
-    def __init__(self, name: str, setup: ReplicaSetup, send: Callable[[Message], None]) -> None:
-        self._name = name
-        self._setup = setup
-        self._send = send
-        self._rows: RowQueue[Task] = RowQueue()
-        self._functions: Collection[PythonFunction] = ()
+    @property
+    def models(self) -> Collection[str]:
+        """The ids of the models that are loaded."""
+
+    def load(self, session: Session, loaded: Callable[[TextModel, float], None]) -> None:
+        """Loads them. Raises ModelError and UsageError."""
+
+    def begin(self, session: Session, send: Callable[[ReplicaMessage], None]) -> Worker:
+        """What does the work, once all models are loaded."""
+
+
+class Worker(Protocol):
+    """Work that is being done by the models of one session."""
 
     def tell(self, command: Command) -> None:
         """Takes a command."""
-        match command:
-            case Take():
-                self._rows.put(*command.tasks)
-            case GiveBack():
-                self._send(GaveBack(tuple(task.number for task in self._rows.give_back(command.count))))
-            case Stop():
-                self._rows.close()
+
+    async def run(self) -> None:
+        """Does what is asked for, while the engine steps, until it is told to stop."""
+
+
+class Replica:
+    """Commands come by `tell`, in the event loop that `run` runs in; messages go to `send`, from there too."""
+
+    def __init__(self, name: str, setup: ReplicaSetup, send: Callable[[ReplicaMessage], None]) -> None:
+        self._name = name
+        self._setup = setup
+        self._send = send
+        self._worker: Worker | None = None
+
+    def tell(self, command: Command) -> None:
+        """Takes a command, which is sent to a replica that is ready."""
+        assert self._worker is not None
+        self._worker.tell(command)
 
     async def run(self) -> None:
         """Does all the work, until it is told to stop. An error is told and ends it; nothing is raised."""
         try:
-            jobs, python = self._read_setup()
-            session = self._load(jobs)
-            models = [model for job in jobs for model in job.models.values()]
-            fingerprint = replica_fingerprint(models, session.device, python)
+            session, work, python = self._load()
+            self._worker = work.begin(session, self._send)
+            fingerprint = replica_fingerprint(work.models, session.device, python)
             self._send(Ready(platform.node(), os.getpid(), fingerprint, time.monotonic()))
-            await self._run_rows(session, jobs)
+            await self._run(session, self._worker)
             self._send(Ended(session.calls))
         except Exception as error:
-            self._send(Failed(_portable(error)))
+            self._send(Failed(portable(error)))
 
-    def _read_setup(self) -> tuple[tuple[Job, ...], str]:
-        """The jobs, and a digest of the Python functions, which are loaded first. Raises UsageError."""
+    def _load(self) -> tuple[Session, ReplicaWork, str]:
+        """A session with all models loaded, the work, and a digest of the Python functions, which are loaded first.
+
+        Raises ModelError and UsageError.
+        """
+        import torch
+
+        from qpdsl.session.session import Session
         from qpdsl.session.surroundings import read_surroundings
 
         setup = self._setup
@@ -81,30 +86,16 @@ class Replica:
             # Names of models may be relative to it.
             os.chdir(setup.folder)
         surroundings = read_surroundings(python=setup.python)
-        self._functions = surroundings.functions.values()
         if surroundings.python != setup.python_digest:
             raise UsageError(f"{self._name}: a file of `--python` is not the one that the run was started with")
-        jobs: tuple[Job, ...] = pickle.loads(setup.jobs)
-        return jobs, surroundings.python
-
-    def _load(self, jobs: tuple[Job, ...]) -> Session:
-        """A session with all models loaded. Raises ModelError and UsageError."""
-        import torch
-
-        from qpdsl.runs.graders.judge_program import bind_grader
-        from qpdsl.session.session import Session
-
-        settings = self._setup.settings
-        session = Session.of(settings.for_plan(jobs[0].plan), functions=self._functions, tell=self._say)
-        for job in jobs:
-            for plan in (job.plan, job.greedy):
-                if plan is not None:
-                    session.load(plan, self._loaded)
-            bind_grader(job.grader, session)
-        most = self._setup.threads
-        if most is not None and most < torch.get_num_threads():
-            torch.set_num_threads(most)
-        return session
+        work: ReplicaWork = pickle.loads(setup.work)
+        functions: Collection[PythonFunction] = surroundings.functions.values()
+        how = {"functions": functions, "tell": self._say, "outlive_servers": setup.outlive_servers}
+        session = Session.of(setup.settings, **how)
+        work.load(session, self._loaded)
+        if setup.threads is not None and setup.threads < torch.get_num_threads():
+            torch.set_num_threads(setup.threads)
+        return session, work, surroundings.python
 
     def _loaded(self, model: TextModel, seconds: float) -> None:
         for note in model.all_notes:
@@ -113,20 +104,13 @@ class Replica:
     def _say(self, note: str) -> None:
         self._send(Said(f"note: {note}"))
 
-    async def _run_rows(self, session: Session, jobs: tuple[Job, ...]) -> None:
-        def limits(task: Task) -> Limits:
-            return row_limits(jobs[task.job].plan, self._setup.concurrency)
-
-        async def run(task: Task) -> None:
-            self._send(Begun(task.number))
-            self._send(Done(task.number, await run_row(session, jobs[task.job], task.row)))
-
+    async def _run(self, session: Session, worker: Worker) -> None:
         thinning = EventThinning(self._name)
         session.events.subscribe(thinning.see)
         async with session.running():
             ticker = asyncio.create_task(self._tell_events(thinning))
             try:
-                await start_rows(session, self._rows, limits, run)
+                await worker.run()
             finally:
                 ticker.cancel()
                 self._tell(thinning.rest())
@@ -141,7 +125,7 @@ class Replica:
             self._send(Happened(events))  # type: ignore[arg-type]
 
 
-def _portable(error: Exception) -> Exception:
+def portable(error: Exception) -> Exception:
     """The error itself where it can be sent, else one of its class's name and message."""
     try:
         pickle.loads(pickle.dumps(error))

@@ -91,7 +91,7 @@ class AdmissionControl:
 
     def pause(self) -> float:
         """How long a stream gathers deltas: the more requests run, the more each of them sends at once."""
-        return min(self.running * _SECONDS_A_SEND, _LONGEST_PAUSE)
+        return pause_of(self.running)
 
     def give_up(self, why: Refusal | None = None) -> None:
         """Lets nobody in any more, and ends all requests that run or wait, each with an answer that says why."""
@@ -117,3 +117,8 @@ class AdmissionControl:
         """In how many seconds half of those that wait should be in."""
         seconds = self._seconds * (1 + self.waiting / 2) / self._queue.places
         return min(max(math.ceil(seconds), _SOONEST), _LATEST)
+
+
+def pause_of(streams: int) -> float:
+    """How long each of so many streams gathers what it sends at once, in seconds."""
+    return min(streams * _SECONDS_A_SEND, _LONGEST_PAUSE)

@@ -12,18 +12,20 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 
 from qpdsl.errors import UsageError, reason
+from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests import engine_loop
 from qpdsl.serve.completion_request import Refusal
 from qpdsl.serve.http.connection import ClientConnection
 from qpdsl.serve.http.routes import ServerApp
-from qpdsl.session.session import Session
+from qpdsl.serve.http.server_figures import Busy
 
 # What connections are given to close where no time to drain is left.
 _SECONDS_TO_CLOSE = 1
@@ -33,6 +35,19 @@ _MAX_TROUBLES = 64
 _ENGINE_FAILED = Refusal(
     "the engine has failed, and the server is ending", status=503, code="engine_failed", retry_after=10
 )
+
+
+class Answering(Protocol):
+    """What answers the requests: a session, or replicas."""
+
+    @property
+    def events(self) -> EventStream: ...
+
+    @property
+    def engine(self) -> Busy: ...
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Requests are answered while the block runs; what stops that is raised there."""
 
 
 class Listening:
@@ -45,7 +60,7 @@ class Listening:
     def __init__(
         self,
         app: ServerApp,
-        session: Session,
+        session: Answering,
         address: BindAddress,
         bound: socket.socket,
         drain_seconds: float,
@@ -98,7 +113,7 @@ class Listening:
         self._loop.set_exception_handler(self._troubles.handle)
         if self.stopping:
             self._stop.set()
-        unsubscribe = self._app.figures.follow(self._session)
+        unsubscribe = self._app.figures.follow(self._session.events, self._session.engine)
         try:
             async with self._session.running():
                 return await self._serve(ready)

@@ -29,7 +29,7 @@ from qpdsl.serve.http.event_stream import EventStreamResponse, Receive, Send, or
 from qpdsl.serve.http.exchange import FAULT, Exchange
 from qpdsl.serve.http.host_check import HostCheck
 from qpdsl.serve.http.request_reader import RequestReader
-from qpdsl.serve.http.server_figures import CONTENT_TYPE, Outcome, ServerFigures
+from qpdsl.serve.http.server_figures import CONTENT_TYPE, Outcome, Replicas, ServerFigures
 from qpdsl.serve.lenience import HEADER, Lenience
 from qpdsl.serve.served_model import PreparedRequest, ServedModel
 
@@ -77,7 +77,7 @@ class ServerApp:
 
     `lenience`: what it may leave out of requests. `hosts`: which names the server may be asked by. With `shared_cache`
     keys find each other's prompts in the prefix cache. Each request that is over goes to `log`, and `reached` is told
-    how far those are that models answer.
+    how far those are that models answer. `replicas` answer, where there are several.
     """
 
     def __init__(
@@ -92,11 +92,13 @@ class ServerApp:
         shared_cache: bool = False,
         log: Callable[[RequestRecord], None] = lambda record: None,
         reached: Callable[[RequestReached], None] = lambda event: None,
+        replicas: Replicas | None = None,
     ) -> None:
         self.models = {model.name: model for model in models}
         self.limits = limits
         self.admission = AdmissionControl(limits.running, limits.waiting, limits.seconds, limits.per_key)
-        self.figures = ServerFigures(lambda: self.admission.running, lambda: self.admission.waiting)
+        self.figures = ServerFigures(lambda: self.admission.running, lambda: self.admission.waiting, replicas)
+        self._replicas = replicas
         self.report = report
         self._keys = keys
         self._lenience = lenience
@@ -183,15 +185,24 @@ class ServerApp:
         return {**head, **model.card}
 
     async def _alive(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "ok", **self._replica_counts()})
 
     async def _version(self, request: Request) -> Response:
         return JSONResponse({"version": __version__})
 
     async def _ready(self, request: Request) -> Response:
+        replicas = self._replica_counts()
         if self.admission.draining:
-            return JSONResponse({"status": "draining", "running": self.admission.running}, status_code=503)
-        return JSONResponse({"status": "ready"})
+            return JSONResponse({"status": "draining", "running": self.admission.running, **replicas}, status_code=503)
+        if self._replicas is not None and not self._replicas.counts[0]:
+            return JSONResponse({"status": "loading", **replicas}, status_code=503)
+        return JSONResponse({"status": "ready", **replicas})
+
+    def _replica_counts(self) -> dict[str, Any]:
+        if self._replicas is None:
+            return {}
+        ready, loading = self._replicas.counts
+        return {"replicas": {"ready": ready, "loading": loading, "lost": self._replicas.lost}}
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.figures.text(), media_type=CONTENT_TYPE)

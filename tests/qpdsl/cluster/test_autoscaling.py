@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qpdsl.cluster.cluster_run import Autoscaler, Load
+from qpdsl.cluster.fleet import Autoscaler, Load
 
 
 def load(running: int = 1, loading: int = 0, idle: int = 0, waiting: int = 0, rate: float | None = 1.0) -> Load:

@@ -185,7 +185,7 @@ def test_another_build_than_that_of_the_driver_is_refused(cluster: Start) -> Non
 
 
 def test_replicas_come_while_rows_wait_and_go_when_idle(cluster: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qpdsl.cluster.cluster_run._SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("qpdsl.cluster.fleet._SECONDS_BETWEEN_LOOKS", 0.01)
     ran = cluster(Script(seconds=0.02, slots=1), "local:1..3")
     assert len(ran.outcomes) == len(ROWS)
     assert 2 <= len(ran.backend.script.started) <= 3

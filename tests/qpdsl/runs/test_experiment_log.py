@@ -39,4 +39,13 @@ def test_mlflow_has_a_run_for_each_cell(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'runs.db'}"
     tracker(f"mlflow:{uri}")(EVALUATION)
     (run,) = mlflow.search_runs(experiment_names=["e"], output_format="list")
-    assert (run.info.run_name, run.data.metrics, run.data.params["n"]) == ("p(n=4)", {"accuracy": 0.5}, "4")
+    assert (run.info.status, run.info.run_name, run.data.metrics, run.data.params["n"]) == (
+        "FINISHED", "p(n=4)", {"accuracy": 0.5}, "4",
+    )  # fmt: skip
+
+
+def test_a_store_that_does_not_open_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow", reason="needs mlflow")
+    with pytest.raises(UsageError, match="maintenance mode") as refused:
+        tracker(f"mlflow:{tmp_path.as_uri()}")
+    assert "sqlite:///" in str(refused.value.help)

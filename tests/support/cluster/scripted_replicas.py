@@ -16,8 +16,8 @@ from qpdsl.cluster.replica.messages import (
     Failed,
     GaveBack,
     GiveBack,
-    Message,
     Ready,
+    ReplicaMessage,
     ReplicaSetup,
     Stop,
     Take,
@@ -27,7 +27,7 @@ from qpdsl.runs.row_outcome import Outcome
 
 BUILD = "build 1"
 FINGERPRINT = {"build": BUILD, "processor": "x86_64 avx2 fma", "vectors": "AVX2", "device": "cpu"}
-SETUP = ReplicaSetup(jobs=b"", settings={}, build=BUILD)
+SETUP = ReplicaSetup(work=b"", settings={}, build=BUILD)
 
 
 def outcome_of(task: Task) -> Outcome:
@@ -87,7 +87,7 @@ class _ScriptedLink:
         self._changed = asyncio.Event()
         self._stopped = False
         self._running: set[asyncio.Task[None]] = set()
-        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._messages: asyncio.Queue[ReplicaMessage | None] = asyncio.Queue()
         self._replica = asyncio.create_task(self._live())
 
     def send(self, command: Command) -> None:
@@ -101,7 +101,7 @@ class _ScriptedLink:
                 self._stopped = True
         self._changed.set()
 
-    async def receive(self) -> Message:
+    async def receive(self) -> ReplicaMessage:
         message = await self._messages.get()
         if message is None:
             raise ReplicaLost(f"{self._name} was ended by SIGKILL")

@@ -12,16 +12,18 @@ from typing import Any
 
 import httpx
 
+from qpdsl.cluster.cluster_address import ClusterAddress
+from qpdsl.cluster.replica.messages import ReplicaSetup
+from qpdsl.executor.events.stream import EventStream
 from qpdsl.serve.http.access_log import RequestRecord
 from qpdsl.serve.http.client_keys import ClientKeys
 from qpdsl.serve.http.host_check import HostCheck
 from qpdsl.serve.http.listening import BindAddress, Listening
 from qpdsl.serve.http.routes import Limits, ServerApp
 from qpdsl.serve.lenience import Lenience
-from qpdsl.serve.offered_models import bare_plan, exposed_models, fingerprint_of, offered_programs
-from qpdsl.serve.passthrough_model import PassthroughModel
-from qpdsl.serve.served_model import ServedModel
-from qpdsl.serve.served_program import ServedProgram
+from qpdsl.serve.offered_models import Offer, exposed_models, offered_programs
+from qpdsl.serve.replicas.replica_pool import ReplicaPool
+from qpdsl.serve.replicas.request_work import RequestWork
 from qpdsl.session.prepare import PlanUse, prepare
 from qpdsl.session.session import Session
 from qpdsl.session.settings import Settings
@@ -41,7 +43,7 @@ class Running:
 
     url: str
     client: httpx.Client
-    session: Session
+    session: Session | ReplicaPool
     app: ServerApp
     listening: Listening
     log: list[RequestRecord]
@@ -77,19 +79,27 @@ def running(
     shared_cache: bool = False,
     hosts: HostCheck | None = None,
     max_connections: int = 1024,
+    cluster: str | None = None,
 ) -> Iterator[Running]:
+    """`cluster` has replicas answer, as the option does."""
     settings = Settings(assigned=tuple(fixed), completions="none", server_timeout=server_timeout, allow_code=True)
     offered = offered_programs(settings, targets, Surroundings(), defaults)
     plans = {one.name: prepare(one.bound, settings, PlanUse(text=True)).plan for one in offered}
     exposed = exposed_models(expose, [plan.models for plan in plans.values()])
-    session = Session.of(settings, outlive_servers=True)
-    for plan in [*plans.values(), *map(bare_plan, exposed.values())]:
-        session.load(plan)
-    models: list[ServedModel] = [ServedProgram(one.name, plans[one.name], session, None, one.fixed) for one in offered]
-    models += [
-        PassthroughModel(name, session.text_model(id), session.engine, fingerprint_of(id))
-        for name, id in exposed.items()
-    ]
+    offer = Offer(plans, {one.name: one.fixed for one in offered}, exposed)
+    told: list[str] = []
+    pool = None
+    if cluster is not None:
+        setup = ReplicaSetup.of(RequestWork(offer), settings, outlive_servers=True)
+        address = ClusterAddress.parse(cluster)
+        pool = ReplicaPool(address, offer, setup, EventStream(), places=limits.running, tell=told.append)
+        session: Session | ReplicaPool = pool
+        models = pool.models
+    else:
+        session = Session.of(settings, outlive_servers=True)
+        for plan in offer.plans:
+            session.load(plan)
+        models = offer.models(session)
     faults: list[Exception] = []
     log: list[RequestRecord] = []
     known = None if keys is None else ClientKeys(keys)
@@ -103,11 +113,13 @@ def running(
         shared_cache=shared_cache,
         log=log.append,
         reached=session.events.emit,
+        replicas=pool,
     )
-    address = BindAddress(port=0)
-    bound = address.bound()
-    told: list[str] = []
-    listening = Listening(app, session, address, bound, drain_seconds, max_connections, told.append)
+    if pool is not None:
+        pool.queued = lambda: app.admission.waiting
+    place = BindAddress(port=0)
+    bound = place.bound()
+    listening = Listening(app, session, place, bound, drain_seconds, max_connections, told.append)
     started, ended = threading.Event(), Future[bool]()
 
     def run() -> None:
@@ -118,8 +130,8 @@ def running(
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert started.wait(20)
-    url = address.url(bound)
+    assert started.wait(20 if pool is None else 60), told
+    url = place.url(bound)
     try:
         with httpx.Client(timeout=60, trust_env=False) as client:
             yield Running(url, client, session, app, listening, log, told, ended, faults)

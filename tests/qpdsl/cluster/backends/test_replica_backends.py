@@ -14,7 +14,7 @@ import pytest
 from qpdsl.cluster.backends.process_backend import ProcessBackend
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
-from qpdsl.cluster.replica.messages import ReplicaSetup
+from qpdsl.cluster.replica.row_work import setup_of_rows
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, ModelsLoaded
@@ -32,7 +32,7 @@ def test_a_killed_replica_changes_no_byte(sampling: Sampling, address: str) -> N
     notes: list[str] = []
     stream = EventStream()
     stream.subscribe(events.append)
-    setup = ReplicaSetup.of([sampling.job], SessionSettings(), concurrency=2)
+    setup = setup_of_rows([sampling.job], SessionSettings(), concurrency=2)
     run = ClusterRun(ClusterAddress.parse(address), setup, [sampling.job], stream, tell=notes.append)
     records: dict[int, str] = {}
     killed: list[int] = []
@@ -77,7 +77,7 @@ def test_each_replica_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def start(most: int, numbers: Sequence[int], device: str = "cuda") -> None:
         backend = ProcessBackend(most)
-        setup = ReplicaSetup.of([], SessionSettings(device=device), concurrency=1)
+        setup = setup_of_rows([], SessionSettings(device=device), concurrency=1)
         for number in numbers:
             await (await backend.start(f"replica {number + 1}", number, setup)).close()
 
@@ -98,6 +98,6 @@ def test_a_model_that_is_not_there_is_told_by_its_replica(sampling: Sampling) ->
 
     plan = replace(sampling.job.plan, models={"llm": "/nowhere/model"})
     job = replace(sampling.job, plan=plan)
-    run = ClusterRun(ClusterAddress.parse("local:1"), ReplicaSetup.of([job], SessionSettings()), [job], EventStream())
+    run = ClusterRun(ClusterAddress.parse("local:1"), setup_of_rows([job], SessionSettings()), [job], EventStream())
     with pytest.raises(ModelError, match="/nowhere/model"):
         asyncio.run(run.run(sampling.rows, lambda rows: None))
