@@ -149,7 +149,7 @@ class ClusterRun:
 
     `jobs` are those of `setup`, in order. Replicas' events go to `events`, and `tell` gets notes for the user. Replicas
     whose results could differ in bits end the run, with `allow_mixed` they are marked. `backend` takes the place of the
-    one that the address names.
+    one that the address names. `at_work` is told of each row that runs, and of those that run no more and will again.
     """
 
     def __init__(
@@ -162,6 +162,7 @@ class ClusterRun:
         tell: Callable[[str], None] = lambda note: None,
         allow_mixed: bool = False,
         backend: ReplicaBackend | None = None,
+        at_work: Callable[[NumberedRow, bool], None] = lambda row, runs: None,
     ) -> None:
         self._address = address
         self._setup = setup
@@ -170,6 +171,7 @@ class ClusterRun:
         self._tell = tell
         self._allow_mixed = allow_mixed
         self._backend = backend
+        self._at_work = at_work
         self.figures: list[ReplicaFigures] = []
         self.calls: dict[str, Calls] = {}
         self._said: set[str] = set()
@@ -248,6 +250,7 @@ class ClusterRun:
                 self._ready(place, message)
             case Begun(number=number):
                 self._send(self._rows.begun(name, number))
+                self._at_work(self._given[number], True)
             case Done(number=number, outcome=outcome):
                 task, commands = self._rows.done(name, number)
                 self._send(commands)
@@ -319,7 +322,9 @@ class ClusterRun:
             self._tell(f"warning: {why} while it loaded; another takes its place")
             return
         departure = self._rows.leave(figures.name)
-        self._tell(f"warning: {why}; {departure.again} rows run again")
+        self._tell(f"warning: {why}; {len(departure.again)} rows run again")
+        for number in departure.again:
+            self._at_work(self._given[number], False)
         self._send(departure.commands)
         for task in departure.failed:
             error = f"{MAX_LOSSES} replicas were lost while they ran this row; the last one {figures.lost}"
