@@ -18,6 +18,7 @@ from qpdsl.executor.events.events import CandidateRecord, EngineFigures, Event, 
 
 FORMAT = 2
 _MARK = "qpdsl_trace"
+_WRITE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 # Digits after the point: finer differences cannot be seen.
 _DIGITS = 6
 _LOGPROB_DIGITS = 4
@@ -29,8 +30,6 @@ _REPORT_FIELDS: dict[type, tuple[str, ...]] = {}
 _MAX_BUCKETS = 1024
 # Counts of an engine's report by bucket.
 _WAITS = ("first_waits", "waits")
-# What a report leaves out where there is none.
-_SELDOM = (*_WAITS, "choice")
 _FIGURES = tuple(field.name for field in fields(EngineFigures) if field.name not in ("model", "others", *_WAITS))
 
 
@@ -70,7 +69,7 @@ def encode(event: Event, zero: float) -> str:
         if value != default:
             record[name] = value if write is None else write(value)
     record["at"] = round(event.at - zero, _DIGITS)
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    return _WRITE(record)
 
 
 def decode(line: str) -> Event:
@@ -137,7 +136,12 @@ def _report(report: Any) -> dict[str, Any]:
     names = _REPORT_FIELDS.get(type(report))
     if names is None:
         names = _REPORT_FIELDS[type(report)] = tuple(field.name for field in fields(report))
-    return {name: _plain(value) for name in names if (value := getattr(report, name)) or name not in _SELDOM}
+    # Most of a run's events are these, and most of what an engine may count is 0.
+    return {
+        name: value if type(value) is int else _plain(value)
+        for name in names
+        if (value := getattr(report, name)) or name in _FIGURES
+    }
 
 
 def _read_fields(cls: type[Any], record: Mapping[str, Any]) -> dict[str, Any]:

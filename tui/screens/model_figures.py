@@ -85,8 +85,8 @@ def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Te
         fact("", f"{latest.pages_held:,} of {latest.pages:,}", palette),
         fact("most held", f"{model.most_pages:,}", palette),
     ]
-    if all(name in latest.others for name in _KV):
-        live, cached, free = (figures.size(latest.others[name]) for name in _KV)
+    if any(name in latest.others for name in _KV):
+        live, cached, free = (figures.size(latest.others.get(name, 0.0)) for name in _KV)
         facts += [fact("KV", f"{live} live", palette), fact("", f"{cached} cached, {free} free", palette)]
     prefix = _prefix_share(model, state)
     if prefix is not None:
