@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 import termios
 import time
@@ -18,9 +19,7 @@ from subprocess import Popen
 from typing import ClassVar
 
 from rich.cells import cell_len
-from rich.console import RenderableType
 from rich.segment import Segment
-from textual._compositor import CompositorUpdate
 from textual._context import active_message_pump
 from textual.actions import ActionParseResult
 from textual.app import App, ComposeResult, SystemCommand
@@ -29,6 +28,7 @@ from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.dom import DOMNode
+from textual.driver import Driver
 from textual.events import Event, InputEvent, Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
@@ -38,7 +38,7 @@ from textual.worker import WorkerFailed, get_current_worker
 
 from qpdsl.grammar.ascii_signs import in_ascii, needs_ascii
 from qpdsl.grammar.printable import is_printable
-from qpdsl.tui.changed_cells import ChangedCells, ChangedUpdate
+from qpdsl.tui.changed_cells import ChangedCells, changing
 from qpdsl.tui.screens.cells import CellsView
 from qpdsl.tui.screens.engine import EngineView
 from qpdsl.tui.screens.plan import PlanView
@@ -151,6 +151,14 @@ def _plain(text: str) -> str:
 _PRINTABLE_ONLY, _ASCII_ONLY = PrintableOnly(), AsciiOnly()
 
 
+def _is_behind() -> bool:
+    """Whether the terminal takes nothing more now. Textual draws on the standard error stream."""
+    try:
+        return sys.__stderr__ is not None and not select.select([], [sys.__stderr__], [], 0)[1]
+    except (OSError, ValueError):
+        return False
+
+
 async def _nothing() -> None:
     pass
 
@@ -198,6 +206,7 @@ class Dashboard(App[Leave | None]):
         first: str = "plan",
         clocked: bool = True,
     ) -> None:
+        self._cells = ChangedCells()
         super().__init__()
         for theme in THEMES:
             self.register_theme(theme)
@@ -212,7 +221,6 @@ class Dashboard(App[Leave | None]):
         self._drawn: tuple[object, ...] = ()
         self._ticked = time.monotonic()
         self.faults: list[str] = []
-        self._cells = ChangedCells()
         self._paced = time.monotonic()
         self._owed = 0.0
 
@@ -236,11 +244,9 @@ class Dashboard(App[Leave | None]):
         if not os.environ.get("QPDSL_DEBUG"):
             self._exit_renderables.clear()
 
-    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
-        """Writes only the cells that change."""
-        if isinstance(renderable, CompositorUpdate):
-            renderable = ChangedUpdate(renderable, self._cells)
-        super()._display(screen, renderable)
+    def get_driver_class(self) -> type[Driver]:
+        """The one of the platform, which writes only the cells that change."""
+        return changing(super().get_driver_class(), self._cells)
 
     async def run_action(
         self,
@@ -336,13 +342,8 @@ class Dashboard(App[Leave | None]):
         now = time.monotonic()
         self._owed = max(self._owed - (now - self._paced) * _BYTES, 0.0) + self._cells.written
         self._paced, self._cells.written = now, 0
-        if self._owed <= _BYTES * _FRAME and not self._is_behind():
+        if self._owed <= _BYTES * _FRAME and not _is_behind():
             self.draw()
-
-    def _is_behind(self) -> bool:
-        """Whether output still waits for the terminal, as far as Textual's driver can be asked."""
-        waiting = getattr(getattr(self._driver, "_writer_thread", None), "_queue", None)
-        return waiting is not None and not waiting.empty()
 
     def draw(self, *, force: bool = False) -> None:
         """Draws the current screen, if something on it has changed or with `force`."""

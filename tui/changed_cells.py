@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterator
 
 from rich.cells import cell_len
-from rich.console import Console
-from textual._compositor import CompositorUpdate
+from textual.driver import Driver
 
 # One cell, or a text whose cells cannot be told apart (wide characters, marks that join): its text and colours stand in
 # the first of its cells and `_INSIDE` in the others. None is a cell of which nothing is known.
 Cell = tuple[str, str]
 _INSIDE: Cell = ("", "")
+# How all begins that Textual draws, and what it writes around a drawing so that it is shown at once.
+_DRAWING, _AT_ONCE = re.compile(r"\x1b\[\d+;\d+H"), "\x1b[?2026"
 _PARTS = re.compile(r"\x1b\[(\d+);(\d+)H|\x1b\[([\d;]*)m|(\n)|([^\x1b\n]+)|(\x1b)")
 # Unchanged cells between two changed ones that take fewer bytes than moving over them.
 _GAP = 6
@@ -25,22 +26,35 @@ _NARROW = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2010-\u2027\u2190-\u21ff\u
 
 
 class ChangedCells:
-    """`written` counts the bytes that were left to write."""
+    """`written` counts the bytes that were left to write, which whoever reads it may set to 0."""
 
     def __init__(self) -> None:
         self.written = 0
         self._lines: dict[int, list[Cell | None]] = {}
         # What was drawn last on each line, and where: the same again is left out without a look at its cells.
         self._latest: dict[int, tuple[int, str]] = {}
+        self._cursor = ""
 
     def forget(self) -> None:
         """Nothing is known of the terminal any more, such as after another size."""
         self._lines.clear()
         self._latest.clear()
+        self._cursor = ""
+
+    def passed(self, data: str) -> str:
+        """What is to be written of `data`, which Textual writes: all of what draws nothing."""
+        if _DRAWING.match(data):
+            data = self.changed(data)
+        elif not data.startswith(_AT_ONCE):
+            # Another screen may be there now.
+            self.forget()
+        self.written += len(data.encode(errors="replace"))
+        return data
 
     def changed(self, drawn: str) -> str:
         """The part of what is drawn that is not there yet. `drawn` has moves, colours and texts, as of Textual."""
         out: list[str] = []
+        drawn, cursor = _parted(drawn)
         for x, y, body in _chunks(drawn):
             if self._latest.get(y) == (x, body):
                 continue
@@ -52,9 +66,10 @@ class ChangedCells:
                 break
             self._latest[y] = (x, body)
             out += self._differing(x, y, cells)
-        text = "".join(out)
-        self.written += len(text.encode(errors="replace"))
-        return text
+        if cursor and (out or cursor != self._cursor):
+            out.append(cursor)
+            self._cursor = cursor
+        return "".join(out)
 
     def _differing(self, x: int, y: int, cells: list[Cell]) -> Iterator[str]:
         line = self._lines.setdefault(y, [])
@@ -86,15 +101,21 @@ class ChangedCells:
         line[first:end] = [None] * (end - first)
 
 
-class ChangedUpdate(CompositorUpdate):
-    """An update of Textual's of which only what changes is written."""
+def changing(driver: type[Driver], cells: ChangedCells) -> type[Driver]:
+    """A driver that writes to its terminal what `cells` leave of it."""
 
-    def __init__(self, update: CompositorUpdate, cells: ChangedCells) -> None:
-        self._update = update
-        self._cells = cells
+    class Changing(driver):  # type: ignore[misc, valid-type]
+        def write(self, data: str) -> None:
+            if passed := cells.passed(data):
+                super().write(passed)
 
-    def render_segments(self, console: Console) -> str:
-        return self._cells.changed(self._update.render_segments(console))
+    return Changing
+
+
+def _parted(drawn: str) -> tuple[str, str]:
+    """What is drawn, and where the cursor goes at last, empty where it stays."""
+    last = drawn.rfind("\x1b[")
+    return (drawn[:last], drawn[last:]) if last > 0 and _DRAWING.fullmatch(drawn, last) else (drawn, "")
 
 
 def _chunks(drawn: str) -> Iterator[tuple[int, int, str]]:

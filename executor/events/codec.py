@@ -14,10 +14,11 @@ from dataclasses import fields
 from typing import Any
 
 from qpdsl.executor.events import events
-from qpdsl.executor.events.events import CandidateRecord, EngineFigures, Event
+from qpdsl.executor.events.events import CandidateRecord, EngineFigures, Event, OperatorEstimate
 
 FORMAT = 2
 _MARK = "qpdsl_trace"
+_WRITE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 # Digits after the point: finer differences cannot be seen.
 _DIGITS = 6
 _LOGPROB_DIGITS = 4
@@ -29,8 +30,6 @@ _REPORT_FIELDS: dict[type, tuple[str, ...]] = {}
 _MAX_BUCKETS = 1024
 # Counts of an engine's report by bucket.
 _WAITS = ("first_waits", "waits")
-# What a report leaves out where there is none.
-_SELDOM = (*_WAITS, "choice")
 _FIGURES = tuple(field.name for field in fields(EngineFigures) if field.name not in ("model", "others", *_WAITS))
 
 
@@ -70,7 +69,7 @@ def encode(event: Event, zero: float) -> str:
         if value != default:
             record[name] = value if write is None else write(value)
     record["at"] = round(event.at - zero, _DIGITS)
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    return _WRITE(record)
 
 
 def decode(line: str) -> Event:
@@ -117,7 +116,17 @@ def _candidate_record(candidate: CandidateRecord) -> dict[str, Any]:
     if candidate.pieces:
         record["pieces"] = candidate.pieces
         record["logprobs"] = [round(logprob, _LOGPROB_DIGITS) for logprob in candidate.logprobs]
+    if candidate.written:
+        record["written"] = candidate.written
     return record
+
+
+def _estimates(estimates: Mapping[str, OperatorEstimate]) -> dict[str, Any]:
+    names = [field.name for field in fields(OperatorEstimate)]
+    return {
+        operator: {name: _plain(value) for name in names if (value := getattr(estimate, name)) is not None}
+        for operator, estimate in estimates.items()
+    }
 
 
 def _report(report: Any) -> dict[str, Any]:
@@ -127,7 +136,12 @@ def _report(report: Any) -> dict[str, Any]:
     names = _REPORT_FIELDS.get(type(report))
     if names is None:
         names = _REPORT_FIELDS[type(report)] = tuple(field.name for field in fields(report))
-    return {name: _plain(value) for name in names if (value := getattr(report, name)) or name not in _SELDOM}
+    # Most of a run's events are these, and most of what an engine may count is 0.
+    return {
+        name: value if type(value) is int else _plain(value)
+        for name in names
+        if (value := getattr(report, name)) or name in _FIGURES
+    }
 
 
 def _read_fields(cls: type[Any], record: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,6 +210,10 @@ def _figures(record: Any) -> EngineFigures:
     return EngineFigures(model=model, others=others, **figures, **waits)  # type: ignore[arg-type]
 
 
+def _estimate(record: Any) -> OperatorEstimate:
+    return OperatorEstimate(**_read_fields(OperatorEstimate, _checked(dict)(record)))
+
+
 def _sums(record: Any) -> dict[str, tuple[float, ...]]:
     return {name: _many(_number)(values) for name, values in _checked(dict)(record).items()}
 
@@ -247,6 +265,10 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
         name: _counts(counts) for name, counts in _checked(dict)(record).items()
     },
     "Mapping[str, tuple[float, ...]]": _sums,
+    "Mapping[str, tuple[int, ...]]": lambda record: {name: _path(own) for name, own in _checked(dict)(record).items()},
+    "Mapping[str, OperatorEstimate]": lambda record: {
+        name: _estimate(own) for name, own in _checked(dict)(record).items()
+    },
     "StepReport | EngineFigures": _figures,
 }
 
@@ -260,7 +282,7 @@ def _kinds() -> dict[str, type[Event]]:
 _KINDS = _kinds()
 _READERS = {
     cls: tuple((field.name, _time if field.name == "at" else _TYPES[str(field.type)]) for field in fields(cls))
-    for cls in (*_KINDS.values(), CandidateRecord)
+    for cls in (*_KINDS.values(), CandidateRecord, OperatorEstimate)
 }
 # How a field is written, by its annotation; JSON takes the others as they are.
 _FORMS: dict[str, Callable[[Any], Any]] = {
@@ -271,6 +293,7 @@ _FORMS: dict[str, Callable[[Any], Any]] = {
     "tuple[str | float | bool | None, ...]": _plain,
     "tuple[CandidateRecord, ...]": lambda candidates: [_candidate_record(candidate) for candidate in candidates],
     "Mapping[str, Any]": _plain,
+    "Mapping[str, OperatorEstimate]": _estimates,
     "Mapping[str, tuple[float, ...]]": _plain,
     "StepReport | EngineFigures": _report,
 }

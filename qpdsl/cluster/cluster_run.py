@@ -22,7 +22,8 @@ from qpdsl.runs.row_outcome import FinishedRow, Outcome, SaveRows
 class ClusterRun:
     """Runs rows on the replicas of an address: a `RowRunner`.
 
-    `jobs` are those of `setup`, in order. For the other arguments see `Fleet`.
+    `jobs` are those of `setup`, in order. `at_work` is told of each row that runs, and of those that run no more and
+    will again. For the other arguments see `Fleet`.
     """
 
     def __init__(
@@ -35,9 +36,11 @@ class ClusterRun:
         tell: Callable[[str], None] = lambda note: None,
         allow_mixed: bool = False,
         backend: ReplicaBackend | None = None,
+        at_work: Callable[[NumberedRow, bool], None] = lambda row, runs: None,
     ) -> None:
         self._address = address
         self._jobs = jobs
+        self._at_work = at_work
         models = tuple(dict.fromkeys(model for job in jobs for model in job.models.values()))
         how = {"tell": tell, "allow_mixed": allow_mixed, "backend": backend}
         self._fleet = Fleet(address, setup, models, self, events, **how)  # type: ignore[arg-type]
@@ -106,6 +109,7 @@ class ClusterRun:
         match message:
             case Begun(number=number):
                 self._send(self._rows.begun(name, number))
+                self._at_work(self._given[number], True)
             case Done(number=number, outcome=outcome):
                 task, commands = self._rows.done(name, number)
                 self._send(commands)
@@ -120,12 +124,14 @@ class ClusterRun:
     def left(self, figures: ReplicaFigures) -> str:
         """See `FleetWork`: its rows run again, but for those that were under way too often, which fail."""
         departure = self._rows.leave(figures.name, blames=figures.lost is not None)
+        for number in departure.again:
+            self._at_work(self._given[number], False)
         self._send(departure.commands)
         for task in departure.failed:
             error = f"{MAX_LOSSES} replicas were lost while they ran this row; the last one {figures.lost}"
             self._end(task, self._failed(task, error), figures.name)
         self._check_finished()
-        return f"{departure.again} rows run again"
+        return f"{len(departure.again)} rows run again"
 
     def _check_finished(self) -> None:
         if self._rows.finished:

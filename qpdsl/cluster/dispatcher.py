@@ -52,7 +52,7 @@ def beginning(texts: Iterable[str]) -> bytes | None:
 class Departure:
     """What follows the loss of a replica: rows that run again, rows that failed, and what is to be sent."""
 
-    again: int
+    again: tuple[int, ...]
     failed: tuple[Task, ...]
     commands: Commands
 
@@ -118,7 +118,7 @@ class Dispatcher:
         self._asked.discard(replica)
         loss = self._rows.leave(replica, blames=blames)
         failed = tuple(self._tasks.pop(number) for number in loss.failed)
-        return Departure(len(loss.again), failed, self._feed())
+        return Departure(loss.again, failed, self._feed())
 
     def _numbers(self, tasks: Iterable[Task], jobs: int) -> Iterator[tuple[int, Hashable]]:
         for task in tasks:

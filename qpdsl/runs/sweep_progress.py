@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from qpdsl.executor.events.events import CellReached
 from qpdsl.runs.data.input_row import NumberedRow
@@ -15,13 +15,13 @@ from qpdsl.runs.sweep import Sweep
 @dataclass(slots=True)
 class CellProgress:
     """One cell: `done` of its rows are there, `ended` of them did so in this process, and `drawn` counts what that
-    took: the sampled tokens that no other cell had drawn.
+    took: the sampled tokens that no other cell had drawn. `running` are the places of those at work, by run and row.
     """
 
     name: str
     rows: int
     done: int = 0
-    running: int = 0
+    running: set[tuple[int, int]] = field(default_factory=set)
     failed: int = 0
     right: int = 0
     judged: int = 0
@@ -39,11 +39,11 @@ class CellProgress:
         self.sampled += outcome.tokens_out
         self.shared += outcome.saved_tokens
 
-    def ended_now(self, outcome: Outcome) -> None:
-        self.add(outcome)
-        self.running = max(self.running - 1, 0)
+    def ended_now(self, row: FinishedRow) -> None:
+        self.add(row.outcome)
+        self.running.discard((row.run, row.number))
         self.ended += 1
-        self.drawn += outcome.tokens_out - outcome.saved_tokens
+        self.drawn += row.outcome.tokens_out - row.outcome.saved_tokens
 
 
 class SweepProgress:
@@ -75,16 +75,16 @@ class SweepProgress:
                     self._of(place).add(outcome)
         return [self._reached(cell) for cell in self._cells.values()]
 
-    def started(self, row: NumberedRow) -> CellReached:
-        """Counts a row that runs from now on."""
+    def at_work(self, row: NumberedRow, runs: bool) -> CellReached:
+        """Counts a row that runs from now on, or waits to run again."""
         cell = self._of(row.run)
-        cell.running += 1
+        (cell.running.add if runs else cell.running.discard)((row.run, row.number))
         return self._reached(cell)
 
     def ended(self, rows: Sequence[FinishedRow]) -> list[CellReached]:
         """Counts rows that have ended; how far their cells are with that."""
         for row in rows:
-            self._of(row.run).ended_now(row.outcome)
+            self._of(row.run).ended_now(row)
         names = dict.fromkeys(self._of(row.run).name for row in rows)
         return [self._reached(self._cells[name]) for name in names]
 
@@ -112,7 +112,7 @@ class SweepProgress:
             cell=cell.name,
             rows=cell.rows,
             done=cell.done,
-            running=cell.running,
+            running=len(cell.running),
             failed=cell.failed,
             right=cell.right,
             judged=cell.judged,

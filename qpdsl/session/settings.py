@@ -601,10 +601,12 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         why="without which there is one process",
         help="Use replicas whose results could differ in bits too, and mark their rows.",
     )
-    overwrite: bool = setting(False, usual=True, heading=OUTPUT, on="run eval", help="Replace the files of --output.")
+    overwrite: bool = setting(
+        False, usual=True, heading=OUTPUT, on="run eval serve", help="Replace the files of --output."
+    )
     trace: str | None = setting(
         heading=OUTPUT,
-        on="run eval",
+        on="run eval serve",
         kind=FilePath("a trace has a file of its own"),
         metavar="FILE",
         help="Write events to FILE as they happen; `qpdsl replay` and `qpdsl report` show it.",

@@ -86,7 +86,7 @@ PARAMETERS = {
     "serve": {
         "targets": READS, "python": READS, "allow_read": READS_FOLDER, "models": READS_FOLDER, "adapters": READS_FOLDER,
         "exit_heads": READS_FOLDER, "drafts": READS_TEXTS, "keys": REWRITES, "completions": REWRITES, "prices": READS,
-        "tls_cert": READS, "tls_key": READS, "new_key": NO_FILE, "access_log": REWRITES,
+        "tls_cert": READS, "tls_key": READS, "new_key": NO_FILE, "access_log": REWRITES, "trace": WRITES,
         "allow_host": NO_FILE, "assigned": NO_FILE,
         "defaults": NO_FILE, "expose": READS_FOLDER, "ignore": NO_FILE, "host": NO_FILE, "device": NO_FILE,
         "kv_bytes": NO_FILE, "kv_shares": NO_FILE, "disabled": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
@@ -171,6 +171,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: RunFolder) -> P
         "page.html": page(recorded(), [], "t") + "\n",
         "chrome.json": "\n".join(chrome_trace(recorded())) + "\n",
         "notes.txt": "a line\nanother\n",
+        "cert.pem": "a certificate\n",
+        "key.pem": "a key\n",
         "prices.json": '{"name": {"input": 1, "output": 2}}',
     }
     for name, text in texts.items():
@@ -230,6 +232,7 @@ def usual(command: str) -> dict[str, str]:
         "adapters": "llm=adapter", "output": "new.jsonl", "trace": "new-trace.jsonl", "drafts": "ngram(notes.txt)",
         "exit_heads": "exits", "router": "lin_ucb", "prices": "prices.json",
         "completions": "new.sqlite", "targets": "p.qp", "plot": "new.svg", "reflect": "zoo/counting-mini",
+        "tls_cert": "cert.pem", "tls_key": "key.pem",
     }  # fmt: skip
 
 

@@ -43,6 +43,8 @@ FATES: dict[Fate, tuple[str, str, str]] = {
 }
 # Below this probability a token is worth a look.
 _UNSURE = 0.9
+# What wrote tokens, in words.
+_WRITERS = {"early": "of its first layers", "small": "of the small model"}
 # Log-probabilities are shown to hundredths.
 _SAME = 0.005
 
@@ -147,6 +149,8 @@ def sureness(node: CandidateNode, palette: Palette) -> Text:
     text = Text(f"{candidate.tokens} tokens", style=palette.muted)
     if candidate.thought_tokens:
         text.append(f", {candidate.thought_tokens} of them thought", palette.muted)
+    for writer, places in candidate.written.items():
+        text.append(f", {len(places):,} {_WRITERS.get(writer, one_line(writer))}", palette.muted)
     if candidate.finish:
         text.append(f"  ended by {one_line(candidate.finish)}", palette.muted)
     if candidate.logprobs:

@@ -19,7 +19,8 @@ from qpdsl.tui.widgets.table import cell
 _ARMS = ("dense", "rows", "union")
 _ROUTER = (*(f"{arm}_steps" for arm in _ARMS), "routed_seconds", "router_seconds", "router_regret")
 _MEMORY = ("weight_bytes", "activation_bytes", "resident_bytes")
-_SHOWN_ELSEWHERE = ("seconds", "sequences", "capacity", *_MEMORY, *_ROUTER)
+_KV = ("live_bytes", "cached_bytes", "free_bytes")
+_SHOWN_ELSEWHERE = ("seconds", "sequences", "capacity", *_MEMORY, *_KV, *_ROUTER)
 
 
 def server_facts(server: ServerState, state: RunState, palette: Palette) -> list[Text]:
@@ -44,8 +45,12 @@ def server_facts(server: ServerState, state: RunState, palette: Palette) -> list
         share = figures.share(latest.cached_tokens / latest.prompt_tokens)
         facts.append(fact("prompt cache", f"{share} of it", palette))
     facts.append(fact("rate", f"{figures.count(server.series.rate(state.now, 'decode'))} tok/s", palette))
+    begun = state.begun
     if latest.cost:
-        facts.append(fact("cost", f"{latest.cost:,.6f}".rstrip("0"), palette))
+        most = "" if begun is None or begun.max_cost is None else f" of {begun.max_cost:,g}"
+        facts.append(fact("cost", f"{latest.cost:,.6f}".rstrip("0") + most, palette))
+    if begun is not None and begun.max_tokens is not None:
+        facts.append(fact("at most", f"{begun.max_tokens:,} tokens", palette))
     return facts
 
 
@@ -80,6 +85,9 @@ def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Te
         fact("", f"{latest.pages_held:,} of {latest.pages:,}", palette),
         fact("most held", f"{model.most_pages:,}", palette),
     ]
+    if any(name in latest.others for name in _KV):
+        live, cached, free = (figures.size(latest.others.get(name, 0.0)) for name in _KV)
+        facts += [fact("KV", f"{live} live", palette), fact("", f"{cached} cached, {free} free", palette)]
     prefix = _prefix_share(model, state)
     if prefix is not None:
         facts.append(fact("prefix hits", figures.share(prefix), palette))

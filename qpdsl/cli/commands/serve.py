@@ -23,6 +23,7 @@ from qpdsl.session.setting import FilePath, Number, Whole, setting
 from qpdsl.session.settings import PROGRAM, SERVER, Settings
 
 if TYPE_CHECKING:
+    from qpdsl.cli.file_guard import OutputFile
     from qpdsl.cli.watched import WatchedProcess
     from qpdsl.planner.plan.physical import PhysicalPlan
     from qpdsl.serve.http.access_log import AccessLog
@@ -169,6 +170,7 @@ class ServeOptions(Settings):
     models="Use another Hugging Face id or folder for a model of the programs.",
     adapters="Merge a LoRA adapter in PEFT's format into a model of the programs.",
     seed="Seed of requests for programs that give none.",
+    overwrite="Replace the file of --trace.",
 )
 def command(**values: Any) -> int:
     """Serve programs behind OpenAI's API: each is a model of `/v1/chat/completions` and `/v1/completions`.
@@ -237,7 +239,7 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     servers = ask_servers([one.bound for one in offered], options, asking(process), exposed.values())
     plans = {one.name: prepare(one.bound, options, PlanUse(text=True), servers=servers).plan for one in offered}
     check_models(exposed.values())
-    _name_files(options, surroundings, exposed.values(), plans.values())
+    trace = _name_files(options, surroundings, exposed.values(), plans.values())
     # What is wrong here is told before models are loaded, which takes its time.
     address = BindAddress(options.host, options.port, options.tls_cert, options.tls_key, os.environ.get(_PASSWORD))
     keys = None if options.keys is None else ClientKeys(Path(options.keys))
@@ -289,6 +291,7 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
     connections = min(options.max_connections, max(allow_descriptors() - _OTHER_DESCRIPTORS, 1))
     listening = Listening(app, pool or session, address, bound, options.drain_seconds, connections, say)
     end_by_second_signal()
+    process.record(trace)
 
     def told(signal: int) -> None:
         if listening.stopping:
@@ -340,10 +343,10 @@ def _name_files(
     surroundings: Surroundings,
     exposed: Iterable[str],
     plans: Collection[PhysicalPlan],
-) -> None:
-    """Raises UsageError where the file that completions are kept in is another file of the command."""
+) -> OutputFile | None:
+    """The trace, if one is wanted. Raises UsageError where a file that is written is another file of the command."""
     from qpdsl.cli.file_guard import Contents
-    from qpdsl.cli.runs.run_files import guard_of, name_completions
+    from qpdsl.cli.runs.run_files import TRACE, guard_of, name_completions
     from qpdsl.serve.http.access_log import begins_access_log
 
     models = {id: id for plan in plans for id in plan.models.values()} | {id: id for id in exposed}
@@ -356,6 +359,9 @@ def _name_files(
     if options.access_log is not None:
         contents = Contents("an access log", begins_access_log)
         guard.writes(Path(options.access_log), "`--access-log`", contents, overwrite=True)
+    if options.trace is None:
+        return None
+    return guard.writes(Path(options.trace).absolute(), "`--trace`", TRACE, overwrite=options.overwrite)
 
 
 def _check_libraries() -> None:

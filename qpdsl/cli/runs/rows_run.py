@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from qpdsl.cli.console import say
@@ -43,7 +44,10 @@ Options = TypeVar("Options", bound=Settings)
 
 
 class ReplicaRows:
-    """A `RowRunner` over the replicas that the settings name. `saves` is the run whose events have them."""
+    """A `RowRunner` over the replicas that the settings name. `saves` is the run whose events have them.
+
+    `at_work`: see `ClusterRun`.
+    """
 
     def __init__(
         self,
@@ -52,13 +56,14 @@ class ReplicaRows:
         surroundings: Surroundings,
         events: EventStream,
         saves: RunFile | None = None,
+        at_work: Callable[[NumberedRow, bool], None] = lambda row, runs: None,
     ) -> None:
         assert settings.cluster is not None
         address, mixed = ClusterAddress.parse(settings.cluster), settings.allow_mixed
         python, concurrency = settings.python, settings.concurrency
         setup = setup_of_rows(jobs, settings, python=python, surroundings=surroundings, concurrency=concurrency)
         self._saves = saves
-        self._cluster = ClusterRun(address, setup, jobs, events, tell=self._note, allow_mixed=mixed)
+        self._cluster = ClusterRun(address, setup, jobs, events, tell=self._note, allow_mixed=mixed, at_work=at_work)
 
     async def run(self, rows: Sequence[NumberedRow], done: SaveRows) -> None:
         """See `RowRunner`. What the replicas did is saved, however it ends."""
@@ -166,10 +171,11 @@ class RowsRun(ABC, Generic[Options]):
             session = self.open_session()
             for job in jobs:
                 bind_grader(job.grader, session)
-            calls = self.sweep.calls_of
-            return LocalRunner(session, jobs, self.options.concurrency, calls=calls, started=self.row_started)
+            started, calls = partial(self.row_at_work, runs=True), self.sweep.calls_of
+            return LocalRunner(session, jobs, self.options.concurrency, calls=calls, started=started)
         if self.replicas is None:
-            self.replicas = ReplicaRows(self.settings(), jobs, self.surroundings, self.events, self.saves())
+            saves, at_work = self.saves(), self.row_at_work
+            self.replicas = ReplicaRows(self.settings(), jobs, self.surroundings, self.events, saves, at_work)
         return self.replicas
 
     @property
@@ -183,9 +189,9 @@ class RowsRun(ABC, Generic[Options]):
     def tell_cells(self, cells: Sequence[CellReached]) -> None:
         """Tells whoever watches how far cells are, where there may be several."""
 
-    def row_started(self, row: NumberedRow) -> None:
-        """Tells that a row runs from now on."""
-        self.tell_cells([self.progress.started(row)])
+    def row_at_work(self, row: NumberedRow, runs: bool) -> None:
+        """Tells that a row runs from now on, or waits to run again."""
+        self.tell_cells([self.progress.at_work(row, runs)])
 
     def rows_saved(self, rows: Sequence[FinishedRow]) -> None:
         """Shows rows that have ended."""

@@ -18,6 +18,7 @@ from qpdsl.executor.events.events import (
     InstanceStarted,
     Lost,
     OperatorDone,
+    WayTried,
 )
 from qpdsl.executor.requests.latencies import Waits
 
@@ -25,8 +26,11 @@ EVERY_SECONDS = 0.25
 # Of the events of rows and operators, in that time.
 _MOST = 50
 # Of the latest step, for dashboards and for `/metrics`.
-_FIGURES = ("sequences", "capacity", "running", "cached_tokens", "evictions", "leased_bytes", "resident_bytes")
-_SENT = (InstanceStarted, InstanceDone, OperatorDone)
+_FIGURES = (
+    *("sequences", "capacity", "running", "cached_tokens", "evictions", "leased_bytes", "resident_bytes"),
+    *("live_bytes", "cached_bytes", "free_bytes"),
+)
+_SENT = (InstanceStarted, WayTried, InstanceDone, OperatorDone)
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ class Ran:
     marks: dict[int, str | None] = field(default_factory=dict)
     together: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    at_work: list[tuple[int, bool]] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,7 @@ def cluster(job: Job) -> Start:
     def start(script: Script, address: str = "local:2", *, allow_mixed: bool = False, done: object = None) -> Ran:
         backend = ScriptedBackend(script)
         notes: list[str] = []
+        at_work: list[tuple[int, bool]] = []
         run = ClusterRun(
             ClusterAddress.parse(address),
             SETUP,
@@ -60,8 +62,9 @@ def cluster(job: Job) -> Start:
             tell=notes.append,
             allow_mixed=allow_mixed,
             backend=backend,
+            at_work=lambda row, runs: at_work.append((row.number, runs)),
         )
-        ran = Ran(run, backend, notes=notes)
+        ran = Ran(run, backend, notes=notes, at_work=at_work)
 
         def commit(rows: Sequence[FinishedRow]) -> None:
             ran.together.append(len(rows))
@@ -94,6 +97,9 @@ def test_rows_of_a_lost_replica_run_again(cluster: Start) -> None:
     assert ran.backend.script.started == ["replica 1", "replica 2", "replica 3"]
     assert ran.run.figures[0].lost == "was ended by SIGKILL"
     assert any("run again" in note for note in ran.notes)
+    runs = {number: [works for other, works in ran.at_work if other == number] for number in range(40)}
+    # What the lost replica held is told to wait, and each row at last to run.
+    assert all(own[-1] for own in runs.values()) and any(False in own for own in runs.values())
 
 
 def test_a_row_that_ends_every_replica_fails_and_no_other(cluster: Start) -> None:

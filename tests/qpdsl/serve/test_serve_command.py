@@ -15,6 +15,8 @@ import pytest
 pytest.importorskip("starlette", reason="serving needs qpdsl[serve]")
 
 from qpdsl.cli.exits import Exit
+from qpdsl.executor.events.trace import LineReader, read_trace
+from qpdsl.tui.state.run_state import RunState
 from tests.support.cli import Run
 from tests.support.paths import ROOT
 
@@ -28,8 +30,9 @@ program {name}(problem: text, n: int = 2) -> text {{
 """
 
 
-def test_it_serves_until_it_is_told_to_end() -> None:
-    command = [sys.executable, "-m", "qpdsl", "serve", "greedy", "--expose", "llm", "--port", "0"]
+def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    command = [sys.executable, "-m", "qpdsl", "serve", "greedy", "--expose", "llm", "--port", "0", "--trace", trace]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None and process.stdout is not None
         try:
@@ -53,6 +56,13 @@ def test_it_serves_until_it_is_told_to_end() -> None:
             assert process.stdout.read() == ""
         finally:
             process.kill()
+    state = RunState()
+    for event in read_trace(trace, LineReader()):
+        state.add(event)
+    assert [(one.program, one.status) for one in state.requests.values()] == [
+        ("greedy", "answered"),
+        ("llm", "answered"),
+    ]
 
 
 @pytest.mark.parametrize(
