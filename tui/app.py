@@ -45,6 +45,7 @@ from qpdsl.tui.screens.plan import PlanView
 from qpdsl.tui.screens.requests import RequestsView
 from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
+from qpdsl.tui.screens.verifier import VerifierView
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, SocketSource
 from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport, screens_of
@@ -64,6 +65,7 @@ _RESET = "\033[?1000l\033[?1003l\033[?1015l\033[?1006l\033[?2004l\033[<u\033[?10
 _COMMANDS = (
     ("Next failure", "next_row('failed')", "The search of the next row that failed (!)"),
     ("Next wrong row", "next_row('wrong')", "The search of the next row with a wrong answer (w)"),
+    ("Verifier", "verifier", "Whether its scores tell right from wrong (v)"),
     ("Next theme", "next_theme", "Dark, light, high contrast (t)"),
     ("Keys", "keys", "All keys on one page (?)"),
     ("Notes", "notes", "What was skipped or missed (n)"),
@@ -87,6 +89,8 @@ _REPLAY = (
     ("To the beginning", "seek(0)", "("),
     ("To the end", "seek(1)", ")"),
 )
+# A page beside the screens, which has no number.
+_VERIFIER = "verifier"
 _INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -174,6 +178,7 @@ class Dashboard(App[Leave | None]):
         Binding("shift+tab", "turn(-1)", "Screen before", show=False, priority=True),
         Binding("exclamation_mark", "next_row('failed')", "Next failure", show=False),
         Binding("w", "next_row('wrong')", "Next wrong row", show=False),
+        Binding("v", "verifier", "Verifier", show=False),
         Binding("t", "next_theme", "Theme", show=False),
         Binding("n", "notes", "Notes", show=False),
         Binding("space,p", "play", "Pause", key_display="p"),
@@ -204,7 +209,7 @@ class Dashboard(App[Leave | None]):
         wanted = os.environ.get("QPDSL_THEME", "")
         self.theme = wanted if wanted in self.available_themes else THEMES[0].name
         self.source = source
-        self.picked = first
+        self.picked = self._before = first
         self.fault: Exception | None = None
         self._asks = asks
         self._over = over
@@ -306,6 +311,7 @@ class Dashboard(App[Leave | None]):
             yield RowsView("rows")
             yield CellsView("cells")
             yield RequestsView("requests")
+            yield VerifierView(_VERIFIER)
         if self.source.player is not None:
             yield Transport(self.source.player)
         yield KeyLine()
@@ -347,7 +353,7 @@ class Dashboard(App[Leave | None]):
     def draw(self, *, force: bool = False) -> None:
         """Draws the current screen, if something on it has changed or with `force`."""
         state, source = self.source.state, self.source
-        if state.changes and self.picked not in self.screens:
+        if state.changes and self.picked not in (*self.screens, _VERIFIER):
             # What it is has become known.
             self.action_screen(self.screens[0])
         self.query_one(Title).show(state, source.phase, source.elapsed, self.picked)
@@ -374,6 +380,10 @@ class Dashboard(App[Leave | None]):
 
     def on_title_picked(self, message: Title.Picked) -> None:
         self.action_screen(message.screen)
+
+    def on_verifier_view_opened(self, message: VerifierView.Opened) -> None:
+        self.action_screen("search")
+        self.query_one(SearchView).open_row(message.row)
 
     def on_rows_view_opened(self, message: RowsView.Opened) -> None:
         self.action_screen("search")
@@ -421,6 +431,14 @@ class Dashboard(App[Leave | None]):
             return
         self.action_screen("search")
         search.open_row(following.id)
+
+    def action_verifier(self) -> None:
+        """Shows what the verifier is worth, or what was on the screen before that."""
+        if self.picked == _VERIFIER:
+            self.action_screen(self._before)
+        elif "rows" in self.screens:
+            self._before = self.picked
+            self.action_screen(_VERIFIER)
 
     def action_next_theme(self) -> None:
         names = [theme.name for theme in THEMES]

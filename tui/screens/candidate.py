@@ -8,6 +8,7 @@ from rich.text import Text
 
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.state.plan import PlanTree
+from qpdsl.tui.state.run_state import RowState
 from qpdsl.tui.state.search import (
     CandidateNode,
     Fate,
@@ -18,7 +19,9 @@ from qpdsl.tui.state.search import (
     is_share,
     part_of,
     ranking_of,
+    same_answer,
 )
+from qpdsl.tui.state.verdict import Fall, VoteCourse, margin_at_the_cut
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
@@ -43,6 +46,8 @@ FATES: dict[Fate, tuple[str, str, str]] = {
 }
 # Below this probability a token is worth a look.
 _UNSURE = 0.9
+# So many answers of a vote stand in its line.
+_TALLY = 4
 # Log-probabilities are shown to hundredths.
 _SAME = 0.005
 
@@ -93,12 +98,64 @@ def lost_text(lost: LostAnswer, plan: PlanTree | None) -> str:
     where = f" in {which}" if which else ""
     if lost.place is not None:
         of = f"place {lost.place} of {len(ranking.ranked)}"
-        return f"a right answer was lost{where}: {of}, keeping {lost.place} would have kept it"
+        width = f"width {lost.place} would have kept it"
+        return f"a right answer was lost{where}: {of}, {ranking.kept} kept; {width}"
     if tally := ranking.tally:
         right = next((votes for votes in tally if _has(votes, node)), None)
         if right is not None:
-            return f"the right answer lost the vote{where}: {right.total:g} to {tally[0].total:g}"
+            return f"the right answer lost the vote{where}: {right.total:.4g} to {tally[0].total:.4g}"
     return f"a right answer was lost{where} at {operator_text(plan, ranking.operator)}"
+
+
+def fall_text(fall: Fall) -> str:
+    """Which step of the answer went wrong, by its verifier."""
+    before = "" if fall.before is None else f"{figures.score(fall.before)} → "
+    return f"went wrong at step {fall.place} of {fall.steps}: {before}{figures.score(fall.score)}, the first below 0.5"
+
+
+def vote_line(vote: VoteCourse, reference: str | None, palette: Palette) -> Text:
+    """How the vote stood, when it was decided, and whether it could have come otherwise."""
+    text = Text(" vote ", style=palette.muted)
+    shown = [*vote.tally[:_TALLY], *(own for own in vote.tally[_TALLY:] if is_right(own, reference))]
+    for place, own in enumerate(shown):
+        answer = "no answer" if own.answer is None else one_line(own.answer)
+        count = own.rows if own.answer is None else own.total
+        text.append(f"{answer}", f"bold {palette.text}" if place == 0 else palette.muted)
+        text.append(f" {count:.4g}", palette.text)
+        text.append(" right" if is_right(own, reference) else "", f"bold {palette.good}").append("  ")
+    if rest := len(vote.tally) - len(shown):
+        text.append(f"and {rest} more  ", palette.muted)
+    if vote.given_up:
+        text.append(f"decided after {vote.rows}: {vote.given_up} could not change it, not drawn", palette.text)
+    elif vote.decided < vote.rows:
+        text.append(f"decided after {vote.decided} of {vote.rows}, no later one could change it", palette.text)
+    else:
+        text.append(f"open until the last of {vote.rows}: lead {vote.lead:.3g}", palette.warn)
+    return text
+
+
+def is_right(votes: Votes, reference: str | None) -> bool:
+    return votes.answer is not None and reference is not None and same_answer(votes.answer, reference)
+
+
+def cut_line(tree: SearchTree, row_state: RowState | None, palette: Palette) -> Text | None:
+    """How near candidates were to the cuts, and how many of the answers are right; None where neither is known."""
+    text = Text(" ")
+    if (margin := margin_at_the_cut(tree)) is not None:
+        where = _which(margin.ranking)
+        text.append("least margin at a cut ", palette.muted).append(f"{margin.least:.3g}", palette.text)
+        text.append(f"{where}, {margin.cuts} cuts", palette.muted)
+        text.append(f", {margin.ties} tied" if margin.ties else "", palette.warn)
+        text.append("  ")
+    graded = () if row_state is None else row_state.graded
+    if graded:
+        right = sum(answer.right for answer in graded)
+        below = sum(
+            answer.right and (node := tree.get(answer.key)) is not None and node.left is not None for answer in graded
+        )
+        text.append("answers right ", palette.muted).append(f"{right} of {len(graded)}", palette.text)
+        text.append(f", {below} below the cut" if below and margin is not None else "", palette.warn)
+    return text if text.plain.strip() else None
 
 
 def _has(votes: Votes, node: CandidateNode) -> bool:

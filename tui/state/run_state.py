@@ -14,6 +14,7 @@ from qpdsl.tui.state.engine import ModelState
 from qpdsl.tui.state.plan import OperatorTotals, PlanTree
 from qpdsl.tui.state.search import LostAnswer, SearchTree, lost_answer
 from qpdsl.tui.state.server import ServerState
+from qpdsl.tui.state.verifier import GradedAnswer, graded_answers
 
 Status = Literal["waiting", "running", "done", "right", "wrong", "failed"]
 # In the order in which somebody would look at them.
@@ -50,6 +51,7 @@ class RowState:
     unanswered: str | None = None
     doing: str | None = None
     lost: LostAnswer | None = None
+    graded: tuple[GradedAnswer, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -267,8 +269,9 @@ class RunState:
         row.correct, row.greedy, row.greedy_correct = event.correct, event.greedy, event.greedy_correct
         row.ended = event.at if row.ended is None else row.ended
         tree = self.trees.get(event.row)
-        if event.correct is False and row.reference is not None and tree is not None:
-            row.lost = lost_answer(tree, row.reference, row.answer)
+        if event.correct is not None and row.reference is not None and tree is not None:
+            row.graded = graded_answers(row.id, tree, row.reference, row.answer)
+            row.lost = lost_answer(tree, row.reference, row.answer) if not event.correct else None
         self.done += 1
         self.failed += event.error is not None
         self.unanswered += event.unanswered is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ _LEFT: Mapping[str, Fate] = {"Vote": "outvoted", "Distinct": "duplicate", "Join"
 _ORDERED = "TopK"
 # The name of an aside begins with it that is a way of a program under a budget: its rows are the program's.
 _WAY = "way "
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 @dataclass(slots=True, eq=False)
@@ -362,16 +364,33 @@ class LostAnswer:
 def right_candidates(tree: SearchTree, reference: str, answer: str | None) -> list[CandidateNode]:
     """The candidates that have the right answer: in a column in which the one that gave the `answer` has that.
 
-    Of a row that has no answer any column counts. Equal texts, and equal numbers, are the same answer.
+    Of a row that has no answer any column counts.
     """
-    columns = None
-    if answer is not None and tree.answering is not None:
-        columns = {name for name, value in tree.answering.values.items() if _same(value, answer)}
-    return [
-        node
-        for node in tree.nodes()
-        if any((columns is None or name in columns) and _same(value, reference) for name, value in node.values.items())
-    ]
+    if answer is not None:
+        return [node for node, right in graded_candidates(tree, reference, answer) if right]
+    return [node for node in tree.nodes() if any(same_answer(value, reference) for value in node.values.values())]
+
+
+def graded_candidates(tree: SearchTree, reference: str, answer: str) -> Iterator[tuple[CandidateNode, bool]]:
+    """The candidates whose answers are known, and whether these are right. Equal texts, and equal numbers, are the same.
+
+    Where nothing read the answer of a finished candidate it is the last number of its text, as long as that is the
+    answer in the text of the candidate that gave the row's.
+    """
+    columns: set[str] = set()
+    by_number = False
+    if tree.answering is not None:
+        columns = {name for name, value in tree.answering.values.items() if same_answer(value, answer)}
+        by_number = same_answer(_last_number(tree.answering), answer)
+    for node in tree.nodes():
+        if read := [node.values[name] for name in columns if name in node.values]:
+            yield node, any(same_answer(value, reference) for value in read)
+        elif by_number and node.record.finished and not node.copied and (number := _last_number(node)) is not None:
+            yield node, same_answer(number, reference)
+
+
+def _last_number(node: CandidateNode) -> str | None:
+    return next(iter(_NUMBER.findall(node.record.step)[-1:]), None)
 
 
 def lost_answer(tree: SearchTree, reference: str, answer: str | None) -> LostAnswer | None:
@@ -386,7 +405,7 @@ def lost_answer(tree: SearchTree, reference: str, answer: str | None) -> LostAns
     return min(found, key=lambda one: (one.place or len(one.ranking.ranked)) - one.ranking.kept, default=None)
 
 
-def _same(value: str | float | bool | None, answer: str) -> bool:
+def same_answer(value: str | float | bool | None, answer: str) -> bool:
     if value is None or isinstance(value, bool):
         return False
     if str(value).strip() == answer.strip():
@@ -420,36 +439,52 @@ def _order(one: Ranked) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TreeLine:
-    """A node and the strokes before it."""
+    """A node and the strokes before it. `others` are equal to it and have no line: leaves of the same end."""
 
     node: CandidateNode
     strokes: str
+    others: tuple[CandidateNode, ...] = ()
 
 
-def flattened(tree: SearchTree, folded: set[Key], *, living: bool) -> list[TreeLine]:
-    """The nodes, parents before children. `living` leaves out what was dropped with all below it, and what is aside."""
+def flattened(tree: SearchTree, turned: set[Key], *, living: bool) -> list[TreeLine]:
+    """The nodes, parents before children; equal leaves below a node are one line.
+
+    Of the nodes that are `turned` those below are left out, or of equal ones each has its line. `living` leaves out
+    what was dropped with all below it, and what is aside.
+    """
     lines: list[TreeLine] = []
     lives = _living(tree) if living else None
     # From the last to the first, as a stack gives them back.
-    stack = _pushed(tree.root, "", lives, top=True)
+    stack = _pushed(tree, tree.root, "", turned, lives, top=True)
     while stack:
-        node, first, rest = stack.pop()
-        lines.append(TreeLine(node, first))
-        if node.key not in folded:
-            stack.extend(_pushed(node, rest, lives))
+        line, rest = stack.pop()
+        lines.append(line)
+        if line.node.key not in turned:
+            stack.extend(_pushed(tree, line.node, rest, turned, lives))
     return lines
 
 
 def _pushed(
-    node: CandidateNode, rest: str, lives: set[Key] | None, *, top: bool = False
-) -> list[tuple[CandidateNode, str, str]]:
+    tree: SearchTree, node: CandidateNode, rest: str, turned: set[Key], lives: set[Key] | None, *, top: bool = False
+) -> list[tuple[TreeLine, str]]:
     children = [_told(child) for child in node.children if lives is None or child.key in lives]
+    equal: dict[object, list[CandidateNode]] = {}
+    for child in children:
+        equal.setdefault(_likeness(tree, child), []).append(child)
+    groups = [group for own in equal.values() for group in ([[one] for one in own] if own[0].key in turned else [own])]
     entries = []
-    for index, child in enumerate(children):
-        closes = index == len(children) - 1
+    for index, (child, *others) in enumerate(groups):
+        closes = index == len(groups) - 1
         lead, under = ("", "") if top else ("└ ", "  ") if closes else ("├ ", "│ ")
-        entries.append((child, rest + lead, rest + under))
+        entries.append((TreeLine(child, rest + lead, tuple(others)), rest + under))
     return entries[::-1]
+
+
+def _likeness(tree: SearchTree, node: CandidateNode) -> object:
+    """What equal candidates have in common; a node with others below it, or without a text, is like none."""
+    if node.children or node.candidate is None or not node.record.step or node.matches:
+        return node.key
+    return node.record.step, node.record.finished, tree.fate(node), node.score, tuple(node.values.items())
 
 
 def _told(node: CandidateNode) -> CandidateNode:
