@@ -6,7 +6,7 @@ import math
 
 from rich.text import Text
 
-from qpdsl.grammar.printable import one_line, printable
+from qpdsl.grammar.printable import one_line, printable, shorten
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState
 from qpdsl.tui.state.search import (
@@ -16,6 +16,7 @@ from qpdsl.tui.state.search import (
     Ranking,
     SearchTree,
     Votes,
+    groups_beside,
     is_share,
     part_of,
     ranking_of,
@@ -46,6 +47,8 @@ FATES: dict[Fate, tuple[str, str, str]] = {
 }
 # Below this probability a token is worth a look.
 _UNSURE = 0.9
+# Cells for the text of an operator, which may hold a whole prompt.
+_OPERATOR = 48
 # So many answers of a vote stand in its line.
 _TALLY = 4
 # Log-probabilities are shown to hundredths.
@@ -103,7 +106,7 @@ def lost_text(lost: LostAnswer, plan: PlanTree | None) -> str:
     if tally := ranking.tally:
         right = next((votes for votes in tally if _has(votes, node)), None)
         if right is not None:
-            return f"the right answer lost the vote{where}: {right.total:.4g} to {tally[0].total:.4g}"
+            return f"the right answer lost the vote{where}: {weight(right.total)} to {weight(tally[0].total)}"
     return f"a right answer was lost{where} at {operator_text(plan, ranking.operator)}"
 
 
@@ -121,7 +124,7 @@ def vote_line(vote: VoteCourse, reference: str | None, palette: Palette) -> Text
         answer = "no answer" if own.answer is None else one_line(own.answer)
         count = own.rows if own.answer is None else own.total
         text.append(f"{answer}", f"bold {palette.text}" if place == 0 else palette.muted)
-        text.append(f" {count:.4g}", palette.text)
+        text.append(f" {weight(count)}", palette.text)
         text.append(" right" if is_right(own, reference) else "", f"bold {palette.good}").append("  ")
     if rest := len(vote.tally) - len(shown):
         text.append(f"and {rest} more  ", palette.muted)
@@ -130,7 +133,7 @@ def vote_line(vote: VoteCourse, reference: str | None, palette: Palette) -> Text
     elif vote.decided < vote.rows:
         text.append(f"decided after {vote.decided} of {vote.rows}, no later one could change it", palette.text)
     else:
-        text.append(f"open until the last of {vote.rows}: lead {vote.lead:.3g}", palette.warn)
+        text.append(f"open until the last of {vote.rows}: lead {weight(vote.lead)}", palette.warn)
     return text
 
 
@@ -170,7 +173,7 @@ def _which(ranking: Ranking) -> str:
 
 def operator_text(plan: PlanTree | None, operator: str) -> str:
     line = plan.line(operator) if plan else None
-    return "" if line is None else one_line(f"`{line.text}`")
+    return "" if line is None else f"`{shorten(one_line(line.text), _OPERATOR)}`"
 
 
 def name(node: CandidateNode, plan: PlanTree | None) -> str:
@@ -320,6 +323,26 @@ def ranking_table(
     return text
 
 
+def groups_table(tree: SearchTree, ranking: Ranking, palette: Palette, width: int) -> Text:
+    """The groups of a round below each other, each with its cut; empty where rows do not stand in groups."""
+    text = Text()
+    groups = groups_beside(tree, ranking)
+    for own in groups if len(groups) > 1 else ():
+        here = own.selection is ranking.selection
+        line = Text(f"{'▸' if here else ' '}group {one_line(own.selection.group or '')}".ljust(11), palette.accent)
+        for place, one in enumerate(own.ranked):
+            line.append(" ╎" if place == own.kept else "", palette.warn)
+            line.append(f" {figures.score(one.key)}", palette.text if one.kept else palette.muted)
+        line.truncate(width, overflow="ellipsis")
+        text.append_text(line).append("\n")
+    return text
+
+
+def weight(value: float) -> str:
+    """A weight of a vote, or a sum of such."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def votes(ranking: Ranking | None, palette: Palette) -> Text:
     """The votes by answer in one line; empty where it is no vote."""
     text = Text()
@@ -328,7 +351,7 @@ def votes(ranking: Ranking | None, palette: Palette) -> Text:
         style = f"bold {palette.good}" if place == 0 and own.answer is not None else palette.muted
         text.append(" · " if place else "", palette.muted).append(answer, style)
         count = own.rows if own.answer is None else own.total
-        text.append(f" ×{count:g}" if count == int(count) else f" {count:.3g}", palette.text)
+        text.append(f" ×{count:g}" if count == int(count) else f" {weight(count)}", palette.text)
     return text
 
 
@@ -343,7 +366,7 @@ def tally(tree: SearchTree, ranking: Ranking, width: int, palette: Palette) -> T
         text.append_text(cell(Text(answer, style=style), min(max(width // 3, 8), 24))).append(" ")
         count = vote.rows if vote.answer is None else vote.total
         text.append_text(cell(Text(figures.bar(vote.total / most, 10), style=palette.accent), 11))
-        text.append(f"{count:g}" if count == int(count) else f"{count:.3g}", palette.text)
+        text.append(weight(count), palette.text)
         text.append(
             "\n" if vote.total == vote.rows or vote.answer is None else f" of {vote.rows} rows\n", palette.muted
         )

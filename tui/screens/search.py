@@ -110,6 +110,11 @@ class TreeLines(LineList):
             value = node.values.get("value")
             shown = f", {figures.score(value)}" if isinstance(value, float) else ""
             text.append(f"  {visits:g} visit{'s' * (visits != 1)}{shown}", palette.second)
+        if node.matches:
+            won = sum(chance >= 0.5 for _, chance in node.matches)
+            text.append(f"  won {won} of {len(node.matches)}", palette.second)
+        if (copies := node.copies) > 1:
+            text.append(f"  goes on ×{copies}", palette.second)
         if line.others:
             text.append(f"  ×{len(keys)}", f"bold {palette.second}")
         if node.key in self.folded and node.children:
@@ -380,6 +385,7 @@ class SearchView(View):
             text.append_text(shown).append("\n\n")
         ranking = ranking_of(tree, node)
         if ranking is not None:
+            text.append_text(candidate.groups_table(tree, ranking, palette, width))
             text.append_text(candidate.ranking_head(ranking, self.state.plan, palette))
             text.append_text(candidate.ranking_table(tree, ranking, node, width, palette, 24)).append("\n")
         if node.record.pieces:

@@ -14,10 +14,10 @@ from textual.message import Message
 from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
-from qpdsl.tui.screens.candidate import lost_text
+from qpdsl.tui.screens.candidate import lost_text, operator_text
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.run_state import RowState, RunState
-from qpdsl.tui.state.verifier import Misled, VerifierQuality, Width, qualities, widths
+from qpdsl.tui.state.verifier import Misled, VerifierQuality, Width, qualities, wider_cuts, widths
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
@@ -81,7 +81,10 @@ class VerifierView(View):
             self._found = qualities(answer for own in state.rows.values() for answer in own.graded)
             self._widths = widths([own.graded for own in state.rows.values()])
         self.query_one("#verifier-figures", Static).update(Text("\n").join(self._figures(palette)))
-        self.query_one(WrongLines).set_items(list(self._wrong()), lambda item: item[0])
+        wrong = list(self._wrong())
+        lines = self.query_one(WrongLines)
+        lines.set_items(wrong, lambda item: item[0])
+        lines.visible = self.query_one(Heading).visible = bool(wrong)
         self.query_one("#verifier-foot", Static).update(self._foot(palette))
 
     def on_line_list_entered(self) -> None:
@@ -93,10 +96,19 @@ class VerifierView(View):
             yield Text(" no row has been graded yet: without right answers nothing can be said", style=palette.muted)
             return
         for quality in self._found:
-            yield from quality_lines(quality, palette)
+            yield from quality_lines(quality, operator_text(self.state.plan, self._scorer(quality.column)), palette)
         if not self._found:
             yield Text(" no answer has a score", style=palette.muted)
         yield width_line(self._widths, self.state, palette)
+        lost = [own.lost.place for own in self.state.rows.values() if own.lost is not None and own.lost.place]
+        if lost:
+            text = Text(f" {'wider cut':<13} ", style=palette.muted)
+            text.append(f"{len(lost):,} right answers were below the cut: ", palette.muted)
+            shown = [f"width {width} keeps {kept}" for width, kept in wider_cuts(lost)]
+            yield text.append(", ".join(shown), palette.text)
+
+    def _scorer(self, column: str) -> str:
+        return self.state.scorers.get(column, "")
 
     def _wrong(self) -> Iterator[tuple[str, Misled | None, str]]:
         """Rows, the wrong ones first, and what became of their right answers."""
@@ -114,11 +126,11 @@ class VerifierView(View):
         return text.append("  enter: its search", palette.muted) if had else text
 
 
-def quality_lines(quality: VerifierQuality, palette: Palette) -> Iterator[Text]:
+def quality_lines(quality: VerifierQuality, scorer: str, palette: Palette) -> Iterator[Text]:
     """What a column of scores is worth."""
     text = Text.assemble((f" {one_line(quality.column)} ", f"bold {palette.accent}"))
     answers = f"{quality.answers:,} answers with a score, {figures.share(quality.right / quality.answers)} right"
-    yield text.append(answers, palette.muted)
+    yield text.append(f"{scorer} " if scorer else "", palette.text).append(answers, palette.muted)
     text = Text(f" {'AUC':<13} ", style=palette.muted)
     if quality.auc is None:
         yield text.append("unknown: all answers are " + ("right" if quality.right else "wrong"), palette.text)
@@ -143,7 +155,7 @@ def quality_lines(quality: VerifierQuality, palette: Palette) -> Iterator[Text]:
         yield Text(f" {'calibration':<13} none: these scores are no shares", style=palette.muted)
     text = Text(f" {'misled':<13} ", style=palette.muted).append(f"{len(quality.misled):,}", f"bold {palette.text}")
     taken = sum(one.taken for one in quality.misled)
-    yield text.append(f"  rows had a wrong answer above all right ones, {taken:,} took a wrong one", palette.muted)
+    yield text.append(f"  rows: a wrong answer stood above all right ones, {taken:,} took it", palette.muted)
 
 
 def width_line(found: Sequence[Width], state: RunState, palette: Palette) -> Text:

@@ -97,7 +97,7 @@ class RunState:
     `now` is the time of the latest event; `changes` counts events, so that a screen knows whether to draw again.
 
     `started` and `running` count rows. `trees` are those of the latest instances; `latest` is the one with the
-    latest news of candidates.
+    latest news of candidates. `scorers` are the operators that set columns of scores, by these.
     """
 
     def __init__(self) -> None:
@@ -117,6 +117,7 @@ class RunState:
         self.models: dict[str, ModelState] = {}
         self.servers: dict[str, ServerState] = {}
         self.trees: dict[str, SearchTree] = {}
+        self.scorers: dict[str, str] = {}
         self.latest: str | None = None
         self.lost = 0
         self.missed_rows = self.missed_events = 0
@@ -324,6 +325,8 @@ class RunState:
 
     def _valued(self, event: events.Valued) -> None:
         self.tree(event.instance).valued(event)
+        if event.scores:
+            self.scorers[event.column] = event.operator
 
     def _selected(self, event: events.Selected) -> None:
         line = None if self.plan is None else self.plan.line(event.operator)

@@ -24,6 +24,8 @@ _BEST = get_args(Fate)
 _LEFT: Mapping[str, Fate] = {"Vote": "outvoted", "Distinct": "duplicate", "Join": "joined"}
 # Operators whose rows stand in an order, so that there is a cut.
 _ORDERED = "TopK"
+# The operator that copies rows by their weights: how often says what each weighed.
+_RESAMPLED = "Split"
 # The name of an aside begins with it that is a way of a program under a budget: its rows are the program's.
 _WAY = "way "
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
@@ -63,6 +65,11 @@ class CandidateNode:
     def copied(self) -> bool:
         """Whether it wrote nothing, and is the row above it once more."""
         return not self.heads and (self.candidate is None or (not self.candidate.finish and not self.candidate.tokens))
+
+    @property
+    def copies(self) -> int:
+        """How many copies of it go on."""
+        return sum(child.copied and child.aside == self.aside for child in self.children)
 
     @property
     def unnamed(self) -> bool:
@@ -415,6 +422,18 @@ def same_answer(value: str | float | bool | None, answer: str) -> bool:
     return False
 
 
+def groups_beside(tree: SearchTree, ranking: Ranking) -> list[Ranking]:
+    """The rankings of all groups that stood beside this one in the same round, itself among them; else none."""
+    own = ranking.selection
+    if own.group is None:
+        return []
+    return [
+        _ranking(tree, selection, kind)
+        for selection, kind in tree.selections
+        if (selection.operator, selection.rounds, selection.aside) == (own.operator, own.rounds, own.aside)
+    ]
+
+
 def rankings(tree: SearchTree) -> Iterator[Ranking]:
     """All selections of a tree, in their order."""
     return (_ranking(tree, selection, kind) for selection, kind in tree.selections)
@@ -425,10 +444,11 @@ def _ranking(tree: SearchTree, selection: Selected, kind: str) -> Ranking:
     ranked = []
     for place, path in enumerate(paths):
         node = tree.node(path, selection.aside)
-        given = selection.keys[place] if place < len(selection.keys) else node.score
+        keys = selection.weights or selection.keys
+        given = node.copies if kind == _RESAMPLED else keys[place] if place < len(keys) else node.score
         key = float(given) if isinstance(given, (int, float)) else None
         ranked.append(Ranked(node, place < len(selection.kept), key))
-    if kind in (_ORDERED, ""):
+    if kind in (_ORDERED, _RESAMPLED, ""):
         ranked.sort(key=lambda one: (one.kept, _order(one)), reverse=True)
     return Ranking(selection, kind, tuple(ranked))
 

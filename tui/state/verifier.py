@@ -167,3 +167,9 @@ def widths(answers: Iterable[Sequence[GradedAnswer]]) -> list[Width]:
         Width(k, sum(1 - comb(n - c, min(k, n)) / comb(n, min(k, n)) for n, c in counts) / len(counts))
         for k in ([*sizes, most] if most else [])
     ]
+
+
+def wider_cuts(places: Iterable[int]) -> list[tuple[int, int]]:
+    """Widths of a cut, and how many of the right answers that were lost at these places each would have kept."""
+    order = sorted(places)
+    return [(place, bisect_right(order, place)) for place in dict.fromkeys(order)]
