@@ -28,7 +28,7 @@ COLUMNS = (
     TableColumn("status", "status", 9, right=False, weight=100),
     TableColumn("answer", "answer", 0, right=False, weight=95, least=12),
     TableColumn("reference", "right answer", 13, right=False, weight=30),
-    TableColumn("lost", "had it", 12, right=False, weight=50),
+    TableColumn("lost", "had it", 14, right=False, weight=50),
     TableColumn("greedy", "greedy", 10, right=False, weight=10),
     TableColumn("score", "score", 6, weight=70),
     TableColumn("tokens", "tokens", 7, weight=65),

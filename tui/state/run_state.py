@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from qpdsl.tui.state.engine import ModelState
 from qpdsl.tui.state.plan import OperatorTotals, PlanTree
 from qpdsl.tui.state.search import LostAnswer, SearchTree, lost_answer
 from qpdsl.tui.state.server import ServerState
+from qpdsl.tui.state.time_spent import Shortage, Spent, TimeSpent
 from qpdsl.tui.state.verifier import GradedAnswer, graded_answers
 
 Status = Literal["waiting", "running", "done", "right", "wrong", "failed"]
@@ -117,6 +118,7 @@ class RunState:
         self.models: dict[str, ModelState] = {}
         self.servers: dict[str, ServerState] = {}
         self.trees: dict[str, SearchTree] = {}
+        self.time = TimeSpent()
         self.scorers: dict[str, str] = {}
         self.latest: str | None = None
         self.lost = 0
@@ -165,15 +167,20 @@ class RunState:
         return (now - self.loaded.at) / self.done * (self.total - self.done)
 
     @property
-    def time_shares(self) -> dict[str, float]:
-        """The share of the time, since the models were loaded, that each model of this process took steps."""
-        if self.loaded is None or any(REPLICA_SIGN in name for name in self.models):
+    def time_shares(self) -> Mapping[Spent, float]:
+        """What the time since the models were loaded went into; nothing where replicas do not tell it."""
+        if any(REPLICA_SIGN in name for name in self.models) or not (self.models or self.servers):
             return {}
-        end = self.now if self.ended is None else self.ended.at
-        busy = sum(model.busy for model in self.models.values())
-        # Steps of two models on a device overlap.
-        whole = max(end - self.loaded.at, busy)
-        return {name: model.busy / whole for name, model in self.models.items()} if busy else {}
+        return self.time.shares(self.now if self.ended is None else self.ended.at, self.running)
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """The want of memory of all models; None where there was none."""
+        needs = [model.need for model in self.models.values() if model.need.gave_way]
+        if not needs:
+            return None
+        more = [need.more for need in needs if need.more is not None]
+        return Shortage(sum(need.gave_way for need in needs), sum(more) if more else None)
 
     @property
     def reasons(self) -> list[tuple[str, int]]:
@@ -227,6 +234,7 @@ class RunState:
 
     def _models_loaded(self, event: events.ModelsLoaded) -> None:
         self.loaded = event
+        self.time.begin(event.at)
 
     def _run_ended(self, event: events.RunEnded) -> None:
         self.ended = event
@@ -313,11 +321,14 @@ class RunState:
             model = self.models[report.model] = ModelState(report.model, report)
             model.add_earlier(self._missed_steps.pop(report.model, ()))
         model.add(event)
+        self.time.step(event, judges=self.plan is not None and report.model in self.plan.verifiers, rows=self.running)
 
     def _server_reported(self, event: events.ServerReported) -> None:
         server, first = self.servers.get(event.model), event.model not in self.servers
         if server is None:
             server = self.servers[event.model] = ServerState(event)
+        elif server.latest.in_flight:
+            self.time.asked(server.latest.at, event.at)
         server.add(event, first=first)
 
     def _expanded(self, event: events.Expanded) -> None:

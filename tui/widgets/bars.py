@@ -140,13 +140,24 @@ class Title(Widget):
             on = name == self._picked
             style = f"bold {palette.background} on {palette.accent}" if on else palette.muted
             line.append(f" {number} {name.title()} ", f"{style} underline" if on else style).append(" ")
-        note = self._note()
-        space = self.size.width - cells(line.plain) - cells(note) - 1
-        return line.append(" " * max(space, 1)).append(note, palette.warn) if space > 0 else line
+        room = self.size.width - cells(line.plain) - 2
+        note, colour = self._note(room)
+        return line.append(" " * (room - cells(note) + 1)).append(note, getattr(palette, colour)) if note else line
 
-    def _note(self) -> str:
-        lost = self._state.lost
-        return f"{figures.count(lost)} events were missed" if lost else ""
+    def _note(self, room: int) -> tuple[str, str]:
+        """What is to be known on every screen, as far as there is room, and its colour."""
+        state, shares = self._state, self._state.time_shares
+        notes = []
+        if state.lost:
+            notes.append((f"{figures.count(state.lost)} events were missed", "warn"))
+        if (shortage := state.shortage) is not None:
+            notes.append((f"⚠ memory: {figures.count(shortage.gave_way)} gave way", "bad"))
+        order = sorted(shares, key=lambda name: -shares[name])
+        notes += [
+            ("  ".join(f"{name} {figures.share(shares[name])}" for name in order[:count]), "muted")
+            for count in range(len(order), 0, -1)
+        ]
+        return next((note for note in notes if cells(note[0]) <= room), ("", "muted"))
 
 
 class Transport(Widget):
