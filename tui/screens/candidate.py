@@ -6,6 +6,7 @@ import math
 
 from rich.text import Text
 
+from qpdsl.executor.events.events import CandidateRecord
 from qpdsl.grammar.printable import one_line, printable, shorten
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState
@@ -51,6 +52,13 @@ _UNSURE = 0.9
 _OPERATOR = 48
 # So many answers of a vote stand in its line.
 _TALLY = 4
+# What wrote tokens other than the model's own draws: words, the palette's colour, and a sign for the table.
+_WRITERS: dict[str, tuple[str, str, str]] = {
+    "forced": ("forced", "muted", "!"),
+    "drafted": ("drafted", "accent", "»"),
+    "early": ("of its first layers", "second", "↑"),
+    "small": ("of the small model", "second", "s"),
+}
 # Log-probabilities are shown to hundredths.
 _SAME = 0.005
 
@@ -188,17 +196,26 @@ def name(node: CandidateNode, plan: PlanTree | None) -> str:
 
 
 def step_text(node: CandidateNode, palette: Palette) -> Text:
-    """The step's text, each token in the colour of its probability where that is known."""
+    """The step's text, each token in the colour of its probability, or of what else than the model's draw wrote it."""
     candidate = node.record
     if not candidate.pieces:
         return Text(printable(candidate.step.strip("\n"), tabs=False), style=palette.text)
     text = Text()
-    for piece, logprob in zip(candidate.pieces, candidate.logprobs, strict=False):
+    writers = _writers(candidate)
+    for place, (piece, logprob) in enumerate(zip(candidate.pieces, candidate.logprobs, strict=False)):
         shown = printable(piece.replace("\n", "⏎"), tabs=False)
         sure = math.exp(min(logprob, 0.0))
-        style = palette.scale(sure) if sure < _UNSURE else palette.text
+        if (writer := writers.get(place)) is not None:
+            style = f"italic {getattr(palette, _WRITERS.get(writer, ('', 'muted', ''))[1])}"
+        else:
+            style = palette.scale(sure) if sure < _UNSURE else palette.text
         text.append(shown, f"underline {style}" if sure < 0.5 else style)
     return text
+
+
+def _writers(candidate: CandidateRecord) -> dict[int, str]:
+    """What wrote the piece at a place, where it was no draw of the model alone."""
+    return {place: writer for writer, places in candidate.written.items() for place in places}
 
 
 def sureness(node: CandidateNode, palette: Palette) -> Text:
@@ -207,6 +224,9 @@ def sureness(node: CandidateNode, palette: Palette) -> Text:
     text = Text(f"{candidate.tokens} tokens", style=palette.muted)
     if candidate.thought_tokens:
         text.append(f", {candidate.thought_tokens} of them thought", palette.muted)
+    for writer, places in candidate.written.items():
+        word, colour, _ = _WRITERS.get(writer, (one_line(writer), "muted", "?"))
+        text.append(f", {len(places):,} {word}", getattr(palette, colour))
     if candidate.finish:
         text.append(f"  ended by {one_line(candidate.finish)}", palette.muted)
     if candidate.logprobs:
@@ -224,22 +244,28 @@ def sureness(node: CandidateNode, palette: Palette) -> Text:
 
 
 def token_table(node: CandidateNode, width: int, palette: Palette) -> Text:
-    """Every token with its probability, as many columns as there is room for."""
+    """Every token with its probability and what else than a draw wrote it, in as many columns as there is room for."""
     candidate = node.record
     cells_each = 22
     columns = max(width // cells_each, 1)
     pairs = list(zip(candidate.pieces, candidate.logprobs, strict=False))
     height = -(-len(pairs) // columns) if pairs else 0
+    writers = _writers(candidate)
     text = Text()
     for line in range(height):
-        for piece, logprob in pairs[line::height]:
+        for place in range(line, len(pairs), height):
+            piece, logprob = pairs[place]
+            sign = _WRITERS.get(writers[place], ("", "", "?"))[2] if place in writers else " "
             sure = math.exp(min(logprob, 0.0))
             shown = one_line(piece) if piece.strip(" \t\r\n") else _whitespace(piece)
             text.append_text(cell(Text(shown, style=palette.text), 9, right=True)).append(
                 f" {sure:.2f} ", palette.scale(sure)
             )
-            text.append_text(cell(Text(figures.bar(sure, 6), style=palette.scale(sure)), 7))
+            text.append_text(cell(Text(figures.bar(sure, 6), style=palette.scale(sure)), 6)).append(sign, palette.second)
         text.append("\n")
+    for writer in candidate.written:
+        word, _, sign = _WRITERS.get(writer, (one_line(writer), "", "?"))
+        text.append(f"{sign} ", palette.second).append(f"{word}  ", palette.muted)
     return text
 
 

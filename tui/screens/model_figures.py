@@ -48,8 +48,12 @@ def server_facts(server: ServerState, state: RunState, palette: Palette) -> list
         share = figures.share(latest.cached_tokens / latest.prompt_tokens)
         facts.append(fact("prompt cache", f"{share} of it", palette))
     facts.append(fact("rate", f"{figures.count(server.series.rate(state.now, 'decode'))} tok/s", palette))
+    begun = state.begun
     if latest.cost:
-        facts.append(fact("cost", f"{latest.cost:,.6f}".rstrip("0"), palette))
+        most = "" if begun is None or begun.max_cost is None else f" of {begun.max_cost:,g}"
+        facts.append(fact("cost", f"{latest.cost:,.6f}".rstrip("0") + most, palette))
+    if begun is not None and begun.max_tokens is not None:
+        facts.append(fact("at most", f"{begun.max_tokens:,} tokens", palette))
     return facts
 
 

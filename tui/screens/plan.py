@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -173,6 +173,26 @@ def estimate(state: RunState, line: PlanLine) -> str:
     return figures.count(line.estimate * max(state.started + state.missed_rows, 1))
 
 
+def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
+    """What an operator was expected to take for a row of the input, and the last one with the whole run."""
+    whole = state.estimate
+    expected = None if whole is None else whole.operators.get(line.id)
+    if whole is None or expected is None:
+        return
+    rounds = "" if expected.rounds is None else f", {expected.rounds:.1f} rounds"
+    yield "expected rows", f"{expected.rows:.1f} a row of the input{rounds}"
+    if expected.prompt_tokens is not None and expected.sampled_tokens is not None:
+        cached = f", {expected.cached_tokens:,.0f} cached" if expected.cached_tokens else ""
+        yield "expected tokens", f"{expected.prompt_tokens:,.0f} in{cached}, {expected.sampled_tokens:,.0f} out"
+    if expected.seconds is not None:
+        yield "expected time", figures.seconds(expected.seconds)
+    if state.plan is not None and line is state.plan.lines[0]:
+        clock = "" if whole.clock is None else f", times {whole.clock:.2g} as earlier runs took"
+        yield "expected run", f"{figures.seconds(whole.seconds)}{clock}, {whole.in_flight:.0f} rows at once"
+        yield "expected KV", figures.size(whole.kv_bytes)
+        yield "expected by", one_line(f"{whole.source}; {whole.device}")
+
+
 def operator_facts(state: RunState, line: PlanLine) -> Facts:
     totals = state.operators.get(line.id, OperatorTotals())
     part, expected = time_share(state, line), estimate(state, line)
@@ -194,6 +214,8 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
         facts.add("prompt tokens", f"{totals.prompt_tokens:,}")
         facts.add("from the cache", f"{totals.cached_tokens:,}  {figures.share(totals.cached_share)}")
         facts.add("sampled tokens", f"{totals.sampled_tokens:,}")
+    for name, expected_here in _expected(state, line):
+        facts.add(name, expected_here)
     facts.add("seconds in it", f"{totals.seconds:,.2f} over all rows")
     facts.add("share", None if part is None else figures.share(part))
     if totals.runs:

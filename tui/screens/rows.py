@@ -246,6 +246,11 @@ def row_facts(row_state: RowState) -> Facts:
     facts.add("score", None if row_state.score is None else figures.score(row_state.score))
     facts.add("tokens", f"{row_state.prompt_tokens:,} in, {row_state.sampled_tokens:,} out")
     facts.add("time", figures.seconds(row_state.seconds))
+    for number, way in enumerate(row_state.tried, 1):
+        sure = "" if way.support is None else f"{way.support:.0%} sure, "
+        spent = f"{way.prompt_tokens:,} in, {way.sampled_tokens:,} out, {figures.seconds(way.seconds)}"
+        follows = "ended there" if way.next is None else f"then {one_line(way.next)}"
+        facts.add(f"tried {number}", f"{one_line(way.way)}: {sure}{spent}; {follows}")
     return facts
 
 

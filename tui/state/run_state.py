@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qpdsl.executor.events import events
@@ -32,7 +32,10 @@ _REQUESTS = 5000
 
 @dataclass(slots=True)
 class RowState:
-    """One row. `number` counts from 1 in the order of the input; times are those of the run's clock."""
+    """One row. `number` counts from 1 in the order of the input; times are those of the run's clock.
+
+    `tried` are the ways by which a program under a budget tried it, in their order.
+    """
 
     id: str
     number: int
@@ -51,6 +54,7 @@ class RowState:
     error: str | None = None
     unanswered: str | None = None
     doing: str | None = None
+    tried: list[events.WayTried] = field(default_factory=list)
     lost: LostAnswer | None = None
     graded: tuple[GradedAnswer, ...] = ()
 
@@ -113,6 +117,7 @@ class RunState:
         self.begun: events.RunStarted | None = None
         self.ended: events.RunEnded | None = None
         self.loaded: events.ModelsLoaded | None = None
+        self.estimate: events.Estimated | None = None
         self.operators: defaultdict[str, OperatorTotals] = defaultdict(OperatorTotals)
         self.rows: dict[str, RowState] = {}
         self.models: dict[str, ModelState] = {}
@@ -236,6 +241,9 @@ class RunState:
         self.loaded = event
         self.time.begin(event.at)
 
+    def _estimated(self, event: events.Estimated) -> None:
+        self.estimate = event
+
     def _run_ended(self, event: events.RunEnded) -> None:
         self.ended = event
         for totals in self.operators.values():
@@ -245,9 +253,14 @@ class RunState:
         if not event.baseline and self.command == "run":
             # A row that is run again is searched from the beginning.
             self.trees.pop(event.instance, None)
-            self.row(event.instance).started = event.at
+            row = self.row(event.instance)
+            row.started, row.tried = event.at, []
             self.running += 1
             self.started += 1
+
+    def _way_tried(self, event: events.WayTried) -> None:
+        if self.command == "run":
+            self.row(event.instance).tried.append(event)
 
     def _instance_done(self, event: events.InstanceDone) -> None:
         if event.baseline or self.command != "run":

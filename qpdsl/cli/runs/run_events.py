@@ -74,6 +74,8 @@ def _started(settings: Settings, job: Job, rows: Sequence[InputRow]) -> RunStart
         pid=os.getpid(),
         wall=time.time(),
         version=__version__,
+        max_tokens=settings.max_tokens_total,
+        max_cost=settings.max_cost,
     )
 
 
