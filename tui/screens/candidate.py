@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from rich.text import Text
 
 from qpdsl.executor.events.events import CandidateRecord
 from qpdsl.grammar.printable import one_line, printable, shorten
 from qpdsl.tui.state.plan import PlanTree
-from qpdsl.tui.state.run_state import RowState
+from qpdsl.tui.state.run_state import RowState, RunState
 from qpdsl.tui.state.search import (
     CandidateNode,
     Fate,
@@ -23,7 +24,7 @@ from qpdsl.tui.state.search import (
     ranking_of,
     same_answer,
 )
-from qpdsl.tui.state.verdict import Fall, VoteCourse, margin_at_the_cut
+from qpdsl.tui.state.verdict import Fall, VoteCourse, fall_of, last_vote, margin_at_the_cut
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
@@ -116,6 +117,21 @@ def lost_text(lost: LostAnswer, plan: PlanTree | None) -> str:
         if right is not None:
             return f"the right answer lost the vote{where}: {weight(right.total)} to {weight(tally[0].total)}"
     return f"a right answer was lost{where} at {operator_text(plan, ranking.operator)}"
+
+
+def verdict_lines(state: RunState, row: str, palette: Palette) -> Iterator[Text]:
+    """What the search of a row says as a whole: where an answer was lost, which step went wrong, how the vote stood."""
+    tree, row_state = state.trees.get(row), state.rows.get(row)
+    if tree is None:
+        return
+    if row_state is not None and row_state.lost is not None:
+        yield Text(f" {lost_text(row_state.lost, state.plan)}", style=f"bold {palette.warn}")
+    if row_state is not None and row_state.correct is False and (fall := fall_of(tree)) is not None:
+        yield Text(f" {fall_text(fall)}", style=palette.warn)
+    if (vote := last_vote(tree)) is not None:
+        yield vote_line(vote, None if row_state is None else row_state.reference, palette)
+    elif (cut := cut_line(tree, row_state, palette)) is not None:
+        yield cut
 
 
 def fall_text(fall: Fall) -> str:

@@ -17,7 +17,7 @@ from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.candidate import lost_text, operator_text
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.run_state import RowState, RunState
-from qpdsl.tui.state.verifier import Misled, VerifierQuality, Width, qualities, wider_cuts, widths
+from qpdsl.tui.state.verifier import Misled, VerifierQuality, Width, qualities_of, wider_cuts, widths
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
@@ -64,8 +64,7 @@ class VerifierView(View):
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self._known: tuple[RunState, int] | None = None
-        self._found: list[VerifierQuality] = []
-        self._widths: list[Width] = []
+        self._misled: dict[str, Misled] = {}
 
     def compose(self) -> ComposeResult:
         yield Static(id="verifier-figures")
@@ -78,9 +77,8 @@ class VerifierView(View):
         if self._known != (state, state.done):
             # As many as there are rows: counted again only where one has ended.
             self._known = state, state.done
-            self._found = qualities(answer for own in state.rows.values() for answer in own.graded)
-            self._widths = widths([own.graded for own in state.rows.values()])
-        self.query_one("#verifier-figures", Static).update(Text("\n").join(self._figures(palette)))
+            self._misled = {one.row: one for quality in qualities(state) for one in quality.misled}
+            self.query_one("#verifier-figures", Static).update(Text("\n").join(verifier_lines(state, palette)))
         wrong = list(self._wrong())
         lines = self.query_one(WrongLines)
         lines.set_items(wrong, lambda item: item[0])
@@ -91,28 +89,9 @@ class VerifierView(View):
         if (item := self.query_one(WrongLines).item) is not None:
             self.post_message(self.Opened(item[0]))
 
-    def _figures(self, palette: Palette) -> Iterator[Text]:
-        if not self.state.judged:
-            yield Text(" no row has been graded yet: without right answers nothing can be said", style=palette.muted)
-            return
-        for quality in self._found:
-            yield from quality_lines(quality, operator_text(self.state.plan, self._scorer(quality.column)), palette)
-        if not self._found:
-            yield Text(" no answer has a score", style=palette.muted)
-        yield width_line(self._widths, self.state, palette)
-        lost = [own.lost.place for own in self.state.rows.values() if own.lost is not None and own.lost.place]
-        if lost:
-            text = Text(f" {'wider cut':<13} ", style=palette.muted)
-            text.append(f"{len(lost):,} right answers were below the cut: ", palette.muted)
-            shown = [f"width {width} keeps {kept}" for width, kept in wider_cuts(lost)]
-            yield text.append(", ".join(shown), palette.text)
-
-    def _scorer(self, column: str) -> str:
-        return self.state.scorers.get(column, "")
-
     def _wrong(self) -> Iterator[tuple[str, Misled | None, str]]:
         """Rows, the wrong ones first, and what became of their right answers."""
-        misled = {one.row: one for quality in self._found for one in quality.misled}
+        misled = self._misled
         rows: Sequence[RowState] = [own for own in self.state.rows.values() if own.correct is False]
         for own in rows:
             if own.id in misled or own.lost is not None:
@@ -124,6 +103,30 @@ class VerifierView(View):
         had = sum(any(answer.right for answer in own.graded) or own.lost is not None for own in wrong)
         text = Text(f" {len(wrong):,} rows are wrong, {had:,} of them had a right answer", style=palette.muted)
         return text.append("  enter: its search", palette.muted) if had else text
+
+
+def verifier_lines(state: RunState, palette: Palette) -> Iterator[Text]:
+    """What each verifier is worth, and whether more samples or a wider cut would have helped."""
+    if not state.judged:
+        yield Text(" no row has been graded yet: without right answers nothing can be said", style=palette.muted)
+        return
+    found = qualities(state)
+    for quality in found:
+        scorer = operator_text(state.plan, state.scorers.get(quality.column, ""))
+        yield from quality_lines(quality, scorer, palette)
+    if not found:
+        yield Text(" no answer has a score", style=palette.muted)
+    yield width_line(widths([own.graded for own in state.rows.values()]), state, palette)
+    lost = [own.lost.place for own in state.rows.values() if own.lost is not None and own.lost.place]
+    if lost:
+        text = Text(f" {'wider cut':<13} ", style=palette.muted)
+        text.append(f"{len(lost):,} right answers were below the cut: ", palette.muted)
+        shown = [f"width {width} keeps {kept}" for width, kept in wider_cuts(lost)]
+        yield text.append(", ".join(shown), palette.text)
+
+
+def qualities(state: RunState) -> list[VerifierQuality]:
+    return qualities_of(answer for own in state.rows.values() for answer in own.graded)
 
 
 def quality_lines(quality: VerifierQuality, scorer: str, palette: Palette) -> Iterator[Text]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from textual.app import App
 from textual.color import Color
@@ -97,8 +97,12 @@ class Palette:
 
     def scale(self, value: float | None) -> str:
         """From low over middle to high, for a value between 0 and 1."""
-        if value is None or value != value:
+        if value is None or value != value or not self.low:
             return self.muted
         value = min(max(value, 0.0), 1.0)
         low, high = (self.low, self.middle) if value < 0.5 else (self.middle, self.high)
         return Color.parse(low).blend(Color.parse(high), (value * 2) % 1 if value < 1 else 1.0).hex
+
+
+# For texts of which the words alone are wanted.
+NO_COLOURS = Palette(*[""] * len(fields(Palette)))
