@@ -282,8 +282,6 @@ class SearchView(View):
             text.truncate(max(self.size.width, 20), overflow="ellipsis")
             return text
         text.append(f" {candidate.fates(tree)}", palette.muted)
-        if tree.scaled:
-            text.append("  bars: from the least to the greatest of a round", palette.muted)
         if row_state is not None and row_state.answer is not None:
             mark = {True: "✔ ", False: "✖ ", None: ""}[row_state.correct]
             text.append(
@@ -292,6 +290,8 @@ class SearchView(View):
             )
             if row_state.correct is False and row_state.reference is not None:
                 text.append(f" (right: {one_line(row_state.reference)})", palette.muted)
+        if tree.scaled:
+            text.append("  bars: from the least to the greatest of a round", palette.muted)
         if row_state is not None and row_state.asked:
             text.append(f"  {one_line(row_state.asked)}", palette.muted)
         text.truncate(max(self.size.width, 20), overflow="ellipsis")
@@ -302,7 +302,7 @@ class SearchView(View):
         palette, shown = Palette.of(self.app), self.query_one("#search-verdict", Static)
         said = list(candidate.verdict_lines(self.state, self.instance or "", palette))
         for line in said:
-            line.truncate(max(self.size.width, 20), overflow="ellipsis")
+            line.truncate(max(self.size.width - 2, 20), overflow="ellipsis")
         shown.display = bool(said)
         shown.update(Text("\n").join(said))
 

@@ -108,18 +108,18 @@ class VerifierView(View):
 def verifier_lines(state: RunState, palette: Palette) -> Iterator[Text]:
     """What each verifier is worth, and whether more samples or a wider cut would have helped."""
     if not state.judged:
-        yield Text(" no row has been graded yet: without right answers nothing can be said", style=palette.muted)
+        yield Text("no row has been graded yet: without right answers nothing can be said", style=palette.muted)
         return
     found = qualities(state)
     for quality in found:
         scorer = operator_text(state.plan, state.scorers.get(quality.column, ""))
         yield from quality_lines(quality, scorer, palette)
     if not found:
-        yield Text(" no answer has a score", style=palette.muted)
+        yield Text("no answer has a score", style=palette.muted)
     yield width_line(widths([own.graded for own in state.rows.values()]), state, palette)
     lost = [own.lost.place for own in state.rows.values() if own.lost is not None and own.lost.place]
     if lost:
-        text = Text(f" {'wider cut':<13} ", style=palette.muted)
+        text = Text(f"{'wider cut':<13} ", style=palette.muted)
         text.append(f"{len(lost):,} right answers were below the cut: ", palette.muted)
         shown = [f"width {width} keeps {kept}" for width, kept in wider_cuts(lost)]
         yield text.append(", ".join(shown), palette.text)
@@ -131,10 +131,10 @@ def qualities(state: RunState) -> list[VerifierQuality]:
 
 def quality_lines(quality: VerifierQuality, scorer: str, palette: Palette) -> Iterator[Text]:
     """What a column of scores is worth."""
-    text = Text.assemble((f" {one_line(quality.column)} ", f"bold {palette.accent}"))
-    answers = f"{quality.answers:,} answers with a score, {figures.share(quality.right / quality.answers)} right"
-    yield text.append(f"{scorer} " if scorer else "", palette.text).append(answers, palette.muted)
-    text = Text(f" {'AUC':<13} ", style=palette.muted)
+    text = Text.assemble((f"{'verifier':<13} ", palette.muted), (one_line(quality.column), f"bold {palette.accent}"))
+    answers = f"  {quality.answers:,} answers, {figures.share(quality.right / quality.answers)} right"
+    yield text.append(f" by {scorer}" if scorer else "", palette.text).append(answers, palette.muted)
+    text = Text(f"{'AUC':<13} ", style=palette.muted)
     if quality.auc is None:
         yield text.append("unknown: all answers are " + ("right" if quality.right else "wrong"), palette.text)
     else:
@@ -142,28 +142,28 @@ def quality_lines(quality: VerifierQuality, scorer: str, palette: Palette) -> It
         text.append(f"{quality.auc:.3f}", f"bold {palette.text}").append(f"  {words}", palette.muted)
         yield text
     if quality.pairs:
-        text = Text(f" {'within a row':<13} ", style=palette.muted)
+        text = Text(f"{'within a row':<13} ", style=palette.muted)
         ranked = f"{quality.ranked:,} of {quality.pairs:,} pairs ranked right, {quality.tied:,} ties"
         text.append(figures.share(quality.ranked / quality.pairs), f"bold {palette.text}")
         yield text.append(f"  {ranked}", palette.muted)
     if quality.error is not None:
-        text = Text(f" {'calibration':<13} ", style=palette.muted).append(f"off by {quality.error:.3f}", palette.text)
+        text = Text(f"{'calibration':<13} ", style=palette.muted).append(f"off by {quality.error:.3f}", palette.text)
         yield text.append("  the share that is right, by score:", palette.muted)
         for own in quality.bins:
-            text = Text(f"   {own.low:.1f} to {own.high:.1f}  ", style=palette.muted)
+            text = Text(f"  {own.low:.1f} to {own.high:.1f}  ", style=palette.muted)
             text.append(figures.bar(own.right, _BAR).ljust(_BAR), palette.accent)
             text.append(f" {figures.share(own.right):>4}", palette.text)
             yield text.append(f"  of {own.answers:,}, mean score {own.score:.3f}", palette.muted)
     else:
-        yield Text(f" {'calibration':<13} none: these scores are no shares", style=palette.muted)
-    text = Text(f" {'misled':<13} ", style=palette.muted).append(f"{len(quality.misled):,}", f"bold {palette.text}")
+        yield Text(f"{'calibration':<13} none: these scores are no shares", style=palette.muted)
+    text = Text(f"{'misled':<13} ", style=palette.muted).append(f"{len(quality.misled):,}", f"bold {palette.text}")
     taken = sum(one.taken for one in quality.misled)
     yield text.append(f"  rows: a wrong answer stood above all right ones, {taken:,} took it", palette.muted)
 
 
 def width_line(found: Sequence[Width], state: RunState, palette: Palette) -> Text:
     """Whether more samples would have helped: pass@k beside what was taken."""
-    text = Text(f" {'pass@k':<13} ", style=palette.muted)
+    text = Text(f"{'pass@k':<13} ", style=palette.muted)
     for one in found:
         text.append(f"{one.samples}: ", palette.muted).append(f"{figures.share(one.passed)}  ", palette.text)
     taken = figures.share(state.right / state.judged)

@@ -22,7 +22,7 @@ THEMES = (
         surface="#151a23",
         panel="#1f2733",
         dark=True,
-        variables={"muted": "#8a94a8", "faint": "#657089", "low": "#e0787c", "middle": "#d9b36b", "high": "#4fd6be"},
+        variables={"muted": "#8a94a8", "faint": "#657089", "low": "#8a94a8", "middle": "#d9b36b", "high": "#4fd6be"},
     ),
     Theme(
         name="qpdsl-light",
@@ -37,7 +37,7 @@ THEMES = (
         surface="#f3f4f6",
         panel="#e3e7ee",
         dark=False,
-        variables={"muted": "#5b6474", "faint": "#76808f", "low": "#b3261e", "middle": "#8a5a00", "high": "#0a6e64"},
+        variables={"muted": "#5b6474", "faint": "#76808f", "low": "#5b6474", "middle": "#8a5a00", "high": "#0a6e64"},
     ),
     Theme(
         name="qpdsl-contrast",
@@ -52,7 +52,7 @@ THEMES = (
         surface="#000000",
         panel="#303030",
         dark=True,
-        variables={"muted": "#d0d0d0", "faint": "#8a8a8a", "low": "#ff8787", "middle": "#ffd75f", "high": "#5fffd7"},
+        variables={"muted": "#d0d0d0", "faint": "#8a8a8a", "low": "#d0d0d0", "middle": "#ffd75f", "high": "#5fffd7"},
     ),
 )
 
@@ -90,7 +90,7 @@ class Palette:
             bad=known["error"],
             background=known["background"],
             panel=known["panel"],
-            low=known.get("low", known["error"]),
+            low=known.get("low", known.get("muted", known["foreground-darken-2"])),
             middle=known.get("middle", known["warning"]),
             high=known.get("high", known["success"]),
         )
