@@ -68,9 +68,7 @@ def animated_svg(frames: Sequence[Frame], title: str, foreground: str, backgroun
     )
 
 
-def _keyframes(
-    name: str, when: Sequence[tuple[int, int]], begins: Sequence[float], whole: float, last: int
-) -> str:
+def _keyframes(name: str, when: Sequence[tuple[int, int]], begins: Sequence[float], whole: float, last: int) -> str:
     points = {} if when[0][0] == 0 else {0.0: "hidden"}
     for first, end in when:
         points[begins[first]] = "visible"

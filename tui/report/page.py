@@ -216,7 +216,17 @@ def _models(state: RunState) -> list[dict[str, Any]]:
 
 def _rows(state: RunState) -> list[list[Any]]:
     return [
-        [row.id, row.status, row.answer or "", row.reference or "", lost(row), row.score, row.tokens, row.seconds, row.why or ""]
+        [
+            row.id,
+            row.status,
+            row.answer or "",
+            row.reference or "",
+            lost(row),
+            row.score,
+            row.tokens,
+            row.seconds,
+            row.why or "",
+        ]
         for row in list(state.rows.values())[:_ROWS]
     ]
 

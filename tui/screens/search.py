@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import ClassVar
 
@@ -231,8 +231,9 @@ class SearchView(View):
 
     def action_fold(self) -> None:
         lines = self.query_one(TreeLines)
-        if lines.item is not None and (lines.item.node.children or lines.item.others or lines.node.key in lines.folded):
-            lines.folded ^= {lines.node.key}
+        line: TreeLine | None = lines.item
+        if line is not None and (line.node.children or line.others or line.node.key in lines.folded):
+            lines.folded ^= {line.node.key}
             self.draw()
 
     def _following(self, lines: TreeLines) -> str | None:
@@ -249,7 +250,7 @@ class SearchView(View):
         return self._followed
 
     def _point_at_what_is_new(self, lines: TreeLines) -> None:
-        """Puts the cursor on a right answer that was lost, else on the step that went wrong, the answer, the best yet."""
+        """Puts the cursor on a lost right answer, else on the step that went wrong, the answer, or the best yet."""
         order = {"answer": 2, "finished": 1, "kept": 1, "open": 1}
         tree = lines.tree_shown
 

@@ -138,7 +138,9 @@ def quality_lines(quality: VerifierQuality, scorer: str, palette: Palette) -> It
     if quality.auc is None:
         yield text.append("unknown: all answers are " + ("right" if quality.right else "wrong"), palette.text)
     else:
-        words = "no better than chance" if quality.auc <= 0.55 else "the chance that a right answer stands above a wrong"
+        words = (
+            "no better than chance" if quality.auc <= 0.55 else "the chance that a right answer stands above a wrong"
+        )
         text.append(f"{quality.auc:.3f}", f"bold {palette.text}").append(f"  {words}", palette.muted)
         yield text
     if quality.pairs:

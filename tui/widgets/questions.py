@@ -64,6 +64,7 @@ _KEYS = (
     ("v", "what the verifier is worth; esc goes back"),
     ("[ ]  f", "Search: another row; follow the latest"),
     ("x  space  o", "Search: hide pruned, fold, ranking"),
+    ("z Z  < >", "Engine: zoom; earlier and later"),
     ("/  s  r  d", "Rows: filter, sort, reverse, details"),
     ("space", "replay: pause and go on (p on Search)"),
     ("← →  , .", "replay: jump, step by one event"),
