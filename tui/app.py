@@ -381,10 +381,6 @@ class Dashboard(App[Leave | None]):
     def on_title_picked(self, message: Title.Picked) -> None:
         self.action_screen(message.screen)
 
-    def on_verifier_view_opened(self, message: VerifierView.Opened) -> None:
-        self.action_screen("search")
-        self.query_one(SearchView).open_row(message.row)
-
     def on_rows_view_opened(self, message: RowsView.Opened) -> None:
         self.action_screen("search")
         self.query_one(SearchView).open_row(message.row)

@@ -10,11 +10,11 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.candidate import lost_text, operator_text
+from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.run_state import RowState, RunState
 from qpdsl.tui.state.verifier import Misled, VerifierQuality, Width, qualities_of, wider_cuts, widths
@@ -54,13 +54,6 @@ class VerifierView(View):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "app.verifier", "Back")]
 
-    class Opened(Message):
-        """The user wants to see how a row was searched."""
-
-        def __init__(self, row: str) -> None:
-            super().__init__()
-            self.row = row
-
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self._known: tuple[RunState, int] | None = None
@@ -87,7 +80,7 @@ class VerifierView(View):
 
     def on_line_list_entered(self) -> None:
         if (item := self.query_one(WrongLines).item) is not None:
-            self.post_message(self.Opened(item[0]))
+            self.post_message(RowsView.Opened(item[0]))
 
     def _wrong(self) -> Iterator[tuple[str, Misled | None, str]]:
         """Rows, the wrong ones first, and what became of their right answers."""
