@@ -13,7 +13,7 @@ from qpdsl.tui.widgets.palette import Palette
 # Cells for the figures, and of these for their names.
 FIGURES, LABEL = 34, 13
 # A short run is drawn wider: so many columns for a value at most.
-_WIDEST = 4
+_WIDEST = 24
 
 
 class Plot(NamedTuple):
