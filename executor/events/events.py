@@ -2,7 +2,7 @@
 
 Event
 ├── ProcessStarted, Preparing                           what a process is, and what it does before rows can run
-├── RunStarted, InputListed, ModelsLoaded, RunEnded     the run as a whole; kept for readers that come late
+├── RunStarted, InputListed, RunSaved, ModelsLoaded, RunEnded     the run as a whole; kept for readers that come late
 ├── InstanceStarted, InstanceDone, RowDone              one row of the input
 ├── OperatorDone, Routed, EngineStepped                 one operator, one choice of a router, one forward
 ├── ServerReported                                      how a model on a server stands
@@ -66,7 +66,11 @@ class Preparing(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
-    """`plan` is the physical plan as `explain --format json` gives it; `rows` counts the input; `wall` is Unix time."""
+    """`plan` is the physical plan as `explain --format json` gives it; `rows` counts the input; `wall` is Unix time.
+
+    Servers may take at most `max_cost`, in the currency of the price table; None where nobody bounds it. `rules` says
+    what each rule does that made the plan.
+    """
 
     program: str
     plan: Mapping[str, Any]
@@ -77,6 +81,8 @@ class RunStarted(Event):
     pid: int
     wall: float
     version: str
+    max_cost: float | None = None
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +92,13 @@ class InputListed(Event):
     ids: tuple[str, ...]
     asked: tuple[str, ...]
     references: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSaved(Event):
+    """The rows of the run are saved, in the run of this name."""
+
+    run: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

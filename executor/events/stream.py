@@ -23,11 +23,12 @@ from qpdsl.executor.events.events import (
     RequestReached,
     RowDone,
     RunEnded,
+    RunSaved,
     RunStarted,
 )
 
 Reader = Callable[[Event], None]
-_LASTING = (ProcessStarted, Preparing, RunStarted, InputListed, ModelsLoaded, RunEnded)
+_LASTING = (ProcessStarted, Preparing, RunStarted, InputListed, RunSaved, ModelsLoaded, RunEnded)
 
 
 class EventStream:

@@ -17,7 +17,7 @@ from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.report.template import filled, part
 from qpdsl.tui.screens.candidate import FATES, name
-from qpdsl.tui.screens.plan import estimate, time_share
+from qpdsl.tui.screens.plan import decided, estimate_text, per_problem, time_share
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.state.search import Key, SearchTree
 from qpdsl.tui.widgets import figures
@@ -109,10 +109,10 @@ def _plan(state: RunState) -> list[dict[str, Any]]:
                 "branch": line.branch,
                 "text": line.text,
                 "how": line.implementation if line.implementation != "rows" else "",
-                "rule": line.rule or "",
-                "choice": totals.choice or "",
-                "rows": figures.count(totals.rows_out) if line.id else "",
-                "estimate": estimate(state, line) if line.id else "",
+                "rule": ", ".join(line.rules),
+                "decisions": decided(state, line) if line.id else "",
+                "rows": per_problem(state, totals.rows_out) if line.id else "",
+                "estimate": estimate_text(state, line) if line.id else "",
                 "tokens": figures.count(totals.tokens) if totals.tokens else "",
                 "cached": "" if totals.cached_share is None else figures.share(totals.cached_share),
                 "seconds": f"{totals.seconds:.2f}" if line.id and not line.holds else "",

@@ -4,6 +4,8 @@ bottom.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.text import Text
 from textual import events
 from textual.binding import ActiveBinding
@@ -11,12 +13,13 @@ from textual.message import Message
 from textual.widget import Widget
 
 from qpdsl.grammar.printable import cells, one_line, shorten
+from qpdsl.tui.state.compare import OtherName, interval
 from qpdsl.tui.state.event_source import Player
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 
-SCREENS = ("plan", "search", "engine", "rows")
+SCREENS = ("plan", "rows", "search", "engine", "compare")
 # Those of a command that has others.
 _OTHERS = {"eval": ("cells", "engine"), "serve": ("requests", "engine")}
 # Sign, word, and the palette's colour.
@@ -37,6 +40,14 @@ def screens_of(state: RunState) -> tuple[str, ...]:
     return _OTHERS.get(state.command, SCREENS)
 
 
+def cost(state: RunState) -> str:
+    """What servers took, against its bound; empty where nothing says what they cost."""
+    most = None if state.begun is None else state.begun.max_cost
+    if not state.cost and most is None:
+        return ""
+    return f"cost {state.cost:.3g}" + ("" if most is None else f" of {most:g}")
+
+
 class Title(Widget):
     """The two lines at the top: the program and its progress, and the screens by number. A click on one opens it."""
 
@@ -51,6 +62,7 @@ class Title(Widget):
         self._phase = "waiting"
         self._elapsed = 0.0
         self._picked = SCREENS[0]
+        self.last: OtherName | None = None
 
     def show(self, state: RunState, phase: str, elapsed: float, picked: str) -> None:
         self._state, self._phase, self._elapsed, self._picked = state, phase, elapsed, picked
@@ -88,17 +100,15 @@ class Title(Widget):
             parts.append((f"{state.done:,}/{state.total:,} rows", palette.text))
         left_over = state.left(self._elapsed) if self._phase == "running" else None
         if left_over is not None:
-            parts.append((f"{figures.clock(left_over)} left", palette.text))
+            between = state.left_between(self._elapsed) or (left_over,)
+            words = dict.fromkeys(figures.clock(seconds) for seconds in between)
+            parts.append((f"{'–'.join(words)} left", palette.text))
         if state.failed:
             parts.append((f"✖ {state.failed:,} failed", palette.bad))
         if state.unanswered:
             parts.append((f"{state.unanswered:,} without an answer", palette.warn))
         if state.late:
             parts.append((f"{state.late:,} late", palette.warn))
-        if state.judged and state.total > 1:
-            parts.append((f"{figures.share(state.right / state.judged)} right", palette.text))
-            if state.greedy_right:
-                parts.append((f"greedy {figures.share(state.greedy_right / state.judged)}", palette.muted))
         if self._phase == "running" and (state.models or state.servers):
             parts.append((f"{figures.count(state.rate())} tok/s", palette.text))
         again = sum(server.latest.again for server in state.servers.values())
@@ -140,13 +150,28 @@ class Title(Widget):
             on = name == self._picked
             style = f"bold {palette.background} on {palette.accent}" if on else palette.muted
             line.append(f" {number} {name.title()} ", f"{style} underline" if on else style).append(" ")
-        note = self._note()
-        space = self.size.width - cells(line.plain) - cells(note) - 1
-        return line.append(" " * max(space, 1)).append(note, palette.warn) if space > 0 else line
+        told = Text()
+        for text, style in self._quality(palette):
+            if cells(line.plain) + told.cell_len + cells(text) + 2 <= self.size.width:
+                told.append("  " if told else "").append(text, style)
+        return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 1)).append_text(told)
 
-    def _note(self) -> str:
-        lost = self._state.lost
-        return f"{figures.count(lost)} events were missed" if lost else ""
+    def _quality(self, palette: Palette) -> Iterator[tuple[str, str]]:
+        """How well the run does, beside greedy decoding and the last run, and what it costs."""
+        state = self._state
+        if state.lost:
+            yield f"{figures.count(state.lost)} events were missed", palette.warn
+        if state.judged and state.total > 1:
+            sure = interval(state.right, state.judged)
+            share = state.right / state.judged
+            off = max(sure.high - share, share - sure.low)
+            yield f"{figures.share(share)} ±{off * 100:.0f} right", palette.text
+            if state.greedy_judged:
+                yield f"greedy {figures.share(state.greedy_right / state.greedy_judged)}", palette.muted
+            if self.last is not None and self.last.judged:
+                yield f"last {figures.share(self.last.right / self.last.judged)}", palette.muted
+        if money := cost(state):
+            yield money, palette.text
 
 
 class Transport(Widget):

@@ -43,10 +43,11 @@ def command(pid: int | None, listing: bool) -> Exit:
         if not runs:
             raise UsageError(f"no run of yours has the process id {pid}", "`qpdsl top --list` lists them")
     check_terminal("qpdsl top")
+    from qpdsl.cli.runs.compared_runs import ComparedRuns
     from qpdsl.tui.app import DashboardFault, watch_socket
 
     try:
-        watch_socket(runs[0].socket)
+        watch_socket(runs[0].socket, ComparedRuns())
     except DashboardFault as fault:
         say(dashboard_failed(fault))
         say(f"the run goes on; `qpdsl top {runs[0].pid}` shows it again")

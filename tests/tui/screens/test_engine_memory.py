@@ -23,7 +23,7 @@ def test_weights_activations_and_other(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with dashboard(trace, LARGE) as pilot:
-            shown = await press(pilot, "3")
+            shown = await press(pilot, "4")
             facts = [line[2:36].split() for line in shown.splitlines()]
             assert ["weights", "10", "MiB"] in facts and ["activations", "2.0", "MiB"] in facts
             assert ["process", "500", "MiB"] in facts
@@ -54,7 +54,7 @@ def test_the_first_line_shares_out_the_time_and_says_that_memory_is_short(tmp_pa
 
     async def main() -> None:
         async with dashboard(trace, LARGE) as pilot:
-            shown = await press(pilot, "3")
+            shown = await press(pilot, "4")
             line = next(line for line in shown.splitlines() if "gave way" in line)
             assert [share in line for share in ("25%", "50%", "Python 25%")] == [True] * 3
             assert "6 gave way" in line and "--kv-memory" in line

@@ -33,12 +33,12 @@ def app_of(pilot: Pilot) -> Dashboard:
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_screens_by_number_and_by_tab(size: tuple[int, int]) -> None:
     async def test(pilot: Pilot) -> None:
-        signs = {"1": "operator", "2": "candidate", "3": "KV pages", "4": "status"}
+        signs = {"1": "operator", "3": "candidate", "4": "KV pages", "2": "status"}
         for key in "2341":
             assert signs[key] in await press(pilot, key)
         for key in "2341":
             assert signs[key] in await press(pilot, "tab")
-        assert signs["4"] in await press(pilot, "shift+tab")
+        assert signs["2"] in await press(pilot, "shift+tab")
 
     played(test, size)
 
@@ -61,7 +61,7 @@ def test_the_plan_moves_and_opens_details() -> None:
 
 def test_the_search_shows_what_was_chosen_and_why() -> None:
     async def test(pilot: Pilot) -> None:
-        shown = await press(pilot, "2")
+        shown = await press(pilot, "3")
         assert "★ the answer" in shown and "at `keep 4 by score`" in shown and "pruned" in shown
         assert "ended by eos" in shown and "log p" in shown
         before = shown
@@ -83,7 +83,7 @@ def test_the_search_shows_what_was_chosen_and_why() -> None:
 
 def test_the_search_changes_rows_and_follows_again() -> None:
     async def test(pilot: Pilot) -> None:
-        first = await press(pilot, "2")
+        first = await press(pilot, "3")
         assert "following" in first
         other = await press(pilot, "left_square_bracket")
         assert "following" not in other and app_of(pilot).query_one(SearchView).row is not None
@@ -97,8 +97,8 @@ def test_the_search_changes_rows_and_follows_again() -> None:
 
 def test_rows_are_sorted_filtered_and_opened() -> None:
     async def test(pilot: Pilot) -> None:
-        shown = await press(pilot, "4")
-        assert "! failed" in shown and "the context has 24" in shown and "1 failed" in shown
+        shown = await press(pilot, "2")
+        assert "✖ failed" in shown and "the context has 24" in shown and "1 failed" in shown
         view = app_of(pilot).query_one(RowsView)
         first = (await press(pilot, "s")).splitlines()[3]
         assert view.sorted_by == "status" and "failed" in first

@@ -1,0 +1,161 @@
+"""What stands below the plan: the operator of the cursor, rows that failed, rows at work, models and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rich.text import Text
+from textual.widget import Widget
+
+from qpdsl.grammar.printable import one_line
+from qpdsl.tui.state.plan import OperatorTotals, PlanLine
+from qpdsl.tui.state.run_state import NOW, FailureGroup, RowState, RunState
+from qpdsl.tui.state.server import ServerState
+from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.bars import cost
+from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.table import cell
+
+# A title and lines, each made for a width.
+Box = Sequence[Callable[[int], Text]]
+_LEAST = 36
+_TREND = 16
+
+
+class Boxes(Widget):
+    """Boxes side by side, as many as there is room for; the others stand below each other in the last column."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id, classes="panel")
+        self._boxes: list[Box] = []
+
+    def show(self, boxes: list[Box]) -> None:
+        self._boxes = boxes
+        self.refresh()
+
+    def render(self) -> Text:
+        boxes, width, height = self._boxes, self.size.width, max(self.size.height, 1)
+        count = min(max(width // _LEAST, 1), len(boxes))
+        if not count:
+            return Text("")
+        room = (width - 2 * (count - 1)) // count
+        columns = [[box] for box in boxes[: count - 1]] + [boxes[count - 1 :]]
+        told = [_stacked(column, room, height) for column in columns]
+        lines = []
+        for at in range(height):
+            line = Text(end="", no_wrap=True)
+            for number, column in enumerate(told):
+                line.append("  " if number else "").append_text(cell(column[at] if at < len(column) else "", room))
+            lines.append(line)
+        return Text("\n").join(lines)
+
+
+def _stacked(boxes: Sequence[Box], width: int, height: int) -> list[Text]:
+    """The lines of boxes in one column, each with as many as leave the others two."""
+    lines: list[Text] = []
+    for number, box in enumerate(boxes):
+        room = height - len(lines) - sum(min(len(other), 2) for other in boxes[number + 1 :])
+        lines += [one(width) for one in box[: max(room, 1)]]
+    return lines[:height]
+
+
+def operator_box(state: RunState, line: PlanLine, facts: Sequence[tuple[str, str]], palette: Palette) -> Box:
+    """The operator of the cursor: what it does now, and facts about it."""
+    totals = state.operators.get(line.id, OperatorTotals())
+    lines = [_title(one_line(line.text), "", palette)]
+    now = f"{rate(state, totals)}  {figures.trend(totals.series.trend(state.now, _TREND))}"
+    for name, value in [("now", now), *facts]:
+        lines.append(_line((f"{name:<11}", palette.muted), (value, palette.text)))
+    return lines
+
+
+def rate(state: RunState, totals: OperatorTotals) -> str:
+    """How fast an operator was in the last seconds; over its whole time where the run has ended."""
+    kinds = (("decode", "tok/s"), ("prefill", "prompt tok/s"), ("sequences", "rows/s"))
+    for kind, unit in kinds:
+        if totals.series.since(0.0, kind):
+            if state.ended is None:
+                return f"{figures.count(totals.series.rate(state.now, kind, NOW))} {unit}"
+            begun = state.loaded.at if state.loaded is not None else 0.0
+            per_second = totals.series.since(0.0, kind) / max(state.ended.at - begun, 1e-9)
+            return f"{figures.count(per_second)} {unit}"
+    return "nothing yet"
+
+
+def failure_box(state: RunState, palette: Palette) -> Box:
+    """The rows that failed, by operator and reason."""
+    groups = state.failures
+    if not groups:
+        return []
+    total = sum(len(group.rows) for group in groups)
+    lines = [_title(f"✖ {total:,} failed or without an answer", "! shows the next", palette, palette.bad)]
+    for group in groups:
+        lines.append(_line((f"{len(group.rows):>4,}× ", palette.bad), (failure_text(state, group), palette.text)))
+    return lines
+
+
+def failure_text(state: RunState, group: FailureGroup) -> str:
+    """In which operator, and why."""
+    line = None if state.plan is None or group.operator is None else state.plan.line(group.operator)
+    return ("" if line is None else f"{one_line(line.text).partition(' ')[0]}: ") + one_line(group.reason)
+
+
+def work_box(state: RunState, palette: Palette) -> Box:
+    """The rows at work, the longest first, with what they are in."""
+    rows = [] if state.ended is not None else state.at_work
+    if not rows:
+        return []
+    lines = [_title(f"● {len(rows):,} at work", "longest first", palette, palette.good)]
+    return [*lines, *(partial(_at_work, state, row, palette) for row in rows)]
+
+
+def _at_work(state: RunState, row: RowState, palette: Palette, width: int) -> Text:
+    doing = row.doing
+    line = None if state.plan is None or doing is None else state.plan.line(doing.operator)
+    time = figures.clock(state.now - (row.started or 0.0))
+    text = cell(Text(one_line(row.id), style=palette.text), min(12, width // 3))
+    text.append(f" r{doing.rounds[-1] + 1:<3}" if doing and doing.rounds else "     ", palette.muted)
+    where = Text("" if line is None else one_line(line.text), style=palette.text)
+    text.append_text(cell(where, max(width - text.cell_len - len(time) - 1, 1)))
+    return text.append(f" {time}", palette.muted)
+
+
+def model_box(state: RunState, palette: Palette) -> Box:
+    """The models: how fast they are, what waits for servers, and what these cost against its bound."""
+    lines = [_title("models", cost(state), palette)]
+    for name, model in state.models.items():
+        kind, unit = ("decode", "tok/s") if model.decode_tokens else ("prefill", "prompt tok/s")
+        speed = f"{figures.count(model.series.rate(state.now, kind))} {unit}" if state.ended is None else ""
+        lines.append(_line((f"{one_line(name)} ", palette.text), (speed, palette.muted)))
+    for name, server in state.servers.items():
+        there = f"{server.latest.in_flight:,} of {server.latest.limit:,} there"
+        lines.append(_line((f"{one_line(name)} ", palette.text), (there, palette.muted)))
+        if server.latest.retries or server.latest.again:
+            colour = palette.warn if server.latest.again else palette.muted
+            lines.append(_line((f"  {retries(server, state.now)}", colour)))
+    return lines if len(lines) > 1 else []
+
+
+def retries(server: ServerState, now: float) -> str:
+    """What was sent again, and what waits to be."""
+    latest = server.latest
+    told = f"{latest.retries:,} sent again"
+    if latest.again:
+        told += f", {latest.again:,} now waiting: {one_line(latest.why or 'failed')}"
+        if (left := server.resumes(now)) > 0:
+            told += f", next in {figures.seconds(left)}"
+    return told
+
+
+def _title(words: str, hint: str, palette: Palette, colour: str | None = None) -> Callable[[int], Text]:
+    def told(width: int) -> Text:
+        text = Text(words, style=f"bold {colour or palette.text}")
+        space = width - text.cell_len - len(hint)
+        return text.append(" " * max(space, 1)).append(hint, palette.muted) if hint and space > 0 else text
+
+    return told
+
+
+def _line(*parts: tuple[str, str]) -> Callable[[int], Text]:
+    return lambda width: Text.assemble(*parts)
