@@ -46,6 +46,7 @@ from qpdsl.tui.screens.plan import PlanView, usage_facts
 from qpdsl.tui.screens.requests import RequestsView
 from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
+from qpdsl.tui.screens.verifier import VerifierView
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.compare import OtherName, OtherRuns
 from qpdsl.tui.state.decisions import effects
@@ -72,6 +73,7 @@ _COMMANDS = (
     ("Rules", "rules", "What each rule of the plan has saved (r)"),
     ("Where the tokens went", "usage", "By operator, round, model and what became of them (u)"),
     ("Copy", "copy", "A text, a path, a prompt, the command that repeats a row (y)"),
+    ("Verifier", "verifier", "Whether its scores tell right from wrong (v)"),
     ("Next theme", "next_theme", "Dark, light, high contrast (t)"),
     ("Words and keys", "explain", "What the words under the cursor mean, and all keys (?)"),
     ("Notes", "notes", "What was skipped or missed (n)"),
@@ -96,6 +98,8 @@ _REPLAY = (
     ("To the beginning", "seek(0)", "("),
     ("To the end", "seek(1)", ")"),
 )
+# A page beside the screens, which has no number.
+_VERIFIER = "verifier"
 _INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -187,6 +191,8 @@ class Dashboard(App[Leave | None]):
         Binding("r", "rules", "Rules"),
         Binding("u", "usage", "Tokens", show=False),
         Binding("y", "copy", "Copy"),
+        Binding("v", "verifier", "Verifier", show=False),
+        Binding("escape", "back", "Back", show=False),
         Binding("t", "next_theme", "Theme", show=False),
         Binding("n", "notes", "Notes", show=False),
         Binding("space,p", "play", "Pause", key_display="p"),
@@ -219,6 +225,7 @@ class Dashboard(App[Leave | None]):
         self.theme = wanted if wanted in self.available_themes else THEMES[0].name
         self.source = source
         self.picked = first
+        self._above: list[str] = []
         self.fault: Exception | None = None
         self._asks = asks
         self._over = over
@@ -323,6 +330,7 @@ class Dashboard(App[Leave | None]):
             yield CellsView("cells")
             yield RequestsView("requests")
             yield CompareView("compare")
+            yield VerifierView(_VERIFIER)
         if self.source.player is not None:
             yield Transport(self.source.player)
         yield KeyLine()
@@ -364,7 +372,7 @@ class Dashboard(App[Leave | None]):
     def draw(self, *, force: bool = False) -> None:
         """Draws the current screen, if something on it has changed or with `force`."""
         state, source = self.source.state, self.source
-        if state.changes and self.picked not in self.screens:
+        if state.changes and self.picked not in (*self.screens, _VERIFIER):
             # What it is has become known.
             self.action_screen(self.screens[0])
         if self._names is None and state.begun is not None and self._runs is not None:
@@ -394,16 +402,12 @@ class Dashboard(App[Leave | None]):
     def on_title_picked(self, message: Title.Picked) -> None:
         self.action_screen(message.screen)
 
-    def on_plan_view_opened(self, message: PlanView.Opened) -> None:
-        self.action_screen("rows")
+    def on_plan_view_operator_opened(self, message: PlanView.OperatorOpened) -> None:
+        self._go_down("rows")
         self.query_one(RowsView).show_those_in(message.operator)
 
-    def on_compare_view_opened(self, message: CompareView.Opened) -> None:
-        self.action_screen("search")
-        self.query_one(SearchView).open_row(message.row)
-
-    def on_rows_view_opened(self, message: RowsView.Opened) -> None:
-        self.action_screen("search")
+    def on_view_opened(self, message: View.Opened) -> None:
+        self._go_down("search")
         self.query_one(SearchView).open_row(message.row)
 
     def on_transport_sought(self, message: Transport.Sought) -> None:
@@ -413,6 +417,15 @@ class Dashboard(App[Leave | None]):
         """Draws everything again in the colours of the new theme."""
         if self.is_running:
             self.call_after_refresh(self.draw, force=True)
+
+    def _go_down(self, name: str) -> None:
+        self._above.append(self.picked)
+        self.action_screen(name)
+
+    def action_back(self) -> None:
+        """Shows the screen again from which this one was opened."""
+        if self._above:
+            self.action_screen(self._above.pop())
 
     def action_screen(self, name: str) -> None:
         self.picked = name
@@ -446,8 +459,16 @@ class Dashboard(App[Leave | None]):
         if following is None:
             self.notify(f"no row is {status}" if status != "failed" else "no row has failed")
             return
-        self.action_screen("search")
+        if self.picked != "search":
+            self._go_down("search")
         search.open_row(following.id)
+
+    def action_verifier(self) -> None:
+        """Shows what the verifier is worth, or what was on the screen before that."""
+        if self.picked == _VERIFIER:
+            self.action_back()
+        elif "rows" in self.screens:
+            self._go_down(_VERIFIER)
 
     def action_next_theme(self) -> None:
         names = [theme.name for theme in THEMES]

@@ -29,7 +29,7 @@ from qpdsl.executor.engine.step.token_head import HeadDraws, PlainDraws
 from qpdsl.executor.engine.step_report import StepSeconds
 from qpdsl.executor.requests.drawing import FORCED, DrawFigures
 from qpdsl.executor.requests.errors import EngineError
-from qpdsl.executor.requests.request import Finish, GenerateRequest, Values, WatchAround
+from qpdsl.executor.requests.request import Finish, GenerateRequest, Values, WatchAround, Writer
 from qpdsl.executor.requests.ticket import Ticket
 
 # After so many steps of others a model goes before one whose batch would be full.
@@ -392,7 +392,10 @@ class ModelRunner:
             node_after = None if proposal is None else proposal.child(node, token)
             sample.accepted += node_after is not None
             sample.rejected += node_after is None and proposal is not None and proposal.goes_on(node)
-            going = self._append(step, sample, drawn[node + 1])
+            outcome = drawn[node + 1].outcome
+            left_early = outcome is not None and outcome.left
+            writer: Writer | None = "drafted" if node_after is not None else "early" if left_early else None
+            going = self._append(step, sample, drawn[node + 1], writer)
             if going and node_after is not None:
                 self.scheduler.memory.accept(sample, node_after - accepted)
                 accepted += 1
@@ -405,10 +408,10 @@ class ModelRunner:
     def _append_forced(self, step: LaunchedStep, sequence: Sequence, token: int) -> bool:
         """Appends a token that alone could follow; False where it ends the sample."""
         sequence.forced += 1
-        return self._append(step, sequence, _Drawn(token, 0.0, False, None, figures=FORCED))
+        return self._append(step, sequence, _Drawn(token, 0.0, False, None, figures=FORCED), "forced")
 
-    def _append(self, step: LaunchedStep, sequence: Sequence, drawn: _Drawn) -> bool:
-        """A sample gets its next token; False where that ends it."""
+    def _append(self, step: LaunchedStep, sequence: Sequence, drawn: _Drawn, writer: Writer | None = None) -> bool:
+        """A sample gets its next token, which `writer` wrote; False where that ends it."""
         if sequence.mask is not None and sequence.mask.error is not None:
             self._fail(sequence, f"the output cannot be held to its constraint: {sequence.mask.error}")
             return False
@@ -419,6 +422,8 @@ class ModelRunner:
         if not _stands(sequence, drawn):
             self._end(step, sequence, "unsure")
             return False
+        if writer is not None:
+            sequence.written.append((sequence.drawn, writer))
         sequence.tokens.append(drawn.token)
         logprob = drawn.logprob if sequence.generation.logprobs else 0.0
         sequence.logprob += logprob

@@ -42,7 +42,8 @@ class StepReport:
     its context at its end. The waits for tokens that the step ended are
     counted by bucket (see `latencies.py`): `first_waits` for the first tokens of samples, `waits` for the others.
 
-    Of the leased memory, sequences and the prefix tree hold `state_bytes` of states.
+    Of the memory for pages sequences hold `live_bytes` and the prefix tree alone `cached_bytes`, and `free_bytes` can
+    be taken at once. Sequences and the prefix tree hold `state_bytes` of states.
 
     In memory there are `weight_bytes` of the model's weights, `activation_bytes` of this step's rows on their way
     through a layer, and `resident_bytes` in all, of every model and everything else (see `budget.py`).
@@ -81,6 +82,9 @@ class StepReport:
     activation_bytes: int = 0
     resident_bytes: int = 0
     state_bytes: int = 0
+    live_bytes: int = 0
+    cached_bytes: int = 0
+    free_bytes: int = 0
     choice: tuple[str | float, ...] = ()
 
 
@@ -129,6 +133,9 @@ def report(
         taken.activations,
         taken.resident,
         memory.state_bytes,
+        memory.live_bytes,
+        memory.cached_bytes,
+        memory.free_bytes,
         () if routed is None or (choice := routed.choice) is None else (*choice[:-1], *choice.context),
     )
 

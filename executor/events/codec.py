@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from qpdsl.executor.events import events
-from qpdsl.executor.events.events import CandidateRecord, EngineFigures, Event
+from qpdsl.executor.events.events import CandidateRecord, EngineFigures, Event, OperatorEstimate
 
 FORMAT = 2
 _MARK = "qpdsl_trace"
@@ -117,7 +117,17 @@ def _candidate_record(candidate: CandidateRecord) -> dict[str, Any]:
     if candidate.pieces:
         record["pieces"] = candidate.pieces
         record["logprobs"] = [round(logprob, _LOGPROB_DIGITS) for logprob in candidate.logprobs]
+    if candidate.written:
+        record["written"] = candidate.written
     return record
+
+
+def _estimates(estimates: Mapping[str, OperatorEstimate]) -> dict[str, Any]:
+    names = [field.name for field in fields(OperatorEstimate)]
+    return {
+        operator: {name: _plain(value) for name in names if (value := getattr(estimate, name)) is not None}
+        for operator, estimate in estimates.items()
+    }
 
 
 def _report(report: Any) -> dict[str, Any]:
@@ -196,6 +206,10 @@ def _figures(record: Any) -> EngineFigures:
     return EngineFigures(model=model, others=others, **figures, **waits)  # type: ignore[arg-type]
 
 
+def _estimate(record: Any) -> OperatorEstimate:
+    return OperatorEstimate(**_read_fields(OperatorEstimate, _checked(dict)(record)))
+
+
 def _sums(record: Any) -> dict[str, tuple[float, ...]]:
     return {name: _many(_number)(values) for name, values in _checked(dict)(record).items()}
 
@@ -247,6 +261,10 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
         name: _counts(counts) for name, counts in _checked(dict)(record).items()
     },
     "Mapping[str, tuple[float, ...]]": _sums,
+    "Mapping[str, tuple[int, ...]]": lambda record: {name: _path(own) for name, own in _checked(dict)(record).items()},
+    "Mapping[str, OperatorEstimate]": lambda record: {
+        name: _estimate(own) for name, own in _checked(dict)(record).items()
+    },
     "StepReport | EngineFigures": _figures,
 }
 
@@ -260,7 +278,7 @@ def _kinds() -> dict[str, type[Event]]:
 _KINDS = _kinds()
 _READERS = {
     cls: tuple((field.name, _time if field.name == "at" else _TYPES[str(field.type)]) for field in fields(cls))
-    for cls in (*_KINDS.values(), CandidateRecord)
+    for cls in (*_KINDS.values(), CandidateRecord, OperatorEstimate)
 }
 # How a field is written, by its annotation; JSON takes the others as they are.
 _FORMS: dict[str, Callable[[Any], Any]] = {
@@ -271,6 +289,7 @@ _FORMS: dict[str, Callable[[Any], Any]] = {
     "tuple[str | float | bool | None, ...]": _plain,
     "tuple[CandidateRecord, ...]": lambda candidates: [_candidate_record(candidate) for candidate in candidates],
     "Mapping[str, Any]": _plain,
+    "Mapping[str, OperatorEstimate]": _estimates,
     "Mapping[str, tuple[float, ...]]": _plain,
     "StepReport | EngineFigures": _report,
 }

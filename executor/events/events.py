@@ -2,8 +2,10 @@
 
 Event
 ├── ProcessStarted, Preparing                           what a process is, and what it does before rows can run
-├── RunStarted, InputListed, RunSaved, ModelsLoaded, RunEnded     the run as a whole; kept for readers that come late
-├── InstanceStarted, InstanceDone, RowDone              one row of the input
+├── RunStarted, InputListed, RunSaved,                  the run as a whole; kept for readers that come late
+│   ModelsLoaded, RunEnded
+├── Estimated                                           what the run was expected to take
+├── InstanceStarted, WayTried, InstanceDone, RowDone    one row of the input
 ├── OperatorDone, Routed, EngineStepped                 one operator, one choice of a router, one forward
 ├── ServerReported                                      how a model on a server stands
 ├── CellReached, RequestReached                         one cell of a sweep, one request to a server, as it stands now
@@ -68,8 +70,8 @@ class Preparing(Event):
 class RunStarted(Event):
     """`plan` is the physical plan as `explain --format json` gives it; `rows` counts the input; `wall` is Unix time.
 
-    Servers may take at most `max_cost`, in the currency of the price table; None where nobody bounds it. `rules` says
-    what each rule does that made the plan.
+    Of servers it takes `max_tokens` and `max_cost` at the most, None for any. `rules` says what each rule does that made
+    the plan.
     """
 
     program: str
@@ -81,6 +83,7 @@ class RunStarted(Event):
     pid: int
     wall: float
     version: str
+    max_tokens: int | None = None
     max_cost: float | None = None
     rules: Mapping[str, Any] = field(default_factory=dict)
 
@@ -110,6 +113,41 @@ class ModelsLoaded(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorEstimate:
+    """What an operator was expected to take for one row of the input, over the rounds of the loops around it.
+
+    It makes `rows`. Tokens and `seconds` are None where it asks no model, and `seconds` too where its server was not
+    measured. `rounds` are those of a loop.
+    """
+
+    rows: float
+    prompt_tokens: float | None = None
+    cached_tokens: float | None = None
+    sampled_tokens: float | None = None
+    seconds: float | None = None
+    rounds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimated(Event):
+    """What the run was expected to take before it began, as `explain --analyze` sets it beside what it took.
+
+    `seconds` are those of the whole run, None where a server was not measured, with `in_flight` rows at once;
+    `kv_bytes` those of keys and values. `source` says in words what rows and tokens are based on. Seconds were
+    multiplied by `clock`, as earlier runs took, None where there were none; `device` says where the figures of the
+    device come from.
+    """
+
+    operators: Mapping[str, OperatorEstimate]
+    seconds: float | None
+    in_flight: float
+    kv_bytes: float
+    source: str
+    device: str
+    clock: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
     """`error` says why a run failed as a whole."""
 
@@ -123,6 +161,23 @@ class InstanceStarted(Event):
 
     instance: str
     baseline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayTried(Event):
+    """A row of a program under a budget was tried by one of its ways, which took these tokens and seconds.
+
+    `support` is how sure the way was of its answer, None where nothing says so. The policy then had the row tried by
+    `next`, None where it ended there.
+    """
+
+    instance: str
+    way: str
+    support: float | None
+    next: str | None
+    prompt_tokens: int
+    sampled_tokens: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +397,8 @@ class CandidateRecord:
 
     `logprob` is the whole row's. `pieces` are the step's tokens as text and `logprobs` theirs, both empty where they
     are not at hand. Of the `tokens` so many were drawn for a `thought`, which stands before the step; None where the
-    step is a part of it, or nothing was thought.
+    step is a part of it, or nothing was thought. `written` has the places of pieces that were no draws of the
+    operator's model alone, by what wrote them (see `Writer`): `forced`, `drafted`, `early` or `small`.
     """
 
     path: Path
@@ -355,6 +411,7 @@ class CandidateRecord:
     logprobs: tuple[float, ...] = ()
     thought: str | None = None
     thought_tokens: int = 0
+    written: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

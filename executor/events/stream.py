@@ -14,6 +14,7 @@ from qpdsl.executor.events.events import (
     Earlier,
     EngineFigures,
     EngineStepped,
+    Estimated,
     Event,
     InputListed,
     ModelsLoaded,
@@ -28,7 +29,7 @@ from qpdsl.executor.events.events import (
 )
 
 Reader = Callable[[Event], None]
-_LASTING = (ProcessStarted, Preparing, RunStarted, InputListed, RunSaved, ModelsLoaded, RunEnded)
+_LASTING = (ProcessStarted, Preparing, RunStarted, InputListed, RunSaved, ModelsLoaded, Estimated, RunEnded)
 
 
 class EventStream:

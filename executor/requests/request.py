@@ -66,6 +66,9 @@ Priority = Literal[0, 1]
 # What a sample keeps of that of another run with the same seed: every token; every token as long as the same server
 # answers; what was kept of the first run.
 Repeats = Literal["exact", "replayable", "recorded"]
+# What wrote a token, where that is no draw of the whole model: a constraint that let nothing else follow, a draft that
+# the model would have drawn too, its first layers, or the small model of a filter.
+Writer = Literal["forced", "drafted", "early", "small"]
 ConstraintKind = Literal["json_schema", "regex", "grammar", "choice"]
 # Each as it is called in messages.
 CONSTRAINT_NAMES: Mapping[ConstraintKind, str] = {
@@ -577,7 +580,8 @@ class StepCounts:
     layers computed after the token that follows them was drawn; `skipped` sums, over those that never had them, how
     many layers these are. `full` draws left the exit out, as a router said. Of the draws that an exit decided, the full
     model made `shadowed` too, and `differed` of these have another token than it drew. `arms`: of the forwards in which
-    a router chose how the head is computed, how many were so.
+    a router chose how the head is computed, how many were so. `written`: the places of tokens that were no draws of the
+    whole model, ascending, and what wrote each.
     """
 
     draws: int = 0
@@ -595,6 +599,7 @@ class StepCounts:
     shadowed: int = 0
     differed: int = 0
     full: int = 0
+    written: tuple[tuple[int, Writer], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

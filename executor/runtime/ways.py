@@ -7,11 +7,13 @@ and its tokens are counted once.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, replace
 
 from qpdsl.executor.runtime.instance.candidates import Candidates, JsonValue
 from qpdsl.executor.runtime.instance.instance import Instance, RowError
+from qpdsl.executor.runtime.instance.operator_events import emit_tried
 from qpdsl.executor.runtime.last_choice import FinalCandidate
 from qpdsl.executor.sample_memory.sample_memory import SampleMemory
 from qpdsl.executor.sample_memory.sharing_engine import SharingEngine
@@ -68,10 +70,20 @@ async def try_ways(node: PhysicalOp, instance: Instance, run: RunWay) -> Program
             drawn=set(),
             drawn_before=frozenset(drawn),
         )
+        start, usage = time.monotonic(), instance.usage
+        before = usage.prompt_tokens, usage.sampled_tokens
         end = await run(node.arms[number], op.scores[number], own)
         drawn |= own.drawn
         turn = None if policy is None else policy.turns.get(at)
         following = None if turn is None else turn.after(end.support)
+        emit_tried(
+            way.name,
+            end.support,
+            None if policy is None or following is None else policy.ways[following].name,
+            (usage.prompt_tokens - before[0], usage.sampled_tokens - before[1]),
+            time.monotonic() - start,
+            instance,
+        )
         if following is None:
             break
         at = following

@@ -142,7 +142,7 @@ class KeptSample:
             + len(self._tokens) * self._tokens.itemsize
             + len(self._token_logprobs) * self._token_logprobs.itemsize
             + len(self._sample.figures) * _FIGURES_BYTES
-            + len(self._sample.steps.allowed) * _COUNT_BYTES
+            + (len(self._sample.steps.allowed) + 2 * len(self._sample.steps.written)) * _COUNT_BYTES
         )
 
 

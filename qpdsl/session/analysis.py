@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
+from qpdsl.executor.events.events import Estimated, OperatorEstimate
 from qpdsl.executor.measure.run_meter import RunMeter
-from qpdsl.planner.cost.device import Device
+from qpdsl.planner.cost.device import SOURCE_WORDS, Device
 from qpdsl.planner.cost.estimate import Estimate, estimate_cost
 from qpdsl.planner.cost.run_figures import ExitRouterFigures, RouterFigures
 from qpdsl.planner.cost.statistics import Statistics, clock_key, device_key, fingerprint
 from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.explain.analyze import Analysis
 from qpdsl.planner.explain.plan import in_words
-from qpdsl.planner.plan.physical import PhysicalPlan, everything
+from qpdsl.planner.plan.physical import Cost, PhysicalPlan, everything
 from qpdsl.session.planning import is_routed, routes_exits
 from qpdsl.session.session import Session
 from qpdsl.session.timed_models import keep_times
@@ -46,6 +47,7 @@ class RunAnalysis:
         self._routers = RouterMemory(session, plan, self._device)
         self._measuring = RunMeter(session.kv_page_bytes, session.kv_budget)
         session.events.subscribe(self._measuring.see)
+        session.events.emit(_estimated(plan, self._estimate))
 
     def done(self) -> Analysis:
         """The figures so far, with the estimate beside them."""
@@ -86,6 +88,28 @@ class RunAnalysis:
         whole = problems == self._load.problems and (wanted or problems >= _CLOCKED)
         load = replace(self._load, problems=problems)
         learn(statistics, analysis, self._device, load, clocked=alone and whole)
+
+
+def _estimated(plan: PhysicalPlan, estimate: Estimate) -> Estimated:
+    problems = max(estimate.load.problems, 1)
+    return Estimated(
+        operators={
+            node.id: _of_operator(estimate, node.id, problems)
+            for node in everything(plan.ops)
+            if node.id in estimate.rows
+        },
+        seconds=estimate.seconds,
+        in_flight=estimate.in_flight,
+        kv_bytes=estimate.kv_bytes,
+        source=estimate.source,
+        device=SOURCE_WORDS[estimate.device],
+        clock=estimate.clock,
+    )
+
+
+def _of_operator(estimate: Estimate, id: str, problems: int) -> OperatorEstimate:
+    cost = None if (whole := estimate.costs.get(id)) is None else asdict(Cost.of([whole], problems))
+    return OperatorEstimate(rows=estimate.rows[id] / problems, rounds=estimate.rounds.get(id), **cost or {})
 
 
 def learn(statistics: Statistics, analysis: Analysis, device: Device, load: RunLoad, *, clocked: bool = True) -> None:

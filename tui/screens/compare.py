@@ -7,7 +7,6 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
@@ -77,13 +76,6 @@ class CompareView(View):
         Binding("d", "details", "Both rows"),
         Binding("l", "plans", "Both plans"),
     ]
-
-    class Opened(Message):
-        """The user wants to see how a row was searched."""
-
-        def __init__(self, row: str) -> None:
-            super().__init__()
-            self.row = row
 
     def __init__(self, id: str) -> None:
         super().__init__(id)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from textwrap import wrap
 
 from rich.text import Text
 
 from qpdsl.grammar.printable import one_line
-from qpdsl.tui.screens.plots import FIGURES, Plot, fact
+from qpdsl.tui.screens.plots import FIGURES, LABEL, Plot, fact
 from qpdsl.tui.state.engine import Bucket, ModelState
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.state.server import ServerState
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.table import cell
 
+# From a time of the run to another, None for all of it.
+Window = tuple[float, float] | None
 _ARMS = ("dense", "rows", "union")
 _ROUTER = (*(f"{arm}_steps" for arm in _ARMS), "routed_seconds", "router_seconds", "router_regret")
-_MEMORY = ("weight_bytes", "activation_bytes", "resident_bytes")
+_MEMORY = ("weight_bytes", "activation_bytes", "resident_bytes", "live_bytes", "cached_bytes", "free_bytes")
+# Cells of the bar of keys and values, and the share of live ones from which on memory is short.
+_BAR, _SHORT = 16, 0.9
 _SHOWN_ELSEWHERE = ("seconds", "sequences", "capacity", *_MEMORY, *_ROUTER)
 
 
@@ -44,15 +48,19 @@ def server_facts(server: ServerState, state: RunState, palette: Palette) -> list
         share = figures.share(latest.cached_tokens / latest.prompt_tokens)
         facts.append(fact("prompt cache", f"{share} of it", palette))
     facts.append(fact("rate", f"{figures.count(server.series.rate(state.now, 'decode'))} tok/s", palette))
+    begun = state.begun
     if latest.cost:
-        facts.append(fact("cost", f"{latest.cost:,.6f}".rstrip("0"), palette))
+        most = "" if begun is None or begun.max_cost is None else f" of {begun.max_cost:,g}"
+        facts.append(fact("cost", f"{latest.cost:,.6f}".rstrip("0") + most, palette))
+    if begun is not None and begun.max_tokens is not None:
+        facts.append(fact("at most", f"{begun.max_tokens:,} tokens", palette))
     return facts
 
 
-def server_plots(server: ServerState, palette: Palette) -> list[Plot]:
-    """Its series over the whole run."""
+def server_plots(server: ServerState, window: Window, palette: Palette) -> list[Plot]:
+    """Its series over a window of time, without one over the whole run."""
     series, limit = server.series, float(server.latest.limit)
-    buckets = series.buckets[series.begun :]
+    buckets = series.shown(window)
     held = [bucket.sequences / bucket.steps if bucket.steps else 0.0 for bucket in buckets]
     sampled = [bucket.decode / series.width for bucket in buckets]
     sent = [bucket.prefill / series.width for bucket in buckets]
@@ -68,18 +76,7 @@ def server_plots(server: ServerState, palette: Palette) -> list[Plot]:
 def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Text]:
     """Its memory, what it computed, and what else its engine counts."""
     latest = model.latest
-    share = latest.pages_held / latest.pages if latest.pages else 0.0
-    colour = palette.bad if share > 0.9 else palette.warn if share > 0.7 else palette.accent
-    facts = [
-        Text.assemble(
-            (f"{'KV pages':<13} ", palette.muted),
-            (f"{figures.share(share):>4} ", f"bold {palette.text}"),
-            cell(Text(figures.bar(share, 10), style=colour), 10),
-            (" ⚠ full" if share > 0.9 else "", palette.bad),
-        ),
-        fact("", f"{latest.pages_held:,} of {latest.pages:,}", palette),
-        fact("most held", f"{model.most_pages:,}", palette),
-    ]
+    facts = [*_kv(model, palette), fact("most held", f"{model.most_pages:,} of {latest.pages:,} pages", palette)]
     prefix = _prefix_share(model, state)
     if prefix is not None:
         facts.append(fact("prefix hits", figures.share(prefix), palette))
@@ -107,6 +104,28 @@ def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Te
         if name not in _SHOWN_ELSEWHERE:
             facts.append(fact(*_figure(name, value), palette))
     return facts
+
+
+def _kv(model: ModelState, palette: Palette) -> Iterator[Text]:
+    """Keys and values: what sequences hold, what the prefix cache alone holds, and what is free."""
+    latest = model.latest
+    if model.kv is None:
+        share = latest.pages_held / latest.pages if latest.pages else 0.0
+        text = Text(f"{'KV pages':<{LABEL}} ", style=palette.muted).append(figures.bar(share, _BAR), palette.accent)
+        yield text.append(f" {figures.share(share)} held", palette.text)
+        return
+    live, cached, free = model.kv
+    whole = sum(model.kv) or 1.0
+    taken, kept = (math.ceil(_BAR * part / whole) for part in (live, cached))
+    kept = min(kept, _BAR - taken)
+    short = live / whole > _SHORT
+    text = Text(f"{'KV':<{LABEL}} ", style=palette.muted)
+    text.append("█" * taken, palette.bad if short else palette.accent).append("▒" * kept, palette.second)
+    text.append("░" * (_BAR - taken - kept), palette.muted)
+    yield text.append(" ⚠ full" if short else "", palette.bad)
+    yield fact("█ live", f"{figures.size(live)} of {figures.size(whole)}", palette, palette.bad if short else None)
+    yield fact("▒ cached", figures.size(cached), palette)
+    yield fact("░ free", figures.size(free), palette)
 
 
 def _memory(model: ModelState, state: RunState) -> Iterator[tuple[str, str]]:
@@ -150,10 +169,10 @@ def _prefix_share(model: ModelState, state: RunState) -> float | None:
     return cached / asked if asked else None
 
 
-def model_plots(model: ModelState, palette: Palette) -> list[Plot]:
-    """Its series over the whole run."""
+def model_plots(model: ModelState, window: Window, palette: Palette) -> list[Plot]:
+    """Its series over a window of time, without one over the whole run."""
     series = model.series
-    buckets = series.buckets[series.begun :]
+    buckets = series.shown(window)
 
     def rates(kind: str) -> list[float]:
         return [getattr(bucket, kind) / series.width for bucket in buckets]

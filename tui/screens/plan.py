@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import ClassVar
 
 from rich.text import Text
@@ -21,6 +22,7 @@ from qpdsl.tui.state.decisions import by_model, by_round, decisions, expectation
 from qpdsl.tui.state.plan import OperatorTotals, PlanLine
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.bars import time_words
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
@@ -93,7 +95,7 @@ class PlanView(View):
         Binding("d", "details", "Details"),
     ]
 
-    class Opened(Message):
+    class OperatorOpened(Message):
         """The user wants to see the rows that went through an operator."""
 
         def __init__(self, operator: str) -> None:
@@ -126,7 +128,7 @@ class PlanView(View):
 
     def on_line_list_entered(self) -> None:
         if (line := self.selected) is not None:
-            self.post_message(self.Opened(line.id))
+            self.post_message(self.OperatorOpened(line.id))
 
     @property
     def selected(self) -> PlanLine | None:
@@ -162,8 +164,11 @@ class PlanView(View):
         plan = self.state.plan
         if plan is None:
             return Text(" the plan comes with the run's first event", style=palette.muted)
+        text = Text()
+        if told := time_words(self.state):
+            text.append(" time ", palette.muted).append(", ".join(told), palette.text)
         word, rest = plan.permits
-        text = Text(f" {word} ", style=palette.muted).append(one_line(rest), palette.text)
+        text.append(f"{' ' * (1 + bool(told))}{word} ", palette.muted).append(one_line(rest), palette.text)
         for name, model in plan.models.items():
             text.append("  ").append(f"{one_line(name)} ", palette.muted).append(one_line(model), palette.text)
         begun = self.state.begun
@@ -223,6 +228,26 @@ def estimate_text(state: RunState, line: PlanLine) -> str:
     return f"{expected.expected:.1f}".removesuffix(".0") + f" {expected.mark}"
 
 
+def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
+    """What an operator was expected to take for a row of the input, and the last one with the whole run."""
+    whole = state.estimate
+    expected = None if whole is None else whole.operators.get(line.id)
+    if whole is None or expected is None:
+        return
+    rounds = "" if expected.rounds is None else f", {expected.rounds:.1f} rounds"
+    yield "expected rows", f"{expected.rows:.1f} a row of the input{rounds}"
+    if expected.prompt_tokens is not None and expected.sampled_tokens is not None:
+        cached = f", {expected.cached_tokens:,.0f} cached" if expected.cached_tokens else ""
+        yield "expected tokens", f"{expected.prompt_tokens:,.0f} in{cached}, {expected.sampled_tokens:,.0f} out"
+    if expected.seconds is not None:
+        yield "expected time", figures.seconds(expected.seconds)
+    if state.plan is not None and line is state.plan.lines[0]:
+        clock = "" if whole.clock is None else f", times {whole.clock:.2g} as earlier runs took"
+        yield "expected run", f"{figures.seconds(whole.seconds)}{clock}, {whole.in_flight:.0f} rows at once"
+        yield "expected KV", figures.size(whole.kv_bytes)
+        yield "expected by", one_line(f"{whole.source}; {whole.device}")
+
+
 def operator_facts(state: RunState, line: PlanLine) -> Facts:
     totals = state.operators.get(line.id, OperatorTotals())
     part = time_share(state, line)
@@ -241,6 +266,8 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
     if totals.tokens:
         facts.add("prompt tokens", f"{totals.prompt_tokens:,}, {totals.cached_tokens:,} from the cache")
         facts.add("sampled tokens", f"{totals.sampled_tokens:,}")
+    for name, expected_here in _expected(state, line):
+        facts.add(name, expected_here)
     facts.add("seconds in it", f"{totals.seconds:,.2f} over all rows")
     facts.add("share", None if part is None else figures.share(part))
     if totals.runs:

@@ -10,8 +10,8 @@ from rich.text import Text
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 
-# Cells for the figures.
-FIGURES = 34
+# Cells for the figures, and of these for their names.
+FIGURES, LABEL = 34, 13
 # A short run is drawn wider: so many columns for a value at most.
 _WIDEST = 4
 
@@ -27,7 +27,7 @@ class Plot(NamedTuple):
 
 
 def fact(name: str, value: str, palette: Palette, colour: str | None = None) -> Text:
-    return Text.assemble((f"{name:<13} ", palette.muted), (value, colour or palette.text))
+    return Text.assemble((f"{name:<{LABEL}} ", palette.muted), (value, colour or palette.text))
 
 
 def plotted(plots: Sequence[Plot], width: int, height: int, palette: Palette) -> list[Text]:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.widgets import Input, Static
 
 from qpdsl.grammar.printable import one_line, shorten
@@ -31,7 +30,7 @@ COLUMNS = (
     TableColumn("status", "status", 9, right=False, weight=100),
     TableColumn("answer", "answer", 0, right=False, weight=95, least=12),
     TableColumn("reference", "right answer", 13, right=False, weight=30),
-    TableColumn("lost", "had it", 12, right=False, weight=50),
+    TableColumn("lost", "had it", 14, right=False, weight=50),
     TableColumn("greedy", "greedy", 10, right=False, weight=10),
     TableColumn("score", "score", 6, weight=70),
     TableColumn("tokens", "tokens", 7, weight=65),
@@ -105,13 +104,6 @@ class RowsView(View):
         Binding("escape", "clear", "Clear", show=False),
     ]
 
-    class Opened(Message):
-        """The user wants to see how a row was searched."""
-
-        def __init__(self, row: str) -> None:
-            super().__init__()
-            self.row = row
-
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self.sorted_by = "number"
@@ -169,7 +161,8 @@ class RowsView(View):
             self.query_one(Input).value = some
             self.query_one(Input).display = True
         else:
-            self.action_clear()
+            self.query_one(Input).value = ""
+            self.query_one(Input).display = False
 
     def copies(self) -> Copies:
         row_state = self.query_one(RowLines).row
@@ -183,8 +176,12 @@ class RowsView(View):
         box.display = True
         box.focus()
 
-    def action_clear(self) -> None:
+    async def action_clear(self) -> None:
+        """Shows all rows again; where it does, the screen from which this one was opened."""
         box = self.query_one(Input)
+        if not box.display:
+            await self.app.run_action("back")
+            return
         box.value = ""
         box.display = False
         self.take_focus()
@@ -310,6 +307,11 @@ def row_facts(state: RunState, row_state: RowState) -> Facts:
     if row_state.failed_in is not None and state.plan is not None and (line := state.plan.line(row_state.failed_in)):
         facts.add("failed in", line.text)
     facts.add("repeat it", repeat_command(state, row_state) or None)
+    for number, way in enumerate(row_state.tried, 1):
+        sure = "" if way.support is None else f"{way.support:.0%} sure, "
+        spent = f"{way.prompt_tokens:,} in, {way.sampled_tokens:,} out, {figures.seconds(way.seconds)}"
+        follows = "ended there" if way.next is None else f"then {one_line(way.next)}"
+        facts.add(f"tried {number}", f"{one_line(way.way)}: {sure}{spent}; {follows}")
     return facts
 
 

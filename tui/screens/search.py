@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import ClassVar
 
@@ -13,12 +13,13 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
 from qpdsl.executor.events.events import REPLICA_SIGN
-from qpdsl.grammar.printable import one_line, printable
+from qpdsl.grammar.printable import cells, one_line, printable, shorten
 from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState
 from qpdsl.tui.state.search import CandidateNode, Key, SearchTree, TreeLine, flattened, ranking_of, right_candidates
+from qpdsl.tui.state.verdict import Fall, first_fall, last_vote
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
@@ -41,7 +42,10 @@ COLUMNS = (
 
 
 class TreeLines(LineList):
-    """The candidates. A folded node hides the nodes below it."""
+    """The candidates. A folded node hides the nodes below it.
+
+    `way` are the steps to the answer, `fell` the first of them that the verifier found wrong, `lost` a right answer.
+    """
 
     def __init__(self) -> None:
         super().__init__(id="tree-lines")
@@ -49,12 +53,20 @@ class TreeLines(LineList):
         self.tree_shown = SearchTree()
         self.plan: PlanTree | None = None
         self.right: set[Key] = set()
+        self.way: set[Key] = set()
+        self.fell: Fall | None = None
+        self.lost: Key | None = None
 
     def show(self, tree: SearchTree | None, plan: PlanTree | None, row_state: RowState | None, *, living: bool) -> None:
         self.tree_shown, self.plan = tree or SearchTree(), plan
         self.right = set()
         if tree is not None and row_state is not None and row_state.correct is not None and row_state.reference:
             self.right = {node.key for node in right_candidates(tree, row_state.reference, row_state.answer)}
+        answering = None if tree is None else tree.answering
+        self.way = set() if answering is None else {node.key for node in answering.line()}
+        wrong = row_state is not None and row_state.correct is False
+        self.fell = first_fall(tree, answering) if tree is not None and answering is not None and wrong else None
+        self.lost = None if row_state is None or row_state.lost is None else row_state.lost.node.key
         lines = [] if tree is None else flattened(tree, self.folded, living=living)
         self.set_items(lines, lambda line: line.node.key)
 
@@ -73,17 +85,12 @@ class TreeLines(LineList):
         fate = tree.fate(node)
         sign, _, colour = candidate.FATES[fate]
         text = Text(strokes, style=palette.faint).append(f"{sign} ", f"bold {getattr(palette, colour)}")
+        marks = self._marks(line, palette)
         shown = one_line(record.step) or candidate.name(node, self.plan)
-        text.append(shown, palette.text if fate in _STANDING else palette.muted)
-        visits = node.values.get("visits")
-        if isinstance(visits, (int, float)):
-            value = node.values.get("value")
-            shown = f", {figures.score(value)}" if isinstance(value, float) else ""
-            text.append(f"  {visits:g} visit{'s' * (visits != 1)}{shown}", palette.second)
-        if node.key in self.right:
-            text.append("  right", f"bold {palette.good}")
-        if node.key in self.folded:
-            text.append(f"  +{len(node.children)}", palette.second)
+        shown = shorten(shown, max(_text_room(width) - cells(text.plain) - cells(marks.plain), 8))
+        lit = f"bold {palette.good}" if node.key in self.way else palette.text if fate in _STANDING else palette.muted
+        text.append(shown, lit)
+        text.append_text(marks)
         part = tree.part(node)
         values = {
             "round": Text(str(node.round) if node.round else "", style=palette.muted),
@@ -93,6 +100,38 @@ class TreeLines(LineList):
             "tokens": Text(str(record.tokens or ""), style=palette.muted),
         }
         return row(fitted(COLUMNS, width), values)
+
+    def _marks(self, line: TreeLine, palette: Palette) -> Text:
+        """What is to be said of a candidate after its text."""
+        node, keys = line.node, {line.node.key, *(other.key for other in line.others)}
+        text = Text()
+        visits = node.values.get("visits")
+        if isinstance(visits, (int, float)):
+            value = node.values.get("value")
+            shown = f", {figures.score(value)}" if isinstance(value, float) else ""
+            text.append(f"  {visits:g} visit{'s' * (visits != 1)}{shown}", palette.second)
+        if node.matches:
+            won = sum(chance >= 0.5 for _, chance in node.matches)
+            text.append(f"  won {won} of {len(node.matches)}", palette.second)
+        if (copies := node.copies) > 1:
+            text.append(f"  goes on ×{copies}", palette.second)
+        if line.others:
+            text.append(f"  ×{len(keys)}", f"bold {palette.second}")
+        if node.key in self.folded and node.children:
+            text.append(f"  +{len(node.children)}", palette.second)
+        if "\n" in node.record.step.strip() and (answer := node.values.get("answer")) is not None:
+            text.append(f"  → {shorten(one_line(str(answer)), 16)}", palette.text)
+        if node.key in self.right:
+            text.append("  right", f"bold {palette.good}")
+        if self.lost in keys:
+            text.append("  lost here", f"bold {palette.warn}")
+        if self.fell is not None and self.fell.node is node:
+            text.append("  went wrong here", f"bold {palette.warn}")
+        return text
+
+
+def _text_room(width: int) -> int:
+    return next((own for column, own in fitted(COLUMNS, width) if column.name == "text"), width)
 
 
 class SearchView(View):
@@ -109,7 +148,7 @@ class SearchView(View):
         Binding("f", "follow", "Follow"),
         Binding("x", "living", "Hide pruned"),
         Binding("space", "fold", "Fold", show=False),
-        Binding("v", "panel", "Ranking"),
+        Binding("o", "panel", "Ranking"),
     ]
 
     def __init__(self, id: str) -> None:
@@ -125,6 +164,7 @@ class SearchView(View):
 
     def compose(self) -> ComposeResult:
         yield Static(id="search-row", classes="foot")
+        yield Static(id="search-verdict")
         with Horizontal(classes="panes"):
             with Vertical():
                 yield Heading(COLUMNS)
@@ -155,6 +195,7 @@ class SearchView(View):
         if self.searched is not None and not lines.by_hand:
             self._point_at_what_is_new(lines)
         self.query_one("#search-row", Static).update(self._head(Palette.of(self.app)))
+        self._show_verdict(lines)
         self.query_one("#search-foot", Static).update(candidate.legend(self.searched, Palette.of(self.app)))
         self._show_candidate()
 
@@ -190,7 +231,7 @@ class SearchView(View):
 
     def action_fold(self) -> None:
         lines = self.query_one(TreeLines)
-        if lines.node is not None and lines.node.children:
+        if lines.item is not None and (lines.item.node.children or lines.item.others or lines.node.key in lines.folded):
             lines.folded ^= {lines.node.key}
             self.draw()
 
@@ -219,8 +260,9 @@ class SearchView(View):
 
         row_state = self.state.rows.get(self.instance or "")
         if row_state is not None and row_state.lost is not None:
-            lost = row_state.lost.node.key
-            if (at := next((at for at, line in enumerate(lines.items) if line.node.key == lost), None)) is not None:
+            lost = row_state.lost.node
+            here = (at for at, line in enumerate(lines.items) if lost is line.node or lost in line.others)
+            if (at := next(here, None)) is not None:
                 lines.point(at)
                 return
         lines.point(max(range(len(lines.items)), key=worth, default=0))
@@ -250,12 +292,31 @@ class SearchView(View):
             )
             if row_state.correct is False and row_state.reference is not None:
                 text.append(f" (right: {one_line(row_state.reference)})", palette.muted)
-        if row_state is not None and row_state.lost is not None:
-            text.append(f"  {candidate.lost_text(row_state.lost, self.state.plan)}", palette.warn)
         if row_state is not None and row_state.asked:
             text.append(f"  {one_line(row_state.asked)}", palette.muted)
         text.truncate(max(self.size.width, 20), overflow="ellipsis")
         return text
+
+    def _show_verdict(self, lines: TreeLines) -> None:
+        """A line for each thing that the search as a whole says."""
+        palette, shown = Palette.of(self.app), self.query_one("#search-verdict", Static)
+        said = [] if self.searched is None else list(self._verdict(self.searched, lines, palette))
+        for line in said:
+            line.truncate(max(self.size.width, 20), overflow="ellipsis")
+        shown.display = bool(said)
+        shown.update(Text("\n").join(said))
+
+    def _verdict(self, tree: SearchTree, lines: TreeLines, palette: Palette) -> Iterator[Text]:
+        row_state = self.state.rows.get(self.instance or "")
+        if row_state is not None and row_state.lost is not None:
+            yield Text(f" {candidate.lost_text(row_state.lost, self.state.plan)}", style=f"bold {palette.warn}")
+        if lines.fell is not None:
+            yield Text(f" {candidate.fall_text(lines.fell)}", style=palette.warn)
+        if (vote := last_vote(tree)) is not None:
+            right = None if row_state is None else row_state.reference
+            yield candidate.vote_line(vote, right, palette)
+        elif (cut := candidate.cut_line(tree, row_state, palette)) is not None:
+            yield cut
 
     def _why_empty(self, row_state: RowState | None) -> str:
         """Why a row has no candidates here."""
@@ -324,6 +385,7 @@ class SearchView(View):
             text.append_text(shown).append("\n\n")
         ranking = ranking_of(tree, node)
         if ranking is not None:
+            text.append_text(candidate.groups_table(tree, ranking, palette, width))
             text.append_text(candidate.ranking_head(ranking, self.state.plan, palette))
             text.append_text(candidate.ranking_table(tree, ranking, node, width, palette, 24)).append("\n")
         if node.record.pieces:

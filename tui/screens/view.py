@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual.containers import Vertical
 from textual.geometry import Size
+from textual.message import Message
 
 from qpdsl.tui.state.run_state import RunState
 
@@ -13,6 +14,13 @@ Copies = list[tuple[str, str]]
 
 class View(Vertical):
     """A screen over the state of a run. `update` is called when the state has changed, while the screen is shown."""
+
+    class Opened(Message):
+        """The user wants to see how a row was searched."""
+
+        def __init__(self, row: str) -> None:
+            super().__init__()
+            self.row = row
 
     # From this width on there is room for a second pane beside the first.
     WIDE = 110

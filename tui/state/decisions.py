@@ -73,10 +73,11 @@ def rounds(state: RunState, line: PlanLine) -> tuple[float, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRows:
-    """What was expected of an operator for a problem, and what it does: rows."""
+    """What was expected of an operator for a problem, and what it does, `whole` where it does nothing more."""
 
     expected: float
     actual: float
+    whole: bool
 
     @property
     def mark(self) -> str:
@@ -84,14 +85,18 @@ class ExpectedRows:
         if not self.actual or not self.expected:
             return ""
         off = self.actual / self.expected
-        if 1 / _OFF < off < _OFF:
+        if off < _OFF and (off > 1 / _OFF or not self.whole):
             return ""
         return f"×{max(off, 1 / off):.2g} {'over' if off > 1 else 'under'}"
 
 
 def expectation(state: RunState, line: PlanLine) -> ExpectedRows | None:
-    """None where nothing was expected of it."""
-    return None
+    """None where nothing was expected of it, or it has done nothing yet."""
+    expected = None if state.estimate is None else state.estimate.operators.get(line.id)
+    totals = state.operators.get(line.id)
+    if expected is None or totals is None or not totals.runs or not state.started:
+        return None
+    return ExpectedRows(expected.rows, totals.rows_out / (state.started + state.missed_rows), not state.running)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,16 @@ class PlanTree:
     def _by_id(self) -> dict[str, PlanLine]:
         return {line.id: line for line in self.lines if line.id}
 
+    @cached_property
+    def verifiers(self) -> frozenset[str]:
+        """The models that judge, and write nothing."""
+        return frozenset(self._asked_by("score") - self._asked_by("generate"))
+
+    def _asked_by(self, word: str) -> set[str]:
+        texts = (line.text.split() for line in self.lines)
+        names = {words[1].strip('"') for words in texts if len(words) > 1 and words[0] == word}
+        return {self.models.get(name, name) for name in names}
+
     @property
     def permits(self) -> tuple[str, str]:
         """What the program permits its plan to change: a word and what follows it, as `within` and `loss(0.02)`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +15,8 @@ from qpdsl.tui.state.engine import ModelState
 from qpdsl.tui.state.plan import OperatorTotals, PlanTree
 from qpdsl.tui.state.search import LostAnswer, SearchTree, lost_answer
 from qpdsl.tui.state.server import ServerState
+from qpdsl.tui.state.time_spent import Shortage, Spent, TimeSpent
+from qpdsl.tui.state.verifier import GradedAnswer, graded_answers
 
 Status = Literal["waiting", "running", "done", "right", "wrong", "failed"]
 # In the order in which somebody would look at them.
@@ -57,7 +59,8 @@ class RowState:
     """One row. `number` counts from 1 in the order of the input; times are those of the run's clock.
 
     `inside` are the operators that it is in, from the outermost in; `failed_in` is the one in which it failed, as far
-    as somebody saw it. `counts` are those of its operators.
+    as somebody saw it. `counts` are those of its operators. `tried` are the ways by which a program under a budget
+    tried it, in their order.
     """
 
     id: str
@@ -76,7 +79,9 @@ class RowState:
     greedy_correct: bool | None = None
     error: str | None = None
     unanswered: str | None = None
+    tried: list[events.WayTried] = field(default_factory=list)
     lost: LostAnswer | None = None
+    graded: tuple[GradedAnswer, ...] = ()
     inside: list[Inside] = field(default_factory=list)
     failed_in: str | None = None
     counts: Counter[str] = field(default_factory=Counter)
@@ -130,7 +135,7 @@ class RunState:
     `now` is the time of the latest event; `changes` counts events, so that a screen knows whether to draw again.
 
     `started` and `running` count rows. `trees` are those of the latest instances; `latest` is the one with the
-    latest news of candidates.
+    latest news of candidates. `scorers` are the operators that set columns of scores, by these.
     """
 
     def __init__(self) -> None:
@@ -145,11 +150,14 @@ class RunState:
         self.begun: events.RunStarted | None = None
         self.ended: events.RunEnded | None = None
         self.loaded: events.ModelsLoaded | None = None
+        self.estimate: events.Estimated | None = None
         self.operators: defaultdict[str, OperatorTotals] = defaultdict(OperatorTotals)
         self.rows: dict[str, RowState] = {}
         self.models: dict[str, ModelState] = {}
         self.servers: dict[str, ServerState] = {}
         self.trees: dict[str, SearchTree] = {}
+        self.time = TimeSpent()
+        self.scorers: dict[str, str] = {}
         self.latest: str | None = None
         self.lost = 0
         self.missed_rows = self.missed_events = 0
@@ -248,15 +256,20 @@ class RunState:
         return sum(server.latest.cost for server in self.servers.values())
 
     @property
-    def time_shares(self) -> dict[str, float]:
-        """The share of the time, since the models were loaded, that each model of this process took steps."""
-        if self.loaded is None or any(REPLICA_SIGN in name for name in self.models):
+    def time_shares(self) -> Mapping[Spent, float]:
+        """What the time since the models were loaded went into; nothing where replicas do not tell it."""
+        if any(REPLICA_SIGN in name for name in self.models) or not (self.models or self.servers):
             return {}
-        end = self.now if self.ended is None else self.ended.at
-        busy = sum(model.busy for model in self.models.values())
-        # Steps of two models on a device overlap.
-        whole = max(end - self.loaded.at, busy)
-        return {name: model.busy / whole for name, model in self.models.items()} if busy else {}
+        return self.time.shares(self.now if self.ended is None else self.ended.at, self.running)
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """The want of memory of all models; None where there was none."""
+        needs = [model.need for model in self.models.values() if model.need.gave_way]
+        if not needs:
+            return None
+        more = [need.more for need in needs if need.more is not None]
+        return Shortage(sum(need.gave_way for need in needs), sum(more) if more else None)
 
     def totals(self, operator: str) -> OperatorTotals:
         return self.operators[operator]
@@ -308,6 +321,10 @@ class RunState:
 
     def _models_loaded(self, event: events.ModelsLoaded) -> None:
         self.loaded = event
+        self.time.begin(event.at)
+
+    def _estimated(self, event: events.Estimated) -> None:
+        self.estimate = event
 
     def _run_ended(self, event: events.RunEnded) -> None:
         self.ended = event
@@ -319,10 +336,14 @@ class RunState:
             # A row that is run again is searched from the beginning.
             self.trees.pop(event.instance, None)
             row = self.row(event.instance)
-            row.started, row.failed_in = event.at, None
+            row.started, row.failed_in, row.tried = event.at, None, []
             row.counts.clear()
             self.running += 1
             self.started += 1
+
+    def _way_tried(self, event: events.WayTried) -> None:
+        if self.command == "run":
+            self.row(event.instance).tried.append(event)
 
     def _instance_done(self, event: events.InstanceDone) -> None:
         if event.baseline or self.command != "run":
@@ -359,8 +380,9 @@ class RunState:
         row.correct, row.greedy, row.greedy_correct = event.correct, event.greedy, event.greedy_correct
         row.ended = event.at if row.ended is None else row.ended
         tree = self.trees.get(event.row)
-        if event.correct is False and row.reference is not None and tree is not None:
-            row.lost = lost_answer(tree, row.reference, row.answer)
+        if event.correct is not None and row.reference is not None and tree is not None:
+            row.graded = graded_answers(row.id, tree, row.reference, row.answer)
+            row.lost = lost_answer(tree, row.reference, row.answer) if not event.correct else None
         self.done += 1
         self.failed += event.error is not None
         self.unanswered += event.unanswered is not None
@@ -406,11 +428,14 @@ class RunState:
             model = self.models[report.model] = ModelState(report.model, report)
             model.add_earlier(self._missed_steps.pop(report.model, ()))
         model.add(event)
+        self.time.step(event, judges=self.plan is not None and report.model in self.plan.verifiers, rows=self.running)
 
     def _server_reported(self, event: events.ServerReported) -> None:
         server, first = self.servers.get(event.model), event.model not in self.servers
         if server is None:
             server = self.servers[event.model] = ServerState(event)
+        elif server.latest.in_flight:
+            self.time.asked(server.latest.at, event.at)
         server.add(event, first=first)
 
     def _expanded(self, event: events.Expanded) -> None:
@@ -418,6 +443,8 @@ class RunState:
 
     def _valued(self, event: events.Valued) -> None:
         self.tree(event.instance).valued(event)
+        if event.scores:
+            self.scorers[event.column] = event.operator
 
     def _selected(self, event: events.Selected) -> None:
         line = None if self.plan is None else self.plan.line(event.operator)

@@ -48,6 +48,12 @@ def cost(state: RunState) -> str:
     return f"cost {state.cost:.3g}" + ("" if most is None else f" of {most:g}")
 
 
+def time_words(state: RunState) -> list[str]:
+    """What the time went into, the most first."""
+    shares = state.time_shares
+    return [f"{name} {figures.share(shares[name])}" for name in sorted(shares, key=lambda name: -shares[name])]
+
+
 class Title(Widget):
     """The two lines at the top: the program and its progress, and the screens by number. A click on one opens it."""
 
@@ -151,16 +157,18 @@ class Title(Widget):
             style = f"bold {palette.background} on {palette.accent}" if on else palette.muted
             line.append(f" {number} {name.title()} ", f"{style} underline" if on else style).append(" ")
         told = Text()
-        for text, style in self._quality(palette):
+        for text, style in self._told(palette):
             if cells(line.plain) + told.cell_len + cells(text) + 2 <= self.size.width:
                 told.append("  " if told else "").append(text, style)
         return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 1)).append_text(told)
 
-    def _quality(self, palette: Palette) -> Iterator[tuple[str, str]]:
-        """How well the run does, beside greedy decoding and the last run, and what it costs."""
+    def _told(self, palette: Palette) -> Iterator[tuple[str, str]]:
+        """What is short, how well the run does beside greedy decoding and the last run, what it costs, and its time."""
         state = self._state
         if state.lost:
             yield f"{figures.count(state.lost)} events were missed", palette.warn
+        if (shortage := state.shortage) is not None:
+            yield f"⚠ memory: {figures.count(shortage.gave_way)} gave way", palette.bad
         if state.judged and state.total > 1:
             sure = interval(state.right, state.judged)
             share = state.right / state.judged
@@ -172,6 +180,7 @@ class Title(Widget):
                 yield f"last {figures.share(self.last.right / self.last.judged)}", palette.muted
         if money := cost(state):
             yield money, palette.text
+        yield from ((word, palette.muted) for word in time_words(state))
 
 
 class Transport(Widget):

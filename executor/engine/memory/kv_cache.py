@@ -330,9 +330,9 @@ class Pool:
     """Hands out pages.
 
     A page is free (no references) or held by one or more owners: sequences, and the prefix tree. A slab with no page
-    held goes back to the arena at once. `on_unshared(page)` is called when all owners but one have released a page.
-    Pools of one model have a `share`; without one they may lease every slab. Raises ValueError where no slab would hold
-    a page.
+    held goes back to the arena at once. `on_shared(page)` is called when a page gets a second owner, and
+    `on_unshared(page)` when all owners but one have released it. Pools of one model have a `share`; without one they
+    may lease every slab. Raises ValueError where no slab would hold a page.
     """
 
     def __init__(self, arena: Arena, owner: str, layout: PageLayout, share: SlabShare | None = None) -> None:
@@ -340,6 +340,7 @@ class Pool:
         self.share = share or SlabShare(arena.slabs)
         self.owner = owner
         self.layout = layout
+        self.on_shared: Callable[[int], None] = lambda page: None
         self.on_unshared: Callable[[int], None] = lambda page: None
         self._references: dict[int, int] = {}
         # Slabs with a free page, and those pages; `_slab_of` has every page of the leased slabs.
@@ -399,16 +400,17 @@ class Pool:
         return page
 
     def retain(self, page: int) -> None:
-        if page not in self._references:
-            raise ValueError(f"page {page} is free")
-        self._references[page] += 1
+        self.retain_all((page,))
 
     def retain_all(self, pages: Iterable[int]) -> None:
         references = self._references
         for page in pages:
-            if page not in references:
+            count = references.get(page, 0)
+            if count == 0:
                 raise ValueError(f"page {page} is free")
-            references[page] += 1
+            references[page] = count + 1
+            if count == 1:
+                self.on_shared(page)
 
     def release_all(self, pages: Iterable[int]) -> None:
         references = self._references

@@ -75,6 +75,21 @@ class KVCacheManager:
         """Bytes of the states that sequences or the prefix tree hold."""
         return 0 if self.states is None else self.states.held_bytes
 
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the pages that sequences hold."""
+        return (self.pool.held - self.tree.unused) * self._page_bytes
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the pages that the prefix tree alone holds."""
+        return self.tree.unused * self._page_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of the pages that can be taken without evicting or preempting anything."""
+        return self.pool.free * self._page_bytes
+
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_size)
 
@@ -279,6 +294,7 @@ class KVCacheManager:
             assert len(sequence.pages) >= self.pages_for(sequence.reached)
             assert sequence.late == sum(map(len, sequence.deferred)), "each late token has its residual"
         self.pool.check_integrity(owners)
+        assert self.tree.unused == sum(owners[page] == 1 for page in self.tree.pages())
         if self.states is not None:
             self.states.check_integrity(sequences)
 

@@ -147,7 +147,8 @@ class PrefixTree:
     """Holds one reference to every page in it. `cost`: operations to compute a token again, for each byte of its KV.
 
     A sequence that holds a page of the tree holds the pages of all its ancestors, since `insert` replaces equal pages
-    by the tree's. So evicting pages that no sequence holds takes none that one does.
+    by the tree's. So evicting pages that no sequence holds takes none that one does. `unused` counts the pages that no
+    sequence holds.
     """
 
     def __init__(self, pool: PagePool, page_size: int, clock: EvictionClock | None = None, cost: float = 1.0) -> None:
@@ -155,6 +156,7 @@ class PrefixTree:
         self.evictions = 0
         self.thrashed = 0
         self.tokens = 0
+        self.unused = 0
         self._pool = pool
         self._page_size = page_size
         self._clock = clock or EvictionClock()
@@ -165,7 +167,7 @@ class PrefixTree:
         self._ghosts: OrderedDict[int, None] = OrderedDict()
         # Called with each node that goes.
         self.on_remove: Callable[[PrefixNode], None] = lambda node: None
-        pool.on_unshared = self._leaves.push
+        pool.on_shared, pool.on_unshared = self._shared, self._unshared
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -301,9 +303,9 @@ class PrefixTree:
         node = PrefixNode(tokens, page, parent, hash((parent.digest, *tokens)), end=parent.end + len(tokens))
         parent.children[tokens] = node
         insort(parent.order, tokens)
+        self._pool.retain(page)
         self._nodes[page] = node
         self._digests[node.digest] = node
-        self._pool.retain(page)
         self.tokens += len(tokens)
         return node
 
@@ -324,8 +326,16 @@ class PrefixTree:
         self._digests.pop(leaf.digest, None)
         leaf.parent = None
         self.tokens -= len(leaf.tokens)
+        self.unused -= not self._pool.shared(leaf.page)
         self._pool.release(leaf.page)
         self._leaves.push(parent.page)
+
+    def _shared(self, page: int) -> None:
+        self.unused -= page in self._nodes
+
+    def _unshared(self, page: int) -> None:
+        self.unused += page in self._nodes
+        self._leaves.push(page)
 
     def _leaf_worth(self, page: int) -> Worth | None:
         """The worth of a leaf's page that only the tree holds; None for any other."""

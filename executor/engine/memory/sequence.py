@@ -22,6 +22,7 @@ from qpdsl.executor.requests.request import (
     StepCounts,
     Values,
     Watch,
+    Writer,
 )
 from qpdsl.executor.requests.routing import Arm
 from qpdsl.executor.requests.ticket import Ticket
@@ -218,6 +219,7 @@ class Sequence:
     shadowed: int = 0
     differed: int = 0
     full: int = 0
+    written: list[tuple[int, Writer]] = field(default_factory=list)
     last_exit: tuple[float, bool] | None = None
     generates: bool = field(init=False)
     prompt_length: int = field(init=False)
@@ -325,7 +327,7 @@ class Sequence:
         tokens = tuple(self.tokens[self.prompt_length :])
         counts = (self.draws, self.rounds, self.forced, self.drafted, self.accepted)
         exits = (self.exits, self.refined, self.caught_up, self.skipped)
-        shadows = (self.shadowed, self.differed, self.full)
+        shadows = (self.shadowed, self.differed, self.full, tuple(self.written))
         arms = tuple(self.arms.items())
         steps = StepCounts(*counts, tuple(self.allowed), *exits, arms, self.rejected, *shadows)
         return Sample(

@@ -217,7 +217,7 @@ class _Filtering:
         counts["filter_draws"] += piece.steps.draws
         counts["filter_sure"] += piece.steps.draws - unsure
         sample.confidence = piece.confidence or sample.confidence
-        sample.take(piece)
+        sample.take(piece, "small")
         return unsure
 
     def _took_large(self, sample: _Sample, ticket: Ticket) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from qpdsl.executor.requests.drawing import DrawFigures
-from qpdsl.executor.requests.request import Finish, Mask, Sample
+from qpdsl.executor.requests.request import Finish, Mask, Sample, StepCounts, Writer
 from qpdsl.executor.runtime.generate.continuation import Continuation
 from qpdsl.executor.runtime.generate.sampling import Sampling
 from qpdsl.executor.runtime.generate.thought import ThoughtWatch
@@ -31,6 +31,7 @@ class PiecewiseSample:
     logprobs: tuple[float, ...] = ()
     figures: tuple[DrawFigures, ...] = ()
     near_ties: int = 0
+    written: tuple[tuple[int, Writer], ...] = ()
     finish: Finish | None = None
     since: float = field(default_factory=time.perf_counter)
 
@@ -44,8 +45,11 @@ class PiecewiseSample:
         """How many tokens may follow."""
         return self.continuation.limit - len(self.tokens)
 
-    def take(self, piece: Sample) -> None:
-        """Goes on by what a model drew."""
+    def take(self, piece: Sample, writer: Writer | None = None) -> None:
+        """Goes on by what a model drew; `writer` wrote what nothing else did."""
+        own = dict(piece.steps.written)
+        writers = [own.get(place, writer) for place in range(len(piece.tokens))]
+        self.written += tuple((place, one) for place, one in enumerate(writers, len(self.tokens)) if one is not None)
         self.since = time.perf_counter() if piece.tokens else self.since
         self.tokens += piece.tokens
         self.logprobs += piece.logprobs or ((piece.logprob,) if len(piece.tokens) == 1 else ())
@@ -63,7 +67,14 @@ class PiecewiseSample:
         assert self.finish is not None
         logprob = sum(self.logprobs)
         return Sample(
-            self.tokens, self.finish, logprob, self.near_ties, self.watch, self.logprobs, figures=self.figures
+            self.tokens,
+            self.finish,
+            logprob,
+            self.near_ties,
+            self.watch,
+            self.logprobs,
+            StepCounts(written=self.written),
+            figures=self.figures,
         )
 
 

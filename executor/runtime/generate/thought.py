@@ -26,6 +26,7 @@ from qpdsl.executor.requests.request import (
     Thought,
     Watch,
     WatchAround,
+    Writer,
 )
 from qpdsl.executor.requests.ticket import ForwardSeconds, Ticket
 from qpdsl.executor.text.detokenizer import Tokens
@@ -352,14 +353,16 @@ def joined(thought: Sample, forced: Tokens, answer: Sample | None, finish: Finis
         logprob=thought.logprob + answer.logprob,
         near_ties=thought.near_ties + answer.near_ties,
         logprobs=(*thought.logprobs, *(0.0,) * len(forced), *answer.logprobs) if told else (),
-        steps=_sum(thought.steps, answer.steps, len(forced)),
+        steps=_sum(thought, answer, len(forced)),
         figures=(*thought.figures, *(FORCED,) * len(forced), *answer.figures) if figures else (),
         billed=billed,
     )
 
 
-def _sum(first: StepCounts, second: StepCounts, forced: int) -> StepCounts:
+def _sum(thought: Sample, answer: Sample, forced: int) -> StepCounts:
     """The counts of both; ids that were forced are taken without asking the model."""
-    names = StepCounts.__dataclass_fields__
-    both = {name: getattr(first, name) + getattr(second, name) for name in names}
-    return StepCounts(**{**both, "forced": both["forced"] + forced})
+    first, second, begins = thought.steps, answer.steps, len(thought.tokens)
+    both = {name: getattr(first, name) + getattr(second, name) for name in StepCounts.__dataclass_fields__}
+    put: list[tuple[int, Writer]] = [(place, "forced") for place in range(begins, begins + forced)]
+    put += [(begins + forced + place, writer) for place, writer in second.written]
+    return StepCounts(**{**both, "forced": both["forced"] + forced, "written": (*first.written, *put)})

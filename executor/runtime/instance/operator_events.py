@@ -20,9 +20,10 @@ from qpdsl.executor.events.events import (
     Path,
     Selected,
     Valued,
+    WayTried,
 )
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.executor.requests.request import Sample
+from qpdsl.executor.requests.request import Sample, Writer
 from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Decision, Instance
 from qpdsl.executor.runtime.instance.value_sources import ValueSource
@@ -63,6 +64,23 @@ def emit_done(rows_in: int, rows_out: int, seconds: float, instance: Instance) -
             rounds=instance.rounds,
             baseline=instance.baseline,
             counts={**usage.counts, "near_ties": usage.near_ties},
+        )
+    )
+
+
+def emit_tried(
+    way: str, support: float | None, next: str | None, tokens: tuple[int, int], seconds: float, instance: Instance
+) -> None:
+    """A way of a program under a budget ended, which took so many `tokens` (prompt, sampled); `next` follows."""
+    instance.services.events.emit(
+        WayTried(
+            instance=instance.name,
+            way=way,
+            support=support,
+            next=next,
+            prompt_tokens=tokens[0],
+            sampled_tokens=tokens[1],
+            seconds=seconds,
         )
     )
 
@@ -244,9 +262,14 @@ def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int,
         tokens=sample.size,
         pieces=pieces,
         logprobs=sample.logprobs if pieces else (),
+        written=_by_writer(sample.steps.written) if pieces else {},
         thought=row.generated.thought.text if thought and not row.generated.thought.open else None,
         thought_tokens=thought,
     )
+
+
+def _by_writer(written: Sequence[tuple[int, Writer]]) -> dict[str, tuple[int, ...]]:
+    return {one: tuple(place for place, writer in written if writer == one) for one in dict(written).values()}
 
 
 def _pieces(tokens: tuple[int, ...], earlier: tuple[int, ...], model: TextModel, *, finished: bool) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ def _started(settings: Settings, job: Job, rows: Sequence[InputRow]) -> RunStart
         pid=os.getpid(),
         wall=time.time(),
         version=__version__,
+        max_tokens=settings.max_tokens_total,
         max_cost=settings.max_cost,
         rules={name: rule_words(name) for name in job.plan.rules},
     )

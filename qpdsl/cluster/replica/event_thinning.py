@@ -18,13 +18,16 @@ from qpdsl.executor.events.events import (
     InstanceStarted,
     Lost,
     OperatorDone,
+    WayTried,
 )
 from qpdsl.executor.requests.latencies import Waits
 
 EVERY_SECONDS = 0.25
 # Of the events of rows and operators, in that time.
 _MOST = 50
-_SENT = (InstanceStarted, InstanceDone, OperatorDone)
+# Of the latest step, beside what every report has.
+_FIGURES = ("sequences", "capacity", "live_bytes", "cached_bytes", "free_bytes")
+_SENT = (InstanceStarted, WayTried, InstanceDone, OperatorDone)
 
 
 @dataclass(slots=True)
@@ -89,7 +92,7 @@ class EventThinning:
             preemptions=report.preemptions,
             others={
                 "seconds": sums.seconds,
-                **{name: getattr(report, name) for name in ("sequences", "capacity") if hasattr(report, name)},
+                **{name: getattr(report, name) for name in _FIGURES if hasattr(report, name)},
             },
             first_waits=dict(sums.waits.first),
             waits=dict(sums.waits.between),

@@ -69,9 +69,9 @@ def test_the_search_shows_what_was_chosen_and_why() -> None:
         hidden = await press(pilot, "x")
         assert "✕ 1" not in hidden and "★" in hidden
         await press(pilot, "x")
-        ranking = await press(pilot, "v")
+        ranking = await press(pilot, "o")
         assert "▸" in ranking
-        await press(pilot, "v")
+        await press(pilot, "o")
         opened = await press(pilot, "enter")
         assert "cut" in opened or "solution" in opened
         await press(pilot, "escape")

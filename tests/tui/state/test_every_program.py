@@ -191,3 +191,31 @@ def test_every_field_of_an_event_is_read() -> None:
     kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and is_dataclass(kind)]
     carried = {f"{kind.__name__}.{one.name}": one.name for kind in kinds for one in fields(kind)}
     assert [place for place, name in carried.items() if name not in read] == []
+
+
+def test_who_wrote_a_token_is_told_of_as_many_as_were_counted(watched: list[Watched]) -> None:
+    counted = {"forced": "forced", "small": "filter_sure", "early": "exits"}
+    seen: Counter[str] = Counter()
+    for one in watched:
+        told: Counter[tuple[str, str]] = Counter()
+        for event in one.seen:
+            for candidate in event.candidates if isinstance(event, Expanded) else ():
+                places = [place for own in candidate.written.values() for place in own]
+                assert len(set(places)) == len(places) and set(places) <= set(range(len(candidate.pieces)))
+                told.update({(event.operator, writer): len(own) for writer, own in candidate.written.items()})
+        for (operator, writer), count in told.items():
+            # What stands between a thought and its answer is counted by constraints alone.
+            if not one.case.name.startswith("thinking/"):
+                assert count == one.state.totals(operator).counts[counted[writer]], one.case.name
+            seen[writer] += count
+    assert set(seen) == set(counted)
+
+
+def test_a_policy_s_decisions_are_told_with_what_each_way_took(watched: list[Watched]) -> None:
+    one = next(one for one in watched if one.case.name == "programs/compute_optimal")
+    tried = one.state.row(one.case.name).tried
+    assert tuple(way.way for way in tried) == one.result.tried
+    assert [way.next for way in tried] == [*one.result.tried[1:], None]
+    assert sum(way.sampled_tokens for way in tried) == one.result.sampled_tokens
+    assert sum(way.prompt_tokens for way in tried) == one.result.prompt_tokens
+    assert all(way.support is not None and 0 <= way.support <= 1 and way.seconds > 0 for way in tried)

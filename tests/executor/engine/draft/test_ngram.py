@@ -89,6 +89,7 @@ def test_text_that_was_seen_is_accepted_whole(temperature: float) -> None:
     steps = drafted.steps
     assert steps.accepted == steps.drafted > 40 and steps.rounds <= 9
     assert steps.draws == len(plain.tokens) == steps.rounds + steps.accepted
+    assert len(steps.written) == steps.accepted and {writer for _, writer in steps.written} == {"drafted"}
 
 
 def test_texts_of_rows_beside_it_help_a_sample() -> None:
