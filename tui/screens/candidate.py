@@ -195,7 +195,7 @@ def name(node: CandidateNode, plan: PlanTree | None) -> str:
     return one_line(node.writer.record.step) or f"[{'.'.join(map(str, node.path))}]"
 
 
-def step_text(node: CandidateNode, palette: Palette) -> Text:
+def step_text(node: CandidateNode, palette: Palette, newline: str = "⏎") -> Text:
     """The step's text, each token in the colour of its probability, or of what else than the model's draw wrote it."""
     candidate = node.record
     if not candidate.pieces:
@@ -203,7 +203,7 @@ def step_text(node: CandidateNode, palette: Palette) -> Text:
     text = Text()
     writers = _writers(candidate)
     for place, (piece, logprob) in enumerate(zip(candidate.pieces, candidate.logprobs, strict=False)):
-        shown = printable(piece.replace("\n", "⏎"), tabs=False)
+        shown = newline.join(printable(line, tabs=False) for line in piece.split("\n"))
         sure = math.exp(min(logprob, 0.0))
         if (writer := writers.get(place)) is not None:
             style = f"italic {getattr(palette, _WRITERS.get(writer, ('', 'muted', ''))[1])}"
@@ -261,9 +261,8 @@ def token_table(node: CandidateNode, width: int, palette: Palette) -> Text:
             text.append_text(cell(Text(shown, style=palette.text), 9, right=True)).append(
                 f" {sure:.2f} ", palette.scale(sure)
             )
-            text.append_text(cell(Text(figures.bar(sure, 6), style=palette.scale(sure)), 6)).append(
-                sign, palette.second
-            )
+            text.append_text(cell(Text(figures.bar(sure, 5), style=palette.scale(sure)), 5))
+            text.append(f"{sign} ", palette.second)
         text.append("\n")
     for writer in candidate.written:
         word, _, sign = _WRITERS.get(writer, (one_line(writer), "", "?"))
@@ -287,6 +286,9 @@ def solution(tree: SearchTree, node: CandidateNode, plan: PlanTree | None, palet
             text.append(_indented(printable(record.thought, tabs=False)), f"italic {palette.muted}")
         shown = printable(record.step.strip("\n"), tabs=False) or name(step, plan)
         text.append(f"{figures.score(step.score):>6} ", palette.scale(tree.part(step)))
+        if step is node and record.written:
+            text.append_text(step_text(node, palette, "\n       ")).append("\n")
+            continue
         text.append(shown.replace("\n", "\n       "), palette.text if step is not node else f"bold {palette.text}")
         text.append("\n")
     return text

@@ -190,4 +190,4 @@ def shortage_text(shortage: Shortage) -> str:
     if shortage.more is None:
         return f"memory is short: {gave}; give more with --kv-memory, or run fewer rows at once with --concurrency"
     more = max(math.ceil(shortage.more / (1 << 20)), 1)
-    return f"memory is short: {gave}; give {more:,} MiB more with --kv-memory, or a lower --concurrency"
+    return f"memory is short: {gave}; give about {more:,} MiB more with --kv-memory, or a lower --concurrency"

@@ -80,8 +80,7 @@ class TimeSpent:
 class Shortage:
     """Sequences that gave way for want of memory, so that their tokens were computed twice.
 
-    `more` bytes of keys and values would have held at once all that waited, by what a sequence held; None where that
-    was not told.
+    `more` bytes of keys and values would have held at once all that waited; None where that was not told.
     """
 
     gave_way: int
@@ -90,16 +89,20 @@ class Shortage:
 
 @dataclass(slots=True)
 class MemoryNeed:
-    """What one model was short of: the greatest need at a step after which sequences gave way."""
+    """What one model was short of: the most that a sequence held on the average, and the most that waited at once."""
 
     gave_way: int = 0
-    more: float | None = None
+    each: float = 0.0
+    waited: int = 0
+
+    @property
+    def more(self) -> float | None:
+        return self.each * self.waited or None
 
     def step(self, report: EngineFigures) -> None:
-        if report.preemptions <= self.gave_way:
-            return
-        self.gave_way = report.preemptions
-        live, running = report.others.get("live_bytes"), report.others.get("running", 0.0)
-        if live and running:
-            need = live / running * max(report.waiting, 1)
-            self.more = max(self.more or 0.0, need)
+        live, running = report.others.get("live_bytes", 0.0), report.others.get("running", 0.0)
+        if running:
+            self.each = max(self.each, live / running)
+        if report.preemptions > self.gave_way:
+            self.gave_way = report.preemptions
+            self.waited = max(self.waited, report.waiting, 1)
