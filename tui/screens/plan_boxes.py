@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.state.plan import OperatorTotals, PlanLine
-from qpdsl.tui.state.run_state import NOW, FailureGroup, RowState, RunState
+from qpdsl.tui.state.run_state import NOW, RowState, RunState
 from qpdsl.tui.state.server import ServerState
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.bars import cost
@@ -91,14 +91,19 @@ def failure_box(state: RunState, palette: Palette) -> Box:
     total = sum(len(group.rows) for group in groups)
     lines = [_title(f"✖ {total:,} failed or without an answer", "! shows the next", palette, palette.bad)]
     for group in groups:
-        lines.append(_line((f"{len(group.rows):>4,}× ", palette.bad), (failure_text(state, group), palette.text)))
+        lines.append(
+            _line(
+                (f"{len(group.rows):>4,}× ", palette.bad),
+                (failure_text(state, group.operator, group.reason), palette.text),
+            )
+        )
     return lines
 
 
-def failure_text(state: RunState, group: FailureGroup) -> str:
+def failure_text(state: RunState, operator: str | None, reason: str) -> str:
     """In which operator, and why."""
-    line = None if state.plan is None or group.operator is None else state.plan.line(group.operator)
-    return ("" if line is None else f"{one_line(line.text).partition(' ')[0]}: ") + one_line(group.reason)
+    line = None if state.plan is None or operator is None else state.plan.line(operator)
+    return ("" if line is None else f"{one_line(line.text).partition(' ')[0]}: ") + one_line(reason)
 
 
 def work_box(state: RunState, palette: Palette) -> Box:

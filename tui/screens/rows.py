@@ -109,7 +109,6 @@ class RowsView(View):
         self.sorted_by = "number"
         self.downwards = False
         self.wanted = ""
-        self._shown: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield Heading(COLUMNS)
@@ -215,7 +214,10 @@ class RowsView(View):
         if lost_rows := sum(row_state.lost is not None for row_state in state.rows.values()):
             text.append(f"{lost_rows:,} wrong had a right answer  ", palette.warn)
         for group in state.failures[:_REASONS]:
-            text.append(f"{len(group.rows):,}× {shorten(failure_text(state, group), _REASON)}  ", palette.bad)
+            text.append(
+                f"{len(group.rows):,}× {shorten(failure_text(state, group.operator, group.reason), _REASON)}  ",
+                palette.bad,
+            )
         return text
 
     def _show_row(self) -> None:

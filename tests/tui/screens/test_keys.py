@@ -34,24 +34,29 @@ def app_of(pilot: Pilot) -> Dashboard:
 def test_screens_by_number_and_by_tab(size: tuple[int, int]) -> None:
     async def test(pilot: Pilot) -> None:
         signs = {"1": "operator", "3": "candidate", "4": "KV pages", "2": "status"}
-        for key in "2341":
+        signs["5"] = "beside no other run"
+        for key in "23451":
             assert signs[key] in await press(pilot, key)
-        for key in "2341":
+        for key in "23451":
             assert signs[key] in await press(pilot, "tab")
-        assert signs["2"] in await press(pilot, "shift+tab")
+        assert signs["5"] in await press(pilot, "shift+tab")
 
     played(test, size)
 
 
 def test_the_plan_moves_and_opens_details() -> None:
     async def test(pilot: Pilot) -> None:
-        shown = await press(pilot, "down", "j", "j", "j", "j")
-        assert "score prm" in shown and "from the cache" in shown
-        assert "sampled tokens" in await press(pilot, "j")
-        opened = await press(pilot, "enter")
+        shown = await press(pilot, "home", "down", "j", "j", "j", "j")
+        assert "score prm" in shown and "cached" in shown
+        opened = await press(pilot, "d")
         assert "esc closes" in opened and "prompt tokens" in opened and "exact" in opened
         closed = await press(pilot, "escape")
         assert "esc closes" not in closed
+        assert "status" in await press(pilot, "enter")
+        assert "candidate" in await press(pilot, "enter")
+        await press(pilot, "escape")
+        assert app_of(pilot).picked == "rows"
+        assert "operator" in await press(pilot, "escape")
         assert "return answer" in await press(pilot, "home")
         assert "chat user=problem" in await press(pilot, "end")
         await press(pilot, "k", "up", "pageup", "pagedown", "g", "G")
@@ -102,7 +107,7 @@ def test_rows_are_sorted_filtered_and_opened() -> None:
         view = app_of(pilot).query_one(RowsView)
         first = (await press(pilot, "s")).splitlines()[3]
         assert view.sorted_by == "status" and "failed" in first
-        last = (await press(pilot, "r")).splitlines()[3]
+        last = (await press(pilot, "S")).splitlines()[3]
         assert "failed" not in last
         filtered = await press(pilot, "slash", *"status:failed", "enter")
         assert "too-long" in filtered and "count-009" not in filtered and "1 of 6 shown" in filtered
@@ -167,7 +172,7 @@ def test_themes_keys_notes_and_leaving() -> None:
             await press(pilot, "t")
             themes.append(app_of(pilot).theme)
         assert themes[0] == themes[3] and len(set(themes)) == 3
-        assert "filter, sort" in await press(pilot, "question_mark")
+        assert "rows/pr." in await press(pilot, "question_mark")
         await press(pilot, "escape")
         assert "Notes" in await press(pilot, "n")
         await press(pilot, "escape")
@@ -199,9 +204,9 @@ def test_the_command_palette_runs_commands() -> None:
 
 def test_the_mouse_picks_screens_lines_columns_and_times() -> None:
     async def test(pilot: Pilot) -> None:
-        await pilot.click("#head", offset=(14, 1))
+        await pilot.click("#head", offset=(24, 1))
         assert "candidate" in await settle(pilot)
-        await pilot.click("#head", offset=(36, 1))
+        await pilot.click("#head", offset=(14, 1))
         assert "status" in await settle(pilot)
         await pilot.click("#row-lines", offset=(10, 3))
         assert (

@@ -164,7 +164,7 @@ def test_rules_choices_and_counts_of_an_engine_show_where_there_are_any(tmp_path
     for event in events:
         if isinstance(event, RunStarted):
             operators = json.loads(json.dumps(event.plan["operators"]))
-            operators[0]["rules"] = ["share_prefix"]
+            operators[1]["body"][0]["rules"] = ["share_prefix"]
             event = replace(event, plan={**event.plan, "operators": operators})
         if isinstance(event, EngineStepped) and isinstance(event.report, EngineFigures):
             others = {"evictions": 3.0, "drafted": 10.0, "accepted": 7.0, "dense_steps": 1.0, "rows_steps": 9.0}
