@@ -20,6 +20,7 @@ from typing import ClassVar
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.segment import Segment
+from rich.text import Text
 from textual._compositor import CompositorUpdate
 from textual._context import active_message_pump
 from textual.actions import ActionParseResult
@@ -37,7 +38,7 @@ from textual.widgets import ContentSwitcher
 from textual.worker import WorkerFailed, get_current_worker
 
 from qpdsl.grammar.ascii_signs import in_ascii, needs_ascii
-from qpdsl.grammar.printable import is_printable
+from qpdsl.grammar.printable import is_printable, one_line, shorten
 from qpdsl.tui.changed_cells import ChangedCells, ChangedUpdate
 from qpdsl.tui.screens.cells import CellsView
 from qpdsl.tui.screens.compare import CompareView
@@ -54,7 +55,7 @@ from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, Sock
 from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport, screens_of
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.glossary import KEYS, explained
-from qpdsl.tui.widgets.palette import THEMES
+from qpdsl.tui.widgets.palette import THEMES, Palette
 from qpdsl.tui.widgets.questions import ChoiceQuestion, Leave, LeaveQuestion
 
 _FRAME = 0.25
@@ -516,12 +517,15 @@ class Dashboard(App[Leave | None]):
         """What each rule of the plan has saved."""
         state, facts = self.source.state, Facts("What the rules of the plan have saved so far")
         told = {} if state.begun is None else state.begun.rules
+        palette = Palette.of(self)
         for effect in effects(state):
-            facts.add(effect.name, effect.words or "leaves nothing to count")
-            facts.add("", str(told[effect.name]) if effect.name in told else None)
             lines = [state.plan.line(id_) for id_ in effect.operators] if state.plan is not None else []
-            facts.add("", ", ".join(f"`{line.text}`" for line in lines if line is not None) or None)
-            facts.gap()
+            saved = f"saved {effect.words}" if effect.words else effect.without
+            text = Text(f"  {saved}\n", style=f"bold {palette.text}" if effect.words else palette.muted)
+            text.append(f"  {told.get(effect.name, '')}\n", f"not bold {palette.muted}")
+            for line in lines:
+                text.append(f"  in {one_line(line.text)}\n" if line is not None else "", f"not bold {palette.muted}")
+            facts.add(effect.name, text)
         self.push_screen(Details(facts))
 
     def action_usage(self) -> None:
@@ -539,7 +543,10 @@ class Dashboard(App[Leave | None]):
                 self.copy_to_clipboard(copies[at][1])
                 self.notify(f"copied: {copies[at][0]}")
 
-        self.push_screen(ChoiceQuestion("copy", [f"{name}: {text}" for name, text in copies]), chosen)
+        self.push_screen(
+            ChoiceQuestion("copy", [f"{name}: {shorten(one_line(text), 60 - len(name))}" for name, text in copies]),
+            chosen,
+        )
 
     def action_explain(self) -> None:
         """What the words under the cursor mean, and what the keys do."""

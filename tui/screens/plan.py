@@ -157,7 +157,9 @@ class PlanView(View):
             side.update(operator_facts(self.state, line).render(palette, max(side.size.width, 1)))
         own = [] if wide or line is None else [operator_box(self.state, line, short_facts(self.state, line), palette)]
         others = (failure_box(self.state, palette), work_box(self.state, palette), model_box(self.state, palette))
-        self.query_one(Boxes).show([*own, *filter(None, others)])
+        boxes = [*own, *filter(None, others)]
+        self.query_one(Boxes).display = bool(boxes)
+        self.query_one(Boxes).show(boxes)
 
     def _foot(self) -> Text:
         palette = Palette.of(self.app)
@@ -292,7 +294,7 @@ def short_facts(state: RunState, line: PlanLine) -> list[tuple[str, str]]:
     if expected is not None:
         facts.append(("expected", f"{expected.expected:.1f} rows {expected.mark}".rstrip()))
     elif line.estimate is not None:
-        facts.append(("at most", f"{line.estimate:,.0f} rows a problem"))
+        facts.append(("at most", f"{line.estimate:,.0f} row{'s' * (line.estimate != 1)} a problem"))
     if part is not None:
         facts.append(("time", f"{figures.share(part)}, {figures.seconds(totals.seconds / max(totals.runs, 1))} a run"))
     if told := decided(state, line):

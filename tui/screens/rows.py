@@ -295,8 +295,10 @@ def again(state: RunState, row_state: RowState) -> str:
 
 def row_facts(state: RunState, row_state: RowState) -> Facts:
     facts = Facts(f"{row_state.id}  {SIGNS[row_state.status][0]} {row_state.status}")
-    facts.add("asked", row_state.asked)
     facts.add("error" if row_state.error else "no answer", row_state.why)
+    if row_state.failed_in is not None and state.plan is not None and (line := state.plan.line(row_state.failed_in)):
+        facts.add("failed in", line.text)
+    facts.add("asked", row_state.asked)
     facts.add("answer", row_state.answer)
     facts.add("right answer", row_state.reference)
     facts.add("had it", lost(row_state) or None)
@@ -306,8 +308,6 @@ def row_facts(state: RunState, row_state: RowState) -> Facts:
     facts.add("tokens", f"{row_state.prompt_tokens:,} in, {row_state.sampled_tokens:,} out")
     facts.add("time", figures.seconds(row_state.seconds))
     facts.add("again", again(state, row_state))
-    if row_state.failed_in is not None and state.plan is not None and (line := state.plan.line(row_state.failed_in)):
-        facts.add("failed in", line.text)
     facts.add("repeat it", repeat_command(state, row_state) or None)
     for number, way in enumerate(row_state.tried, 1):
         sure = "" if way.support is None else f"{way.support:.0%} sure, "

@@ -194,4 +194,4 @@ def plan_changes(
 
 
 def _bare(text: str) -> str:
-    return text.lstrip(" │├└").rstrip("…")
+    return text.lstrip(" │├└").removeprefix("from ").rstrip("…")

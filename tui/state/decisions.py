@@ -112,6 +112,11 @@ class RuleEffect:
     seconds: float | None
 
     @property
+    def without(self) -> str:
+        """What is told of it where nothing was counted."""
+        return "has saved nothing yet" if self.name in _SAVED else "leaves nothing to count"
+
+    @property
     def words(self) -> str:
         told = [f"{some:,}{f' of {of:,}' if of else ''} {what}" for some, what, of in self.saved]
         about = [f"about {self.seconds:,.1f} s"] if self.seconds else []

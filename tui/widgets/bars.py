@@ -85,7 +85,7 @@ class Title(Widget):
                 width = len(f" {number} {name.title()} ")
                 if at <= event.x < at + width:
                     self.post_message(self.Picked(name))
-                at += width + 1
+                at += width
 
     def _figures(self, palette: Palette) -> Text:
         state, width = self._state, self.size.width
@@ -155,11 +155,11 @@ class Title(Widget):
         for number, name in enumerate(screens_of(self._state), 1):
             on = name == self._picked
             style = f"bold {palette.background} on {palette.accent}" if on else palette.muted
-            line.append(f" {number} {name.title()} ", f"{style} underline" if on else style).append(" ")
-        told = Text()
+            line.append(f" {number} {name.title()} ", f"{style} underline" if on else style)
+        told, between = Text(), "  " if self.size.width >= 100 else " "
         for text, style in self._told(palette):
-            if cells(line.plain) + told.cell_len + cells(text) + 2 <= self.size.width:
-                told.append("  " if told else "").append(text, style)
+            if cells(line.plain) + told.cell_len + cells(text) + len(between) + 1 <= self.size.width:
+                told.append(between if told else "").append(text, style)
         return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 1)).append_text(told)
 
     def _told(self, palette: Palette) -> Iterator[tuple[str, str]]:
