@@ -99,7 +99,7 @@ def test_12_whether_the_right_answer_was_there_and_lost(runs: dict[str, Path]) -
 
 def test_13_whether_wider_would_have_helped(runs: dict[str, Path]) -> None:
     """One key for the row: the margin at the cut, right answers below it; one for all: pass@k and wider cuts."""
-    row = line_with(asked(runs["best_of_n_logprob"], "w"), "least margin at a cut")
+    row = line_with(asked(runs["best_of_n_logprob"], "w"), "margin at the cut")
     assert re.search(r"answers right \d+ of 16, \d+ below the cut", row)
     shown = asked(runs["best_of_n_logprob"], "v")
     curve = [float(share) for share in re.findall(r"\d+: ([\d.]+)%", line_with(shown, "pass@k"))]
@@ -125,7 +125,7 @@ def test_14_whether_the_verifier_is_good(runs: dict[str, Path]) -> None:
 
 def test_15_how_the_vote_stood(runs: dict[str, Path]) -> None:
     """One key: the tally, when it was decided, and by how much."""
-    shown = line_with(asked(runs["self_consistency"], "w", size=(120, 40)), " vote ")
+    shown = line_with(asked(runs["self_consistency"], "w", size=(120, 40)), "vote ")
     assert re.search(r"vote \S+ \d+ ", shown) and " right" in shown
     assert re.search(r"decided after \d+ of 32|open until the last of 32: lead \d+", shown)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO
 
@@ -16,11 +16,15 @@ from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.report.template import filled, part
-from qpdsl.tui.screens.candidate import FATES, name
+from qpdsl.tui.screens.candidate import FATES, name, verdict_lines
+from qpdsl.tui.screens.engine import TIME_WORDS, shortage_text
 from qpdsl.tui.screens.plan import decided, estimate_text, per_problem, time_share
+from qpdsl.tui.screens.rows import lost
+from qpdsl.tui.screens.verifier import verifier_lines
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.state.search import Key, SearchTree
 from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.palette import NO_COLOURS
 
 _MARK = b'<meta name="generator" content="qpdsl">'
 _HEAD = 1024
@@ -35,35 +39,79 @@ def begins_page(file: BinaryIO) -> bool:
     return _MARK in file.read(_HEAD)
 
 
-def page(events: Sequence[Event], notes: Sequence[str], file: str) -> str:
+def page(events: Iterable[Event], notes: Sequence[str], file: str) -> str:
     """One HTML file that loads nothing."""
-    data = report_data(events, notes)
+    return drawn_page(report_data(events, notes), file)
+
+
+def drawn_page(data: dict[str, Any], file: str, *, live: bool = False) -> str:
+    """The page of these data; one that is `live` asks the server that it came from for newer ones."""
     # No text of a model may end the script that it stands in. Escapes keep the data as it is.
     embedded = printable(json.dumps(data, ensure_ascii=False, separators=(",", ":"))).replace("<", "\\u003c")
     values = {
+        "connect": " connect-src 'self';" if live else "",
         "title": html.escape(one_line(f"{data['program']} · {file}")),
         "style": part("report.css"),
+        "live": "live" if live else "",
         "data": embedded,
         "script": part("report.js"),
     }
     return filled(part("report.html"), values)
 
 
-def report_data(recording: Sequence[Event], notes: Sequence[str]) -> dict[str, Any]:
-    """Everything that the page draws."""
-    state = RunState()
+class Recording:
+    """A run as the page draws it: its state, and the steps of its models."""
+
+    def __init__(self) -> None:
+        self.state = RunState()
+        self._steps: list[list[Any]] = []
+
+    def add(self, event: Event) -> None:
+        self.state.add(event)
+        if isinstance(event, events.EngineStepped):
+            report = event.report
+            assert isinstance(report, EngineFigures)
+            seconds = report.others.get("seconds", 0.0)
+            sequences = report.others.get("sequences", 0.0)
+            step = [report.model, event.at - seconds, seconds, report.prefill_tokens, report.decode_tokens, sequences]
+            self._steps.append(step)
+            if len(self._steps) > 2 * _STEPS:
+                self._steps = _merged(self._steps)
+
+    @property
+    def steps(self) -> list[list[Any]]:
+        """Steps as (model, begin, seconds, prefill, decode, sequences); of too many, neighbours become one."""
+        steps = self._steps
+        while len(steps) > _STEPS:
+            steps = _merged(steps)
+        return [[model, round(at, 4), round(seconds, 5), *rest] for model, at, seconds, *rest in steps]
+
+
+def report_data(recording: Iterable[Event], notes: Sequence[str]) -> dict[str, Any]:
+    """Everything that the page draws of a run."""
+    recorded = Recording()
     for event in recording:
-        state.add(event)
+        recorded.add(event)
+    return page_data(recorded, notes, "cut off")
+
+
+def page_data(recording: Recording, notes: Sequence[str], open_end: str) -> dict[str, Any]:
+    """Everything that the page draws so far; `open_end` is the phase of a run that has not ended."""
+    state = recording.state
     begun = state.begun
+    shortage = state.shortage
     return {
         "program": begun.program if begun else "a run",
-        "phase": state.phase if state.ended else "cut off",
+        "phase": state.phase if state.ended else open_end,
         "error": state.ended.error if state.ended else None,
         "seconds": round(state.now, 3),
         "notes": list(notes),
         "facts": _facts(state),
         "plan": _plan(state),
-        "steps": _steps(recording),
+        "time": [[TIME_WORDS[name], round(share, 4)] for name, share in state.time_shares.items()],
+        "short": None if shortage is None else shortage_text(shortage),
+        "verifier": [line.plain.strip() for line in verifier_lines(state, NO_COLOURS)] if state.judged else [],
+        "steps": recording.steps,
         "models": _models(state),
         "rows": _rows(state),
         "accuracy": _accuracy(state),
@@ -122,22 +170,6 @@ def _plan(state: RunState) -> list[dict[str, Any]]:
     return lines
 
 
-def _steps(recording: Sequence[Event]) -> list[list[Any]]:
-    """Steps as (model, begin, seconds, prefill, decode, sequences); of too many, neighbours become one."""
-    steps: list[list[Any]] = []
-    for event in recording:
-        if isinstance(event, events.EngineStepped):
-            report = event.report
-            assert isinstance(report, EngineFigures)
-            seconds = report.others.get("seconds", 0.0)
-            sequences = report.others.get("sequences", 0.0)
-            step = [report.model, event.at - seconds, seconds, report.prefill_tokens, report.decode_tokens, sequences]
-            steps.append(step)
-    while len(steps) > _STEPS:
-        steps = _merged(steps)
-    return [[model, round(at, 4), round(seconds, 5), *rest] for model, at, seconds, *rest in steps]
-
-
 def _merged(steps: list[list[Any]]) -> list[list[Any]]:
     """Pairs of neighbouring steps of the same model as one."""
     by_model: dict[str, list[list[Any]]] = {}
@@ -184,7 +216,7 @@ def _models(state: RunState) -> list[dict[str, Any]]:
 
 def _rows(state: RunState) -> list[list[Any]]:
     return [
-        [row.id, row.status, row.answer or "", row.reference or "", row.score, row.tokens, row.seconds, row.why or ""]
+        [row.id, row.status, row.answer or "", row.reference or "", lost(row), row.score, row.tokens, row.seconds, row.why or ""]
         for row in list(state.rows.values())[:_ROWS]
     ]
 
@@ -223,6 +255,7 @@ def _trees(state: RunState) -> list[dict[str, Any]]:
                 "asked": row.asked if row else "",
                 "answer": (row.answer or "") if row else "",
                 "reference": (row.reference or "") if row else "",
+                "said": [line.plain.strip() for line in verdict_lines(state, row_id, NO_COLOURS)],
                 "nodes": _nodes(state, state.trees[row_id]),
             }
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from rich.text import Text
 
 from qpdsl.executor.events.events import CandidateRecord
 from qpdsl.grammar.printable import one_line, printable, shorten
 from qpdsl.tui.state.plan import PlanTree
-from qpdsl.tui.state.run_state import RowState
+from qpdsl.tui.state.run_state import RowState, RunState
 from qpdsl.tui.state.search import (
     CandidateNode,
     Fate,
@@ -23,7 +24,7 @@ from qpdsl.tui.state.search import (
     ranking_of,
     same_answer,
 )
-from qpdsl.tui.state.verdict import Fall, VoteCourse, margin_at_the_cut
+from qpdsl.tui.state.verdict import Fall, VoteCourse, fall_of, last_vote, margin_at_the_cut
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
@@ -118,6 +119,21 @@ def lost_text(lost: LostAnswer, plan: PlanTree | None) -> str:
     return f"a right answer was lost{where} at {operator_text(plan, ranking.operator)}"
 
 
+def verdict_lines(state: RunState, row: str, palette: Palette) -> Iterator[Text]:
+    """What the search of a row says as a whole: where an answer was lost, which step went wrong, how the vote stood."""
+    tree, row_state = state.trees.get(row), state.rows.get(row)
+    if tree is None:
+        return
+    if row_state is not None and row_state.lost is not None:
+        yield Text(f"{lost_text(row_state.lost, state.plan)}", style=f"bold {palette.warn}")
+    if row_state is not None and row_state.correct is False and (fall := fall_of(tree)) is not None:
+        yield Text(f"{fall_text(fall)}", style=palette.warn)
+    if (vote := last_vote(tree)) is not None:
+        yield vote_line(vote, None if row_state is None else row_state.reference, palette)
+    elif (cut := cut_line(tree, row_state, palette)) is not None:
+        yield cut
+
+
 def fall_text(fall: Fall) -> str:
     """Which step of the answer went wrong, by its verifier."""
     before = "" if fall.before is None else f"{figures.score(fall.before)} → "
@@ -126,7 +142,7 @@ def fall_text(fall: Fall) -> str:
 
 def vote_line(vote: VoteCourse, reference: str | None, palette: Palette) -> Text:
     """How the vote stood, when it was decided, and whether it could have come otherwise."""
-    text = Text(" vote ", style=palette.muted)
+    text = Text("vote ", style=palette.muted)
     shown = [*vote.tally[:_TALLY], *(own for own in vote.tally[_TALLY:] if is_right(own, reference))]
     for place, own in enumerate(shown):
         answer = "no answer" if own.answer is None else one_line(own.answer)
@@ -151,12 +167,13 @@ def is_right(votes: Votes, reference: str | None) -> bool:
 
 def cut_line(tree: SearchTree, row_state: RowState | None, palette: Palette) -> Text | None:
     """How near candidates were to the cuts, and how many of the answers are right; None where neither is known."""
-    text = Text(" ")
+    text = Text()
     if (margin := margin_at_the_cut(tree)) is not None:
         where = _which(margin.ranking)
-        text.append("least margin at a cut ", palette.muted).append(f"{margin.least:.3g}", palette.text)
-        text.append(f"{where}, {margin.cuts} cuts", palette.muted)
-        text.append(f", {margin.ties} tied" if margin.ties else "", palette.warn)
+        of = "margin at the cut " if margin.cuts == 1 else f"least margin at {margin.cuts} cuts "
+        text.append(of, palette.muted).append(f"{margin.least:.3g}", palette.text).append(where, palette.muted)
+        ties = "a tie" if margin.cuts == 1 else f"{margin.ties} tied"
+        text.append(f", {ties}" if margin.ties else "", palette.warn)
         text.append("  ")
     graded = () if row_state is None else row_state.graded
     if graded:
@@ -208,7 +225,7 @@ def step_text(node: CandidateNode, palette: Palette, newline: str = "⏎") -> Te
         if (writer := writers.get(place)) is not None:
             style = f"italic {getattr(palette, _WRITERS.get(writer, ('', 'muted', ''))[1])}"
         else:
-            style = palette.scale(sure) if sure < _UNSURE else palette.text
+            style = palette.warn if sure < _UNSURE else palette.text
         text.append(shown, f"underline {style}" if sure < 0.5 else style)
     return text
 

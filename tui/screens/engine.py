@@ -133,7 +133,7 @@ class EngineView(View):
         palette = Palette.of(self.app)
         told = time_bar(self.state, self.size.width, palette)
         if (shortage := self.state.shortage) is not None:
-            told.append(Text(f" ⚠ {shortage_text(shortage)}", style=f"bold {palette.bad}"))
+            told.append(Text(f"⚠ {shortage_text(shortage)}", style=f"bold {palette.bad}"))
         time = self.query_one("#engine-time", Static)
         time.update(Text("\n").join(told))
         time.display = bool(told)
@@ -174,7 +174,7 @@ def time_bar(state: RunState, width: int, palette: Palette) -> list[Text]:
         return []
     colours = {name: getattr(palette, colour) for name, (_, colour) in TIME.items()}
     order = [name for name in SPENT if name in shares]
-    bar, words, at = Text(" "), Text(" "), 0.0
+    bar, words, at = Text(), Text(), 0.0
     for name in order:
         begun, at = at, at + shares[name]
         cells_ = round(at * (width - 2)) - round(begun * (width - 2))

@@ -101,7 +101,7 @@ def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Te
     if regrets:
         facts.append(fact("router regret", f"{sum(regrets):.3f}", palette))
     for name, value in latest.others.items():
-        if name not in _SHOWN_ELSEWHERE:
+        if value and name not in _SHOWN_ELSEWHERE:
             facts.append(fact(*_figure(name, value), palette))
     return facts
 

@@ -21,7 +21,7 @@ from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState
 from qpdsl.tui.state.search import CandidateNode, Key, SearchTree, TreeLine, flattened, ranking_of, right_candidates
-from qpdsl.tui.state.verdict import Fall, first_fall, last_vote
+from qpdsl.tui.state.verdict import Fall, fall_of
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
@@ -67,7 +67,7 @@ class TreeLines(LineList):
         answering = None if tree is None else tree.answering
         self.way = set() if answering is None else {node.key for node in answering.line()}
         wrong = row_state is not None and row_state.correct is False
-        self.fell = first_fall(tree, answering) if tree is not None and answering is not None and wrong else None
+        self.fell = fall_of(tree) if tree is not None and wrong else None
         self.lost = None if row_state is None or row_state.lost is None else row_state.lost.node.key
         lines = [] if tree is None else flattened(tree, self.folded, living=living)
         self.set_items(lines, lambda line: line.node.key)
@@ -197,7 +197,7 @@ class SearchView(View):
         if self.searched is not None and not lines.by_hand:
             self._point_at_what_is_new(lines)
         self.query_one("#search-row", Static).update(self._head(Palette.of(self.app)))
-        self._show_verdict(lines)
+        self._show_verdict()
         self.query_one("#search-foot", Static).update(candidate.legend(self.searched, Palette.of(self.app)))
         self._show_candidate()
 
@@ -294,8 +294,6 @@ class SearchView(View):
             text.truncate(max(self.size.width, 20), overflow="ellipsis")
             return text
         text.append(f" {candidate.fates(tree)}", palette.muted)
-        if tree.scaled:
-            text.append("  bars: from the least to the greatest of a round", palette.muted)
         if row_state is not None and row_state.answer is not None:
             mark = {True: "✔ ", False: "≠ ", None: ""}[row_state.correct]
             text.append(
@@ -304,31 +302,21 @@ class SearchView(View):
             )
             if row_state.correct is False and row_state.reference is not None:
                 text.append(f" (right: {one_line(row_state.reference)})", palette.muted)
+        if tree.scaled:
+            text.append("  bars: from the least to the greatest of a round", palette.muted)
         if row_state is not None and row_state.asked:
             text.append(f"  {one_line(row_state.asked)}", palette.muted)
         text.truncate(max(self.size.width, 20), overflow="ellipsis")
         return text
 
-    def _show_verdict(self, lines: TreeLines) -> None:
+    def _show_verdict(self) -> None:
         """A line for each thing that the search as a whole says."""
         palette, shown = Palette.of(self.app), self.query_one("#search-verdict", Static)
-        said = [] if self.searched is None else list(self._verdict(self.searched, lines, palette))
+        said = list(candidate.verdict_lines(self.state, self.instance or "", palette))
         for line in said:
-            line.truncate(max(self.size.width, 20), overflow="ellipsis")
+            line.truncate(max(self.size.width - 2, 20), overflow="ellipsis")
         shown.display = bool(said)
         shown.update(Text("\n").join(said))
-
-    def _verdict(self, tree: SearchTree, lines: TreeLines, palette: Palette) -> Iterator[Text]:
-        row_state = self.state.rows.get(self.instance or "")
-        if row_state is not None and row_state.lost is not None:
-            yield Text(f" {candidate.lost_text(row_state.lost, self.state.plan)}", style=f"bold {palette.warn}")
-        if lines.fell is not None:
-            yield Text(f" {candidate.fall_text(lines.fell)}", style=palette.warn)
-        if (vote := last_vote(tree)) is not None:
-            right = None if row_state is None else row_state.reference
-            yield candidate.vote_line(vote, right, palette)
-        elif (cut := candidate.cut_line(tree, row_state, palette)) is not None:
-            yield cut
 
     def _why_empty(self, row_state: RowState | None) -> str:
         """Why a row has no candidates here."""

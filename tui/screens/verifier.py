@@ -14,7 +14,7 @@ from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.candidate import lost_text, operator_text
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.run_state import RowState, RunState
-from qpdsl.tui.state.verifier import Misled, VerifierQuality, Width, qualities, wider_cuts, widths
+from qpdsl.tui.state.verifier import Misled, VerifierQuality, Width, qualities_of, wider_cuts, widths
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
@@ -52,8 +52,7 @@ class VerifierView(View):
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self._known: tuple[RunState, int] | None = None
-        self._found: list[VerifierQuality] = []
-        self._widths: list[Width] = []
+        self._misled: dict[str, Misled] = {}
 
     def compose(self) -> ComposeResult:
         yield Static(id="verifier-figures")
@@ -66,9 +65,8 @@ class VerifierView(View):
         if self._known != (state, state.done):
             # As many as there are rows: counted again only where one has ended.
             self._known = state, state.done
-            self._found = qualities(answer for own in state.rows.values() for answer in own.graded)
-            self._widths = widths([own.graded for own in state.rows.values()])
-        self.query_one("#verifier-figures", Static).update(Text("\n").join(self._figures(palette)))
+            self._misled = {one.row: one for quality in qualities(state) for one in quality.misled}
+            self.query_one("#verifier-figures", Static).update(Text("\n").join(verifier_lines(state, palette)))
         wrong = list(self._wrong())
         lines = self.query_one(WrongLines)
         lines.set_items(wrong, lambda item: item[0])
@@ -79,28 +77,9 @@ class VerifierView(View):
         if (item := self.query_one(WrongLines).item) is not None:
             self.post_message(self.Opened(item[0]))
 
-    def _figures(self, palette: Palette) -> Iterator[Text]:
-        if not self.state.judged:
-            yield Text(" no row has been graded yet: without right answers nothing can be said", style=palette.muted)
-            return
-        for quality in self._found:
-            yield from quality_lines(quality, operator_text(self.state.plan, self._scorer(quality.column)), palette)
-        if not self._found:
-            yield Text(" no answer has a score", style=palette.muted)
-        yield width_line(self._widths, self.state, palette)
-        lost = [own.lost.place for own in self.state.rows.values() if own.lost is not None and own.lost.place]
-        if lost:
-            text = Text(f" {'wider cut':<13} ", style=palette.muted)
-            text.append(f"{len(lost):,} right answers were below the cut: ", palette.muted)
-            shown = [f"width {width} keeps {kept}" for width, kept in wider_cuts(lost)]
-            yield text.append(", ".join(shown), palette.text)
-
-    def _scorer(self, column: str) -> str:
-        return self.state.scorers.get(column, "")
-
     def _wrong(self) -> Iterator[tuple[str, Misled | None, str]]:
         """Rows, the wrong ones first, and what became of their right answers."""
-        misled = {one.row: one for quality in self._found for one in quality.misled}
+        misled = self._misled
         rows: Sequence[RowState] = [own for own in self.state.rows.values() if own.correct is False]
         for own in rows:
             if own.id in misled or own.lost is not None:
@@ -114,12 +93,36 @@ class VerifierView(View):
         return text.append("  enter: its search", palette.muted) if had else text
 
 
+def verifier_lines(state: RunState, palette: Palette) -> Iterator[Text]:
+    """What each verifier is worth, and whether more samples or a wider cut would have helped."""
+    if not state.judged:
+        yield Text("no row has been graded yet: without right answers nothing can be said", style=palette.muted)
+        return
+    found = qualities(state)
+    for quality in found:
+        scorer = operator_text(state.plan, state.scorers.get(quality.column, ""))
+        yield from quality_lines(quality, scorer, palette)
+    if not found:
+        yield Text("no answer has a score", style=palette.muted)
+    yield width_line(widths([own.graded for own in state.rows.values()]), state, palette)
+    lost = [own.lost.place for own in state.rows.values() if own.lost is not None and own.lost.place]
+    if lost:
+        text = Text(f"{'wider cut':<13} ", style=palette.muted)
+        text.append(f"{len(lost):,} right answers were below the cut: ", palette.muted)
+        shown = [f"width {width} keeps {kept}" for width, kept in wider_cuts(lost)]
+        yield text.append(", ".join(shown), palette.text)
+
+
+def qualities(state: RunState) -> list[VerifierQuality]:
+    return qualities_of(answer for own in state.rows.values() for answer in own.graded)
+
+
 def quality_lines(quality: VerifierQuality, scorer: str, palette: Palette) -> Iterator[Text]:
     """What a column of scores is worth."""
-    text = Text.assemble((f" {one_line(quality.column)} ", f"bold {palette.accent}"))
-    answers = f"{quality.answers:,} answers with a score, {figures.share(quality.right / quality.answers)} right"
-    yield text.append(f"{scorer} " if scorer else "", palette.text).append(answers, palette.muted)
-    text = Text(f" {'AUC':<13} ", style=palette.muted)
+    text = Text.assemble((f"{'verifier':<13} ", palette.muted), (one_line(quality.column), f"bold {palette.accent}"))
+    answers = f"  {quality.answers:,} answers, {figures.share(quality.right / quality.answers)} right"
+    yield text.append(f" by {scorer}" if scorer else "", palette.text).append(answers, palette.muted)
+    text = Text(f"{'AUC':<13} ", style=palette.muted)
     if quality.auc is None:
         yield text.append("unknown: all answers are " + ("right" if quality.right else "wrong"), palette.text)
     else:
@@ -129,28 +132,28 @@ def quality_lines(quality: VerifierQuality, scorer: str, palette: Palette) -> It
         text.append(f"{quality.auc:.3f}", f"bold {palette.text}").append(f"  {words}", palette.muted)
         yield text
     if quality.pairs:
-        text = Text(f" {'within a row':<13} ", style=palette.muted)
+        text = Text(f"{'within a row':<13} ", style=palette.muted)
         ranked = f"{quality.ranked:,} of {quality.pairs:,} pairs ranked right, {quality.tied:,} ties"
         text.append(figures.share(quality.ranked / quality.pairs), f"bold {palette.text}")
         yield text.append(f"  {ranked}", palette.muted)
     if quality.error is not None:
-        text = Text(f" {'calibration':<13} ", style=palette.muted).append(f"off by {quality.error:.3f}", palette.text)
+        text = Text(f"{'calibration':<13} ", style=palette.muted).append(f"off by {quality.error:.3f}", palette.text)
         yield text.append("  the share that is right, by score:", palette.muted)
         for own in quality.bins:
-            text = Text(f"   {own.low:.1f} to {own.high:.1f}  ", style=palette.muted)
+            text = Text(f"  {own.low:.1f} to {own.high:.1f}  ", style=palette.muted)
             text.append(figures.bar(own.right, _BAR).ljust(_BAR), palette.accent)
             text.append(f" {figures.share(own.right):>4}", palette.text)
             yield text.append(f"  of {own.answers:,}, mean score {own.score:.3f}", palette.muted)
     else:
-        yield Text(f" {'calibration':<13} none: these scores are no shares", style=palette.muted)
-    text = Text(f" {'misled':<13} ", style=palette.muted).append(f"{len(quality.misled):,}", f"bold {palette.text}")
+        yield Text(f"{'calibration':<13} none: these scores are no shares", style=palette.muted)
+    text = Text(f"{'misled':<13} ", style=palette.muted).append(f"{len(quality.misled):,}", f"bold {palette.text}")
     taken = sum(one.taken for one in quality.misled)
     yield text.append(f"  rows: a wrong answer stood above all right ones, {taken:,} took it", palette.muted)
 
 
 def width_line(found: Sequence[Width], state: RunState, palette: Palette) -> Text:
     """Whether more samples would have helped: pass@k beside what was taken."""
-    text = Text(f" {'pass@k':<13} ", style=palette.muted)
+    text = Text(f"{'pass@k':<13} ", style=palette.muted)
     for one in found:
         text.append(f"{one.samples}: ", palette.muted).append(f"{figures.share(one.passed)}  ", palette.text)
     taken = figures.share(state.right / state.judged)

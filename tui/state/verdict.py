@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qpdsl.tui.state.search import CandidateNode, Ranking, SearchTree, Votes, is_share, rankings
+from qpdsl.tui.state.search import CandidateNode, Ranking, SearchTree, Votes, rankings
 
 # A step that a verifier finds wrong rather than right (Zheng et al., "ProcessBench", 2024, section 4).
 _WRONG = 0.5
@@ -22,17 +22,18 @@ class Fall:
     score: float
 
 
-def first_fall(tree: SearchTree, node: CandidateNode) -> Fall | None:
-    """Where the score of a solution first fell below one half; None where it never did, or where scores are no shares.
+def fall_of(tree: SearchTree) -> Fall | None:
+    """Where the score of the answer's solution first fell below one half, among the steps that have one.
 
-    The steps are those that were scored, up to this one.
+    None where it never did, where there is no answer, and where scores are no shares.
     """
-    steps = [(step, step.score) for step in node.line() if step.score is not None and not step.heads]
+    answering = tree.answering
+    if answering is None or tree.scaled:
+        return None
+    steps = [(step, step.score) for step in answering.line() if step.score is not None and not step.heads]
     before: float | None = None
     for place, (step, score) in enumerate(steps, 1):
         assert score is not None
-        if not is_share((score, score)) or tree.scaled:
-            return None
         if score < _WRONG:
             return Fall(step, place, len(steps), before, score)
         before = score

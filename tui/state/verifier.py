@@ -85,7 +85,7 @@ class VerifierQuality:
     misled: tuple[Misled, ...]
 
 
-def qualities(answers: Iterable[GradedAnswer]) -> list[VerifierQuality]:
+def qualities_of(answers: Iterable[GradedAnswer]) -> list[VerifierQuality]:
     """One of each column of scores."""
     by_column: dict[str, list[tuple[GradedAnswer, float]]] = {}
     for answer in answers:
