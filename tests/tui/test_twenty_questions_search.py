@@ -34,7 +34,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for program, (first, count, options) in RUNS.items():
         rows, traces[program] = folder / f"{program}.rows.jsonl", folder / f"{program}.jsonl"
         rows.write_text("\n".join(PROBLEMS[first : first + count]) + "\n", "utf-8")
-        paths = ["--input", str(rows), "--output", str(folder / f"{program}.out.jsonl"), "--trace", str(traces[program])]
+        paths = [
+            "--input",
+            str(rows),
+            "--output",
+            str(folder / f"{program}.out.jsonl"),
+            "--trace",
+            str(traces[program]),
+        ]
         assert qpdsl(["run", program, *paths, "--seed", "0", *options]) == 0
     return traces
 

@@ -19,6 +19,7 @@ from qpdsl.tui.report.template import filled, part
 from qpdsl.tui.screens.candidate import FATES, name, verdict_lines
 from qpdsl.tui.screens.engine import TIME_WORDS, shortage_text
 from qpdsl.tui.screens.plan import decided, estimate_text, per_problem, time_share
+from qpdsl.tui.screens.plan_boxes import failure_text
 from qpdsl.tui.screens.rows import lost
 from qpdsl.tui.screens.verifier import verifier_lines
 from qpdsl.tui.state.run_state import RunState
@@ -216,8 +217,9 @@ def _models(state: RunState) -> list[dict[str, Any]]:
 
 def _rows(state: RunState) -> list[list[Any]]:
     return [
-        [row.id, row.status, row.answer or "", row.reference or "", lost(row), row.score, row.tokens, row.seconds, row.why or ""]
+        [row.id, row.status, row.answer or "", row.reference or "", lost(row), row.score, row.tokens, row.seconds, why]
         for row in list(state.rows.values())[:_ROWS]
+        for why in ["" if row.why is None else failure_text(state, row.failed_in, row.why)]
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
@@ -16,7 +17,7 @@ from textual.widgets import Static
 
 from qpdsl.executor.events.operator_counts import told_counts
 from qpdsl.grammar.printable import one_line
-from qpdsl.tui.screens.plan_boxes import Boxes, failure_box, model_box, operator_box, work_box
+from qpdsl.tui.screens.plan_boxes import Boxes, boxes, operator_box
 from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.decisions import by_model, by_round, decisions, expectation, kept_or_thrown, rounds
 from qpdsl.tui.state.plan import OperatorTotals, PlanLine
@@ -155,11 +156,10 @@ class PlanView(View):
         if wide and line is not None:
             side = self.query_one("#plan-side", Static)
             side.update(operator_facts(self.state, line).render(palette, max(side.size.width, 1)))
-        own = [] if wide or line is None else [operator_box(self.state, line, short_facts(self.state, line), palette)]
-        others = (failure_box(self.state, palette), work_box(self.state, palette), model_box(self.state, palette))
-        boxes = [*own, *filter(None, others)]
-        self.query_one(Boxes).display = bool(boxes)
-        self.query_one(Boxes).show(boxes)
+        told = boxes(self.state, palette)
+        if not wide and line is not None:
+            told.insert(0, partial(operator_box, self.state, line, short_facts(self.state, line), palette))
+        self.query_one(Boxes).show(told)
 
     def _foot(self) -> Text:
         palette = Palette.of(self.app)
@@ -236,8 +236,8 @@ def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
     expected = None if whole is None else whole.operators.get(line.id)
     if whole is None or expected is None:
         return
-    rounds = "" if expected.rounds is None else f", {expected.rounds:.1f} rounds"
-    yield "expected rows", f"{expected.rows:.1f} a row of the input{rounds}"
+    if expected.rounds is not None:
+        yield "expected rounds", f"{expected.rounds:.1f}"
     if expected.prompt_tokens is not None and expected.sampled_tokens is not None:
         cached = f", {expected.cached_tokens:,.0f} cached" if expected.cached_tokens else ""
         yield "expected tokens", f"{expected.prompt_tokens:,.0f} in{cached}, {expected.sampled_tokens:,.0f} out"
@@ -260,7 +260,6 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
     facts.add("operator", f"{line.operator} {line.id}")
     facts.add("how", line.implementation)
     facts.add("keeps to", line.equivalence if line.repeats == "exact" else line.repeats)
-    facts.add("made by rules", ", ".join(line.rules) or None)
     facts.add("regret", None if totals.regret is None else f"{totals.regret:.3f}")
     facts.gap()
     facts.add("runs", f"{totals.runs:,}" + (f", {totals.now} now" if totals.now else ""))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from textwrap import wrap
 
 from rich.text import Text
 from textual.widget import Widget
 
-from qpdsl.grammar.printable import one_line
+from qpdsl.grammar.printable import cells, one_line
 from qpdsl.tui.state.plan import OperatorTotals, PlanLine
 from qpdsl.tui.state.run_state import NOW, RowState, RunState
 from qpdsl.tui.state.server import ServerState
@@ -17,10 +18,13 @@ from qpdsl.tui.widgets.bars import cost
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
 
-# A title and lines, each made for a width.
-Box = Sequence[Callable[[int], Text]]
+# What makes a title and lines for a width; the title alone where there is nothing to tell.
+Box = Callable[[int], list[Text]]
 _LEAST = 36
 _TREND = 16
+_NAME = 11
+# More rows at work are not made ready, however high the screen is.
+_MOST = 40
 
 
 class Boxes(Widget):
@@ -32,6 +36,7 @@ class Boxes(Widget):
 
     def show(self, boxes: list[Box]) -> None:
         self._boxes = boxes
+        self.display = bool(boxes)
         self.refresh()
 
     def render(self) -> Text:
@@ -40,8 +45,9 @@ class Boxes(Widget):
         if not count:
             return Text("")
         room = (width - 2 * (count - 1)) // count
-        columns = [[box] for box in boxes[: count - 1]] + [boxes[count - 1 :]]
-        told = [_stacked(column, room, height) for column in columns]
+        told = [_stacked([box], room, height) for box in boxes[: count - 1]] + [
+            _stacked(boxes[count - 1 :], room, height)
+        ]
         lines = []
         for at in range(height):
             line = Text(end="", no_wrap=True)
@@ -53,20 +59,23 @@ class Boxes(Widget):
 
 def _stacked(boxes: Sequence[Box], width: int, height: int) -> list[Text]:
     """The lines of boxes in one column, each with as many as leave the others two."""
-    lines: list[Text] = []
-    for number, box in enumerate(boxes):
-        room = height - len(lines) - sum(min(len(other), 2) for other in boxes[number + 1 :])
-        lines += [one(width) for one in box[: max(room, 1)]]
+    told, lines = [box(width) for box in boxes], list[Text]()
+    for number, own in enumerate(told):
+        room = height - len(lines) - sum(min(len(other), 2) for other in told[number + 1 :])
+        lines += own[: max(room, 1)]
     return lines[:height]
 
 
-def operator_box(state: RunState, line: PlanLine, facts: Sequence[tuple[str, str]], palette: Palette) -> Box:
+def operator_box(
+    state: RunState, line: PlanLine, facts: Sequence[tuple[str, str]], palette: Palette, width: int
+) -> list[Text]:
     """The operator of the cursor: what it does now, and facts about it."""
     totals = state.operators.get(line.id, OperatorTotals())
-    lines = [_title(one_line(line.text), "", palette)]
+    lines = [_title(one_line(line.text), "", palette.text, palette, width)]
     now = f"{rate(state, totals)}  {figures.trend(totals.series.trend(state.now, _TREND))}"
     for name, value in [("now", now), *facts]:
-        lines.append(_line((f"{name:<11}", palette.muted), (value, palette.text)))
+        for at, part in enumerate(wrap(value, max(width - _NAME, 12), drop_whitespace=False)):
+            lines.append(Text.assemble((f"{'' if at else name:<{_NAME}}", palette.muted), (part, palette.text)))
     return lines
 
 
@@ -83,20 +92,14 @@ def rate(state: RunState, totals: OperatorTotals) -> str:
     return "nothing yet"
 
 
-def failure_box(state: RunState, palette: Palette) -> Box:
+def failure_box(state: RunState, palette: Palette, width: int) -> list[Text]:
     """The rows that failed, by operator and reason."""
     groups = state.failures
-    if not groups:
-        return []
     total = sum(len(group.rows) for group in groups)
-    lines = [_title(f"✖ {total:,} failed or without an answer", "! shows the next", palette, palette.bad)]
+    lines = [_title(f"✖ {total:,} failed or without an answer", "! shows the next", palette.bad, palette, width)]
     for group in groups:
-        lines.append(
-            _line(
-                (f"{len(group.rows):>4,}× ", palette.bad),
-                (failure_text(state, group.operator, group.reason), palette.text),
-            )
-        )
+        why = failure_text(state, group.operator, group.reason)
+        lines.append(Text.assemble((f"{len(group.rows):>4,}× ", palette.bad), (why, palette.text)))
     return lines
 
 
@@ -106,13 +109,11 @@ def failure_text(state: RunState, operator: str | None, reason: str) -> str:
     return ("" if line is None else f"{one_line(line.text).partition(' ')[0]}: ") + one_line(reason)
 
 
-def work_box(state: RunState, palette: Palette) -> Box:
+def work_box(state: RunState, palette: Palette, width: int) -> list[Text]:
     """The rows at work, the longest first, with what they are in."""
-    rows = [] if state.ended is not None else state.at_work
-    if not rows:
-        return []
-    lines = [_title(f"● {len(rows):,} at work", "longest first", palette, palette.good)]
-    return [*lines, *(partial(_at_work, state, row, palette) for row in rows)]
+    rows = state.at_work
+    lines = [_title(f"● {len(rows):,} at work", "longest first", palette.good, palette, width)]
+    return [*lines, *(_at_work(state, row, palette, width) for row in rows[:_MOST])]
 
 
 def _at_work(state: RunState, row: RowState, palette: Palette, width: int) -> Text:
@@ -126,20 +127,32 @@ def _at_work(state: RunState, row: RowState, palette: Palette, width: int) -> Te
     return text.append(f" {time}", palette.muted)
 
 
-def model_box(state: RunState, palette: Palette) -> Box:
+def model_box(state: RunState, palette: Palette, width: int) -> list[Text]:
     """The models: how fast they are, what waits for servers, and what these cost against its bound."""
-    lines = [_title("models", cost(state), palette)]
+    lines = [_title("models", cost(state), palette.text, palette, width)]
     for name, model in state.models.items():
         kind, unit = ("decode", "tok/s") if model.decode_tokens else ("prefill", "prompt tok/s")
         speed = f"{figures.count(model.series.rate(state.now, kind))} {unit}" if state.ended is None else ""
-        lines.append(_line((f"{one_line(name)} ", palette.text), (speed, palette.muted)))
+        lines.append(_named(name, speed, palette, width))
     for name, server in state.servers.items():
         there = f"{server.latest.in_flight:,} of {server.latest.limit:,} there"
-        lines.append(_line((f"{one_line(name)} ", palette.text), (there, palette.muted)))
+        lines.append(_named(name, there, palette, width))
         if server.latest.retries or server.latest.again:
             colour = palette.warn if server.latest.again else palette.muted
-            lines.append(_line((f"  {retries(server, state.now)}", colour)))
-    return lines if len(lines) > 1 else []
+            lines += [Text(f"  {part}", style=colour) for part in wrap(retries(server, state.now), max(width - 2, 12))]
+    return lines
+
+
+def boxes(state: RunState, palette: Palette) -> list[Box]:
+    """Those that have something to tell, but for the operator's."""
+    told: list[Box] = []
+    if state.failures:
+        told.append(partial(failure_box, state, palette))
+    if state.ended is None and state.running:
+        told.append(partial(work_box, state, palette))
+    if state.models or state.servers:
+        told.append(partial(model_box, state, palette))
+    return told
 
 
 def retries(server: ServerState, now: float) -> str:
@@ -153,14 +166,15 @@ def retries(server: ServerState, now: float) -> str:
     return told
 
 
-def _title(words: str, hint: str, palette: Palette, colour: str | None = None) -> Callable[[int], Text]:
-    def told(width: int) -> Text:
-        text = Text(words, style=f"bold {colour or palette.text}")
-        space = width - text.cell_len - len(hint)
-        return text.append(" " * max(space, 1)).append(hint, palette.muted) if hint and space > 0 else text
-
-    return told
+def _title(words: str, hint: str, colour: str, palette: Palette, width: int) -> Text:
+    text = Text(words, style=f"bold {colour}")
+    space = width - text.cell_len - len(hint)
+    return text.append(" " * space).append(hint, f"not bold {palette.muted}") if hint and space > 1 else text
 
 
-def _line(*parts: tuple[str, str]) -> Callable[[int], Text]:
-    return lambda width: Text.assemble(*parts)
+def _named(name: str, value: str, palette: Palette, width: int) -> Text:
+    """A model and a figure; of a long name its end, which tells models on one server apart."""
+    room = max(width - len(value) - 1, 8)
+    name = one_line(name)
+    name = name if cells(name) <= room else f"…{name[-room + 1 :]}"
+    return Text.assemble((name, palette.text), (f" {value}", palette.muted))

@@ -119,7 +119,7 @@ class RuleEffect:
     @property
     def words(self) -> str:
         told = [f"{some:,}{f' of {of:,}' if of else ''} {what}" for some, what, of in self.saved]
-        about = [f"about {self.seconds:,.1f} s"] if self.seconds else []
+        about = [f"about {self.seconds:.2g} s"] if self.seconds else []
         return ", ".join([*told, *about])
 
 

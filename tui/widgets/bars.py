@@ -32,6 +32,8 @@ _PHASES = {
     "interrupted": ("■", "interrupted", "warn"),
     "gone": ("✖", "the run is gone", "bad"),
 }
+# From this width on there is room for blanks.
+_ROOMY = 100
 _ALL_FAILED = ("✖", "all failed", "bad")
 
 
@@ -80,7 +82,7 @@ class Title(Widget):
 
     def on_click(self, event: events.Click) -> None:
         if event.y == 1:
-            at = 1
+            at = 0
             for number, name in enumerate(screens_of(self._state), 1):
                 width = len(f" {number} {name.title()} ")
                 if at <= event.x < at + width:
@@ -151,14 +153,14 @@ class Title(Widget):
         return plan.source.rsplit("/", 1)[-1] if plan.source.endswith(".qp") else plan.name
 
     def _tabs(self, palette: Palette) -> Text:
-        line = Text(" ")
+        line = Text()
         for number, name in enumerate(screens_of(self._state), 1):
             on = name == self._picked
             style = f"bold {palette.background} on {palette.accent}" if on else palette.muted
             line.append(f" {number} {name.title()} ", f"{style} underline" if on else style)
-        told, between = Text(), "  " if self.size.width >= 100 else " "
+        told, between = Text(), "  " if self.size.width >= _ROOMY else " "
         for text, style in self._told(palette):
-            if cells(line.plain) + told.cell_len + cells(text) + len(between) + 1 <= self.size.width:
+            if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 1 <= self.size.width:
                 told.append(between if told else "").append(text, style)
         return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 1)).append_text(told)
 
@@ -173,7 +175,10 @@ class Title(Widget):
             sure = interval(state.right, state.judged)
             share = state.right / state.judged
             off = max(sure.high - share, share - sure.low)
-            yield f"{figures.share(share)} ±{off * 100:.0f} right", palette.text
+            right = (
+                f"{share:.0%} ±{off * 100:.0f}" if self.size.width >= _ROOMY else f"{share * 100:.0f}±{off * 100:.0f}%"
+            )
+            yield f"{right} right", palette.text
             if state.greedy_judged:
                 yield f"greedy {figures.share(state.greedy_right / state.greedy_judged)}", palette.muted
             if self.last is not None and self.last.judged:

@@ -82,7 +82,7 @@ def test_a_panel_says_how_much_it_leaves_out() -> None:
     async def main() -> None:
         async with dashboard(BEAM, SMALL) as pilot:
             for _ in SCREENS:
-                shown = await press(pilot, "tab")
+                await press(pilot, "tab")
             await pilot.resize_terminal(40, 16)
             assert "more lines, enter shows all" in await press(pilot, "3")
 
