@@ -17,23 +17,24 @@ from tests.support.paths import ROOT
 from tests.support.tui.screen import SMALL, dashboard, press
 
 PROBLEMS = (ROOT / "programs" / "data" / "counting-500.jsonl").read_text("utf-8").splitlines()
-# Programs, how many problems from which on, and options.
+# Programs, how many problems, and options. The first three are those of the page about reading a search.
 RUNS = {
-    "beam_search": (1, 3, ()),
-    "dvts": (1, 2, ()),
-    "self_consistency": (1, 4, ("--kv-memory", "4MiB")),
-    "best_of_n_logprob": (1, 5, ()),
-    "rebase": (1, 2, ()),
+    "beam_search": (6, ("--concurrency", "1")),
+    "best_of_n_logprob": (6, ()),
+    "self_consistency": (6, ("--kv-memory", "4MiB")),
+    "dvts": (2, ()),
+    "rebase": (2, ()),
 }
+PAGE = ROOT / "docs" / "use" / "reading_a_search.md"
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Traces by program."""
     folder, traces = tmp_path_factory.mktemp("runs"), {}
-    for program, (first, count, options) in RUNS.items():
+    for program, (count, options) in RUNS.items():
         rows, traces[program] = folder / f"{program}.rows.jsonl", folder / f"{program}.jsonl"
-        rows.write_text("\n".join(PROBLEMS[first : first + count]) + "\n", "utf-8")
+        rows.write_text("\n".join(PROBLEMS[:count]) + "\n", "utf-8")
         paths = [
             "--input",
             str(rows),
@@ -133,16 +134,33 @@ def test_14_whether_the_verifier_is_good(runs: dict[str, Path]) -> None:
 def test_15_how_the_vote_stood(runs: dict[str, Path]) -> None:
     """One key: the tally, when it was decided, and by how much."""
     shown = line_with(asked(runs["self_consistency"], "w", size=(120, 40)), "vote ")
-    assert re.search(r"vote \S+ \d+ ", shown) and " right" in shown
-    assert re.search(r"decided after \d+ of 32|open until the last of 32: lead \d+", shown)
+    assert re.match(r"vote (decided after \d+ of 32|open until the last of 32, lead \d+)", shown)
+    assert re.search(r" \S+ ×\d+ · .* right", shown)
 
 
 @pytest.mark.parametrize("program", ["dvts", "rebase"])
 def test_every_strategy_says_what_it_is(program: str, runs: dict[str, Path]) -> None:
     """Groups stand side by side, each with its cut; a row that went on more than once says how often."""
-    shown = asked(runs[program], key_of("search"), size=(200, 60))
+    shown = asked(runs[program], "w", size=(200, 60))
     if program == "dvts":
         groups = re.findall(r"group (\d) +[\d.]+ ╎( [\d.]+){3}", shown)
         assert [number for number, _ in groups] == ["0", "1", "2", "3"]
     else:
-        assert re.search(r"goes on ×\d", shown) and re.search(r"vote \S+ [\d.]+", shown)
+        assert re.search(r"goes on ×\d", shown) and re.search(r"vote (decided|open).* ×[\d.]+", shown)
+
+
+def test_the_page_shows_what_the_screens_do(runs: dict[str, Path]) -> None:
+    """Its figures too, where they are no matter of time."""
+    blocks = re.findall(r"<!-- (\w+) (\w+) -->\n+```text\n(.*?)```", PAGE.read_text("utf-8"), re.S)
+    assert len(blocks) == 8
+    for program, key, block in blocks:
+        shown = asked(runs[program], key_of(key) if key in SCREENS else key)
+        timed = key == "engine" or program == "self_consistency"
+        for line in block.splitlines():
+            assert _plain(line.partition("×…")[0], timed) in _plain(shown, timed), (program, key, shown)
+
+
+def _plain(text: str, timed: bool) -> str:
+    """Without what spaces there are, and where it is a matter of time, without its figures."""
+    words = " ".join(text.split())
+    return re.sub(r"[\d.]+", "#", words) if timed else words

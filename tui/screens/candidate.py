@@ -143,22 +143,23 @@ def fall_text(fall: Fall) -> str:
 def vote_line(vote: VoteCourse, reference: str | None, palette: Palette) -> Text:
     """How the vote stood, when it was decided, and whether it could have come otherwise."""
     text = Text("vote ", style=palette.muted)
+    if vote.given_up:
+        whole = vote.rows + vote.given_up
+        text.append(f"decided after {vote.rows} of {whole}, the others given up", palette.text)
+    elif vote.decided < vote.rows:
+        text.append(f"decided after {vote.decided} of {vote.rows}", palette.text)
+    else:
+        text.append(f"open until the last of {vote.rows}, lead {weight(vote.lead)}", palette.warn)
     shown = [*vote.tally[:_TALLY], *(own for own in vote.tally[_TALLY:] if is_right(own, reference))]
     for place, own in enumerate(shown):
         answer = "no answer" if own.answer is None else one_line(own.answer)
         count = own.rows if own.answer is None else own.total
+        text.append(" · " if place else "  ", palette.muted)
         text.append(f"{answer}", f"bold {palette.text}" if place == 0 else palette.muted)
-        text.append(f" {weight(count)}", palette.text)
-        text.append(" right" if is_right(own, reference) else "", f"bold {palette.good}").append("  ")
-    if rest := len(vote.tally) - len(shown):
-        text.append(f"and {rest} more  ", palette.muted)
-    if vote.given_up:
-        text.append(f"decided after {vote.rows}: {vote.given_up} could not change it, not drawn", palette.text)
-    elif vote.decided < vote.rows:
-        text.append(f"decided after {vote.decided} of {vote.rows}, no later one could change it", palette.text)
-    else:
-        text.append(f"open until the last of {vote.rows}: lead {weight(vote.lead)}", palette.warn)
-    return text
+        text.append(f" ×{weight(count)}", palette.text)
+        text.append(" right" if is_right(own, reference) else "", f"bold {palette.good}")
+    rest = len(vote.tally) - len(shown)
+    return text.append(f" · and {rest} more" if rest else "", palette.muted)
 
 
 def is_right(votes: Votes, reference: str | None) -> bool:

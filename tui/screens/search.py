@@ -243,8 +243,9 @@ class SearchView(View):
 
     def action_fold(self) -> None:
         lines = self.query_one(TreeLines)
-        if lines.item is not None and (lines.item.node.children or lines.item.others or lines.node.key in lines.folded):
-            lines.folded ^= {lines.node.key}
+        line: TreeLine | None = lines.item
+        if line is not None and (line.node.children or line.others or line.node.key in lines.folded):
+            lines.folded ^= {line.node.key}
             self.draw()
 
     def _following(self, lines: TreeLines) -> str | None:
@@ -261,7 +262,7 @@ class SearchView(View):
         return self._followed
 
     def _point_at_what_is_new(self, lines: TreeLines) -> None:
-        """Puts the cursor on a right answer that was lost, else on the answer, else on the best of the latest."""
+        """Puts the cursor on a lost right answer, else on the step that went wrong, the answer, or the best yet."""
         order = {"answer": 2, "finished": 1, "kept": 1, "open": 1}
         tree = lines.tree_shown
 
@@ -271,12 +272,12 @@ class SearchView(View):
             return fate == 2, node.round, fate, node.score or 0.0
 
         row_state = self.state.rows.get(self.instance or "")
-        if row_state is not None and row_state.lost is not None:
-            lost = row_state.lost.node
-            here = (at for at, line in enumerate(lines.items) if lost is line.node or lost in line.others)
-            if (at := next(here, None)) is not None:
-                lines.point(at)
-                return
+        lost = None if row_state is None or row_state.lost is None else row_state.lost.node
+        wanted = lost if lost is not None else None if lines.fell is None else lines.fell.node
+        here = (at for at, line in enumerate(lines.items) if wanted is line.node or wanted in line.others)
+        if wanted is not None and (at := next(here, None)) is not None:
+            lines.point(at)
+            return
         lines.point(max(range(len(lines.items)), key=worth, default=0))
 
     def _head(self, palette: Palette) -> Text:

@@ -389,7 +389,7 @@ def right_candidates(tree: SearchTree, reference: str, answer: str | None) -> li
 
 
 def graded_candidates(tree: SearchTree, reference: str, answer: str) -> Iterator[tuple[CandidateNode, bool]]:
-    """The candidates whose answers are known, and whether these are right. Equal texts, and equal numbers, are the same.
+    """The candidates whose answers are known, and whether these are right: equal texts, and equal numbers, are.
 
     Where nothing read the answer of a finished candidate it is the last number of its text, as long as that is the
     answer in the text of the candidate that gave the row's.

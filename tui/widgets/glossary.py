@@ -41,6 +41,7 @@ KEYS = (
     ("v", "what the verifier is worth; esc goes back"),
     ("[ ]  f", "Search: another row; follow the latest"),
     ("x  space  o", "Search: hide pruned, fold, ranking"),
+    ("z Z  < >", "Engine: zoom; earlier and later"),
     ("d", "details: of an operator, a row, both rows of Compare"),
     ("r  u", "what rules saved; where the tokens went"),
     ("c  l", "compare with another run; Compare: both plans"),
