@@ -193,7 +193,7 @@ class Dashboard(App[Leave | None]):
         Binding("u", "usage", "Tokens", show=False),
         Binding("y", "copy", "Copy"),
         Binding("v", "verifier", "Verifier", show=False),
-        Binding("escape", "back", "Back", show=False),
+        Binding("escape", "up", "Back", show=False),
         Binding("t", "next_theme", "Theme", show=False),
         Binding("n", "notes", "Notes", show=False),
         Binding("space,p", "play", "Pause", key_display="p"),
@@ -423,7 +423,7 @@ class Dashboard(App[Leave | None]):
         self._above.append(self.picked)
         self.action_screen(name)
 
-    def action_back(self) -> None:
+    def action_up(self) -> None:
         """Shows the screen again from which this one was opened."""
         if self._above:
             self.action_screen(self._above.pop())
@@ -467,7 +467,7 @@ class Dashboard(App[Leave | None]):
     def action_verifier(self) -> None:
         """Shows what the verifier is worth, or what was on the screen before that."""
         if self.picked == _VERIFIER:
-            self.action_back()
+            self.action_up()
         elif "rows" in self.screens:
             self._go_down(_VERIFIER)
 
@@ -517,7 +517,7 @@ class Dashboard(App[Leave | None]):
         """What each rule of the plan has saved."""
         state, facts = self.source.state, Facts("What the rules of the plan have saved so far")
         told = {} if state.begun is None else state.begun.rules
-        palette = Palette.of(self)
+        palette = Palette.of(self.view.app)
         for effect in effects(state):
             lines = [state.plan.line(id_) for id_ in effect.operators] if state.plan is not None else []
             saved = f"saved {effect.words}" if effect.words else effect.without

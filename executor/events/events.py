@@ -70,8 +70,7 @@ class Preparing(Event):
 class RunStarted(Event):
     """`plan` is the physical plan as `explain --format json` gives it; `rows` counts the input; `wall` is Unix time.
 
-    Of servers it takes `max_tokens` and `max_cost` at the most, None for any. `rules` says what each rule does that made
-    the plan.
+    Of servers it takes `max_tokens` and `max_cost` at the most, None for any. `rules` says what each rule does.
     """
 
     program: str

@@ -179,7 +179,7 @@ class RowsView(View):
         """Shows all rows again; where it does, the screen from which this one was opened."""
         box = self.query_one(Input)
         if not box.display:
-            await self.app.run_action("back")
+            await self.app.run_action("up")
             return
         box.value = ""
         box.display = False

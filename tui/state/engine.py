@@ -61,7 +61,7 @@ class Series:
     def since(self, first: float, kind: str) -> float:
         """The sum of what a field of the buckets counts from a time on."""
         at = 0 if first < 0 else int(first / self.width)
-        return sum(getattr(bucket, kind) for bucket in self.buckets[at:])
+        return float(sum(getattr(bucket, kind) for bucket in self.buckets[at:]))
 
     def trend(self, now: float, count: int) -> list[float]:
         """How many sequences each of so many equal parts of the time had, from the first step on."""

@@ -160,8 +160,9 @@ class Title(Widget):
             line.append(f" {number} {name.title()} ", f"{style} underline" if on else style)
         told, between = Text(), "  " if self.size.width >= _ROOMY else " "
         for text, style in self._told(palette):
-            if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 1 <= self.size.width:
-                told.append(between if told else "").append(text, style)
+            if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 1 > self.size.width:
+                break
+            told.append(between if told else "").append(text, style)
         return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 1)).append_text(told)
 
     def _told(self, palette: Palette) -> Iterator[tuple[str, str]]:
