@@ -67,7 +67,7 @@ def line_with(shown: str, words: str) -> str:
 
 def test_4_whether_the_engine_is_busy_and_what_it_waits_for(runs: dict[str, Path]) -> None:
     """No key: the largest shares; one: all of them, as one bar."""
-    assert re.search(r"decode \d+%", asked(runs["beam_search"]).splitlines()[1])
+    assert re.search(r"decode \d+%", asked(runs["beam_search"]))
     shown = asked(runs["beam_search"], key_of("engine"))
     words = line_with(shown, "█ decode")
     shares = dict(re.findall(r"(decode|prefill|verifier|Python|idle) ([\d.]+)%", words))

@@ -18,14 +18,20 @@ from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.report.template import filled, part
 from qpdsl.tui.screens.candidate import FATES, name, verdict_lines
 from qpdsl.tui.screens.engine import TIME_WORDS, shortage_text
-from qpdsl.tui.screens.plan import estimate, time_share
+from qpdsl.tui.screens.plan import decided, estimate_text, per_problem, time_share
+from qpdsl.tui.screens.plan_boxes import failure_text
 from qpdsl.tui.screens.rows import lost
 from qpdsl.tui.screens.verifier import verifier_lines
+from qpdsl.tui.state.compare import interval
+from qpdsl.tui.state.decisions import effects, kept_or_thrown
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.state.search import Key, SearchTree
 from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.bars import cost
 from qpdsl.tui.widgets.palette import NO_COLOURS
 
+# So many reasons of failures are listed.
+_GROUPS = 5
 _MARK = b'<meta name="generator" content="qpdsl">'
 _HEAD = 1024
 _TREES = 24
@@ -131,13 +137,24 @@ def _facts(state: RunState) -> list[tuple[str, str]]:
     if state.late:
         facts.append(("late", f"{state.late:,} after the deadline"))
     if state.judged:
-        facts.append(("right", f"{state.right:,} of {state.judged:,} ({figures.share(state.right / state.judged)})"))
+        sure = interval(state.right, state.judged)
+        between = f"{figures.share(sure.low)} to {figures.share(sure.high)}"
+        share = figures.share(state.right / state.judged)
+        facts.append(("right", f"{state.right:,} of {state.judged:,} ({share}, {between})"))
         if any(row.greedy_correct is not None for row in rows):
             share = figures.share(state.greedy_right / state.judged)
             facts.append(("greedy", f"{state.greedy_right:,} of {state.judged:,} ({share})"))
     prompt, sampled = sum(row.prompt_tokens for row in rows), sum(row.sampled_tokens for row in rows)
     facts.append(("tokens", f"{prompt:,} in, {sampled:,} out"))
+    if fates := kept_or_thrown(state):
+        whole = sum(spent for _, spent in fates)
+        facts.append(("of the sampled", ", ".join(f"{figures.share(spent / whole)} {word}" for word, spent in fates)))
     facts.append(("time", figures.clock(state.now)))
+    if money := cost(state):
+        facts.append(("cost", money.removeprefix("cost ")))
+    for group in state.failures[:_GROUPS]:
+        facts.append((f"{len(group.rows):,}×", failure_text(state, group.operator, group.reason)))
+    facts += [(f"rule {effect.name}", f"saved {effect.words}") for effect in effects(state) if effect.words]
     if plan is not None:
         facts += [(f"model {name}", model) for name, model in plan.models.items()]
         facts.append(plan.permits)
@@ -157,10 +174,10 @@ def _plan(state: RunState) -> list[dict[str, Any]]:
                 "branch": line.branch,
                 "text": line.text,
                 "how": line.implementation if line.implementation != "rows" else "",
-                "rule": line.rule or "",
-                "choice": totals.choice or "",
-                "rows": figures.count(totals.rows_out) if line.id else "",
-                "estimate": estimate(state, line) if line.id else "",
+                "rule": ", ".join(line.rules),
+                "decisions": decided(state, line) if line.id else "",
+                "rows": per_problem(state, totals.rows_out) if line.id else "",
+                "estimate": estimate_text(state, line) if line.id else "",
                 "tokens": figures.count(totals.tokens) if totals.tokens else "",
                 "cached": "" if totals.cached_share is None else figures.share(totals.cached_share),
                 "seconds": f"{totals.seconds:.2f}" if line.id and not line.holds else "",
@@ -216,18 +233,9 @@ def _models(state: RunState) -> list[dict[str, Any]]:
 
 def _rows(state: RunState) -> list[list[Any]]:
     return [
-        [
-            row.id,
-            row.status,
-            row.answer or "",
-            row.reference or "",
-            lost(row),
-            row.score,
-            row.tokens,
-            row.seconds,
-            row.why or "",
-        ]
+        [row.id, row.status, row.answer or "", row.reference or "", lost(row), row.score, row.tokens, row.seconds, why]
         for row in list(state.rows.values())[:_ROWS]
+        for why in ["" if row.why is None else failure_text(state, row.failed_in, row.why)]
     ]
 
 

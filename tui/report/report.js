@@ -50,15 +50,15 @@ function head() {
 }
 
 function plan() {
-  const columns = [["operator", "code"], ["rows", "number"], ["est ≤", "number"], ["tokens", "number"], ["cached", "number"], ["seconds", "number"], ["share", ""], ["rule", ""], ["choice", ""], ["how", ""]];
-  const keys = ["", "rows", "estimate", "tokens", "cached", "seconds", "", "rule", "choice", "how"];
+  const columns = [["operator", "code"], ["rows/problem", "number"], ["estimate", "number"], ["tokens", "number"], ["cached", "number"], ["seconds", "number"], ["share", ""], ["rule", ""], ["decisions", ""], ["how", ""]];
+  const keys = ["", "rows", "estimate", "tokens", "cached", "seconds", "", "rule", "decisions", "how"];
   const empty = columns.map((_, at) => keys[at] && data.plan.every((line) => !line[keys[at]]));
   const row = (cells, tag) => made("tr", {}, ...cells.map((cell, at) => [cell, at]).filter(([, at]) => !empty[at]).map(([cell, at]) => made(tag, { class: columns[at][1], ...(tag === "th" ? { scope: "col" } : { "data-title": columns[at][0] }) }, cell)));
   byId("plan").replaceChildren(row(columns.map(([name]) => name), "th"));
   for (const line of data.plan) {
     const bar = line.share === null ? "" : made("span");
     if (bar) bar.append(made("span", { class: "bar", style: `width:${(line.share * 90).toFixed(1)}px` }), ` ${(line.share * 100).toFixed(line.share < 0.1 ? 1 : 0)}%`);
-    byId("plan").append(row([line.branch + line.text, line.rows, line.estimate, line.tokens, line.cached, line.seconds, bar, line.rule, line.choice, line.how], "td"));
+    byId("plan").append(row([line.branch + line.text, line.rows, line.estimate, line.tokens, line.cached, line.seconds, bar, line.rule, line.decisions, line.how], "td"));
   }
 }
 

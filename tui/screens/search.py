@@ -16,7 +16,9 @@ from textual.widgets import Static
 from qpdsl.executor.events.events import REPLICA_SIGN
 from qpdsl.grammar.printable import cells, one_line, printable, shorten
 from qpdsl.tui.screens import candidate
-from qpdsl.tui.screens.view import View
+from qpdsl.tui.screens.plan_boxes import failure_text
+from qpdsl.tui.screens.rows import row_copies, row_facts
+from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState
 from qpdsl.tui.state.search import CandidateNode, Key, SearchTree, TreeLine, flattened, ranking_of, right_candidates
@@ -222,8 +224,18 @@ class SearchView(View):
     def on_line_list_entered(self, event: LineList.Entered) -> None:
         lines = self.query_one(TreeLines)
         tree, node = self.searched, lines.node
+        row_state = self.state.rows.get(self.instance or "")
         if tree is not None and node is not None:
             self.app.push_screen(Details(self._facts(tree, node)))
+        elif row_state is not None:
+            self.app.push_screen(Details(row_facts(self.state, row_state)))
+
+    def copies(self) -> Copies:
+        lines, row_state = self.query_one(TreeLines), self.state.rows.get(self.instance or "")
+        told: Copies = []
+        if (node := lines.node) is not None:
+            told = [("text of the candidate", node.record.step), ("path", ".".join(map(str, node.path)))]
+        return told + ([] if row_state is None else row_copies(self.state, row_state))
 
     def action_row(self, by: int) -> None:
         trees = self.state.trees
@@ -293,7 +305,7 @@ class SearchView(View):
         text = Text.assemble((f" {one_line(instance)}", f"bold {palette.accent}"))
         text.append(" following " if self.row is None else " ", palette.muted)
         if row_state is not None and row_state.why is not None:
-            text.append(f" ✖ {one_line(row_state.why)} ", palette.bad)
+            text.append(f" ✖ {failure_text(self.state, row_state.failed_in, row_state.why)} ", palette.bad)
         tree = self.searched
         if tree is None:
             text.append(f" {self._why_empty(row_state)}", palette.muted)
@@ -301,7 +313,7 @@ class SearchView(View):
             return text
         text.append(f" {candidate.fates(tree)}", palette.muted)
         if row_state is not None and row_state.answer is not None:
-            mark = {True: "✔ ", False: "✖ ", None: ""}[row_state.correct]
+            mark = {True: "✔ ", False: "≠ ", None: ""}[row_state.correct]
             text.append(
                 f"  {mark}{one_line(row_state.answer)}",
                 f"bold {palette.bad if row_state.correct is False else palette.good}",

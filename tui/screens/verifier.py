@@ -6,16 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.candidate import lost_text, operator_text
-from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.run_state import RowState, RunState
 from qpdsl.tui.state.verifier import Misled, VerifierQuality, Width, qualities_of, wider_cuts, widths
@@ -55,8 +52,6 @@ class WrongLines(LineList):
 class VerifierView(View):
     """Enter shows how a row was searched."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "app.verifier", "Back")]
-
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self._known: tuple[RunState, bool, int] | None = None
@@ -84,7 +79,7 @@ class VerifierView(View):
 
     def on_line_list_entered(self) -> None:
         if (item := self.query_one(WrongLines).item) is not None:
-            self.post_message(RowsView.Opened(item[0]))
+            self.post_message(self.Opened(item[0]))
 
     def _wrong(self) -> Iterator[tuple[str, Misled | None, str]]:
         """Rows, the wrong ones first, and what became of their right answers."""

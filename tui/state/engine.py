@@ -56,10 +56,20 @@ class Series:
 
     def rate(self, now: float, kind: str, window: float = 5.0) -> float:
         """Tokens a second over the last `window` seconds; `kind` is `prefill` or `decode`."""
-        first = max(0, int((now - window) / self.width))
-        seconds = min(now, max(window, self.width)) or 1.0
-        total: int = sum(getattr(bucket, kind) for bucket in self.buckets[first:])
-        return total / seconds
+        return self.since(now - window, kind) / (min(now, max(window, self.width)) or 1.0)
+
+    def since(self, first: float, kind: str) -> float:
+        """The sum of what a field of the buckets counts from a time on."""
+        at = 0 if first < 0 else int(first / self.width)
+        return float(sum(getattr(bucket, kind) for bucket in self.buckets[at:]))
+
+    def trend(self, now: float, count: int) -> list[float]:
+        """How many sequences each of so many equal parts of the time had, from the first step on."""
+        first, last = self.begun, max(int(now / self.width), len(self.buckets) - 1) + 1
+        parts = [0.0] * count
+        for at, bucket in enumerate(self.buckets[first:], first):
+            parts[(at - first) * count // max(last - first, count)] += bucket.sequences
+        return parts
 
     def _halve(self) -> None:
         pairs = [self.buckets[at : at + 2] for at in range(0, len(self.buckets), 2)]

@@ -124,6 +124,16 @@ class SearchTree:
         del fates["beside"]
         return fates
 
+    @property
+    def spent(self) -> Counter[str]:
+        """The tokens that were sampled for it, by what became of them in the end."""
+        answer = set() if self.answering is None else {node.key for node in self.answering.line()}
+        spent: Counter[str] = Counter()
+        for node in self.nodes():
+            if node.record.tokens and not node.copied:
+                spent["answer" if node.key in answer else self.fate(node)] += node.record.tokens
+        return spent
+
     def node(self, path: Path, aside: Aside = ()) -> CandidateNode:
         """The node of a path. It is created where no event was about it."""
         node = self._nodes.get((aside, path)) or self._above(path, aside)

@@ -36,10 +36,11 @@ def command(pid: int | None, listing: bool) -> Exit:
         return Exit.OK
     run = chosen_run(pid)
     check_terminal("qpdsl top")
+    from qpdsl.cli.runs.compared_runs import ComparedRuns
     from qpdsl.tui.app import DashboardFault, watch_socket
 
     try:
-        watch_socket(run.socket)
+        watch_socket(run.socket, ComparedRuns())
     except DashboardFault as fault:
         say(dashboard_failed(fault))
         say(f"the run goes on; `qpdsl top {run.pid}` shows it again")

@@ -23,7 +23,7 @@ def test_weights_activations_and_other(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with dashboard(trace, LARGE) as pilot:
-            shown = await press(pilot, "3")
+            shown = await press(pilot, "4")
             facts = [line[2:36].split() for line in shown.splitlines()]
             assert ["weights", "10", "MiB"] in facts and ["activations", "2.0", "MiB"] in facts
             assert ["process", "500", "MiB"] in facts
@@ -57,7 +57,7 @@ def test_the_first_line_shares_out_the_time_and_says_that_memory_is_short(tmp_pa
 
     async def main() -> None:
         async with dashboard(trace, LARGE) as pilot:
-            shown = await press(pilot, "3")
+            shown = await press(pilot, "4")
             (words,) = [line for line in shown.splitlines() if "▒ verifier" in line]
             # One model writes, the other judges, and no row runs any more.
             assert "verifier 50%" in words and "idle 25%" in words and ("decode" in words or "prefill" in words)

@@ -45,7 +45,7 @@ def search(folder: Path, size: tuple[int, int], *some: Event) -> str:
 
     async def main() -> str:
         async with dashboard(path, size) as pilot:
-            return await press(pilot, "2", "home")
+            return await press(pilot, "3", "home")
 
     return asyncio.run(main())
 

@@ -46,7 +46,7 @@ def test_without_colour_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def main() -> None:
         async with dashboard(BEAM, SMALL) as pilot:
-            shown = await press(pilot, "2")
+            shown = await press(pilot, "3")
             colours = {
                 segment.style.color.triplet
                 for strip in pilot.app.screen._compositor.render_strips()
@@ -55,8 +55,8 @@ def test_without_colour_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None
             }
             assert all(colour is None or colour.red == colour.green == colour.blue for colour in colours)
             assert "★" in shown and "✕" in shown and "0.9" in shown
-            rows = await press(pilot, "4")
-            assert "✔ right" in rows and "! failed" in rows and "✖ wrong" in rows
+            rows = await press(pilot, "2")
+            assert "✔ right" in rows and "✖ failed" in rows and "≠ wrong" in rows
 
     asyncio.run(main())
 
