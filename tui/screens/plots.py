@@ -37,8 +37,8 @@ def plotted(plots: Sequence[Plot], width: int, height: int, palette: Palette) ->
     lines: list[Text] = []
     for number, plot in enumerate(shown):
         tall = max(share - 1 + (number < spare), 1)
-        wide = min(max(width // max(len(plot.values), 1), 1), _WIDEST)
-        values = [value for value in plot.values for _ in range(wide)]
+        columns = max(min(width, len(plot.values) * _WIDEST), len(plot.values))
+        values = [plot.values[at * len(plot.values) // columns] for at in range(columns)]
         most = next((top for top in (plot.most, plot.top) if top is not None), max(plot.values, default=0.0))
         lines.append(_title(plot.title, figures.count(most), width, palette))
         lines += [Text(line, style=plot.colour) for line in figures.graph(values, width, tall, plot.top)]
