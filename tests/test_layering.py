@@ -38,7 +38,7 @@ MAY_IMPORT = {
     # The engine knows token ids only.
     "executor.engine": "executor.kernels executor.requests executor.routing grammar.words",
     "executor": "grammar planner",
-    "tui": "grammar executor.requests executor.events",
+    "tui": "grammar executor.requests executor.events runs.statistics",
     "lsp": "grammar planner zoo",
 }
 NEVER_IMPORTS = {

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.text import Text
 from textual._context import active_message_pump
 from textual.actions import ActionParseResult
 from textual.app import App, ComposeResult, SystemCommand
@@ -37,20 +38,25 @@ from textual.widgets import ContentSwitcher
 from textual.worker import WorkerFailed, get_current_worker
 
 from qpdsl.grammar.ascii_signs import in_ascii, needs_ascii
-from qpdsl.grammar.printable import is_printable
+from qpdsl.grammar.printable import is_printable, one_line, shorten
 from qpdsl.tui.changed_cells import ChangedCells, changing
 from qpdsl.tui.screens.cells import CellsView
+from qpdsl.tui.screens.compare import CompareView
 from qpdsl.tui.screens.engine import EngineView
-from qpdsl.tui.screens.plan import PlanView
+from qpdsl.tui.screens.plan import PlanView, usage_facts
 from qpdsl.tui.screens.requests import RequestsView
 from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
+from qpdsl.tui.screens.verifier import VerifierView
 from qpdsl.tui.screens.view import View
+from qpdsl.tui.state.compare import OtherName, OtherRuns
+from qpdsl.tui.state.decisions import effects
 from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, SocketSource
 from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport, screens_of
 from qpdsl.tui.widgets.details import Details, Facts
-from qpdsl.tui.widgets.palette import THEMES
-from qpdsl.tui.widgets.questions import Keys, Leave, LeaveQuestion
+from qpdsl.tui.widgets.glossary import KEYS, explained
+from qpdsl.tui.widgets.palette import THEMES, Palette
+from qpdsl.tui.widgets.questions import ChoiceQuestion, Leave, LeaveQuestion
 
 _FRAME = 0.25
 _TICK = 1 / 30
@@ -64,8 +70,13 @@ _RESET = "\033[?1000l\033[?1003l\033[?1015l\033[?1006l\033[?2004l\033[<u\033[?10
 _COMMANDS = (
     ("Next failure", "next_row('failed')", "The search of the next row that failed (!)"),
     ("Next wrong row", "next_row('wrong')", "The search of the next row with a wrong answer (w)"),
+    ("Compare", "compare", "Beside which saved run this one is set (c)"),
+    ("Rules", "rules", "What each rule of the plan has saved (r)"),
+    ("Where the tokens went", "usage", "By operator, round, model and what became of them (u)"),
+    ("Copy", "copy", "A text, a path, a prompt, the command that repeats a row (y)"),
+    ("Verifier", "verifier", "Whether its scores tell right from wrong (v)"),
     ("Next theme", "next_theme", "Dark, light, high contrast (t)"),
-    ("Keys", "keys", "All keys on one page (?)"),
+    ("Words and keys", "explain", "What the words under the cursor mean, and all keys (?)"),
     ("Notes", "notes", "What was skipped or missed (n)"),
     ("Leave", "leave", "Close the dashboard (q)"),
 )
@@ -75,6 +86,7 @@ _HELP = {
     "search": "The tree of candidates",
     "engine": "Memory, batches, tokens a second",
     "rows": "The inputs and their answers",
+    "compare": "This run beside a saved one",
     "cells": "The programs and values side by side",
     "requests": "What clients ask, and how long it takes",
 }
@@ -87,6 +99,8 @@ _REPLAY = (
     ("To the beginning", "seek(0)", "("),
     ("To the end", "seek(1)", ")"),
 )
+# A page beside the screens, which has no number.
+_VERIFIER = "verifier"
 _INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -182,10 +196,16 @@ class Dashboard(App[Leave | None]):
         Binding("shift+tab", "turn(-1)", "Screen before", show=False, priority=True),
         Binding("exclamation_mark", "next_row('failed')", "Next failure", show=False),
         Binding("w", "next_row('wrong')", "Next wrong row", show=False),
+        Binding("c", "compare", "Compare", show=False),
+        Binding("r", "rules", "Rules"),
+        Binding("u", "usage", "Tokens", show=False),
+        Binding("y", "copy", "Copy"),
+        Binding("v", "verifier", "Verifier", show=False),
+        Binding("escape", "up", "Back", show=False),
         Binding("t", "next_theme", "Theme", show=False),
         Binding("n", "notes", "Notes", show=False),
         Binding("space,p", "play", "Pause", key_display="p"),
-        Binding("question_mark", "keys", "Keys", key_display="?"),
+        Binding("question_mark", "explain", "Words", key_display="?"),
         Binding("q,ctrl+c,ctrl+q", "leave", "Leave", key_display="q"),
         Binding("full_stop", "step(1)", "Step", show=False),
         Binding("comma", "step(-1)", "Step back", show=False),
@@ -205,6 +225,7 @@ class Dashboard(App[Leave | None]):
         over: Callable[[], bool] = lambda: False,
         first: str = "plan",
         clocked: bool = True,
+        runs: OtherRuns | None = None,
     ) -> None:
         self._cells = ChangedCells()
         super().__init__()
@@ -214,10 +235,13 @@ class Dashboard(App[Leave | None]):
         self.theme = wanted if wanted in self.available_themes else THEMES[0].name
         self.source = source
         self.picked = first
+        self._above: list[str] = []
         self.fault: Exception | None = None
         self._asks = asks
         self._over = over
         self._clocked = clocked
+        self._runs = runs
+        self._names: list[OtherName] | None = None
         self._drawn: tuple[object, ...] = ()
         self._ticked = time.monotonic()
         self.faults: list[str] = []
@@ -312,6 +336,8 @@ class Dashboard(App[Leave | None]):
             yield RowsView("rows")
             yield CellsView("cells")
             yield RequestsView("requests")
+            yield CompareView("compare")
+            yield VerifierView(_VERIFIER)
         if self.source.player is not None:
             yield Transport(self.source.player)
         yield KeyLine()
@@ -348,9 +374,11 @@ class Dashboard(App[Leave | None]):
     def draw(self, *, force: bool = False) -> None:
         """Draws the current screen, if something on it has changed or with `force`."""
         state, source = self.source.state, self.source
-        if state.changes and self.picked not in self.screens:
+        if state.changes and self.picked not in (*self.screens, _VERIFIER):
             # What it is has become known.
             self.action_screen(self.screens[0])
+        if self._names is None and state.begun is not None and self._runs is not None:
+            self._find_last()
         self.query_one(Title).show(state, source.phase, source.elapsed, self.picked)
         if self.source.player is not None:
             self.query_one(Transport).refresh()
@@ -376,8 +404,12 @@ class Dashboard(App[Leave | None]):
     def on_title_picked(self, message: Title.Picked) -> None:
         self.action_screen(message.screen)
 
-    def on_rows_view_opened(self, message: RowsView.Opened) -> None:
-        self.action_screen("search")
+    def on_plan_view_operator_opened(self, message: PlanView.OperatorOpened) -> None:
+        self._go_down("rows")
+        self.query_one(RowsView).show_those_in(message.operator)
+
+    def on_view_opened(self, message: View.Opened) -> None:
+        self._go_down("search")
         self.query_one(SearchView).open_row(message.row)
 
     def on_transport_sought(self, message: Transport.Sought) -> None:
@@ -387,6 +419,15 @@ class Dashboard(App[Leave | None]):
         """Draws everything again in the colours of the new theme."""
         if self.is_running:
             self.call_after_refresh(self.draw, force=True)
+
+    def _go_down(self, name: str) -> None:
+        self._above.append(self.picked)
+        self.action_screen(name)
+
+    def action_up(self) -> None:
+        """Shows the screen again from which this one was opened."""
+        if self._above:
+            self.action_screen(self._above.pop())
 
     def action_screen(self, name: str) -> None:
         self.picked = name
@@ -420,16 +461,104 @@ class Dashboard(App[Leave | None]):
         if following is None:
             self.notify(f"no row is {status}" if status != "failed" else "no row has failed")
             return
-        self.action_screen("search")
+        if self.picked != "search":
+            self._go_down("search")
         search.open_row(following.id)
+
+    def action_verifier(self) -> None:
+        """Shows what the verifier is worth, or what was on the screen before that."""
+        if self.picked == _VERIFIER:
+            self.action_up()
+        elif "rows" in self.screens:
+            self._go_down(_VERIFIER)
 
     def action_next_theme(self) -> None:
         names = [theme.name for theme in THEMES]
         at = names.index(self.theme) if self.theme in names else -1
         self.theme = names[(at + 1) % len(names)]
 
-    def action_keys(self) -> None:
-        self.push_screen(Keys())
+    def _find_last(self) -> None:
+        """Reads which runs are saved, and takes the last one of the same program to set this one beside."""
+        assert self._runs is not None
+        self._names = []
+        with contextlib.suppress(Exception):
+            self._names = self._runs.names()
+        state, title = self.source.state, self.query_one(Title)
+        program = state.begun.program if state.begun is not None else ""
+        own = [run for run in self._names if run.name != state.saved and run.rows]
+        self._names = sorted(own, key=lambda run: run.program != program)
+        last = next((run for run in self._names if run.program == program), None)
+        if last is not None:
+            title.last = last
+            self._compare(last.name)
+
+    def _compare(self, name: str) -> None:
+        assert self._runs is not None
+        try:
+            self.query_one(CompareView).show(self._runs.read(name))
+        except Exception as error:
+            self.notify(f"run {name} cannot be read: {_words(error)}")
+
+    def action_compare(self) -> None:
+        """Asks beside which saved run this one is to be set."""
+        names = self._names
+        if not names or "compare" not in self.screens:
+            self.notify("there is no other saved run to compare with")
+            return
+        told = [f"{run.name}  {run.program}  {_right(run)}" for run in names]
+
+        def chosen(at: int | None) -> None:
+            if at is not None:
+                self._compare(names[at].name)
+                self.action_screen("compare")
+
+        self.push_screen(ChoiceQuestion("compare with", told), chosen)
+
+    def action_rules(self) -> None:
+        """What each rule of the plan has saved."""
+        state, facts = self.source.state, Facts("What the rules of the plan have saved so far")
+        told = {} if state.begun is None else state.begun.rules
+        palette = Palette.of(self.view.app)
+        for effect in effects(state):
+            lines = [state.plan.line(id_) for id_ in effect.operators] if state.plan is not None else []
+            saved = f"saved {effect.words}" if effect.words else effect.without
+            text = Text(f"  {saved}\n", style=f"bold {palette.text}" if effect.words else palette.muted)
+            text.append(f"  {told.get(effect.name, '')}\n", f"not bold {palette.muted}")
+            for line in lines:
+                text.append(f"  in {one_line(line.text)}\n" if line is not None else "", f"not bold {palette.muted}")
+            facts.add(effect.name, text)
+        self.push_screen(Details(facts))
+
+    def action_usage(self) -> None:
+        self.push_screen(Details(usage_facts(self.source.state)))
+
+    def action_copy(self) -> None:
+        """Copies one of the things that belong to the line of the cursor."""
+        copies = [(name, text) for name, text in self.view.copies() if text]
+        if not copies:
+            self.notify("there is nothing to copy here")
+            return
+
+        def chosen(at: int | None) -> None:
+            if at is not None:
+                self.copy_to_clipboard(copies[at][1])
+                self.notify(f"copied: {copies[at][0]}")
+
+        self.push_screen(
+            ChoiceQuestion("copy", [f"{name}: {shorten(one_line(text), 60 - len(name))}" for name, text in copies]),
+            chosen,
+        )
+
+    def action_explain(self) -> None:
+        """What the words under the cursor mean, and what the keys do."""
+        facts = Facts("What is what")
+        begun = self.source.state.begun
+        for word in self.view.words():
+            facts.add(word, explained(word, {} if begun is None else begun.rules))
+        facts.gap()
+        for keys, meaning in KEYS:
+            facts.add(keys, meaning)
+        self.push_screen(Details(facts))
 
     def action_notes(self) -> None:
         facts = Facts("Notes")
@@ -478,12 +607,16 @@ class Dashboard(App[Leave | None]):
             view.set_space(size)
 
 
-def watch_socket(path: Path) -> None:
+def _right(run: OtherName) -> str:
+    return f"{run.right / run.judged:.0%} of {run.judged:,} right" if run.judged else f"{run.rows:,} rows"
+
+
+def watch_socket(path: Path, runs: OtherRuns) -> None:
     """Watches a run that was started elsewhere. Raises DashboardFault."""
-    _shown(Dashboard(SocketSource(path)))
+    _shown(Dashboard(SocketSource(path), runs=runs))
 
 
-def watch_process(process: Popen[bytes], path: Path, first: str) -> Leave:
+def watch_process(process: Popen[bytes], path: Path, first: str, runs: OtherRuns) -> Leave:
     """Watches a run that was started for this; returns what to do with it. Raises DashboardFault.
 
     A run that ends before it has begun, such as one whose models cannot be loaded, closes the dashboard.
@@ -493,15 +626,19 @@ def watch_process(process: Popen[bytes], path: Path, first: str) -> Leave:
     def over() -> bool:
         return process.poll() is not None and source.gone and source.state.loaded is None
 
-    app = Dashboard(source, asks=lambda: process.poll() is None and source.state.ended is None, over=over, first=first)
+    app = Dashboard(
+        source, asks=lambda: process.poll() is None and source.state.ended is None, over=over, first=first, runs=runs
+    )
     return _shown(app) or Leave.HERE
 
 
-def replay_trace(path: Path, *, speed: float = 1.0, paused: bool = False, end: bool = False) -> None:
+def replay_trace(
+    path: Path, *, speed: float = 1.0, paused: bool = False, end: bool = False, runs: OtherRuns | None = None
+) -> None:
     """Plays a recorded run. Raises DashboardFault."""
     player = Player(path, speed=speed, paused=paused, end=end)
     try:
-        _shown(Dashboard(ReplaySource(player)))
+        _shown(Dashboard(ReplaySource(player), runs=runs))
     finally:
         player.close()
 

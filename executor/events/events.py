@@ -2,7 +2,8 @@
 
 Event
 ├── ProcessStarted, Preparing                           what a process is, and what it does before rows can run
-├── RunStarted, InputListed, ModelsLoaded, RunEnded     the run as a whole; kept for readers that come late
+├── RunStarted, InputListed, RunSaved,                  the run as a whole; kept for readers that come late
+│   ModelsLoaded, RunEnded
 ├── Estimated                                           what the run was expected to take
 ├── InstanceStarted, WayTried, InstanceDone, RowDone    one row of the input
 ├── OperatorDone, ToolCalled, Routed, EngineStepped     one operator, one call, one choice of a router, one forward
@@ -69,7 +70,7 @@ class Preparing(Event):
 class RunStarted(Event):
     """`plan` is the physical plan as `explain --format json` gives it; `rows` counts the input; `wall` is Unix time.
 
-    Of servers it takes `max_tokens` and `max_cost` at the most, None for any.
+    Of servers it takes `max_tokens` and `max_cost` at the most, None for any. `rules` says what each rule does.
     """
 
     program: str
@@ -83,6 +84,7 @@ class RunStarted(Event):
     version: str
     max_tokens: int | None = None
     max_cost: float | None = None
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,13 @@ class InputListed(Event):
     ids: tuple[str, ...]
     asked: tuple[str, ...]
     references: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSaved(Event):
+    """The rows of the run are saved, in the run of this name."""
+
+    run: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,12 @@ from qpdsl.executor.events.events import (
     RequestReached,
     RowDone,
     RunEnded,
+    RunSaved,
     RunStarted,
 )
 
 Reader = Callable[[Event], None]
-_LASTING = (ProcessStarted, Preparing, RunStarted, InputListed, ModelsLoaded, Estimated, RunEnded)
+_LASTING = (ProcessStarted, Preparing, RunStarted, InputListed, RunSaved, ModelsLoaded, Estimated, RunEnded)
 
 
 class EventStream:

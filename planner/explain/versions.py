@@ -82,6 +82,11 @@ _NOT_CHOSEN = "nothing was chosen by cost: no run has timed its models on this d
 _NOT_CHOSEN_OF_SERVERS = "nothing was chosen by cost, as the device of a server cannot be measured"
 
 
+def rule_words(name: str) -> str:
+    """What a rule does, in a line; nothing of one that is not known."""
+    return _DESCRIPTIONS.get(name, "")
+
+
 def trace(optimized: Optimized, width: int | None = None) -> str:
     """The plans as text, each under what made it, and what was chosen from; at the end what every rule took.
 

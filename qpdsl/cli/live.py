@@ -65,6 +65,19 @@ def live_runs() -> list[LiveRun]:
     return sorted(runs, key=lambda run: -run.started)
 
 
+def chosen_run(pid: int | None) -> LiveRun:
+    """The run of a process, or the latest. Raises UsageError where there is none."""
+    runs = live_runs()
+    if not runs:
+        raise UsageError("no run of yours is going on", "`qpdsl run … --tui` starts one and watches it")
+    if pid is None:
+        return runs[0]
+    run = next((run for run in runs if run.pid == pid), None)
+    if run is None:
+        raise UsageError(f"no run of yours has the process id {pid}", "`qpdsl top --list` lists them")
+    return run
+
+
 class Server:
     """Serves a run's events to whoever attaches. Raises OSError and UsageError where there can be no socket."""
 

@@ -58,7 +58,7 @@ def test_the_terminal_is_put_back_and_no_traceback_is_shown(kind: str) -> None:
     shown = pexpect.spawn(sys.executable, args, dimensions=(24, 80), timeout=90, cwd=str(ROOT), env=env)
     if kind in ("drawing", "end"):
         shown.expect("operator")
-        shown.send("2" if kind == "drawing" else "q")
+        shown.send("3" if kind == "drawing" else "q")
     shown.expect("FAULT (.*) (True|False)")
     assert b"KeyError" in shown.match[1] and shown.match[2] == b"True"
     before = shown.before

@@ -90,7 +90,7 @@ def test_a_terminal_without_unicode_gets_signs_in_ascii() -> None:
     args = ["-m", "qpdsl", "replay", "--end", str(BEAM)]
     shown = pexpect.spawn(sys.executable, args, dimensions=(24, 80), timeout=60, cwd=str(ROOT), env=env)
     shown.expect("operator")
-    shown.send("2")
+    shown.send("3")
     shown.expect("@ the answer")
     shown.send("q")
     shown.expect(pexpect.EOF)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO
 
@@ -16,12 +16,22 @@ from qpdsl.executor.events import events
 from qpdsl.executor.events.events import EngineFigures, Event
 from qpdsl.grammar.printable import one_line, printable
 from qpdsl.tui.report.template import filled, part
-from qpdsl.tui.screens.candidate import FATES, name
-from qpdsl.tui.screens.plan import estimate, time_share
+from qpdsl.tui.screens.candidate import FATES, name, verdict_lines
+from qpdsl.tui.screens.engine import TIME_WORDS, shortage_text
+from qpdsl.tui.screens.plan import decided, estimate_text, per_problem, time_share
+from qpdsl.tui.screens.plan_boxes import failure_text
+from qpdsl.tui.screens.rows import lost
+from qpdsl.tui.screens.verifier import verifier_lines
+from qpdsl.tui.state.compare import interval
+from qpdsl.tui.state.decisions import effects, kept_or_thrown
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.state.search import Key, SearchTree
 from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.bars import cost
+from qpdsl.tui.widgets.palette import NO_COLOURS
 
+# So many reasons of failures are listed.
+_GROUPS = 5
 _MARK = b'<meta name="generator" content="qpdsl">'
 _HEAD = 1024
 _TREES = 24
@@ -35,35 +45,79 @@ def begins_page(file: BinaryIO) -> bool:
     return _MARK in file.read(_HEAD)
 
 
-def page(events: Sequence[Event], notes: Sequence[str], file: str) -> str:
+def page(events: Iterable[Event], notes: Sequence[str], file: str) -> str:
     """One HTML file that loads nothing."""
-    data = report_data(events, notes)
+    return drawn_page(report_data(events, notes), file)
+
+
+def drawn_page(data: dict[str, Any], file: str, *, live: bool = False) -> str:
+    """The page of these data; one that is `live` asks the server that it came from for newer ones."""
     # No text of a model may end the script that it stands in. Escapes keep the data as it is.
     embedded = printable(json.dumps(data, ensure_ascii=False, separators=(",", ":"))).replace("<", "\\u003c")
     values = {
+        "connect": " connect-src 'self';" if live else "",
         "title": html.escape(one_line(f"{data['program']} · {file}")),
         "style": part("report.css"),
+        "live": "live" if live else "",
         "data": embedded,
         "script": part("report.js"),
     }
     return filled(part("report.html"), values)
 
 
-def report_data(recording: Sequence[Event], notes: Sequence[str]) -> dict[str, Any]:
-    """Everything that the page draws."""
-    state = RunState()
+class ReportedRun:
+    """A run as the page draws it: its state, and the steps of its models."""
+
+    def __init__(self) -> None:
+        self.state = RunState()
+        self._steps: list[list[Any]] = []
+
+    def add(self, event: Event) -> None:
+        self.state.add(event)
+        if isinstance(event, events.EngineStepped):
+            report = event.report
+            assert isinstance(report, EngineFigures)
+            seconds = report.others.get("seconds", 0.0)
+            sequences = report.others.get("sequences", 0.0)
+            step = [report.model, event.at - seconds, seconds, report.prefill_tokens, report.decode_tokens, sequences]
+            self._steps.append(step)
+            if len(self._steps) > 2 * _STEPS:
+                self._steps = _merged(self._steps)
+
+    @property
+    def steps(self) -> list[list[Any]]:
+        """Steps as (model, begin, seconds, prefill, decode, sequences); of too many, neighbours become one."""
+        steps = self._steps
+        while len(steps) > _STEPS:
+            steps = _merged(steps)
+        return [[model, round(at, 4), round(seconds, 5), *rest] for model, at, seconds, *rest in steps]
+
+
+def report_data(recording: Iterable[Event], notes: Sequence[str]) -> dict[str, Any]:
+    """Everything that the page draws of a run."""
+    recorded = ReportedRun()
     for event in recording:
-        state.add(event)
+        recorded.add(event)
+    return page_data(recorded, notes, "cut off")
+
+
+def page_data(recording: ReportedRun, notes: Sequence[str], open_end: str) -> dict[str, Any]:
+    """Everything that the page draws so far; `open_end` is the phase of a run that has not ended."""
+    state = recording.state
     begun = state.begun
+    shortage = state.shortage
     return {
         "program": begun.program if begun else "a run",
-        "phase": state.phase if state.ended else "cut off",
+        "phase": state.phase if state.ended else open_end,
         "error": state.ended.error if state.ended else None,
         "seconds": round(state.now, 3),
         "notes": list(notes),
         "facts": _facts(state),
         "plan": _plan(state),
-        "steps": _steps(recording),
+        "time": [[TIME_WORDS[name], round(share, 4)] for name, share in state.time_shares.items()],
+        "short": None if shortage is None else shortage_text(shortage),
+        "verifier": [line.plain.strip() for line in verifier_lines(state, NO_COLOURS)] if state.judged else [],
+        "steps": recording.steps,
         "models": _models(state),
         "rows": _rows(state),
         "accuracy": _accuracy(state),
@@ -83,13 +137,24 @@ def _facts(state: RunState) -> list[tuple[str, str]]:
     if state.late:
         facts.append(("late", f"{state.late:,} after the deadline"))
     if state.judged:
-        facts.append(("right", f"{state.right:,} of {state.judged:,} ({figures.share(state.right / state.judged)})"))
+        sure = interval(state.right, state.judged)
+        between = f"{figures.share(sure.low)} to {figures.share(sure.high)}"
+        share = figures.share(state.right / state.judged)
+        facts.append(("right", f"{state.right:,} of {state.judged:,} ({share}, {between})"))
         if any(row.greedy_correct is not None for row in rows):
             share = figures.share(state.greedy_right / state.judged)
             facts.append(("greedy", f"{state.greedy_right:,} of {state.judged:,} ({share})"))
     prompt, sampled = sum(row.prompt_tokens for row in rows), sum(row.sampled_tokens for row in rows)
     facts.append(("tokens", f"{prompt:,} in, {sampled:,} out"))
+    if fates := kept_or_thrown(state):
+        whole = sum(spent for _, spent in fates)
+        facts.append(("of the sampled", ", ".join(f"{figures.share(spent / whole)} {word}" for word, spent in fates)))
     facts.append(("time", figures.clock(state.now)))
+    if money := cost(state):
+        facts.append(("cost", money.removeprefix("cost ")))
+    for group in state.failures[:_GROUPS]:
+        facts.append((f"{len(group.rows):,}×", failure_text(state, group.operator, group.reason)))
+    facts += [(f"rule {effect.name}", f"saved {effect.words}") for effect in effects(state) if effect.words]
     if plan is not None:
         facts += [(f"model {name}", model) for name, model in plan.models.items()]
         facts.append(plan.permits)
@@ -109,10 +174,10 @@ def _plan(state: RunState) -> list[dict[str, Any]]:
                 "branch": line.branch,
                 "text": line.text,
                 "how": line.implementation if line.implementation != "rows" else "",
-                "rule": line.rule or "",
-                "choice": totals.choice or "",
-                "rows": figures.count(totals.rows_out) if line.id else "",
-                "estimate": estimate(state, line) if line.id else "",
+                "rule": ", ".join(line.rules),
+                "decisions": decided(state, line) if line.id else "",
+                "rows": per_problem(state, totals.rows_out) if line.id else "",
+                "estimate": estimate_text(state, line) if line.id else "",
                 "tokens": figures.count(totals.tokens) if totals.tokens else "",
                 "cached": "" if totals.cached_share is None else figures.share(totals.cached_share),
                 "seconds": f"{totals.seconds:.2f}" if line.id and not line.holds else "",
@@ -120,22 +185,6 @@ def _plan(state: RunState) -> list[dict[str, Any]]:
             }
         )
     return lines
-
-
-def _steps(recording: Sequence[Event]) -> list[list[Any]]:
-    """Steps as (model, begin, seconds, prefill, decode, sequences); of too many, neighbours become one."""
-    steps: list[list[Any]] = []
-    for event in recording:
-        if isinstance(event, events.EngineStepped):
-            report = event.report
-            assert isinstance(report, EngineFigures)
-            seconds = report.others.get("seconds", 0.0)
-            sequences = report.others.get("sequences", 0.0)
-            step = [report.model, event.at - seconds, seconds, report.prefill_tokens, report.decode_tokens, sequences]
-            steps.append(step)
-    while len(steps) > _STEPS:
-        steps = _merged(steps)
-    return [[model, round(at, 4), round(seconds, 5), *rest] for model, at, seconds, *rest in steps]
 
 
 def _merged(steps: list[list[Any]]) -> list[list[Any]]:
@@ -184,8 +233,9 @@ def _models(state: RunState) -> list[dict[str, Any]]:
 
 def _rows(state: RunState) -> list[list[Any]]:
     return [
-        [row.id, row.status, row.answer or "", row.reference or "", row.score, row.tokens, row.seconds, row.why or ""]
+        [row.id, row.status, row.answer or "", row.reference or "", lost(row), row.score, row.tokens, row.seconds, why]
         for row in list(state.rows.values())[:_ROWS]
+        for why in ["" if row.why is None else failure_text(state, row.failed_in, row.why)]
     ]
 
 
@@ -223,6 +273,7 @@ def _trees(state: RunState) -> list[dict[str, Any]]:
                 "asked": row.asked if row else "",
                 "answer": (row.answer or "") if row else "",
                 "reference": (row.reference or "") if row else "",
+                "said": [line.plain.strip() for line in verdict_lines(state, row_id, NO_COLOURS)],
                 "nodes": _nodes(state, state.trees[row_id]),
             }
         )

@@ -1,5 +1,5 @@
 "use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
+let data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const colours = ["var(--accent)", "var(--warn)", "var(--second)", "var(--good)"];
 
@@ -38,9 +38,10 @@ function head() {
   const phase = byId("phase");
   phase.textContent = { done: "✔ done", failed: "✖ failed", interrupted: "■ interrupted" }[data.phase] || `◌ ${data.phase}`;
   phase.className = data.phase;
-  if (data.error) { byId("error").hidden = false; byId("error").textContent = data.error; }
-  if (data.notes.length) { byId("notes").hidden = false; byId("notes").append(...data.notes.map((note) => made("li", {}, note))); }
-  byId("facts").append(...data.facts.map(([name, value]) => made("div", {}, made("dt", {}, name), made("dd", {}, value))));
+  byId("error").hidden = !data.error; byId("notes").hidden = !data.notes.length;
+  if (data.error) { byId("error").textContent = data.error; }
+  if (data.notes.length) { byId("notes").replaceChildren(...data.notes.map((note) => made("li", {}, note))); }
+  byId("facts").replaceChildren(...data.facts.map(([name, value]) => made("div", {}, made("dt", {}, name), made("dd", {}, value))));
   byId("theme").onclick = () => {
     const root = document.documentElement;
     const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -49,15 +50,15 @@ function head() {
 }
 
 function plan() {
-  const columns = [["operator", "code"], ["rows", "number"], ["est ≤", "number"], ["tokens", "number"], ["cached", "number"], ["seconds", "number"], ["share", ""], ["rule", ""], ["choice", ""], ["how", ""]];
-  const keys = ["", "rows", "estimate", "tokens", "cached", "seconds", "", "rule", "choice", "how"];
+  const columns = [["operator", "code"], ["rows/problem", "number"], ["estimate", "number"], ["tokens", "number"], ["cached", "number"], ["seconds", "number"], ["share", ""], ["rule", ""], ["decisions", ""], ["how", ""]];
+  const keys = ["", "rows", "estimate", "tokens", "cached", "seconds", "", "rule", "decisions", "how"];
   const empty = columns.map((_, at) => keys[at] && data.plan.every((line) => !line[keys[at]]));
   const row = (cells, tag) => made("tr", {}, ...cells.map((cell, at) => [cell, at]).filter(([, at]) => !empty[at]).map(([cell, at]) => made(tag, { class: columns[at][1], ...(tag === "th" ? { scope: "col" } : { "data-title": columns[at][0] }) }, cell)));
   byId("plan").replaceChildren(row(columns.map(([name]) => name), "th"));
   for (const line of data.plan) {
     const bar = line.share === null ? "" : made("span");
     if (bar) bar.append(made("span", { class: "bar", style: `width:${(line.share * 90).toFixed(1)}px` }), ` ${(line.share * 100).toFixed(line.share < 0.1 ? 1 : 0)}%`);
-    byId("plan").append(row([line.branch + line.text, line.rows, line.estimate, line.tokens, line.cached, line.seconds, bar, line.rule, line.choice, line.how], "td"));
+    byId("plan").append(row([line.branch + line.text, line.rows, line.estimate, line.tokens, line.cached, line.seconds, bar, line.rule, line.decisions, line.how], "td"));
   }
 }
 
@@ -76,6 +77,22 @@ function timeline() {
     svg.append(box);
   }
   byId("timeline").replaceChildren(svg, legend([["mostly decode", "var(--accent)"], ["mostly prefill", "var(--warn)"]]));
+}
+
+// Where the time went, as one bar with its words below, and what memory was short of.
+function time() {
+  byId("time-section").hidden = !data.time.length && !data.short;
+  const signs = { decode: "var(--good)", prefill: "var(--accent)", verifier: "var(--second)", "waits for server": "var(--warn)", Python: "var(--text)", idle: "var(--line)" };
+  const words = data.time.map(([name, share]) => `${name} ${(share * 100).toFixed(share < 0.1 ? 1 : 0)}%`);
+  const bar = made("div", { class: "time", role: "img", "aria-label": words.join(", ") }, ...data.time.map(([name, share]) => made("span", { style: `flex:${share};background:${signs[name]}`, title: name })));
+  byId("time").replaceChildren(bar, legend(data.time.map(([name], at) => [words[at], signs[name]])));
+  byId("short").hidden = !data.short;
+  byId("short").textContent = data.short ? `⚠ ${data.short}` : "";
+}
+
+function verifier() {
+  byId("verifier-section").hidden = !data.verifier.length;
+  byId("verifier").replaceChildren(...data.verifier.map((line) => made("p", {}, line)));
 }
 
 function legend(entries) {
@@ -103,7 +120,8 @@ function waits(model) {
 }
 
 function accuracy() {
-  if (!data.accuracy.length) { byId("accuracy-section").hidden = true; return; }
+  byId("accuracy-section").hidden = !data.accuracy.length;
+  if (!data.accuracy.length) return;
   const width = widthOf("accuracy"), height = 220, left = 60;
   const svg = made("svg", { viewBox: `0 0 ${width} ${height + 34}`, role: "img", "aria-label": "accuracy against tokens" });
   const most = Math.max(...data.accuracy.map((group) => group.tokens)) * 1.05;
@@ -122,6 +140,7 @@ function accuracy() {
 function tree(index) {
   const chosen = data.trees[index];
   byId("tree-asked").textContent = chosen.asked;
+  byId("said").replaceChildren(...chosen.said.map((line) => made("p", {}, line)));
   const nodes = chosen.nodes.map(([path, round, score, part, fate, text]) => ({ path, round, score, part, fate, text, key: path.join("."), children: [] }));
   const known = new Map(nodes.map((node) => [node.key, node]));
   const roots = [];
@@ -165,33 +184,51 @@ function show(node, dot) {
 }
 
 function trees() {
-  if (!data.trees.length) { byId("trees-section").hidden = true; return; }
-  const select = byId("tree-row");
-  data.trees.forEach((each, at) => select.append(made("option", { value: at }, `${each.row}  ${each.status}  ${each.answer}`)));
+  byId("trees-section").hidden = !data.trees.length;
+  if (!data.trees.length) return;
+  const select = byId("tree-row"), chosen = select.selectedOptions[0]?.dataset.row;
+  select.replaceChildren(...data.trees.map((each, at) => made("option", { value: at, "data-row": each.row }, `${each.row}  ${each.status}  ${each.answer}`)));
   select.onchange = () => tree(+select.value);
-  // The most telling one first: a right answer among candidates that were turned down.
-  const telling = (each) => (each.status === "right" ? 1000 : 0) + each.nodes.filter(([, , score]) => score !== null && score < 0.5).length;
-  const first = data.trees.reduce((best, each, at) => (telling(each) > telling(data.trees[best]) ? at : best), 0);
+  // That which was chosen before; else the most telling one first: a right answer that was lost.
+  const before = data.trees.findIndex((each) => each.row === chosen);
+  const telling = (each) => (each.said.some((line) => line.includes("lost")) ? 2000 : 0) + (each.status === "right" ? 1000 : 0) + each.nodes.filter(([, , score]) => score !== null && score < 0.5).length;
+  const first = before >= 0 ? before : data.trees.reduce((best, each, at) => (telling(each) > telling(data.trees[best]) ? at : best), 0);
   select.value = first;
   tree(first);
 }
 
 function rows() {
-  const columns = ["id", "status", "answer", "right answer", "score", "tokens", "seconds", "error"];
+  const columns = ["id", "status", "answer", "right answer", "had it", "score", "tokens", "seconds", "error"];
   const marks = { right: "✔", wrong: "✖", failed: "!", done: "✔", running: "▶", waiting: "·" };
   const draw = (wanted) => {
     const some = data.rows.filter((row) => row.join(" ").toLowerCase().includes(wanted.toLowerCase()));
     const body = some.map((row) => made("tr", {}, ...row.map((value, at) => {
-      const shown = at === 1 ? `${marks[value] || ""} ${value}` : value === null ? "" : at === 4 ? value.toFixed(3) : at === 5 ? count(value) : at === 6 ? value.toFixed(2) : value;
-      return made("td", { class: at === 1 ? value : at > 3 && at < 7 ? "number" : at === 7 || at === 2 ? "wide" : "", "data-title": columns[at] }, shown);
+      const shown = at === 1 ? `${marks[value] || ""} ${value}` : value === null ? "" : at === 5 ? value.toFixed(3) : at === 6 ? count(value) : at === 7 ? value.toFixed(2) : value;
+      return made("td", { class: at === 1 ? value : at > 4 && at < 8 ? "number" : at === 8 || at === 2 ? "wide" : "", "data-title": columns[at] }, shown);
     })));
-    byId("rows").replaceChildren(made("tr", {}, ...columns.map((name, at) => made("th", { scope: "col", class: at > 3 && at < 7 ? "number" : "" }, name))), ...body);
+    byId("rows").replaceChildren(made("tr", {}, ...columns.map((name, at) => made("th", { scope: "col", class: at > 4 && at < 8 ? "number" : "" }, name))), ...body);
     byId("shown").textContent = `${some.length} of ${data.rows.length}`;
   };
   byId("filter").oninput = (event) => draw(event.target.value);
-  draw("");
+  draw(byId("filter").value);
 }
 
-head(); plan(); timeline(); memory(); accuracy(); trees(); rows();
+function draw() { head(); plan(); time(); timeline(); memory(); accuracy(); verifier(); trees(); rows(); }
+draw();
 let drawn = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== drawn) { drawn = innerWidth; timeline(); memory(); accuracy(); } });
+
+// The page of a run that goes on asks for what is new, until it has ended or its server is gone.
+async function follow() {
+  try {
+    const answer = await fetch("data", { cache: "no-store" });
+    if (!answer.ok) throw new Error(answer.statusText);
+    data = await answer.json();
+    if (!document.hidden) draw();
+  } catch {
+    byId("phase").textContent = "◌ its page is no longer served";
+    return;
+  }
+  if (data.going) setTimeout(follow, 2000);
+}
+if (document.body.className === "live") setTimeout(follow, 1000);

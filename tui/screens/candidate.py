@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from rich.text import Text
 
-from qpdsl.grammar.printable import one_line, printable
+from qpdsl.executor.events.events import CandidateRecord
+from qpdsl.grammar.printable import one_line, printable, shorten
 from qpdsl.tui.state.plan import PlanTree
+from qpdsl.tui.state.run_state import RowState, RunState
 from qpdsl.tui.state.search import (
     CandidateNode,
     Fate,
@@ -15,10 +18,13 @@ from qpdsl.tui.state.search import (
     Ranking,
     SearchTree,
     Votes,
+    groups_beside,
     is_share,
     part_of,
     ranking_of,
+    same_answer,
 )
+from qpdsl.tui.state.verdict import Fall, VoteCourse, fall_of, last_vote, margin_at_the_cut
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
@@ -43,8 +49,17 @@ FATES: dict[Fate, tuple[str, str, str]] = {
 }
 # Below this probability a token is worth a look.
 _UNSURE = 0.9
-# What wrote tokens, in words.
-_WRITERS = {"early": "of its first layers", "small": "of the small model"}
+# Cells for the text of an operator, which may hold a whole prompt.
+_OPERATOR = 48
+# So many answers of a vote stand in its line.
+_TALLY = 4
+# What wrote tokens other than the model's own draws: words, the palette's colour, and a sign for the table.
+_WRITERS: dict[str, tuple[str, str, str]] = {
+    "forced": ("forced", "muted", "!"),
+    "drafted": ("drafted", "accent", "»"),
+    "early": ("of its first layers", "second", "↑"),
+    "small": ("of the small model", "second", "s"),
+}
 # Log-probabilities are shown to hundredths.
 _SAME = 0.005
 
@@ -95,12 +110,81 @@ def lost_text(lost: LostAnswer, plan: PlanTree | None) -> str:
     where = f" in {which}" if which else ""
     if lost.place is not None:
         of = f"place {lost.place} of {len(ranking.ranked)}"
-        return f"a right answer was lost{where}: {of}, keeping {lost.place} would have kept it"
+        width = f"width {lost.place} would have kept it"
+        return f"a right answer was lost{where}: {of}, {ranking.kept} kept; {width}"
     if tally := ranking.tally:
         right = next((votes for votes in tally if _has(votes, node)), None)
         if right is not None:
-            return f"the right answer lost the vote{where}: {right.total:g} to {tally[0].total:g}"
+            return f"the right answer lost the vote{where}: {weight(right.total)} to {weight(tally[0].total)}"
     return f"a right answer was lost{where} at {operator_text(plan, ranking.operator)}"
+
+
+def verdict_lines(state: RunState, row: str, palette: Palette) -> Iterator[Text]:
+    """What the search of a row says as a whole: where an answer was lost, which step went wrong, how the vote stood."""
+    tree, row_state = state.trees.get(row), state.rows.get(row)
+    if tree is None:
+        return
+    if row_state is not None and row_state.lost is not None:
+        yield Text(f"{lost_text(row_state.lost, state.plan)}", style=f"bold {palette.warn}")
+    if row_state is not None and row_state.correct is False and (fall := fall_of(tree)) is not None:
+        yield Text(f"{fall_text(fall)}", style=palette.warn)
+    if (vote := last_vote(tree)) is not None:
+        yield vote_line(vote, None if row_state is None else row_state.reference, palette)
+    elif (cut := cut_line(tree, row_state, palette)) is not None:
+        yield cut
+
+
+def fall_text(fall: Fall) -> str:
+    """Which step of the answer went wrong, by its verifier."""
+    before = "" if fall.before is None else f"{figures.score(fall.before)} → "
+    return f"went wrong at step {fall.place} of {fall.steps}: {before}{figures.score(fall.score)}, the first below 0.5"
+
+
+def vote_line(vote: VoteCourse, reference: str | None, palette: Palette) -> Text:
+    """How the vote stood, when it was decided, and whether it could have come otherwise."""
+    text = Text("vote ", style=palette.muted)
+    if vote.given_up:
+        whole = vote.rows + vote.given_up
+        text.append(f"decided after {vote.rows} of {whole}, the others given up", palette.text)
+    elif vote.decided < vote.rows:
+        text.append(f"decided after {vote.decided} of {vote.rows}", palette.text)
+    else:
+        text.append(f"open until the last of {vote.rows}, lead {weight(vote.lead)}", palette.warn)
+    shown = [*vote.tally[:_TALLY], *(own for own in vote.tally[_TALLY:] if is_right(own, reference))]
+    for place, own in enumerate(shown):
+        answer = "no answer" if own.answer is None else one_line(own.answer)
+        count = own.rows if own.answer is None else own.total
+        text.append(" · " if place else "  ", palette.muted)
+        text.append(f"{answer}", f"bold {palette.text}" if place == 0 else palette.muted)
+        text.append(f" ×{weight(count)}", palette.text)
+        text.append(" right" if is_right(own, reference) else "", f"bold {palette.good}")
+    rest = len(vote.tally) - len(shown)
+    return text.append(f" · and {rest} more" if rest else "", palette.muted)
+
+
+def is_right(votes: Votes, reference: str | None) -> bool:
+    return votes.answer is not None and reference is not None and same_answer(votes.answer, reference)
+
+
+def cut_line(tree: SearchTree, row_state: RowState | None, palette: Palette) -> Text | None:
+    """How near candidates were to the cuts, and how many of the answers are right; None where neither is known."""
+    text = Text()
+    if (margin := margin_at_the_cut(tree)) is not None:
+        where = _which(margin.ranking)
+        of = "margin at the cut " if margin.cuts == 1 else f"least margin at {margin.cuts} cuts "
+        text.append(of, palette.muted).append(f"{margin.least:.3g}", palette.text).append(where, palette.muted)
+        ties = "a tie" if margin.cuts == 1 else f"{margin.ties} tied"
+        text.append(f", {ties}" if margin.ties else "", palette.warn)
+        text.append("  ")
+    graded = () if row_state is None else row_state.graded
+    if graded:
+        right = sum(answer.right for answer in graded)
+        below = sum(
+            answer.right and (node := tree.get(answer.key)) is not None and node.left is not None for answer in graded
+        )
+        text.append("answers right ", palette.muted).append(f"{right} of {len(graded)}", palette.text)
+        text.append(f", {below} below the cut" if below and margin is not None else "", palette.warn)
+    return text if text.plain.strip() else None
 
 
 def _has(votes: Votes, node: CandidateNode) -> bool:
@@ -115,7 +199,7 @@ def _which(ranking: Ranking) -> str:
 
 def operator_text(plan: PlanTree | None, operator: str) -> str:
     line = plan.line(operator) if plan else None
-    return "" if line is None else one_line(f"`{line.text}`")
+    return "" if line is None else f"`{shorten(one_line(line.text), _OPERATOR)}`"
 
 
 def name(node: CandidateNode, plan: PlanTree | None) -> str:
@@ -129,18 +213,27 @@ def name(node: CandidateNode, plan: PlanTree | None) -> str:
     return one_line(node.writer.record.step) or f"[{'.'.join(map(str, node.path))}]"
 
 
-def step_text(node: CandidateNode, palette: Palette) -> Text:
-    """The step's text, each token in the colour of its probability where that is known."""
+def step_text(node: CandidateNode, palette: Palette, newline: str = "⏎") -> Text:
+    """The step's text, each token in the colour of its probability, or of what else than the model's draw wrote it."""
     candidate = node.record
     if not candidate.pieces:
         return Text(printable(candidate.step.strip("\n"), tabs=False), style=palette.text)
     text = Text()
-    for piece, logprob in zip(candidate.pieces, candidate.logprobs, strict=False):
-        shown = printable(piece.replace("\n", "⏎"), tabs=False)
+    writers = _writers(candidate)
+    for place, (piece, logprob) in enumerate(zip(candidate.pieces, candidate.logprobs, strict=False)):
+        shown = newline.join(printable(line, tabs=False) for line in piece.split("\n"))
         sure = math.exp(min(logprob, 0.0))
-        style = palette.scale(sure) if sure < _UNSURE else palette.text
+        if (writer := writers.get(place)) is not None:
+            style = f"italic {getattr(palette, _WRITERS.get(writer, ('', 'muted', ''))[1])}"
+        else:
+            style = palette.warn if sure < _UNSURE else palette.text
         text.append(shown, f"underline {style}" if sure < 0.5 else style)
     return text
+
+
+def _writers(candidate: CandidateRecord) -> dict[int, str]:
+    """What wrote the piece at a place, where it was no draw of the model alone."""
+    return {place: writer for writer, places in candidate.written.items() for place in places}
 
 
 def sureness(node: CandidateNode, palette: Palette) -> Text:
@@ -150,7 +243,8 @@ def sureness(node: CandidateNode, palette: Palette) -> Text:
     if candidate.thought_tokens:
         text.append(f", {candidate.thought_tokens} of them thought", palette.muted)
     for writer, places in candidate.written.items():
-        text.append(f", {len(places):,} {_WRITERS.get(writer, one_line(writer))}", palette.muted)
+        word, colour, _ = _WRITERS.get(writer, (one_line(writer), "muted", "?"))
+        text.append(f", {len(places):,} {word}", getattr(palette, colour))
     if candidate.finish:
         text.append(f"  ended by {one_line(candidate.finish)}", palette.muted)
     if candidate.logprobs:
@@ -168,22 +262,29 @@ def sureness(node: CandidateNode, palette: Palette) -> Text:
 
 
 def token_table(node: CandidateNode, width: int, palette: Palette) -> Text:
-    """Every token with its probability, as many columns as there is room for."""
+    """Every token with its probability and what else than a draw wrote it, in as many columns as there is room for."""
     candidate = node.record
     cells_each = 22
     columns = max(width // cells_each, 1)
     pairs = list(zip(candidate.pieces, candidate.logprobs, strict=False))
     height = -(-len(pairs) // columns) if pairs else 0
+    writers = _writers(candidate)
     text = Text()
     for line in range(height):
-        for piece, logprob in pairs[line::height]:
+        for place in range(line, len(pairs), height):
+            piece, logprob = pairs[place]
+            sign = _WRITERS.get(writers[place], ("", "", "?"))[2] if place in writers else " "
             sure = math.exp(min(logprob, 0.0))
             shown = one_line(piece) if piece.strip(" \t\r\n") else _whitespace(piece)
             text.append_text(cell(Text(shown, style=palette.text), 9, right=True)).append(
                 f" {sure:.2f} ", palette.scale(sure)
             )
-            text.append_text(cell(Text(figures.bar(sure, 6), style=palette.scale(sure)), 7))
+            text.append_text(cell(Text(figures.bar(sure, 5), style=palette.scale(sure)), 5))
+            text.append(f"{sign} ", palette.second)
         text.append("\n")
+    for writer in candidate.written:
+        word, _, sign = _WRITERS.get(writer, (one_line(writer), "", "?"))
+        text.append(f"{sign} ", palette.second).append(f"{word}  ", palette.muted)
     return text
 
 
@@ -203,6 +304,9 @@ def solution(tree: SearchTree, node: CandidateNode, plan: PlanTree | None, palet
             text.append(_indented(printable(record.thought, tabs=False)), f"italic {palette.muted}")
         shown = printable(record.step.strip("\n"), tabs=False) or name(step, plan)
         text.append(f"{figures.score(step.score):>6} ", palette.scale(tree.part(step)))
+        if step is node and record.written:
+            text.append_text(step_text(node, palette, "\n       ")).append("\n")
+            continue
         text.append(shown.replace("\n", "\n       "), palette.text if step is not node else f"bold {palette.text}")
         text.append("\n")
     return text
@@ -267,6 +371,26 @@ def ranking_table(
     return text
 
 
+def groups_table(tree: SearchTree, ranking: Ranking, palette: Palette, width: int) -> Text:
+    """The groups of a round below each other, each with its cut; empty where rows do not stand in groups."""
+    text = Text()
+    groups = groups_beside(tree, ranking)
+    for own in groups if len(groups) > 1 else ():
+        here = own.selection is ranking.selection
+        line = Text(f"{'▸' if here else ' '}group {one_line(own.selection.group or '')}".ljust(11), palette.accent)
+        for place, one in enumerate(own.ranked):
+            line.append(" ╎" if place == own.kept else "", palette.warn)
+            line.append(f" {figures.score(one.key)}", palette.text if one.kept else palette.muted)
+        line.truncate(width, overflow="ellipsis")
+        text.append_text(line).append("\n")
+    return text
+
+
+def weight(value: float) -> str:
+    """A weight of a vote, or a sum of such."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def votes(ranking: Ranking | None, palette: Palette) -> Text:
     """The votes by answer in one line; empty where it is no vote."""
     text = Text()
@@ -275,7 +399,7 @@ def votes(ranking: Ranking | None, palette: Palette) -> Text:
         style = f"bold {palette.good}" if place == 0 and own.answer is not None else palette.muted
         text.append(" · " if place else "", palette.muted).append(answer, style)
         count = own.rows if own.answer is None else own.total
-        text.append(f" ×{count:g}" if count == int(count) else f" {count:.3g}", palette.text)
+        text.append(f" ×{count:g}" if count == int(count) else f" {weight(count)}", palette.text)
     return text
 
 
@@ -290,7 +414,7 @@ def tally(tree: SearchTree, ranking: Ranking, width: int, palette: Palette) -> T
         text.append_text(cell(Text(answer, style=style), min(max(width // 3, 8), 24))).append(" ")
         count = vote.rows if vote.answer is None else vote.total
         text.append_text(cell(Text(figures.bar(vote.total / most, 10), style=palette.accent), 11))
-        text.append(f"{count:g}" if count == int(count) else f"{count:.3g}", palette.text)
+        text.append(weight(count), palette.text)
         text.append(
             "\n" if vote.total == vote.rows or vote.answer is None else f" of {vote.rows} rows\n", palette.muted
         )

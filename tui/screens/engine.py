@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import math
+from typing import ClassVar
+
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
-from qpdsl.tui.screens.model_figures import model_facts, model_plots, server_facts, server_plots
+from qpdsl.tui.screens.model_figures import Window, model_facts, model_plots, server_facts, server_plots
 from qpdsl.tui.screens.plots import FIGURES, Plot, plotted
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.engine import Series
 from qpdsl.tui.state.run_state import RunState
+from qpdsl.tui.state.time_spent import SPENT, Shortage, Spent
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
 
 _LEAST, _TALLEST = 8, 28
+# What the time went into: its sign in the bar, the palette's colour, and words.
+TIME: dict[Spent, tuple[str, str]] = {
+    "decode": ("█", "good"),
+    "prefill": ("▓", "accent"),
+    "verifier": ("▒", "second"),
+    "server": ("░", "warn"),
+    "Python": ("▪", "text"),
+    "idle": ("·", "muted"),
+}
+TIME_WORDS: dict[Spent, str] = {name: "waits for server" if name == "server" else name for name in SPENT}
+# A window of the graphs is this part of the run at the least.
+_FINEST = 64
 # Runs of fewer seconds have tenths of them on their axis.
 _SHORT = 10.0
 
@@ -30,18 +47,19 @@ class ModelPanel(Widget):
         super().__init__(classes="model")
         self.model = name
         self.state = RunState()
+        self.window: Window = None
         self.border_title = Text(one_line(name))
 
-    def show(self, state: RunState) -> None:
-        self.state = state
+    def show(self, state: RunState, window: Window) -> None:
+        self.state, self.window = state, window
         series = self._series
-        begun, end = series.width * series.begun, series.width * len(series.buckets)
+        begun, end = window or (series.width * series.begun, series.width * len(series.buckets))
         shown = figures.clock if end >= _SHORT else figures.seconds
         self.border_subtitle = f"{shown(begun)} to {shown(end)}"
         self.refresh()
 
     def on_resize(self) -> None:
-        self.show(self.state)
+        self.show(self.state, self.window)
 
     @property
     def lines(self) -> int:
@@ -76,9 +94,9 @@ class ModelPanel(Widget):
 
     def _plots(self, palette: Palette) -> list[Plot]:
         if (model := self.state.models.get(self.model)) is not None:
-            return model_plots(model, palette)
+            return model_plots(model, self.window, palette)
         if (server := self.state.servers.get(self.model)) is not None:
-            return server_plots(server, palette)
+            return server_plots(server, self.window, palette)
         return []
 
 
@@ -86,13 +104,21 @@ class EngineView(View):
     """A panel for each model, as high as there is room; one that has more lines is scrolled."""
 
     FOCUS = "#models"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("z", "zoom(1)", "Zoom", key_display="z Z"),
+        Binding("Z", "zoom(-1)", "Wider", show=False),
+        Binding("less_than_sign", "pan(-1)", "Earlier, later", key_display="< >"),
+        Binding("greater_than_sign", "pan(1)", "Later", show=False),
+    ]
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
+        # Parts of the run that the graphs show one of, and by how many halves of it that ends before now.
+        self._zoom, self._back = 1, 0
         self._panels: dict[str, ModelPanel] = {}
 
     def compose(self) -> ComposeResult:
-        yield Static(id="engine-time", classes="foot")
+        yield Static(id="engine-time")
         with VerticalScroll(id="models", can_focus=True):
             yield Static(id="no-models")
 
@@ -104,30 +130,64 @@ class EngineView(View):
             if name not in self._panels:
                 self._panels[name] = ModelPanel(name)
                 box.mount(self._panels[name])
-        self.query_one("#engine-time", Static).update(_time_line(self.state, Palette.of(self.app)))
+        palette = Palette.of(self.app)
+        told = time_bar(self.state, self.size.width, palette)
+        if (shortage := self.state.shortage) is not None:
+            told.append(Text(f"⚠ {shortage_text(shortage)}", style=f"bold {palette.bad}"))
+        time = self.query_one("#engine-time", Static)
+        time.update(Text("\n").join(told))
+        time.display = bool(told)
         nothing = self.query_one("#no-models", Static)
         nothing.display = not names
         nothing.update(Text(" no model has been asked yet", style=Palette.of(self.app).muted))
-        height = max((self.size.height - 1) // max(len(self._panels), 1), _LEAST + 2)
+        height = max((self.size.height - len(told) - 1) // max(len(self._panels), 1), _LEAST + 2)
         for panel in self._panels.values():
-            panel.show(self.state)
+            panel.show(self.state, self._window)
             # With its border. What has no room on the screen is scrolled to.
             panel.styles.height = max(min(height, _TALLEST), panel.lines + 2)
 
-    def on_resize(self) -> None:
+    @property
+    def _window(self) -> Window:
+        """The part of the run that the graphs show; None for all of it."""
+        if self._zoom == 1:
+            return None
+        width = self.state.now / self._zoom
+        last = max(self.state.now - self._back * width / 2, width)
+        return last - width, last
+
+    def action_zoom(self, by: int) -> None:
+        """Shows half of the time, or twice as much."""
+        self._zoom = min(max(self._zoom * 2 if by > 0 else self._zoom // 2, 1), _FINEST)
+        self._back = self._back * 2 if by > 0 else self._back // 2
+        self.draw()
+
+    def action_pan(self, by: int) -> None:
+        """Shows what was before, or after, by half of what is shown."""
+        self._back = min(max(self._back - by, 0), 2 * (self._zoom - 1))
         self.draw()
 
 
-def _time_line(state: RunState, palette: Palette) -> Text:
-    """Where the time went since the models were there, and whether memory is short."""
-    text = Text(" ")
+def time_bar(state: RunState, width: int, palette: Palette) -> list[Text]:
+    """Where the time went since the models were there, as one bar and in words."""
     shares = state.time_shares
-    for name, share in shares.items():
-        text.append(f"{one_line(name)} ", palette.muted).append(f"{figures.share(share)}  ", palette.text)
-    if shares:
-        rest = "waits and Python" if state.servers else "Python"
-        text.append(f"{rest} ", palette.muted).append(f"{figures.share(1 - sum(shares.values()))}  ", palette.text)
-    if gone := sum(model.latest.preemptions for model in state.models.values()):
-        text.append(f"⚠ memory is short: {gone:,} gave way and were computed again", f"bold {palette.bad}")
-        text.append("  more: --kv-memory, fewer rows at once: --concurrency", palette.muted)
-    return text
+    if not shares:
+        return []
+    colours = {name: getattr(palette, colour) for name, (_, colour) in TIME.items()}
+    order = [name for name in SPENT if name in shares]
+    bar, words, at = Text(), Text(), 0.0
+    for name in order:
+        begun, at = at, at + shares[name]
+        cells_ = round(at * (width - 2)) - round(begun * (width - 2))
+        bar.append(TIME[name][0] * cells_, colours[name])
+        words.append(f"{TIME[name][0]} ", colours[name]).append(f"{TIME_WORDS[name]} ", palette.muted)
+        words.append(f"{figures.share(shares[name])}  ", palette.text)
+    return [bar, words]
+
+
+def shortage_text(shortage: Shortage) -> str:
+    """What memory was short of, and what helps."""
+    gave = f"{shortage.gave_way:,} sequence{'s' * (shortage.gave_way != 1)} gave way and were computed again"
+    if shortage.more is None:
+        return f"memory is short: {gave}; give more with --kv-memory, or run fewer rows at once with --concurrency"
+    more = max(math.ceil(shortage.more / (1 << 20)), 1)
+    return f"memory is short: {gave}; give about {more:,} MiB more with --kv-memory, or a lower --concurrency"

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from textwrap import wrap
 
 from rich.text import Text
 
 from qpdsl.grammar.printable import one_line
-from qpdsl.tui.screens.plots import FIGURES, Plot, fact
+from qpdsl.tui.screens.plots import FIGURES, LABEL, Plot, fact
 from qpdsl.tui.state.engine import Bucket, ModelState
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.state.server import ServerState
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.table import cell
 
+# From a time of the run to another, None for all of it.
+Window = tuple[float, float] | None
 _ARMS = ("dense", "rows", "union")
 _ROUTER = (*(f"{arm}_steps" for arm in _ARMS), "routed_seconds", "router_seconds", "router_regret")
-_MEMORY = ("weight_bytes", "activation_bytes", "resident_bytes")
-_KV = ("live_bytes", "cached_bytes", "free_bytes")
-_SHOWN_ELSEWHERE = ("seconds", "sequences", "capacity", *_MEMORY, *_KV, *_ROUTER)
+_MEMORY = ("weight_bytes", "activation_bytes", "resident_bytes", "live_bytes", "cached_bytes", "free_bytes")
+# Cells of the bar of keys and values, and the share of live ones from which on memory is short.
+_BAR, _SHORT = 16, 0.9
+_SHOWN_ELSEWHERE = ("seconds", "sequences", "capacity", *_MEMORY, *_ROUTER)
 
 
 def server_facts(server: ServerState, state: RunState, palette: Palette) -> list[Text]:
@@ -54,10 +57,10 @@ def server_facts(server: ServerState, state: RunState, palette: Palette) -> list
     return facts
 
 
-def server_plots(server: ServerState, palette: Palette) -> list[Plot]:
-    """Its series over the whole run."""
+def server_plots(server: ServerState, window: Window, palette: Palette) -> list[Plot]:
+    """Its series over a window of time, without one over the whole run."""
     series, limit = server.series, float(server.latest.limit)
-    buckets = series.buckets[series.begun :]
+    buckets = series.shown(window)
     held = [bucket.sequences / bucket.steps if bucket.steps else 0.0 for bucket in buckets]
     sampled = [bucket.decode / series.width for bucket in buckets]
     sent = [bucket.prefill / series.width for bucket in buckets]
@@ -73,21 +76,7 @@ def server_plots(server: ServerState, palette: Palette) -> list[Plot]:
 def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Text]:
     """Its memory, what it computed, and what else its engine counts."""
     latest = model.latest
-    share = latest.pages_held / latest.pages if latest.pages else 0.0
-    colour = palette.bad if share > 0.9 else palette.warn if share > 0.7 else palette.accent
-    facts = [
-        Text.assemble(
-            (f"{'KV pages':<13} ", palette.muted),
-            (f"{figures.share(share):>4} ", f"bold {palette.text}"),
-            cell(Text(figures.bar(share, 10), style=colour), 10),
-            (" ⚠ full" if share > 0.9 else "", palette.bad),
-        ),
-        fact("", f"{latest.pages_held:,} of {latest.pages:,}", palette),
-        fact("most held", f"{model.most_pages:,}", palette),
-    ]
-    if any(name in latest.others for name in _KV):
-        live, cached, free = (figures.size(latest.others.get(name, 0.0)) for name in _KV)
-        facts += [fact("KV", f"{live} live", palette), fact("", f"{cached} cached, {free} free", palette)]
+    facts = [*_kv(model, palette), fact("most held", f"{model.most_pages:,} of {latest.pages:,} pages", palette)]
     prefix = _prefix_share(model, state)
     if prefix is not None:
         facts.append(fact("prefix hits", figures.share(prefix), palette))
@@ -112,9 +101,31 @@ def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Te
     if regrets:
         facts.append(fact("router regret", f"{sum(regrets):.3f}", palette))
     for name, value in latest.others.items():
-        if name not in _SHOWN_ELSEWHERE:
+        if value and name not in _SHOWN_ELSEWHERE:
             facts.append(fact(*_figure(name, value), palette))
     return facts
+
+
+def _kv(model: ModelState, palette: Palette) -> Iterator[Text]:
+    """Keys and values: what sequences hold, what the prefix cache alone holds, and what is free."""
+    latest = model.latest
+    if model.kv is None:
+        share = latest.pages_held / latest.pages if latest.pages else 0.0
+        text = Text(f"{'KV pages':<{LABEL}} ", style=palette.muted).append(figures.bar(share, _BAR), palette.accent)
+        yield text.append(f" {figures.share(share)} held", palette.text)
+        return
+    live, cached, free = model.kv
+    whole = sum(model.kv) or 1.0
+    taken, kept = (math.ceil(_BAR * part / whole) for part in (live, cached))
+    kept = min(kept, _BAR - taken)
+    short = live / whole > _SHORT
+    text = Text(f"{'KV':<{LABEL}} ", style=palette.muted)
+    text.append("█" * taken, palette.bad if short else palette.accent).append("▒" * kept, palette.second)
+    text.append("░" * (_BAR - taken - kept), palette.muted)
+    yield text.append(" ⚠ full" if short else "", palette.bad)
+    yield fact("█ live", f"{figures.size(live)} of {figures.size(whole)}", palette, palette.bad if short else None)
+    yield fact("▒ cached", figures.size(cached), palette)
+    yield fact("░ free", figures.size(free), palette)
 
 
 def _memory(model: ModelState, state: RunState) -> Iterator[tuple[str, str]]:
@@ -158,10 +169,10 @@ def _prefix_share(model: ModelState, state: RunState) -> float | None:
     return cached / asked if asked else None
 
 
-def model_plots(model: ModelState, palette: Palette) -> list[Plot]:
-    """Its series over the whole run."""
+def model_plots(model: ModelState, window: Window, palette: Palette) -> list[Plot]:
+    """Its series over a window of time, without one over the whole run."""
     series = model.series
-    buckets = series.buckets[series.begun :]
+    buckets = series.shown(window)
 
     def rates(kind: str) -> list[float]:
         return [getattr(bucket, kind) / series.width for bucket in buckets]

@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.geometry import Size
+from textual.message import Message
 from textual.widgets import Static
 
 from qpdsl.executor.events.operator_counts import told_counts
 from qpdsl.grammar.printable import one_line
-from qpdsl.tui.screens.view import View
+from qpdsl.tui.screens.plan_boxes import Boxes, boxes, operator_box
+from qpdsl.tui.screens.view import Copies, View
+from qpdsl.tui.state.decisions import by_model, by_round, decisions, expectation, kept_or_thrown, rounds
 from qpdsl.tui.state.plan import OperatorTotals, PlanLine
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.bars import time_words
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.panel import Panel
 from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 
 _BAR = 6
-_ROOM_FOR_HOW = 128
+_FLOW = 6
+# From this height on there is room for more of what is below the plan.
+_TALL = 36
 COLUMNS = (
     TableColumn("text", "operator", 0, right=False, weight=100, least=27),
-    TableColumn("now", "now", 4, weight=6),
-    TableColumn("rows", "rows", 7, weight=90),
-    TableColumn("estimate", "est ≤", 7, weight=60),
-    TableColumn("tokens", "tokens", 7, weight=70),
-    TableColumn("cached", "cached", 6, weight=50),
-    TableColumn("time", "time", 5, weight=80),
-    TableColumn("bar", "", _BAR, right=False, weight=55),
-    TableColumn("rule", "rule", 14, right=False, weight=3),
-    TableColumn("choice", "choice", 16, right=False, weight=4),
-    TableColumn("how", "how", 28, right=False, weight=2),
+    TableColumn("now", "now", 7, right=False, weight=85),
+    TableColumn("flow", "flow", _FLOW, right=False, weight=50),
+    TableColumn("rows", "rows/pr.", 8, weight=90),
+    TableColumn("estimate", "estimate", 12, right=False, weight=75),
+    TableColumn("tokens", "tok/pr.", 7, weight=70),
+    TableColumn("time", "time", 4, weight=80),
+    TableColumn("bar", "", _BAR, right=False, weight=40),
+    TableColumn("decisions", "decisions", 0, right=False, weight=45, least=26),
 )
 
 
@@ -44,56 +52,56 @@ class PlanLines(LineList):
     def __init__(self) -> None:
         super().__init__(id="plan-lines")
         self.state = RunState()
-
-    @property
-    def columns(self) -> Sequence[TableColumn]:
-        """The columns that have something to show."""
-        lines = self.state.plan.lines if self.state.plan else ()
-        empty = set()
-        if not any(line.rule for line in lines):
-            empty.add("rule")
-        if not any(totals.choice for totals in self.state.operators.values()):
-            empty.add("choice")
-        if self.size.width < _ROOM_FOR_HOW:
-            empty.add("how")
-        return tuple(column for column in COLUMNS if column.name not in empty)
+        self._hottest: str | None = None
 
     def show(self, state: RunState) -> None:
-        self.state = state
-        self.set_count(len(state.plan.lines) if state.plan else 0)
+        self.state, self._hottest = state, state.hottest
+        lines = state.plan.lines if state.plan else ()
+        self.set_items(lines, lambda line: line.id)
+        if not self.by_hand and self._hottest is not None:
+            self.point(next(at for at, line in enumerate(lines) if line.id == self._hottest))
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
-        assert self.state.plan is not None
-        line = self.state.plan.lines[index]
+        line: PlanLine = self.items[index]
         text = Text(line.branch, style=palette.faint)
-        busy = bool(line.id) and self.state.totals(line.id).now > 0
         text.append(one_line(line.text), palette.text if line.id else palette.muted)
+        layout = fitted(COLUMNS, width)
         if not line.id:
-            return row(fitted(self.columns, width), {"text": text})
-        totals = self.state.totals(line.id)
-        part = time_share(self.state, line)
+            return row(layout, {"text": text})
+        state = self.state
+        totals = state.operators.get(line.id, OperatorTotals())
+        part = time_share(state, line)
+        now = Text(f"●{totals.now} " if totals.now else "", style=palette.good)
+        if line.id == self._hottest:
+            now.append("hot", f"bold {palette.warn}")
         values = {
             "text": text,
-            "now": Text(f"●{totals.now}" if busy else "", style=palette.good),
-            "rows": Text(figures.count(totals.rows_out) if totals.runs else figures.NONE, style=palette.text),
-            "estimate": Text(estimate(self.state, line), style=palette.muted),
-            "tokens": Text(figures.count(totals.tokens) if totals.tokens else "", style=palette.text),
-            "cached": Text(
-                "" if totals.cached_share is None else figures.share(totals.cached_share), style=palette.muted
-            ),
+            "now": now,
+            "flow": Text("" if line.holds else flow(state, totals, _FLOW), style=palette.accent),
+            "rows": Text(per_problem(state, totals.rows_out) if totals.runs else figures.NONE, style=palette.text),
+            "estimate": _marked(estimate_text(state, line), palette),
+            "tokens": Text(per_problem(state, totals.tokens) if totals.tokens else "", style=palette.text),
             "time": Text("" if part is None else figures.share(part), style=palette.text),
             "bar": Text("" if part is None or part < 0.005 else figures.bar(part, _BAR), style=palette.accent),
-            "rule": Text(one_line(line.rule or ""), style=palette.second),
-            "choice": Text(one_line(totals.choice or ""), style=palette.second),
-            "how": Text("" if line.implementation == "rows" else one_line(line.implementation), style=palette.muted),
+            "decisions": Text(decided(state, line), style=palette.second),
         }
-        return row(fitted(self.columns, width), values)
+        return row(layout, values)
 
 
 class PlanView(View):
-    """Enter opens the details of an operator."""
+    """Enter shows the rows in an operator; `d` all of its figures."""
 
     WIDE = 150
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("d", "details", "Details"),
+    ]
+
+    class OperatorOpened(Message):
+        """The user wants to see the rows that went through an operator."""
+
+        def __init__(self, operator: str) -> None:
+            super().__init__()
+            self.operator = operator
 
     def compose(self) -> ComposeResult:
         with Horizontal(classes="panes"):
@@ -102,48 +110,67 @@ class PlanView(View):
                 yield PlanLines()
             with VerticalScroll(classes="side", can_focus=False):
                 yield Static(id="plan-side")
-        yield Panel("enter", id="plan-panel")
+        yield Boxes(id="plan-boxes")
         yield Static(id="plan-foot", classes="foot")
+
+    def set_space(self, size: Size) -> None:
+        super().set_space(size)
+        self.set_class(size.height >= _TALL, "tall")
+        self.set_class(size.height < 16, "low")
 
     def draw(self) -> None:
         lines = self.query_one(PlanLines)
         lines.show(self.state)
-        self.query_one(Heading).show(lines.columns)
         self._show_side()
         self.query_one("#plan-foot", Static).update(self._foot())
 
     def on_line_list_moved(self) -> None:
         self._show_side()
 
-    def on_line_list_entered(self, event: LineList.Entered) -> None:
-        facts = self._facts(event.index)
-        if facts is not None:
-            self.app.push_screen(Details(facts))
+    def on_line_list_entered(self) -> None:
+        if (line := self.selected) is not None:
+            self.post_message(self.OperatorOpened(line.id))
+
+    @property
+    def selected(self) -> PlanLine | None:
+        """The operator of the cursor."""
+        line: PlanLine | None = self.query_one(PlanLines).item
+        return line if line is not None and line.id else None
+
+    def action_details(self) -> None:
+        if (line := self.selected) is not None:
+            self.app.push_screen(Details(operator_facts(self.state, line)))
+
+    def copies(self) -> Copies:
+        line = self.selected
+        return [] if line is None else [("operator", line.text), ("id", line.id)]
+
+    def words(self) -> tuple[str, ...]:
+        line = self.selected
+        told = ("estimate", "flow", "hot", "rows/pr.", "tok/pr.", "time")
+        return told if line is None else (line.operator, *line.rules, *told)
 
     def _show_side(self) -> None:
-        facts = self._facts(self.query_one(PlanLines).cursor)
-        palette = Palette.of(self.app)
-        if facts is None:
-            return
-        if self.has_class("wide"):
+        palette, line = Palette.of(self.app), self.selected
+        wide = self.has_class("wide")
+        if wide and line is not None:
             side = self.query_one("#plan-side", Static)
-            side.update(facts.render(palette, max(side.size.width, 1)))
-        else:
-            self.query_one(Panel).update(facts.columns(palette, self.size.width - 2, 7))
-
-    def _facts(self, index: int) -> Facts | None:
-        plan = self.state.plan
-        if plan is None or index >= len(plan.lines) or not plan.lines[index].id:
-            return None
-        return operator_facts(self.state, plan.lines[index])
+            side.update(operator_facts(self.state, line).render(palette, max(side.size.width, 1)))
+        told = boxes(self.state, palette)
+        if not wide and line is not None:
+            told.insert(0, partial(operator_box, self.state, line, short_facts(self.state, line), palette))
+        self.query_one(Boxes).show(told)
 
     def _foot(self) -> Text:
         palette = Palette.of(self.app)
         plan = self.state.plan
         if plan is None:
             return Text(" the plan comes with the run's first event", style=palette.muted)
+        text = Text()
+        if told := time_words(self.state):
+            text.append(" time ", palette.muted).append(", ".join(told), palette.text)
         word, rest = plan.permits
-        text = Text(f" {word} ", style=palette.muted).append(one_line(rest), palette.text)
+        text.append(f"{' ' * (1 + bool(told))}{word} ", palette.muted).append(one_line(rest), palette.text)
         for name, model in plan.models.items():
             text.append("  ").append(f"{one_line(name)} ", palette.muted).append(one_line(model), palette.text)
         begun = self.state.begun
@@ -166,11 +193,41 @@ def time_share(state: RunState, line: PlanLine) -> float | None:
     return own / total if total else None
 
 
-def estimate(state: RunState, line: PlanLine) -> str:
-    """The most rows that the operator can make for the instances that have begun."""
-    if line.estimate is None:
-        return "?"
-    return figures.count(line.estimate * max(state.started + state.missed_rows, 1))
+def _marked(estimate: str, palette: Palette) -> Text:
+    figure, _, mark = estimate.partition(" ")
+    return Text.assemble((figure, palette.muted), (f" {mark}", palette.warn))
+
+
+def flow(state: RunState, totals: OperatorTotals, width: int) -> str:
+    """The rows that an operator made over the time of the run, as a line."""
+    return figures.trend(totals.series.trend(state.now, width))
+
+
+def problems(state: RunState) -> int:
+    """How many rows of the input have begun."""
+    return max(state.started + state.missed_rows, 1)
+
+
+def per_problem(state: RunState, count: int) -> str:
+    value = count / problems(state)
+    return f"{value:.1f}".removesuffix(".0") if value < 100 else figures.count(value)
+
+
+def decided(state: RunState, line: PlanLine) -> str:
+    """What an operator decided, in a few words."""
+    totals = state.operators.get(line.id, OperatorTotals())
+    told = [f"by {one_line(totals.choice)}"] if totals.choice else []
+    if (took := rounds(state, line)) is not None:
+        told.append(f"rounds {took[0]:.1f}, most {took[1]}")
+    return " · ".join([*told, *(decisions(totals) if not line.holds else ())])
+
+
+def estimate_text(state: RunState, line: PlanLine) -> str:
+    """The rows that were expected of it for a problem, and how far off that was; else the most that it can make."""
+    expected = expectation(state, line)
+    if expected is None:
+        return "" if line.estimate is None else f"≤{line.estimate:,.0f}"
+    return f"{expected.expected:.1f}".removesuffix(".0") + f" {expected.mark}"
 
 
 def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
@@ -179,8 +236,8 @@ def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
     expected = None if whole is None else whole.operators.get(line.id)
     if whole is None or expected is None:
         return
-    rounds = "" if expected.rounds is None else f", {expected.rounds:.1f} rounds"
-    yield "expected rows", f"{expected.rows:.1f} a row of the input{rounds}"
+    if expected.rounds is not None:
+        yield "expected rounds", f"{expected.rounds:.1f}"
     if expected.prompt_tokens is not None and expected.sampled_tokens is not None:
         cached = f", {expected.cached_tokens:,.0f} cached" if expected.cached_tokens else ""
         yield "expected tokens", f"{expected.prompt_tokens:,.0f} in{cached}, {expected.sampled_tokens:,.0f} out"
@@ -195,24 +252,20 @@ def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
 
 def operator_facts(state: RunState, line: PlanLine) -> Facts:
     totals = state.operators.get(line.id, OperatorTotals())
-    part, expected = time_share(state, line), estimate(state, line)
+    part = time_share(state, line)
     facts = Facts(one_line(line.text))
+    for name, value in short_facts(state, line):
+        facts.add(name, value)
+    facts.gap()
     facts.add("operator", f"{line.operator} {line.id}")
     facts.add("how", line.implementation)
     facts.add("keeps to", line.equivalence if line.repeats == "exact" else line.repeats)
-    facts.add("made by rule", line.rule)
-    facts.add("router's choice", totals.choice)
     facts.add("regret", None if totals.regret is None else f"{totals.regret:.3f}")
     facts.gap()
     facts.add("runs", f"{totals.runs:,}" + (f", {totals.now} now" if totals.now else ""))
-    facts.add("rows in", f"{totals.rows_in:,}")
-    facts.add("rows out", f"{totals.rows_out:,}  of at most {expected}")
-    if totals.rows_in:
-        facts.add("out per in", f"{totals.rows_out / totals.rows_in:.2f}")
-    facts.gap()
+    facts.add("rows", f"{totals.rows_in:,} in, {totals.rows_out:,} out")
     if totals.tokens:
-        facts.add("prompt tokens", f"{totals.prompt_tokens:,}")
-        facts.add("from the cache", f"{totals.cached_tokens:,}  {figures.share(totals.cached_share)}")
+        facts.add("prompt tokens", f"{totals.prompt_tokens:,}, {totals.cached_tokens:,} from the cache")
         facts.add("sampled tokens", f"{totals.sampled_tokens:,}")
     for name, expected_here in _expected(state, line):
         facts.add(name, expected_here)
@@ -225,4 +278,60 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
         facts.add(one_line(words), figure)
     facts.gap()
     facts.add("columns", ", ".join(f"{name}: {kind}" for name, kind in line.columns.items()))
+    return facts
+
+
+def short_facts(state: RunState, line: PlanLine) -> list[tuple[str, str]]:
+    """What is told of an operator where there is little room."""
+    totals, part = state.operators.get(line.id, OperatorTotals()), time_share(state, line)
+    expected = expectation(state, line)
+    facts = []
+    if totals.runs:
+        facts.append(
+            ("a problem", f"{per_problem(state, totals.rows_out)} rows, {per_problem(state, totals.tokens)} tokens")
+        )
+    if expected is not None:
+        facts.append(("expected", f"{expected.expected:.1f} rows {expected.mark}".rstrip()))
+    elif line.estimate is not None:
+        facts.append(("at most", f"{line.estimate:,.0f} row{'s' * (line.estimate != 1)} a problem"))
+    if part is not None:
+        facts.append(("time", f"{figures.share(part)}, {figures.seconds(totals.seconds / max(totals.runs, 1))} a run"))
+    if told := decided(state, line):
+        facts.append(("decided", told))
+    if line.rules:
+        facts.append(("rules", ", ".join(line.rules)))
+    return facts
+
+
+def usage_facts(state: RunState) -> Facts:
+    """Where the tokens went: by operator, by round, by what became of them, by model."""
+    facts = Facts("Where the tokens went")
+    lines = [line for line in (state.plan.lines if state.plan else ()) if line.id and not line.holds]
+    totals = [(line, state.operators[line.id]) for line in lines if line.id in state.operators]
+    whole = sum(own.tokens for _, own in totals) or 1
+    facts.add("in all", f"{whole:,}")
+    facts.gap()
+    for line, own in totals:
+        if own.tokens:
+            told = f"{own.tokens:>11,}  {figures.share(own.tokens / whole):>4}  {own.cached_tokens:,} from the cache"
+            facts.add(one_line(line.text).partition("  ")[0][:30], told)
+    facts.gap()
+    for number, tokens in by_round(state):
+        facts.add(
+            f"round {number}", f"{tokens:>11,}  {figures.share(tokens / whole):>4}  {figures.bar(tokens / whole, 20)}"
+        )
+    facts.gap()
+    fates = kept_or_thrown(state)
+    sampled = sum(tokens for _, tokens in fates) or 1
+    for word, tokens in fates:
+        facts.add(word, f"{tokens:>11,}  {figures.share(tokens / sampled):>4} of what was sampled")
+    facts.gap()
+    for name, read, drawn in by_model(state):
+        facts.add(one_line(name), f"{read:>11,} read, {drawn:,} drawn")
+    counts = sum((own.counts for _, own in totals), Counter[str]())
+    if counts["filter_draws"] or counts["large_draws"]:
+        facts.add("by the small one", f"{counts['filter_sure']:>11,} of {counts['filter_draws']:,} draws stood")
+        facts.add(
+            "by the large one", f"{counts['large_draws']:>11,} draws, {counts['large_tokens']:,} tokens read for them"
+        )
     return facts

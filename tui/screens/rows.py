@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.widgets import Input, Static
 
 from qpdsl.grammar.printable import one_line, shorten
 from qpdsl.tui.screens.candidate import lost_text
-from qpdsl.tui.screens.view import View
+from qpdsl.tui.screens.plan_boxes import failure_text
+from qpdsl.tui.screens.view import Copies, View
+from qpdsl.tui.state.compare import answer_text
 from qpdsl.tui.state.run_state import STATUSES, RowState, RunState, Status
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
@@ -28,7 +30,7 @@ COLUMNS = (
     TableColumn("status", "status", 9, right=False, weight=100),
     TableColumn("answer", "answer", 0, right=False, weight=95, least=12),
     TableColumn("reference", "right answer", 13, right=False, weight=30),
-    TableColumn("lost", "had it", 12, right=False, weight=50),
+    TableColumn("lost", "had it", 14, right=False, weight=50),
     TableColumn("greedy", "greedy", 10, right=False, weight=10),
     TableColumn("score", "score", 6, weight=70),
     TableColumn("tokens", "tokens", 7, weight=65),
@@ -40,8 +42,8 @@ SIGNS: dict[Status, tuple[str, str]] = {
     "running": ("▶", "accent"),
     "done": ("✔", "text"),
     "right": ("✔", "good"),
-    "wrong": ("✖", "warn"),
-    "failed": ("!", "bad"),
+    "wrong": ("≠", "warn"),
+    "failed": ("✖", "bad"),
 }
 # So many reasons of failures are listed, each in so many cells.
 _REASONS, _REASON = 3, 48
@@ -97,24 +99,16 @@ class RowsView(View):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
-        Binding("r", "reverse", "Reverse"),
+        Binding("S", "reverse", "Reverse", show=False),
         Binding("d", "details", "Details"),
         Binding("escape", "clear", "Clear", show=False),
     ]
-
-    class Opened(Message):
-        """The user wants to see how a row was searched."""
-
-        def __init__(self, row: str) -> None:
-            super().__init__()
-            self.row = row
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self.sorted_by = "number"
         self.downwards = False
         self.wanted = ""
-        self._shown: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield Heading(COLUMNS)
@@ -122,7 +116,7 @@ class RowsView(View):
         yield Panel("d", id="row-panel")
         yield Input(
             id="row-filter",
-            placeholder="words; status:failed, wrong, right, running, waiting; esc clears",
+            placeholder="words; status:failed, wrong, right, running, waiting; in:OPERATOR; esc clears",
             compact=True,
         )
         yield Static(id="row-foot", classes="foot")
@@ -159,13 +153,34 @@ class RowsView(View):
         self.query_one(Input).display = bool(self.wanted)
         self.take_focus()
 
+    def show_those_in(self, operator: str) -> None:
+        """Shows the rows that are in an operator, or failed there; all where there is none."""
+        some = f"in:{operator}"
+        if any(matches(row_state, some) for row_state in self.state.rows.values()):
+            self.query_one(Input).value = some
+            self.query_one(Input).display = True
+        else:
+            self.query_one(Input).value = ""
+            self.query_one(Input).display = False
+
+    def copies(self) -> Copies:
+        row_state = self.query_one(RowLines).row
+        return [] if row_state is None else row_copies(self.state, row_state)
+
+    def words(self) -> tuple[str, ...]:
+        return ("had it", "score", "greedy", "again")
+
     def action_filter(self) -> None:
         box = self.query_one(Input)
         box.display = True
         box.focus()
 
-    def action_clear(self) -> None:
+    async def action_clear(self) -> None:
+        """Shows all rows again; where it does, the screen from which this one was opened."""
         box = self.query_one(Input)
+        if not box.display:
+            await self.app.run_action("up")
+            return
         box.value = ""
         box.display = False
         self.take_focus()
@@ -182,7 +197,7 @@ class RowsView(View):
     def action_details(self) -> None:
         row_state = self.query_one(RowLines).row
         if row_state is not None:
-            self.app.push_screen(Details(row_facts(row_state)))
+            self.app.push_screen(Details(row_facts(self.state, row_state)))
 
     def _foot(self, shown: int, state: RunState) -> Text:
         palette = Palette.of(self.app)
@@ -196,12 +211,13 @@ class RowsView(View):
             if count:
                 sign, colour = SIGNS[status]
                 text.append(f"{sign} ", getattr(palette, colour)).append(f"{count:,} {status}  ", palette.muted)
-        if state.judged and state.greedy_right:
-            text.append(f"greedy {figures.share(state.greedy_right / state.judged)} right  ", palette.muted)
         if lost_rows := sum(row_state.lost is not None for row_state in state.rows.values()):
             text.append(f"{lost_rows:,} wrong had a right answer  ", palette.warn)
-        for why, count in state.reasons[:_REASONS]:
-            text.append(f"{count:,}× {shorten(one_line(why), _REASON)}  ", palette.bad)
+        for group in state.failures[:_REASONS]:
+            text.append(
+                f"{len(group.rows):,}× {shorten(failure_text(state, group.operator, group.reason), _REASON)}  ",
+                palette.bad,
+            )
         return text
 
     def _show_row(self) -> None:
@@ -223,6 +239,7 @@ class RowsView(View):
                     text.append(f"   {name} ", palette.muted).append(one_line(value), palette.text)
             if row_state.lost is not None:
                 text.append(f"   {lost_text(row_state.lost, self.state.plan)}", palette.warn)
+        text.append("\nagain ", palette.muted).append(again(self.state, row_state), palette.text)
         panel.update(text.append("\n").append(one_line(row_state.asked), palette.muted))
 
 
@@ -234,10 +251,54 @@ def lost(row_state: RowState) -> str:
     return "lost" if place is None else f"lost, {place} of {len(row_state.lost.ranking.ranked)}"
 
 
-def row_facts(row_state: RowState) -> Facts:
+def row_copies(state: RunState, row_state: RowState) -> Copies:
+    """What can be copied of a row: first the command that repeats it."""
+    return [
+        ("command that repeats the row", repeat_command(state, row_state)),
+        ("answer", row_state.answer or ""),
+        ("text of the answer", answer_text(state, row_state)),
+        ("prompt", row_state.asked),
+        ("why it failed", row_state.why or ""),
+        ("id", row_state.id),
+    ]
+
+
+def repeat_command(state: RunState, row_state: RowState) -> str:
+    """The command that shows the row alone again, with the same tokens."""
+    if state.saved is not None:
+        return shlex.join(["qpdsl", "replay", state.saved, "--row", row_state.id])
+    if state.begun is None or state.plan is None:
+        return ""
+    texts = [name for name, value in state.plan.parameters if value == "given"]
+    if len(texts) != 1 or not row_state.asked or row_state.asked.endswith("…"):
+        return ""
+    given = ["--set", f"{texts[0]}={row_state.asked}", "--seed", str(state.begun.seed)]
+    models = [part for name, id_ in state.plan.models.items() for part in ("--model", f"{name}={id_}")]
+    return shlex.join(["qpdsl", "run", state.plan.source, *given, *models])
+
+
+def again(state: RunState, row_state: RowState) -> str:
+    """Whether the same tokens come again for a row."""
+    counts = row_state.counts
+    if counts["requests"] or counts["replayed"]:
+        repeats = "" if state.plan is None else state.plan.repeats
+        told = [f"{counts['requests']:,} requests"] if counts["requests"] else []
+        told += [f"{counts['replayed']:,} replayed of what was recorded"] if counts["replayed"] else []
+        words = {"recorded": "only what was recorded comes again", "replayable": "the server repeats by its seed"}
+        local = counts["draws"] and counts["requests"]
+        return ", ".join([words.get(repeats, "mixed" if local else "by servers"), *told])
+    ties = counts["near_ties"]
+    if ties:
+        return f"{ties:,} near tie{'s' * (ties != 1)}: another device or batch may draw otherwise there"
+    return "the same tokens, always" if row_state.ended is not None else "not known yet"
+
+
+def row_facts(state: RunState, row_state: RowState) -> Facts:
     facts = Facts(f"{row_state.id}  {SIGNS[row_state.status][0]} {row_state.status}")
-    facts.add("asked", row_state.asked)
     facts.add("error" if row_state.error else "no answer", row_state.why)
+    if row_state.failed_in is not None and state.plan is not None and (line := state.plan.line(row_state.failed_in)):
+        facts.add("failed in", line.text)
+    facts.add("asked", row_state.asked)
     facts.add("answer", row_state.answer)
     facts.add("right answer", row_state.reference)
     facts.add("had it", lost(row_state) or None)
@@ -246,6 +307,8 @@ def row_facts(row_state: RowState) -> Facts:
     facts.add("score", None if row_state.score is None else figures.score(row_state.score))
     facts.add("tokens", f"{row_state.prompt_tokens:,} in, {row_state.sampled_tokens:,} out")
     facts.add("time", figures.seconds(row_state.seconds))
+    facts.add("again", again(state, row_state))
+    facts.add("repeat it", repeat_command(state, row_state) or None)
     for number, way in enumerate(row_state.tried, 1):
         sure = "" if way.support is None else f"{way.support:.0%} sure, "
         spent = f"{way.prompt_tokens:,} in, {way.sampled_tokens:,} out, {figures.seconds(way.seconds)}"
@@ -255,10 +318,14 @@ def row_facts(row_state: RowState) -> Facts:
 
 
 def matches(row_state: RowState, wanted: str) -> bool:
-    """Whether every word occurs in the row; `status:` looks at the status alone."""
+    """Whether every word occurs in the row; `status:` looks at the status alone, `in:` at the operators it is in."""
     for word in wanted.lower().split():
         if word.startswith("status:"):
             if not row_state.status.startswith(word.removeprefix("status:")):
+                return False
+        elif word.startswith("in:"):
+            operator = word.removeprefix("in:")
+            if operator not in (row_state.failed_in, *(inside.operator for inside in row_state.inside)):
                 return False
         elif not any(
             word in (text or "").lower()

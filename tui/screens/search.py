@@ -10,15 +10,19 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.geometry import Size
 from textual.widgets import Static
 
 from qpdsl.executor.events.events import REPLICA_SIGN
-from qpdsl.grammar.printable import one_line, printable
+from qpdsl.grammar.printable import cells, one_line, printable, shorten
 from qpdsl.tui.screens import candidate
-from qpdsl.tui.screens.view import View
+from qpdsl.tui.screens.plan_boxes import failure_text
+from qpdsl.tui.screens.rows import row_copies, row_facts
+from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState
 from qpdsl.tui.state.search import CandidateNode, Key, SearchTree, TreeLine, flattened, ranking_of, right_candidates
+from qpdsl.tui.state.verdict import Fall, fall_of
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
@@ -29,6 +33,8 @@ from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 _BAR = 6
 # Seconds that a row stays on the screen after it has ended, so that rows that take no time can be seen.
 _STAY = 3.0
+# Below this height the tree has all the room.
+_LOW = 18
 # Fates of candidates that still count.
 _STANDING = ("answer", "finished", "kept", "open", "agreed")
 COLUMNS = (
@@ -41,7 +47,10 @@ COLUMNS = (
 
 
 class TreeLines(LineList):
-    """The candidates. A folded node hides the nodes below it."""
+    """The candidates. A folded node hides the nodes below it.
+
+    `way` are the steps to the answer, `fell` the first of them that the verifier found wrong, `lost` a right answer.
+    """
 
     def __init__(self) -> None:
         super().__init__(id="tree-lines")
@@ -49,12 +58,22 @@ class TreeLines(LineList):
         self.tree_shown = SearchTree()
         self.plan: PlanTree | None = None
         self.right: set[Key] = set()
+        self.way: set[Key] = set()
+        self.fell: Fall | None = None
+        self.lost: Key | None = None
+        self.columns: Sequence[TableColumn] = COLUMNS
 
     def show(self, tree: SearchTree | None, plan: PlanTree | None, row_state: RowState | None, *, living: bool) -> None:
         self.tree_shown, self.plan = tree or SearchTree(), plan
         self.right = set()
         if tree is not None and row_state is not None and row_state.correct is not None and row_state.reference:
             self.right = {node.key for node in right_candidates(tree, row_state.reference, row_state.answer)}
+        answering = None if tree is None else tree.answering
+        self.way = set() if answering is None else {node.key for node in answering.line()}
+        wrong = row_state is not None and row_state.correct is False
+        self.fell = fall_of(tree) if tree is not None and wrong else None
+        self.lost = None if row_state is None or row_state.lost is None else row_state.lost.node.key
+        self.columns = _told_columns(self.tree_shown)
         lines = [] if tree is None else flattened(tree, self.folded, living=living)
         self.set_items(lines, lambda line: line.node.key)
 
@@ -73,17 +92,12 @@ class TreeLines(LineList):
         fate = tree.fate(node)
         sign, _, colour = candidate.FATES[fate]
         text = Text(strokes, style=palette.faint).append(f"{sign} ", f"bold {getattr(palette, colour)}")
+        marks = self._marks(line, palette)
         shown = one_line(record.step) or candidate.name(node, self.plan)
-        text.append(shown, palette.text if fate in _STANDING else palette.muted)
-        visits = node.values.get("visits")
-        if isinstance(visits, (int, float)):
-            value = node.values.get("value")
-            shown = f", {figures.score(value)}" if isinstance(value, float) else ""
-            text.append(f"  {visits:g} visit{'s' * (visits != 1)}{shown}", palette.second)
-        if node.key in self.right:
-            text.append("  right", f"bold {palette.good}")
-        if node.key in self.folded:
-            text.append(f"  +{len(node.children)}", palette.second)
+        shown = shorten(shown, max(_text_room(self.columns, width) - cells(text.plain) - cells(marks.plain), 8))
+        lit = f"bold {palette.good}" if node.key in self.way else palette.text if fate in _STANDING else palette.muted
+        text.append(shown, lit)
+        text.append_text(marks)
         part = tree.part(node)
         values = {
             "round": Text(str(node.round) if node.round else "", style=palette.muted),
@@ -92,7 +106,46 @@ class TreeLines(LineList):
             "text": text,
             "tokens": Text(str(record.tokens or ""), style=palette.muted),
         }
-        return row(fitted(COLUMNS, width), values)
+        return row(fitted(self.columns, width), values)
+
+    def _marks(self, line: TreeLine, palette: Palette) -> Text:
+        """What is to be said of a candidate after its text."""
+        node, keys = line.node, {line.node.key, *(other.key for other in line.others)}
+        text = Text()
+        visits = node.values.get("visits")
+        if isinstance(visits, (int, float)):
+            value = node.values.get("value")
+            shown = f", {figures.score(value)}" if isinstance(value, float) else ""
+            text.append(f"  {visits:g} visit{'s' * (visits != 1)}{shown}", palette.second)
+        if node.matches:
+            won = sum(chance >= 0.5 for _, chance in node.matches)
+            text.append(f"  won {won} of {len(node.matches)}", palette.second)
+        if (copies := node.copies) > 1:
+            text.append(f"  goes on ×{copies}", palette.second)
+        if line.others:
+            text.append(f"  ×{len(keys)}", f"bold {palette.second}")
+        if node.key in self.folded and node.children:
+            text.append(f"  +{len(node.children)}", palette.second)
+        if "\n" in node.record.step.strip() and (answer := node.values.get("answer")) is not None:
+            text.append(f"  → {shorten(one_line(str(answer)), 16)}", palette.text)
+        if node.key in self.right:
+            text.append("  right", f"bold {palette.good}")
+        if self.lost in keys:
+            text.append("  lost here", f"bold {palette.warn}")
+        if self.fell is not None and self.fell.node is node:
+            text.append("  went wrong here", f"bold {palette.warn}")
+        return text
+
+
+def _told_columns(tree: SearchTree) -> Sequence[TableColumn]:
+    """Those that have something to show."""
+    empty = set() if any(node.scores for node in tree.nodes()) else {"score", "bar"}
+    empty |= set() if any(node.round for node in tree.nodes()) else {"round"}
+    return tuple(column for column in COLUMNS if column.name not in empty)
+
+
+def _text_room(columns: Sequence[TableColumn], width: int) -> int:
+    return next((own for column, own in fitted(columns, width) if column.name == "text"), width)
 
 
 class SearchView(View):
@@ -109,7 +162,7 @@ class SearchView(View):
         Binding("f", "follow", "Follow"),
         Binding("x", "living", "Hide pruned"),
         Binding("space", "fold", "Fold", show=False),
-        Binding("v", "panel", "Ranking"),
+        Binding("o", "panel", "Ranking"),
     ]
 
     def __init__(self, id: str) -> None:
@@ -125,6 +178,7 @@ class SearchView(View):
 
     def compose(self) -> ComposeResult:
         yield Static(id="search-row", classes="foot")
+        yield Static(id="search-verdict")
         with Horizontal(classes="panes"):
             with Vertical():
                 yield Heading(COLUMNS)
@@ -133,6 +187,10 @@ class SearchView(View):
                 yield Static(id="search-side")
         yield Panel("enter", id="search-panel")
         yield Static(id="search-foot", classes="foot")
+
+    def set_space(self, size: Size) -> None:
+        super().set_space(size)
+        self.set_class(size.height < _LOW, "low")
 
     def open_row(self, row: str) -> None:
         """Shows the search of a row from now on."""
@@ -154,7 +212,9 @@ class SearchView(View):
         lines.show(self.searched, self.state.plan, row_state, living=self.living)
         if self.searched is not None and not lines.by_hand:
             self._point_at_what_is_new(lines)
+        self.query_one(Heading).show(lines.columns)
         self.query_one("#search-row", Static).update(self._head(Palette.of(self.app)))
+        self._show_verdict()
         self.query_one("#search-foot", Static).update(candidate.legend(self.searched, Palette.of(self.app)))
         self._show_candidate()
 
@@ -164,8 +224,18 @@ class SearchView(View):
     def on_line_list_entered(self, event: LineList.Entered) -> None:
         lines = self.query_one(TreeLines)
         tree, node = self.searched, lines.node
+        row_state = self.state.rows.get(self.instance or "")
         if tree is not None and node is not None:
             self.app.push_screen(Details(self._facts(tree, node)))
+        elif row_state is not None:
+            self.app.push_screen(Details(row_facts(self.state, row_state)))
+
+    def copies(self) -> Copies:
+        lines, row_state = self.query_one(TreeLines), self.state.rows.get(self.instance or "")
+        told: Copies = []
+        if (node := lines.node) is not None:
+            told = [("text of the candidate", node.record.step), ("path", ".".join(map(str, node.path)))]
+        return told + ([] if row_state is None else row_copies(self.state, row_state))
 
     def action_row(self, by: int) -> None:
         trees = self.state.trees
@@ -190,8 +260,9 @@ class SearchView(View):
 
     def action_fold(self) -> None:
         lines = self.query_one(TreeLines)
-        if lines.node is not None and lines.node.children:
-            lines.folded ^= {lines.node.key}
+        line: TreeLine | None = lines.item
+        if line is not None and (line.node.children or line.others or line.node.key in lines.folded):
+            lines.folded ^= {line.node.key}
             self.draw()
 
     def _following(self, lines: TreeLines) -> str | None:
@@ -208,7 +279,7 @@ class SearchView(View):
         return self._followed
 
     def _point_at_what_is_new(self, lines: TreeLines) -> None:
-        """Puts the cursor on a right answer that was lost, else on the answer, else on the best of the latest."""
+        """Puts the cursor on a lost right answer, else on the step that went wrong, the answer, or the best yet."""
         order = {"answer": 2, "finished": 1, "kept": 1, "open": 1}
         tree = lines.tree_shown
 
@@ -218,11 +289,12 @@ class SearchView(View):
             return fate == 2, node.round, fate, node.score or 0.0
 
         row_state = self.state.rows.get(self.instance or "")
-        if row_state is not None and row_state.lost is not None:
-            lost = row_state.lost.node.key
-            if (at := next((at for at, line in enumerate(lines.items) if line.node.key == lost), None)) is not None:
-                lines.point(at)
-                return
+        lost = None if row_state is None or row_state.lost is None else row_state.lost.node
+        wanted = lost if lost is not None else None if lines.fell is None else lines.fell.node
+        here = (at for at, line in enumerate(lines.items) if wanted is line.node or wanted in line.others)
+        if wanted is not None and (at := next(here, None)) is not None:
+            lines.point(at)
+            return
         lines.point(max(range(len(lines.items)), key=worth, default=0))
 
     def _head(self, palette: Palette) -> Text:
@@ -233,29 +305,36 @@ class SearchView(View):
         text = Text.assemble((f" {one_line(instance)}", f"bold {palette.accent}"))
         text.append(" following " if self.row is None else " ", palette.muted)
         if row_state is not None and row_state.why is not None:
-            text.append(f" ✖ {one_line(row_state.why)} ", palette.bad)
+            text.append(f" ✖ {failure_text(self.state, row_state.failed_in, row_state.why)} ", palette.bad)
         tree = self.searched
         if tree is None:
             text.append(f" {self._why_empty(row_state)}", palette.muted)
             text.truncate(max(self.size.width, 20), overflow="ellipsis")
             return text
         text.append(f" {candidate.fates(tree)}", palette.muted)
-        if tree.scaled:
-            text.append("  bars: from the least to the greatest of a round", palette.muted)
         if row_state is not None and row_state.answer is not None:
-            mark = {True: "✔ ", False: "✖ ", None: ""}[row_state.correct]
+            mark = {True: "✔ ", False: "≠ ", None: ""}[row_state.correct]
             text.append(
                 f"  {mark}{one_line(row_state.answer)}",
                 f"bold {palette.bad if row_state.correct is False else palette.good}",
             )
             if row_state.correct is False and row_state.reference is not None:
                 text.append(f" (right: {one_line(row_state.reference)})", palette.muted)
-        if row_state is not None and row_state.lost is not None:
-            text.append(f"  {candidate.lost_text(row_state.lost, self.state.plan)}", palette.warn)
+        if tree.scaled:
+            text.append("  bars: from the least to the greatest of a round", palette.muted)
         if row_state is not None and row_state.asked:
             text.append(f"  {one_line(row_state.asked)}", palette.muted)
         text.truncate(max(self.size.width, 20), overflow="ellipsis")
         return text
+
+    def _show_verdict(self) -> None:
+        """A line for each thing that the search as a whole says."""
+        palette, shown = Palette.of(self.app), self.query_one("#search-verdict", Static)
+        said = list(candidate.verdict_lines(self.state, self.instance or "", palette))
+        for line in said:
+            line.truncate(max(self.size.width - 2, 20), overflow="ellipsis")
+        shown.display = bool(said)
+        shown.update(Text("\n").join(said))
 
     def _why_empty(self, row_state: RowState | None) -> str:
         """Why a row has no candidates here."""
@@ -324,6 +403,7 @@ class SearchView(View):
             text.append_text(shown).append("\n\n")
         ranking = ranking_of(tree, node)
         if ranking is not None:
+            text.append_text(candidate.groups_table(tree, ranking, palette, width))
             text.append_text(candidate.ranking_head(ranking, self.state.plan, palette))
             text.append_text(candidate.ranking_table(tree, ranking, node, width, palette, 24)).append("\n")
         if node.record.pieces:

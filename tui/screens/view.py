@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from textual.containers import Vertical
 from textual.geometry import Size
+from textual.message import Message
 
 from qpdsl.tui.state.run_state import RunState
+
+# What can be copied, by what it is called.
+Copies = list[tuple[str, str]]
 
 
 class View(Vertical):
     """A screen over the state of a run. `update` is called when the state has changed, while the screen is shown."""
+
+    class Opened(Message):
+        """The user wants to see how a row was searched."""
+
+        def __init__(self, row: str) -> None:
+            super().__init__()
+            self.row = row
 
     # From this width on there is room for a second pane beside the first.
     WIDE = 110
@@ -28,6 +39,14 @@ class View(Vertical):
 
     def draw(self) -> None:
         raise NotImplementedError
+
+    def copies(self) -> Copies:
+        """What can be copied of the line of the cursor, the most wanted first."""
+        return []
+
+    def words(self) -> tuple[str, ...]:
+        """The words that may need an explanation, those of the line of the cursor first."""
+        return ()
 
     def on_resize(self) -> None:
         """Draws again: what a screen shows depends on the room that it has, which is known once it is laid out."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from qpdsl.executor.events.events import EngineFigures, EngineStepped
 from qpdsl.executor.requests.latencies import Waits, percentiles
+from qpdsl.tui.state.time_spent import MemoryNeed
 
 _MOST = 512
 _SUMMED = ("prefill", "decode", "steps", "sequences", "seconds")
@@ -46,12 +47,29 @@ class Series:
             self.buckets.append(Bucket(pages=last.pages))
         return self.buckets[index]
 
+    def shown(self, window: tuple[float, float] | None) -> list[Bucket]:
+        """The buckets from a time to another; without a window those of the whole run, from the first step on."""
+        if window is None:
+            return self.buckets[self.begun :]
+        first, last = (int(time / self.width) for time in window)
+        return self.buckets[max(first, 0) : last + 1]
+
     def rate(self, now: float, kind: str, window: float = 5.0) -> float:
         """Tokens a second over the last `window` seconds; `kind` is `prefill` or `decode`."""
-        first = max(0, int((now - window) / self.width))
-        seconds = min(now, max(window, self.width)) or 1.0
-        total: int = sum(getattr(bucket, kind) for bucket in self.buckets[first:])
-        return total / seconds
+        return self.since(now - window, kind) / (min(now, max(window, self.width)) or 1.0)
+
+    def since(self, first: float, kind: str) -> float:
+        """The sum of what a field of the buckets counts from a time on."""
+        at = 0 if first < 0 else int(first / self.width)
+        return float(sum(getattr(bucket, kind) for bucket in self.buckets[at:]))
+
+    def trend(self, now: float, count: int) -> list[float]:
+        """How many sequences each of so many equal parts of the time had, from the first step on."""
+        first, last = self.begun, max(int(now / self.width), len(self.buckets) - 1) + 1
+        parts = [0.0] * count
+        for at, bucket in enumerate(self.buckets[first:], first):
+            parts[(at - first) * count // max(last - first, count)] += bucket.sequences
+        return parts
 
     def _halve(self) -> None:
         pairs = [self.buckets[at : at + 2] for at in range(0, len(self.buckets), 2)]
@@ -81,6 +99,7 @@ class ModelState:
     cached_tokens: int = 0
     series: Series = field(default_factory=Series)
     waits: Waits = field(default_factory=Waits)
+    need: MemoryNeed = field(default_factory=MemoryNeed)
 
     def add_earlier(self, sums: tuple[float, ...]) -> None:
         """What came before anybody watched: steps, prefill and decode tokens, seconds; none where it is not known."""
@@ -100,6 +119,7 @@ class ModelState:
         self.steps += 1
         self.busy += report.others.get("seconds", 0.0)
         self.most_pages = max(self.most_pages, report.pages_held)
+        self.need.step(report)
         self.waits.add(report.first_waits, report.waits)
         bucket = self.series.at(event.at)
         bucket.prefill += report.prefill_tokens
@@ -109,6 +129,12 @@ class ModelState:
         bucket.seconds += report.others.get("seconds", 0.0)
         bucket.pages = report.pages_held
         bucket.waiting = report.waiting
+
+    @property
+    def kv(self) -> tuple[float, float, float] | None:
+        """Bytes of keys and values that are live, cached and free; None where its engine does not tell."""
+        told = [self.latest.others.get(f"{part}_bytes") for part in ("live", "cached", "free")]
+        return None if None in told else tuple(told)  # type: ignore[return-value]
 
     @property
     def first_token(self) -> tuple[float, ...]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from qpdsl.executor.events.events import OperatorDone
+from qpdsl.tui.state.engine import Series
+
 # Operators one after and inside another that are shown. A trace may hold anything.
 _DEEPEST = 400
 
@@ -16,7 +19,8 @@ _DEEPEST = 400
 class OperatorTotals:
     """Sums over all runs of an operator; `now` counts the instances that are in it, `regret` that of its router.
 
-    `counts` are those of the events, by their names there (`executor/events/operator_counts.py`).
+    `counts` are those of the events, by their names there (`executor/events/operator_counts.py`). `by_round` are its
+    tokens by the round of the outermost loop, from 1. In `series` a step is a run, and sequences are the rows it made.
     """
 
     runs: int = 0
@@ -30,6 +34,19 @@ class OperatorTotals:
     choice: str | None = None
     regret: float | None = None
     counts: Counter[str] = field(default_factory=Counter)
+    by_round: Counter[int] = field(default_factory=Counter)
+    series: Series = field(default_factory=Series)
+
+    def add(self, event: OperatorDone) -> None:
+        """Takes what its runs were over time, and by round."""
+        bucket = self.series.at(event.at)
+        bucket.prefill += event.prompt_tokens
+        bucket.decode += event.sampled_tokens
+        bucket.sequences += event.rows_out
+        bucket.seconds += event.seconds
+        bucket.steps += 1
+        if event.rounds:
+            self.by_round[event.rounds[0] + 1] += event.prompt_tokens + event.sampled_tokens
 
     @property
     def tokens(self) -> int:
@@ -46,7 +63,7 @@ class PlanLine:
     """A line of the tree: an operator, or the head of an arm (`id` is then empty).
 
     `branch` are the strokes before the text. `estimate` is the number of rows that one instance makes, None where it is
-    not known. `rule` names the rewrites that made the node. `holds` is true if its time is that of operators inside it.
+    not known. `rules` are the rewrites that made the node. `holds` is true if its time is that of operators inside it.
     `repeats`: what comes again of what its models give, as in EXPLAIN.
     """
 
@@ -58,7 +75,7 @@ class PlanLine:
     equivalence: str
     estimate: float | None
     columns: Mapping[str, str]
-    rule: str | None
+    rules: tuple[str, ...]
     holds: bool
     repeats: str = "exact"
 
@@ -73,6 +90,8 @@ class PlanTree:
     models: Mapping[str, str]
     lines: tuple[PlanLine, ...]
     parameters: tuple[tuple[str, str], ...]
+    rules: tuple[str, ...] = ()
+    repeats: str = "exact"
 
     def line(self, operator: str) -> PlanLine | None:
         """The line of an operator, by its id."""
@@ -81,6 +100,16 @@ class PlanTree:
     @cached_property
     def _by_id(self) -> dict[str, PlanLine]:
         return {line.id: line for line in self.lines if line.id}
+
+    @cached_property
+    def verifiers(self) -> frozenset[str]:
+        """The models that judge, and write nothing."""
+        return frozenset(self._asked_by("score") - self._asked_by("generate"))
+
+    def _asked_by(self, word: str) -> set[str]:
+        texts = (line.text.split() for line in self.lines)
+        names = {words[1].strip('"') for words in texts if len(words) > 1 and words[0] == word}
+        return {self.models.get(name, name) for name in names}
 
     @property
     def permits(self) -> tuple[str, str]:
@@ -101,6 +130,8 @@ class PlanTree:
             _texts(plan.get("models")),
             tuple(_chain(operators, "", "", _DEEPEST)) if operators else (),
             parameters,
+            tuple(map(str, rules)) if isinstance(rules := plan.get("rules"), list) else (),
+            str(plan.get("repeats", "exact")),
         )
 
 
@@ -156,11 +187,11 @@ def _line(op: Mapping[str, Any], branch: str) -> PlanLine:
         str(op.get("equivalence", "")),
         float(rows) if isinstance(rows, (int, float)) else None,
         _texts(op.get("columns")),
-        ", ".join(map(str, rules)) if isinstance(rules, list) and rules else None,
+        tuple(map(str, rules)) if isinstance(rules, list) else (),
         bool(op.get("body") or op.get("arms")),
         str(op.get("repeats", "exact")),
     )
 
 
 def _head(text: str, branch: str) -> PlanLine:
-    return PlanLine("", branch, text, "", "", "", None, {}, None, True)
+    return PlanLine("", branch, text, "", "", "", None, {}, (), True)

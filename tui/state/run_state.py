@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qpdsl.executor.events import events
-from qpdsl.executor.events.events import REPLICA_SIGN, EngineFigures, Event
+from qpdsl.executor.events.events import REPLICA_SIGN, EngineFigures, Event, Rounds
 from qpdsl.tui.state.engine import ModelState
 from qpdsl.tui.state.plan import OperatorTotals, PlanTree
 from qpdsl.tui.state.search import LostAnswer, SearchTree, lost_answer
 from qpdsl.tui.state.server import ServerState
+from qpdsl.tui.state.time_spent import Shortage, Spent, TimeSpent
+from qpdsl.tui.state.verifier import GradedAnswer, graded_answers
 
 Status = Literal["waiting", "running", "done", "right", "wrong", "failed"]
 # In the order in which somebody would look at them.
@@ -26,13 +29,38 @@ _TREES = 2000
 _ENOUGH = 3
 # Requests of a server that are kept, the latest.
 _REQUESTS = 5000
+# Seconds that count as now.
+NOW = 10.0
+# So far the middle 95% of a normal distribution reach, in standard deviations.
+_WIDE = 1.96
+_DIGITS = re.compile(r"\d[\d,.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """An operator that a row is in, `since` when, and the rounds of the loops around it."""
+
+    operator: str
+    rounds: Rounds
+    since: float
+
+
+@dataclass(slots=True)
+class FailureGroup:
+    """Rows that failed in one operator for one reason, but for its numbers; `operator` is None where nobody saw it."""
+
+    operator: str | None
+    reason: str
+    rows: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class RowState:
     """One row. `number` counts from 1 in the order of the input; times are those of the run's clock.
 
-    `tried` are the ways by which a program under a budget tried it, in their order.
+    `inside` are the operators that it is in, from the outermost in; `failed_in` is the one in which it failed, as far
+    as somebody saw it. `counts` are those of its operators. `tried` are the ways by which a program under a budget
+    tried it, in their order.
     """
 
     id: str
@@ -51,9 +79,12 @@ class RowState:
     greedy_correct: bool | None = None
     error: str | None = None
     unanswered: str | None = None
-    doing: str | None = None
     tried: list[events.WayTried] = field(default_factory=list)
     lost: LostAnswer | None = None
+    graded: tuple[GradedAnswer, ...] = ()
+    inside: list[Inside] = field(default_factory=list)
+    failed_in: str | None = None
+    counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def status(self) -> Status:
@@ -71,6 +102,11 @@ class RowState:
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.sampled_tokens
+
+    @property
+    def doing(self) -> Inside | None:
+        """The innermost operator that it is in."""
+        return self.inside[-1] if self.inside else None
 
 
 @dataclass(slots=True)
@@ -99,7 +135,7 @@ class RunState:
     `now` is the time of the latest event; `changes` counts events, so that a screen knows whether to draw again.
 
     `started` and `running` count rows. `trees` are those of the latest instances; `latest` is the one with the
-    latest news of candidates.
+    latest news of candidates. `scorers` are the operators that set columns of scores, by these.
     """
 
     def __init__(self) -> None:
@@ -120,13 +156,18 @@ class RunState:
         self.models: dict[str, ModelState] = {}
         self.servers: dict[str, ServerState] = {}
         self.trees: dict[str, SearchTree] = {}
+        self.time = TimeSpent()
+        self.scorers: dict[str, str] = {}
         self.latest: str | None = None
         self.lost = 0
         self.missed_rows = self.missed_events = 0
         self._missed_steps: dict[str, tuple[float, ...]] = {}
-        self.done = self.failed = self.unanswered = self.late = self.right = self.judged = self.greedy_right = 0
+        self.done = self.failed = self.unanswered = self.late = 0
+        self.right = self.judged = self.greedy_judged = self.greedy_right = 0
         self.running = self.started = 0
-        self._in: dict[str, list[str]] = {}
+        self.saved: str | None = None
+        self.spent: Counter[str] = Counter()
+        self._seconds = self._squares = 0.0
 
     def add(self, event: Event) -> None:
         self.now = max(self.now, event.at)
@@ -166,21 +207,69 @@ class RunState:
             return None
         return (now - self.loaded.at) / self.done * (self.total - self.done)
 
-    @property
-    def time_shares(self) -> dict[str, float]:
-        """The share of the time, since the models were loaded, that each model of this process took steps."""
-        if self.loaded is None or any(REPLICA_SIGN in name for name in self.models):
-            return {}
-        end = self.now if self.ended is None else self.ended.at
-        busy = sum(model.busy for model in self.models.values())
-        # Steps of two models on a device overlap.
-        whole = max(end - self.loaded.at, busy)
-        return {name: model.busy / whole for name, model in self.models.items()} if busy else {}
+    def left_between(self, now: float) -> tuple[float, float] | None:
+        """The seconds between which `left` lies with a probability of 95%, by how much rows differ in theirs."""
+        left, rest = self.left(now), self.total - self.done
+        if left is None or self.command != "run" or rest <= 0 or not self._seconds:
+            return None
+        mean = self._seconds / self.done
+        variance = max(self._squares / self.done - mean**2, 0.0) * self.done / (self.done - 1)
+        off = _WIDE * math.sqrt(variance * (1 / self.done + 1 / rest)) / mean
+        return left * max(1 - off, 0.0), left * (1 + off)
 
     @property
-    def reasons(self) -> list[tuple[str, int]]:
-        """Why rows failed, or came to no answer, and how many: the most first."""
-        return Counter(row.why for row in self.rows.values() if row.why is not None).most_common()
+    def at_work(self) -> list[RowState]:
+        """The rows that run, the longest first."""
+        rows = (row for row in self.rows.values() if row.status == "running")
+        return sorted(rows, key=lambda row: row.started or 0.0)
+
+    @property
+    def hottest(self) -> str | None:
+        """The operator in which rows spent the most time of the last seconds; of a run that has ended, of all."""
+        if self.plan is None:
+            return None
+        first = -math.inf if self.ended is not None else self.now - NOW
+        seconds = {
+            line.id: self.operators[line.id].series.since(first, "seconds")
+            for line in self.plan.lines
+            if line.id in self.operators and not line.holds
+        }
+        for row in self.rows.values() if self.ended is None else ():
+            if (inside := row.doing) is not None and inside.operator in seconds:
+                seconds[inside.operator] += self.now - max(inside.since, first)
+        most = max(seconds, key=seconds.__getitem__, default=None)
+        return most if most is not None and seconds[most] > 0 else None
+
+    @property
+    def failures(self) -> list[FailureGroup]:
+        """The rows that failed or came to no answer, by operator and reason: the most first."""
+        groups: dict[tuple[str | None, str], FailureGroup] = {}
+        for row in self.rows.values():
+            if row.why is not None:
+                key = row.failed_in, _DIGITS.sub("0", row.why)
+                groups.setdefault(key, FailureGroup(row.failed_in, row.why)).rows.append(row.id)
+        return sorted(groups.values(), key=lambda group: -len(group.rows))
+
+    @property
+    def cost(self) -> float:
+        """What servers took so far."""
+        return sum(server.latest.cost for server in self.servers.values())
+
+    @property
+    def time_shares(self) -> Mapping[Spent, float]:
+        """What the time since the models were loaded went into; nothing where replicas do not tell it."""
+        if any(REPLICA_SIGN in name for name in self.models) or not (self.models or self.servers):
+            return {}
+        return self.time.shares(self.now if self.ended is None else self.ended.at, self.running)
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """The want of memory of all models; None where there was none."""
+        needs = [model.need for model in self.models.values() if model.need.gave_way]
+        if not needs:
+            return None
+        more = [need.more for need in needs if need.more is not None]
+        return Shortage(sum(need.gave_way for need in needs), sum(more) if more else None)
 
     def totals(self, operator: str) -> OperatorTotals:
         return self.operators[operator]
@@ -227,8 +316,12 @@ class RunState:
             row = self.row(id_)
             row.asked, row.reference = asked, reference
 
+    def _run_saved(self, event: events.RunSaved) -> None:
+        self.saved = event.run
+
     def _models_loaded(self, event: events.ModelsLoaded) -> None:
         self.loaded = event
+        self.time.begin(event.at)
 
     def _estimated(self, event: events.Estimated) -> None:
         self.estimate = event
@@ -243,7 +336,8 @@ class RunState:
             # A row that is run again is searched from the beginning.
             self.trees.pop(event.instance, None)
             row = self.row(event.instance)
-            row.started, row.tried = event.at, []
+            row.started, row.failed_in, row.tried = event.at, None, []
+            row.counts.clear()
             self.running += 1
             self.started += 1
 
@@ -260,9 +354,14 @@ class RunState:
         row.seconds, row.score = event.seconds, event.score
         self.late += event.deadline is not None and event.seconds > event.deadline
         row.error, row.unanswered = (None, event.error) if event.unanswered else (event.error, None)
-        row.answer, row.ended, row.doing = event.answer, event.at, None
-        for operator in self._in.pop(event.instance, ()):
-            self.totals(operator).now -= 1
+        row.answer, row.ended = event.answer, event.at
+        if row.why is not None and row.doing is not None:
+            row.failed_in = row.doing.operator
+        for inside in row.inside:
+            self.totals(inside.operator).now -= 1
+        row.inside.clear()
+        self._seconds += event.seconds
+        self._squares += event.seconds**2
         tree = self.trees.get(event.instance)
         if tree is not None:
             tree.ended = "done" if row.error is None else "failed"
@@ -270,6 +369,7 @@ class RunState:
                 tree.unanswered()
             elif not tree.is_answered and event.path:
                 tree.answered(event.path)
+            self.spent.update(tree.spent)
 
     def _row_done(self, event: events.RowDone) -> None:
         row = self.row(event.row)
@@ -280,21 +380,22 @@ class RunState:
         row.correct, row.greedy, row.greedy_correct = event.correct, event.greedy, event.greedy_correct
         row.ended = event.at if row.ended is None else row.ended
         tree = self.trees.get(event.row)
-        if event.correct is False and row.reference is not None and tree is not None:
-            row.lost = lost_answer(tree, row.reference, row.answer)
+        if event.correct is not None and row.reference is not None and tree is not None:
+            row.graded = graded_answers(row.id, tree, row.reference, row.answer)
+            row.lost = lost_answer(tree, row.reference, row.answer) if not event.correct else None
         self.done += 1
         self.failed += event.error is not None
         self.unanswered += event.unanswered is not None
         self.judged += event.correct is not None
         self.right += event.correct is True
+        self.greedy_judged += event.greedy_correct is not None
         self.greedy_right += event.greedy_correct is True
 
     def _operator_started(self, event: events.OperatorStarted) -> None:
         if self.command != "run":
             return
         self.totals(event.operator).now += 1
-        self._in.setdefault(event.instance, []).append(event.operator)
-        self.row(event.instance).doing = event.operator
+        self.row(event.instance).inside.append(Inside(event.operator, event.rounds, event.at))
 
     def _operator_done(self, event: events.OperatorDone) -> None:
         if event.baseline:
@@ -304,9 +405,14 @@ class RunState:
         for name in _SUMS:
             setattr(totals, name, getattr(totals, name) + getattr(event, name))
         totals.counts.update(event.counts)
-        inside = self._in.get(event.instance)
-        if inside is not None and event.operator in inside:
-            inside.remove(event.operator)
+        totals.add(event)
+        row = self.rows.get(event.instance)
+        if row is None:
+            return
+        row.counts.update(event.counts)
+        mine = next((one for one in reversed(row.inside) if one.operator == event.operator), None)
+        if mine is not None:
+            row.inside.remove(mine)
             totals.now -= 1
 
     def _routed(self, event: events.Routed) -> None:
@@ -322,11 +428,14 @@ class RunState:
             model = self.models[report.model] = ModelState(report.model, report)
             model.add_earlier(self._missed_steps.pop(report.model, ()))
         model.add(event)
+        self.time.step(event, judges=self.plan is not None and report.model in self.plan.verifiers, rows=self.running)
 
     def _server_reported(self, event: events.ServerReported) -> None:
         server, first = self.servers.get(event.model), event.model not in self.servers
         if server is None:
             server = self.servers[event.model] = ServerState(event)
+        elif server.latest.in_flight:
+            self.time.asked(server.latest.at, event.at)
         server.add(event, first=first)
 
     def _expanded(self, event: events.Expanded) -> None:
@@ -334,6 +443,8 @@ class RunState:
 
     def _valued(self, event: events.Valued) -> None:
         self.tree(event.instance).valued(event)
+        if event.scores:
+            self.scorers[event.column] = event.operator
 
     def _selected(self, event: events.Selected) -> None:
         line = None if self.plan is None else self.plan.line(event.operator)

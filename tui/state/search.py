@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,8 +24,11 @@ _BEST = get_args(Fate)
 _LEFT: Mapping[str, Fate] = {"Vote": "outvoted", "Distinct": "duplicate", "Join": "joined"}
 # Operators whose rows stand in an order, so that there is a cut.
 _ORDERED = "TopK"
+# The operator that copies rows by their weights: how often says what each weighed.
+_RESAMPLED = "Split"
 # The name of an aside begins with it that is a way of a program under a budget: its rows are the program's.
 _WAY = "way "
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +65,11 @@ class CandidateNode:
     def copied(self) -> bool:
         """Whether it wrote nothing, and is the row above it once more."""
         return not self.heads and (self.candidate is None or (not self.candidate.finish and not self.candidate.tokens))
+
+    @property
+    def copies(self) -> int:
+        """How many copies of it go on."""
+        return sum(child.copied and child.aside == self.aside for child in self.children)
 
     @property
     def unnamed(self) -> bool:
@@ -114,6 +123,16 @@ class SearchTree:
         fates = Counter(self.fate(node) for node in self.nodes() if not node.copied or node.left == "given up")
         del fates["beside"]
         return fates
+
+    @property
+    def spent(self) -> Counter[str]:
+        """The tokens that were sampled for it, by what became of them in the end."""
+        answer = set() if self.answering is None else {node.key for node in self.answering.line()}
+        spent: Counter[str] = Counter()
+        for node in self.nodes():
+            if node.record.tokens and not node.copied:
+                spent["answer" if node.key in answer else self.fate(node)] += node.record.tokens
+        return spent
 
     def node(self, path: Path, aside: Aside = ()) -> CandidateNode:
         """The node of a path. It is created where no event was about it."""
@@ -362,16 +381,33 @@ class LostAnswer:
 def right_candidates(tree: SearchTree, reference: str, answer: str | None) -> list[CandidateNode]:
     """The candidates that have the right answer: in a column in which the one that gave the `answer` has that.
 
-    Of a row that has no answer any column counts. Equal texts, and equal numbers, are the same answer.
+    Of a row that has no answer any column counts.
     """
-    columns = None
-    if answer is not None and tree.answering is not None:
-        columns = {name for name, value in tree.answering.values.items() if _same(value, answer)}
-    return [
-        node
-        for node in tree.nodes()
-        if any((columns is None or name in columns) and _same(value, reference) for name, value in node.values.items())
-    ]
+    if answer is not None:
+        return [node for node, right in graded_candidates(tree, reference, answer) if right]
+    return [node for node in tree.nodes() if any(same_answer(value, reference) for value in node.values.values())]
+
+
+def graded_candidates(tree: SearchTree, reference: str, answer: str) -> Iterator[tuple[CandidateNode, bool]]:
+    """The candidates whose answers are known, and whether these are right: equal texts, and equal numbers, are.
+
+    Where nothing read the answer of a finished candidate it is the last number of its text, as long as that is the
+    answer in the text of the candidate that gave the row's.
+    """
+    columns: set[str] = set()
+    by_number = False
+    if tree.answering is not None:
+        columns = {name for name, value in tree.answering.values.items() if same_answer(value, answer)}
+        by_number = same_answer(_last_number(tree.answering), answer)
+    for node in tree.nodes():
+        if read := [node.values[name] for name in columns if name in node.values]:
+            yield node, any(same_answer(value, reference) for value in read)
+        elif by_number and node.record.finished and not node.copied and (number := _last_number(node)) is not None:
+            yield node, same_answer(number, reference)
+
+
+def _last_number(node: CandidateNode) -> str | None:
+    return next(iter(_NUMBER.findall(node.record.step)[-1:]), None)
 
 
 def lost_answer(tree: SearchTree, reference: str, answer: str | None) -> LostAnswer | None:
@@ -386,7 +422,7 @@ def lost_answer(tree: SearchTree, reference: str, answer: str | None) -> LostAns
     return min(found, key=lambda one: (one.place or len(one.ranking.ranked)) - one.ranking.kept, default=None)
 
 
-def _same(value: str | float | bool | None, answer: str) -> bool:
+def same_answer(value: str | float | bool | None, answer: str) -> bool:
     if value is None or isinstance(value, bool):
         return False
     if str(value).strip() == answer.strip():
@@ -394,6 +430,18 @@ def _same(value: str | float | bool | None, answer: str) -> bool:
     with contextlib.suppress(ValueError):
         return float(str(value).replace(",", "")) == float(answer.replace(",", ""))
     return False
+
+
+def groups_beside(tree: SearchTree, ranking: Ranking) -> list[Ranking]:
+    """The rankings of all groups that stood beside this one in the same round, itself among them; else none."""
+    own = ranking.selection
+    if own.group is None:
+        return []
+    return [
+        _ranking(tree, selection, kind)
+        for selection, kind in tree.selections
+        if (selection.operator, selection.rounds, selection.aside) == (own.operator, own.rounds, own.aside)
+    ]
 
 
 def rankings(tree: SearchTree) -> Iterator[Ranking]:
@@ -406,10 +454,11 @@ def _ranking(tree: SearchTree, selection: Selected, kind: str) -> Ranking:
     ranked = []
     for place, path in enumerate(paths):
         node = tree.node(path, selection.aside)
-        given = selection.keys[place] if place < len(selection.keys) else node.score
+        keys = selection.weights or selection.keys
+        given = node.copies if kind == _RESAMPLED else keys[place] if place < len(keys) else node.score
         key = float(given) if isinstance(given, (int, float)) else None
         ranked.append(Ranked(node, place < len(selection.kept), key))
-    if kind in (_ORDERED, ""):
+    if kind in (_ORDERED, _RESAMPLED, ""):
         ranked.sort(key=lambda one: (one.kept, _order(one)), reverse=True)
     return Ranking(selection, kind, tuple(ranked))
 
@@ -420,36 +469,52 @@ def _order(one: Ranked) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TreeLine:
-    """A node and the strokes before it."""
+    """A node and the strokes before it. `others` are equal to it and have no line: leaves of the same end."""
 
     node: CandidateNode
     strokes: str
+    others: tuple[CandidateNode, ...] = ()
 
 
-def flattened(tree: SearchTree, folded: set[Key], *, living: bool) -> list[TreeLine]:
-    """The nodes, parents before children. `living` leaves out what was dropped with all below it, and what is aside."""
+def flattened(tree: SearchTree, turned: set[Key], *, living: bool) -> list[TreeLine]:
+    """The nodes, parents before children; equal leaves below a node are one line.
+
+    Of the nodes that are `turned` those below are left out, or of equal ones each has its line. `living` leaves out
+    what was dropped with all below it, and what is aside.
+    """
     lines: list[TreeLine] = []
     lives = _living(tree) if living else None
     # From the last to the first, as a stack gives them back.
-    stack = _pushed(tree.root, "", lives, top=True)
+    stack = _pushed(tree, tree.root, "", turned, lives, top=True)
     while stack:
-        node, first, rest = stack.pop()
-        lines.append(TreeLine(node, first))
-        if node.key not in folded:
-            stack.extend(_pushed(node, rest, lives))
+        line, rest = stack.pop()
+        lines.append(line)
+        if line.node.key not in turned:
+            stack.extend(_pushed(tree, line.node, rest, turned, lives))
     return lines
 
 
 def _pushed(
-    node: CandidateNode, rest: str, lives: set[Key] | None, *, top: bool = False
-) -> list[tuple[CandidateNode, str, str]]:
+    tree: SearchTree, node: CandidateNode, rest: str, turned: set[Key], lives: set[Key] | None, *, top: bool = False
+) -> list[tuple[TreeLine, str]]:
     children = [_told(child) for child in node.children if lives is None or child.key in lives]
+    equal: dict[object, list[CandidateNode]] = {}
+    for child in children:
+        equal.setdefault(_likeness(tree, child), []).append(child)
+    groups = [group for own in equal.values() for group in ([[one] for one in own] if own[0].key in turned else [own])]
     entries = []
-    for index, child in enumerate(children):
-        closes = index == len(children) - 1
+    for index, (child, *others) in enumerate(groups):
+        closes = index == len(groups) - 1
         lead, under = ("", "") if top else ("└ ", "  ") if closes else ("├ ", "│ ")
-        entries.append((child, rest + lead, rest + under))
+        entries.append((TreeLine(child, rest + lead, tuple(others)), rest + under))
     return entries[::-1]
+
+
+def _likeness(tree: SearchTree, node: CandidateNode) -> object:
+    """What equal candidates have in common; a node with others below it, or without a text, is like none."""
+    if node.children or node.candidate is None or not node.record.step or node.matches:
+        return node.key
+    return node.record.step, node.record.finished, tree.fate(node), node.score, tuple(node.values.items())
 
 
 def _told(node: CandidateNode) -> CandidateNode:

@@ -4,6 +4,8 @@ bottom.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.text import Text
 from textual import events
 from textual.binding import ActiveBinding
@@ -11,12 +13,13 @@ from textual.message import Message
 from textual.widget import Widget
 
 from qpdsl.grammar.printable import cells, one_line, shorten
+from qpdsl.tui.state.compare import OtherName, interval
 from qpdsl.tui.state.event_source import Player
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 
-SCREENS = ("plan", "search", "engine", "rows")
+SCREENS = ("plan", "rows", "search", "engine", "compare")
 # Those of a command that has others.
 _OTHERS = {"eval": ("cells", "engine"), "serve": ("requests", "engine")}
 # Sign, word, and the palette's colour.
@@ -29,12 +32,28 @@ _PHASES = {
     "interrupted": ("■", "interrupted", "warn"),
     "gone": ("✖", "the run is gone", "bad"),
 }
+# From this width on there is room for blanks.
+_ROOMY = 100
 _ALL_FAILED = ("✖", "all failed", "bad")
 
 
 def screens_of(state: RunState) -> tuple[str, ...]:
     """The screens that a process has, in the order of their numbers."""
     return _OTHERS.get(state.command, SCREENS)
+
+
+def cost(state: RunState) -> str:
+    """What servers took, against its bound; empty where nothing says what they cost."""
+    most = None if state.begun is None else state.begun.max_cost
+    if not state.cost and most is None:
+        return ""
+    return f"cost {state.cost:.3g}" + ("" if most is None else f" of {most:g}")
+
+
+def time_words(state: RunState) -> list[str]:
+    """What the time went into, the most first."""
+    shares = state.time_shares
+    return [f"{name} {figures.share(shares[name])}" for name in sorted(shares, key=lambda name: -shares[name])]
 
 
 class Title(Widget):
@@ -51,6 +70,7 @@ class Title(Widget):
         self._phase = "waiting"
         self._elapsed = 0.0
         self._picked = SCREENS[0]
+        self.last: OtherName | None = None
 
     def show(self, state: RunState, phase: str, elapsed: float, picked: str) -> None:
         self._state, self._phase, self._elapsed, self._picked = state, phase, elapsed, picked
@@ -62,12 +82,12 @@ class Title(Widget):
 
     def on_click(self, event: events.Click) -> None:
         if event.y == 1:
-            at = 1
+            at = 0
             for number, name in enumerate(screens_of(self._state), 1):
                 width = len(f" {number} {name.title()} ")
                 if at <= event.x < at + width:
                     self.post_message(self.Picked(name))
-                at += width + 1
+                at += width
 
     def _figures(self, palette: Palette) -> Text:
         state, width = self._state, self.size.width
@@ -88,17 +108,15 @@ class Title(Widget):
             parts.append((f"{state.done:,}/{state.total:,} rows", palette.text))
         left_over = state.left(self._elapsed) if self._phase == "running" else None
         if left_over is not None:
-            parts.append((f"{figures.clock(left_over)} left", palette.text))
+            between = state.left_between(self._elapsed) or (left_over,)
+            words = dict.fromkeys(figures.clock(seconds) for seconds in between)
+            parts.append((f"{'–'.join(words)} left", palette.text))
         if state.failed:
             parts.append((f"✖ {state.failed:,} failed", palette.bad))
         if state.unanswered:
             parts.append((f"{state.unanswered:,} without an answer", palette.warn))
         if state.late:
             parts.append((f"{state.late:,} late", palette.warn))
-        if state.judged and state.total > 1:
-            parts.append((f"{figures.share(state.right / state.judged)} right", palette.text))
-            if state.greedy_right:
-                parts.append((f"greedy {figures.share(state.greedy_right / state.judged)}", palette.muted))
         if self._phase == "running" and (state.models or state.servers):
             parts.append((f"{figures.count(state.rate())} tok/s", palette.text))
         again = sum(server.latest.again for server in state.servers.values())
@@ -135,18 +153,40 @@ class Title(Widget):
         return plan.source.rsplit("/", 1)[-1] if plan.source.endswith(".qp") else plan.name
 
     def _tabs(self, palette: Palette) -> Text:
-        line = Text(" ")
+        line = Text()
         for number, name in enumerate(screens_of(self._state), 1):
             on = name == self._picked
             style = f"bold {palette.background} on {palette.accent}" if on else palette.muted
-            line.append(f" {number} {name.title()} ", f"{style} underline" if on else style).append(" ")
-        note = self._note()
-        space = self.size.width - cells(line.plain) - cells(note) - 1
-        return line.append(" " * max(space, 1)).append(note, palette.warn) if space > 0 else line
+            line.append(f" {number} {name.title()} ", f"{style} underline" if on else style)
+        told, between = Text(), "  " if self.size.width >= _ROOMY else " "
+        for text, style in self._told(palette):
+            if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 1 > self.size.width:
+                break
+            told.append(between if told else "").append(text, style)
+        return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 1)).append_text(told)
 
-    def _note(self) -> str:
-        lost = self._state.lost
-        return f"{figures.count(lost)} events were missed" if lost else ""
+    def _told(self, palette: Palette) -> Iterator[tuple[str, str]]:
+        """What is short, how well the run does beside greedy decoding and the last run, what it costs, and its time."""
+        state = self._state
+        if state.lost:
+            yield f"{figures.count(state.lost)} events were missed", palette.warn
+        if (shortage := state.shortage) is not None:
+            yield f"⚠ memory: {figures.count(shortage.gave_way)} gave way", palette.bad
+        if state.judged and state.total > 1:
+            sure = interval(state.right, state.judged)
+            share = state.right / state.judged
+            off = max(sure.high - share, share - sure.low)
+            right = (
+                f"{share:.0%} ±{off * 100:.0f}" if self.size.width >= _ROOMY else f"{share * 100:.0f}±{off * 100:.0f}%"
+            )
+            yield f"{right} right", palette.text
+            if state.greedy_judged:
+                yield f"greedy {figures.share(state.greedy_right / state.greedy_judged)}", palette.muted
+            if self.last is not None and self.last.judged:
+                yield f"last {figures.share(self.last.right / self.last.judged)}", palette.muted
+        if money := cost(state):
+            yield money, palette.text
+        yield from ((word, palette.muted) for word in time_words(state))
 
 
 class Transport(Widget):

@@ -73,6 +73,11 @@ def bar(part: float, width: int) -> str:
     return "█" * full + (_LEFT[rest] if rest else "")
 
 
+def trend(values: Sequence[float]) -> str:
+    """Values as a line of one height, the highest of them the whole of it."""
+    return graph(values, len(values), 1)[0]
+
+
 def resampled(values: Sequence[float], width: int, *, most: bool = False) -> list[float]:
     """As many values as there are cells: means, or the greatest, of neighbours; fewer are left as they are."""
     if len(values) <= width:

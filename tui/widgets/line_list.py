@@ -151,5 +151,4 @@ class LineList(ScrollView, can_focus=True):
         self.action_move(self.count)
 
     def action_choose(self) -> None:
-        if self.count:
-            self.post_message(self.Entered(self, self.cursor))
+        self.post_message(self.Entered(self, self.cursor))

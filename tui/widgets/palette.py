@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from textual.app import App
 from textual.color import Color
@@ -22,14 +22,14 @@ THEMES = (
         surface="#151a23",
         panel="#1f2733",
         dark=True,
-        variables={"muted": "#8a94a8", "faint": "#465063", "low": "#e0787c", "middle": "#d9b36b", "high": "#4fd6be"},
+        variables={"muted": "#8a94a8", "faint": "#657089", "low": "#8a94a8", "middle": "#d9b36b", "high": "#4fd6be"},
     ),
     Theme(
         name="qpdsl-light",
         primary="#2456c4",
         secondary="#7443c4",
         accent="#2456c4",
-        success="#0b766b",
+        success="#0a6e64",
         warning="#8a5a00",
         error="#b3261e",
         foreground="#1d222c",
@@ -37,7 +37,7 @@ THEMES = (
         surface="#f3f4f6",
         panel="#e3e7ee",
         dark=False,
-        variables={"muted": "#5b6474", "faint": "#b4bcc9", "low": "#b3261e", "middle": "#8a5a00", "high": "#0b766b"},
+        variables={"muted": "#5b6474", "faint": "#76808f", "low": "#5b6474", "middle": "#8a5a00", "high": "#0a6e64"},
     ),
     Theme(
         name="qpdsl-contrast",
@@ -52,7 +52,7 @@ THEMES = (
         surface="#000000",
         panel="#303030",
         dark=True,
-        variables={"muted": "#d0d0d0", "faint": "#8a8a8a", "low": "#ff8787", "middle": "#ffd75f", "high": "#5fffd7"},
+        variables={"muted": "#d0d0d0", "faint": "#8a8a8a", "low": "#d0d0d0", "middle": "#ffd75f", "high": "#5fffd7"},
     ),
 )
 
@@ -90,15 +90,19 @@ class Palette:
             bad=known["error"],
             background=known["background"],
             panel=known["panel"],
-            low=known.get("low", known["error"]),
+            low=known.get("low", known.get("muted", known["foreground-darken-2"])),
             middle=known.get("middle", known["warning"]),
             high=known.get("high", known["success"]),
         )
 
     def scale(self, value: float | None) -> str:
         """From low over middle to high, for a value between 0 and 1."""
-        if value is None or value != value:
+        if value is None or value != value or not self.low:
             return self.muted
         value = min(max(value, 0.0), 1.0)
         low, high = (self.low, self.middle) if value < 0.5 else (self.middle, self.high)
         return Color.parse(low).blend(Color.parse(high), (value * 2) % 1 if value < 1 else 1.0).hex
+
+
+# For texts of which the words alone are wanted.
+NO_COLOURS = Palette(*[""] * len(fields(Palette)))

@@ -1,7 +1,8 @@
-"""What is asked before the dashboard closes, and what the keys do."""
+"""What is asked: what to do with a run before the dashboard closes, and which of a few things is meant."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar
 
@@ -10,9 +11,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Button, Static
+from textual.widgets import Button, OptionList, Static
 
-from qpdsl.tui.widgets.palette import Palette
+from qpdsl.grammar.printable import one_line
 
 
 class Leave(Enum):
@@ -56,34 +57,30 @@ class LeaveQuestion(ModalScreen[Leave | None]):
         self.dismiss(None)
 
 
-_KEYS = (
-    ("1 2 3 4, tab", "the screens"),
-    ("↑ ↓ j k g G", "move; page up and down too"),
-    ("enter", "open: an operator, a candidate, a row's search"),
-    ("!  w", "the search of the next row that failed, or is wrong"),
-    ("[ ]  f", "Search: another row; follow the latest"),
-    ("x  space  v", "Search: hide pruned, fold, ranking"),
-    ("/  s  r  d", "Rows: filter, sort, reverse, details"),
-    ("space", "replay: pause and go on (p on Search)"),
-    ("← →  , .", "replay: jump, step by one event"),
-    ("+ -  ( )", "replay: speed, to the beginning, to the end"),
-    ("t  ctrl+p", "theme, all commands"),
-    ("n  ?  q", "notes, keys, leave"),
-)
+class ChoiceQuestion(ModalScreen[int | None]):
+    """Enter chooses the line of the cursor, which stands on the first; it is the number of the line, from 0."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "leave", "Close"),
+        Binding("j", "move('down')", "Down", show=False),
+        Binding("k", "move('up')", "Up", show=False),
+    ]
 
-class Keys(ModalScreen[None]):
-    """All keys on one page."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,question_mark", "close", "Close")]
+    def __init__(self, title: str, lines: Sequence[str]) -> None:
+        super().__init__()
+        self._title, self._lines = title, lines
 
     def compose(self) -> ComposeResult:
-        palette = Palette.of(self.app)
-        text = Text("Keys\n", style="bold")
-        for keys, meaning in _KEYS:
-            text.append(f"\n{keys:<16}", palette.accent).append(meaning, f"not bold {palette.text}")
         with Vertical(id="question"):
-            yield Static(text)
+            yield Static(Text(self._title, style="bold"))
+            yield OptionList(*(Text(one_line(line), no_wrap=True, overflow="ellipsis") for line in self._lines))
 
-    def action_close(self) -> None:
-        self.dismiss()
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option_index)
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+    def action_move(self, way: str) -> None:
+        choices = self.query_one(OptionList)
+        choices.action_cursor_down() if way == "down" else choices.action_cursor_up()

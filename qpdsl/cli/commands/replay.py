@@ -46,10 +46,11 @@ def command(trace: str, speed: float, paused: bool, end: bool, ids: tuple[str, .
         else:
             check_terminal("qpdsl replay")
             path, end = stack.enter_context(trace_of(trace, ids, rows)), True
+        from qpdsl.cli.runs.compared_runs import ComparedRuns
         from qpdsl.tui.app import DashboardFault, replay_trace
 
         try:
-            replay_trace(path, speed=speed, paused=paused, end=end)
+            replay_trace(path, speed=speed, paused=paused, end=end, runs=ComparedRuns())
         except DashboardFault as fault:
             say(dashboard_failed(fault))
             return Exit.INTERNAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,9 +22,8 @@ _SEVERAL = "comparison.html"
 @click.command()
 @click.argument(
     "runs",
-    metavar="TRACE|RUN...",
+    metavar="[TRACE|RUN|PID]...",
     nargs=-1,
-    required=True,
     type=FileName(dash="a report is made of saved runs, or of a file that `qpdsl run … --trace FILE` wrote"),
     shell_complete=complete_runs,
 )
@@ -47,6 +47,11 @@ _SEVERAL = "comparison.html"
     show_default=True,
     help="`chrome` is what ui.perfetto.dev and chrome://tracing open: of a trace, or with --trees.",
 )
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Serve the page of what goes on now, at an address of this machine that only you are told.",
+)
 @click.option("--trees", is_flag=True, help="Of a saved run, make the page that a trace would give.")
 @replay_options
 def command(
@@ -55,6 +60,7 @@ def command(
     overwrite: bool,
     first_divergence: bool,
     form: str,
+    live: bool,
     trees: bool,
     ids: tuple[str, ...],
     rows: int | None,
@@ -68,7 +74,16 @@ def command(
 
     Of saved runs, named as in `qpdsl diff`, it shows accuracy with intervals, tokens and seconds, plots of these, and
     each run against the first: differences with their significance, and the problems that flipped.
+
+    With `--live` it serves the first of these pages of a run that goes on, the latest or that with the process id PID,
+    and says where, until it is interrupted.
     """
+    if live:
+        if output or overwrite or first_divergence or trees or ids or rows or form != "html":
+            raise UsageError("`--live` serves a page, and takes no other option")
+        return _serve(runs)
+    if not runs:
+        raise UsageError("a report is made of a trace or of saved runs", "`qpdsl runs` lists these; or `--live`")
     if first_divergence and len(runs) != 2:
         raise UsageError("`--first-divergence` is of two saved runs")
     from qpdsl.cli.runs.dashboard import check_trace
@@ -95,6 +110,22 @@ def command(
     else:
         raise UsageError("`--format chrome` is made of a trace, or with `--trees`")
     put(str(target.path))
+    return Exit.OK
+
+
+def _serve(names: tuple[str, ...]) -> Exit:
+    """Serves the page of a run that goes on."""
+    from qpdsl.cli.live import chosen_run
+    from qpdsl.tui.report.live_page import LivePage
+
+    if len(names) > 1 or not all(name.isdigit() for name in names):
+        raise UsageError("`--live` takes one process id", "`qpdsl top --list` lists them")
+    run = chosen_run(int(names[0]) if names else None)
+    page = LivePage(run.socket, f"process {run.pid}")
+    put(page.address)
+    say("served to this machine alone; Ctrl-C ends it, and leaves the run as it is")
+    with contextlib.suppress(KeyboardInterrupt):
+        page.serve()
     return Exit.OK
 
 

@@ -25,31 +25,25 @@ def command(pid: int | None, listing: bool) -> Exit:
 
     Every `qpdsl run`, `eval` and `serve` listens on a socket that only its user can reach, in a folder of its own.
     """
-    from qpdsl.cli.live import live_runs
+    from qpdsl.cli.live import chosen_run, live_runs
     from qpdsl.cli.runs.dashboard import check_terminal, dashboard_failed
-    from qpdsl.errors import UsageError
 
-    runs = live_runs()
     if listing:
-        if runs:
+        if runs := live_runs():
             put("\n".join(_table([_line(run) for run in runs])))
         else:
             say("nothing of yours is going on: no `qpdsl run`, `eval` or `serve`")
         return Exit.OK
-    if not runs:
-        raise UsageError("no run of yours is going on", "`qpdsl run … --tui` starts one and watches it")
-    if pid is not None:
-        runs = [run for run in runs if run.pid == pid]
-        if not runs:
-            raise UsageError(f"no run of yours has the process id {pid}", "`qpdsl top --list` lists them")
+    run = chosen_run(pid)
     check_terminal("qpdsl top")
+    from qpdsl.cli.runs.compared_runs import ComparedRuns
     from qpdsl.tui.app import DashboardFault, watch_socket
 
     try:
-        watch_socket(runs[0].socket)
+        watch_socket(run.socket, ComparedRuns())
     except DashboardFault as fault:
         say(dashboard_failed(fault))
-        say(f"the run goes on; `qpdsl top {runs[0].pid}` shows it again")
+        say(f"the run goes on; `qpdsl top {run.pid}` shows it again")
         return Exit.INTERNAL
     return Exit.OK
 

@@ -54,6 +54,7 @@ def run_watched(argv: Sequence[str], first: str) -> int:
 
     Hands over what the run printed, and returns its exit code.
     """
+    from qpdsl.cli.runs.compared_runs import ComparedRuns
     from qpdsl.tui.app import DashboardFault, watch_process
     from qpdsl.tui.widgets.questions import Leave
 
@@ -72,7 +73,7 @@ def run_watched(argv: Sequence[str], first: str) -> int:
     forwarded = _forward_endings(process)
     try:
         try:
-            leave = watch_process(process, folder() / f"{process.pid}.sock", first)
+            leave = watch_process(process, folder() / f"{process.pid}.sock", first, ComparedRuns())
         except DashboardFault as fault:
             leave = Leave.HERE
             say(dashboard_failed(fault))

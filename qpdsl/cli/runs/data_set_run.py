@@ -20,6 +20,7 @@ from qpdsl.cli.shared_options import graded_input, grader_for
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.cli.watched import WatchedProcess
 from qpdsl.errors import UsageError
+from qpdsl.executor.events.events import RunSaved
 from qpdsl.output import OrderedLines, holds_something
 from qpdsl.planner.values.value import dumps
 from qpdsl.runs.data.input_row import InputData, groups_of, with_priorities
@@ -172,6 +173,7 @@ class _DataSetRun(RowsRun[RunOptions]):
             if recording.left():
                 self._load()
             self._recording, self._earlier = recording, set(recording.outcomes)
+            self.events.emit(RunSaved(run=recording.id))
             self.process.record(self._files.trace)
             for number in sorted(self._earlier):
                 self.row_saved(FinishedRow(number, recording.outcomes[number]))

@@ -18,7 +18,7 @@ from qpdsl.cli.signals import interruptible, run_until_interrupted
 from qpdsl.errors import UsageError, shorten
 from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.executor.events.codec import encode, header
-from qpdsl.executor.events.events import Event, RunEnded
+from qpdsl.executor.events.events import Event, RunEnded, RunSaved
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.model_location import own_places
 from qpdsl.planner.explain.quantities import exact_plural
@@ -98,6 +98,7 @@ def _events(
 
     end = stream.subscribe(found.append, details=True)
     emit_start(stream, again.options, again.job, [row.row for row in rows])
+    stream.emit(RunSaved(run=file.id))
     runner = LocalRunner(
         again.session,
         [again.job],

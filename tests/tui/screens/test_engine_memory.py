@@ -23,7 +23,7 @@ def test_weights_activations_and_other(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with dashboard(trace, LARGE) as pilot:
-            shown = await press(pilot, "3")
+            shown = await press(pilot, "4")
             facts = [line[2:36].split() for line in shown.splitlines()]
             assert ["weights", "10", "MiB"] in facts and ["activations", "2.0", "MiB"] in facts
             assert ["process", "500", "MiB"] in facts
@@ -45,18 +45,23 @@ def test_the_first_line_shares_out_the_time_and_says_that_memory_is_short(tmp_pa
         if event.get("kind") == "RunEnded":
             ended = event["at"]
     steps = [json.loads(line) for line in BEAM.read_text("utf-8").splitlines() if "EngineStepped" in line]
-    for model, share in zip(sorted({step["report"]["model"] for step in steps}), shared, strict=True):
+    models = sorted({step["report"]["model"] for step in steps})
+    for model, share, at in zip(models, shared, (begun + (ended - begun) / 4, ended), strict=True):
         own = next(step for step in steps if step["report"]["model"] == model)
         own["report"] |= {"seconds": share * (ended - begun), "preemptions": 3}
-        lines.insert(-1, json.dumps({**own, "at": ended}))
+        lines.append(json.dumps({**own, "at": at}))
+    header, *told = lines
+    lines = [header, *sorted(told, key=lambda line: json.loads(line)["at"])]
     trace = tmp_path / "trace.jsonl"
     trace.write_text("\n".join(lines) + "\n", "utf-8")
 
     async def main() -> None:
         async with dashboard(trace, LARGE) as pilot:
-            shown = await press(pilot, "3")
-            line = next(line for line in shown.splitlines() if "gave way" in line)
-            assert [share in line for share in ("25%", "50%", "Python 25%")] == [True] * 3
-            assert "6 gave way" in line and "--kv-memory" in line
+            shown = await press(pilot, "4")
+            (words,) = [line for line in shown.splitlines() if "▒ verifier" in line]
+            # One model writes, the other judges, and no row runs any more.
+            assert "verifier 50%" in words and "idle 25%" in words and ("decode" in words or "prefill" in words)
+            line = next(line for line in shown.splitlines() if "sequences gave way" in line)
+            assert "6 sequences gave way" in line and "--kv-memory" in line
 
     asyncio.run(main())

@@ -33,25 +33,30 @@ def app_of(pilot: Pilot) -> Dashboard:
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_screens_by_number_and_by_tab(size: tuple[int, int]) -> None:
     async def test(pilot: Pilot) -> None:
-        signs = {"1": "operator", "2": "candidate", "3": "KV pages", "4": "status"}
-        for key in "2341":
+        signs = {"1": "operator", "3": "candidate", "4": "KV pages", "2": "status"}
+        signs["5"] = "beside no other run"
+        for key in "23451":
             assert signs[key] in await press(pilot, key)
-        for key in "2341":
+        for key in "23451":
             assert signs[key] in await press(pilot, "tab")
-        assert signs["4"] in await press(pilot, "shift+tab")
+        assert signs["5"] in await press(pilot, "shift+tab")
 
     played(test, size)
 
 
 def test_the_plan_moves_and_opens_details() -> None:
     async def test(pilot: Pilot) -> None:
-        shown = await press(pilot, "down", "j", "j", "j", "j")
-        assert "score prm" in shown and "from the cache" in shown
-        assert "sampled tokens" in await press(pilot, "j")
-        opened = await press(pilot, "enter")
+        shown = await press(pilot, "home", "down", "j", "j", "j", "j")
+        assert "score prm" in shown and "cached" in shown
+        opened = await press(pilot, "d")
         assert "esc closes" in opened and "prompt tokens" in opened and "exact" in opened
         closed = await press(pilot, "escape")
         assert "esc closes" not in closed
+        assert "status" in await press(pilot, "enter")
+        assert "candidate" in await press(pilot, "enter")
+        await press(pilot, "escape")
+        assert app_of(pilot).picked == "rows"
+        assert "operator" in await press(pilot, "escape")
         assert "return answer" in await press(pilot, "home")
         assert "chat user=problem" in await press(pilot, "end")
         await press(pilot, "k", "up", "pageup", "pagedown", "g", "G")
@@ -61,7 +66,7 @@ def test_the_plan_moves_and_opens_details() -> None:
 
 def test_the_search_shows_what_was_chosen_and_why() -> None:
     async def test(pilot: Pilot) -> None:
-        shown = await press(pilot, "2")
+        shown = await press(pilot, "3")
         assert "★ the answer" in shown and "at `keep 4 by score`" in shown and "pruned" in shown
         assert "ended by eos" in shown and "log p" in shown
         before = shown
@@ -69,9 +74,9 @@ def test_the_search_shows_what_was_chosen_and_why() -> None:
         hidden = await press(pilot, "x")
         assert "✕ 1" not in hidden and "★" in hidden
         await press(pilot, "x")
-        ranking = await press(pilot, "v")
+        ranking = await press(pilot, "o")
         assert "▸" in ranking
-        await press(pilot, "v")
+        await press(pilot, "o")
         opened = await press(pilot, "enter")
         assert "cut" in opened or "solution" in opened
         await press(pilot, "escape")
@@ -83,7 +88,7 @@ def test_the_search_shows_what_was_chosen_and_why() -> None:
 
 def test_the_search_changes_rows_and_follows_again() -> None:
     async def test(pilot: Pilot) -> None:
-        first = await press(pilot, "2")
+        first = await press(pilot, "3")
         assert "following" in first
         other = await press(pilot, "left_square_bracket")
         assert "following" not in other and app_of(pilot).query_one(SearchView).row is not None
@@ -97,12 +102,12 @@ def test_the_search_changes_rows_and_follows_again() -> None:
 
 def test_rows_are_sorted_filtered_and_opened() -> None:
     async def test(pilot: Pilot) -> None:
-        shown = await press(pilot, "4")
-        assert "! failed" in shown and "the context has 24" in shown and "1 failed" in shown
+        shown = await press(pilot, "2")
+        assert "✖ failed" in shown and "the context has 24" in shown and "1 failed" in shown
         view = app_of(pilot).query_one(RowsView)
         first = (await press(pilot, "s")).splitlines()[3]
         assert view.sorted_by == "status" and "failed" in first
-        last = (await press(pilot, "r")).splitlines()[3]
+        last = (await press(pilot, "S")).splitlines()[3]
         assert "failed" not in last
         filtered = await press(pilot, "slash", *"status:failed", "enter")
         assert "too-long" in filtered and "count-009" not in filtered and "1 of 6 shown" in filtered
@@ -167,7 +172,7 @@ def test_themes_keys_notes_and_leaving() -> None:
             await press(pilot, "t")
             themes.append(app_of(pilot).theme)
         assert themes[0] == themes[3] and len(set(themes)) == 3
-        assert "filter, sort" in await press(pilot, "question_mark")
+        assert "rows/pr." in await press(pilot, "question_mark")
         await press(pilot, "escape")
         assert "Notes" in await press(pilot, "n")
         await press(pilot, "escape")
@@ -199,9 +204,9 @@ def test_the_command_palette_runs_commands() -> None:
 
 def test_the_mouse_picks_screens_lines_columns_and_times() -> None:
     async def test(pilot: Pilot) -> None:
-        await pilot.click("#head", offset=(14, 1))
+        await pilot.click("#head", offset=(24, 1))
         assert "candidate" in await settle(pilot)
-        await pilot.click("#head", offset=(36, 1))
+        await pilot.click("#head", offset=(14, 1))
         assert "status" in await settle(pilot)
         await pilot.click("#row-lines", offset=(10, 3))
         assert (

@@ -88,6 +88,6 @@ def test_what_fails_inside_the_palette_closes_it_alone(monkeypatch: pytest.Monke
                 assert len(pilot.app.screen_stack) == 1
             assert "IndexError" in await press(pilot, "n")
             await press(pilot, "escape")
-            assert "KV pages" in await press(pilot, "3")
+            assert "KV pages" in await press(pilot, "4")
 
     asyncio.run(main())

@@ -45,7 +45,7 @@ def search(folder: Path, size: tuple[int, int], *some: Event) -> str:
 
     async def main() -> str:
         async with dashboard(path, size) as pilot:
-            return await press(pilot, "2", "home")
+            return await press(pilot, "3", "home")
 
     return asyncio.run(main())
 
@@ -91,7 +91,7 @@ def test_a_group_has_its_own_cut_and_scores_their_own_scale(tmp_path: Path) -> N
     assert "bars: from the least to the greatest of a round" in shown
     assert "group 0  1 of 2 kept  bars from 10.0 to 10.5" in shown
     ranking = [line.split("│")[-1] for line in shown.splitlines()]
-    cut = next(at for at, line in enumerate(ranking) if " cut " in line)
+    cut = next(at for at, line in enumerate(ranking) if " cut ╌" in line)
     assert "step 0" in ranking[cut - 1] and "step 1" in ranking[cut + 1]
 
 

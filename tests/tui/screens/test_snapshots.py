@@ -7,7 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from textual.color import Color
+from textual.theme import Theme
 
+from qpdsl.tui.widgets.palette import THEMES
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
 from tests.support.tui.traces import BEAM
 
@@ -43,7 +46,7 @@ def test_without_colour_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def main() -> None:
         async with dashboard(BEAM, SMALL) as pilot:
-            shown = await press(pilot, "2")
+            shown = await press(pilot, "3")
             colours = {
                 segment.style.color.triplet
                 for strip in pilot.app.screen._compositor.render_strips()
@@ -52,8 +55,8 @@ def test_without_colour_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None
             }
             assert all(colour is None or colour.red == colour.green == colour.blue for colour in colours)
             assert "★" in shown and "✕" in shown and "0.9" in shown
-            rows = await press(pilot, "4")
-            assert "✔ right" in rows and "! failed" in rows and "✖ wrong" in rows
+            rows = await press(pilot, "2")
+            assert "✔ right" in rows and "✖ failed" in rows and "≠ wrong" in rows
 
     asyncio.run(main())
 
@@ -70,3 +73,26 @@ def test_the_screen_can_be_resized() -> None:
             assert "beam_search.qp" in await settle(pilot)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
+def test_what_is_drawn_can_be_read(theme: Theme) -> None:
+    """Texts stand out by 4.5:1 and marks by 3:1 on every ground that there is (WCAG 2.2, 1.4.3 and 1.4.11)."""
+    texts = (theme.foreground, theme.primary, theme.secondary, theme.success, theme.warning, theme.error)
+    shades = {name: theme.variables[name] for name in ("muted", "faint", "low", "middle", "high")}
+    marks = [shades.pop("faint")]
+    for ground in (theme.background, theme.surface, theme.panel):
+        for colours, least in (((*texts, *shades.values()), 4.5), (marks, 3.0)):
+            for colour in colours:
+                assert colour is not None and ground is not None
+                assert _contrast(colour, ground) >= least, (colour, ground)
+
+
+def _contrast(one: str, other: str) -> float:
+    def luminance(colour: str) -> float:
+        parts = (part / 255 for part in Color.parse(colour).rgb)
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)

@@ -95,9 +95,9 @@ def test_who_comes_late_sees_what_was_and_what_comes(runtime: Path) -> None:
             for event in events[200:]:
                 stream.emit(event)
             await until(source, lambda: source.state.ended is not None)
-            shown = await press(pilot, "4")
+            shown = await press(pilot, "2")
             assert "✔ done" in shown and "6/6 rows" in shown and "count-021" in shown
-            assert "★" in await press(pilot, "2")
+            assert "★" in await press(pilot, "3")
             server.close()
             await until(source, lambda: source.gone)
             assert "✔ done" in await settle(pilot)

@@ -33,7 +33,7 @@ def test_100_000_events_and_every_key_is_answered(long_trace: Path) -> None:
         async with dashboard(long_trace, LARGE) as pilot:
             player = pilot.app.source.player  # type: ignore[attr-defined]
             assert player.event_number[1] >= 100_000
-            keys = ("1", "down", "2", "x", "down", "end", "left_square_bracket", "3", "4", "end", "s", "r", "home")
+            keys = ("1", "down", "3", "x", "down", "end", "left_square_bracket", "4", "2", "end", "s", "r", "home")
             keys = (*keys, "left", "right", "comma", "full_stop", "left_parenthesis", "right_parenthesis")
             best = dict.fromkeys(keys, 60.0)
             for _ in range(3):
@@ -163,7 +163,7 @@ def test_rules_choices_and_counts_of_an_engine_show_where_there_are_any(tmp_path
     for event in events:
         if isinstance(event, RunStarted):
             operators = json.loads(json.dumps(event.plan["operators"]))
-            operators[0]["rules"] = ["share_prefix"]
+            operators[1]["body"][0]["rules"] = ["share_prefix"]
             event = replace(event, plan={**event.plan, "operators": operators})
         if isinstance(event, EngineStepped) and isinstance(event.report, EngineFigures):
             others = {"evictions": 3.0, "drafted": 10.0, "accepted": 7.0, "dense_steps": 1.0, "rows_steps": 9.0}
@@ -175,14 +175,14 @@ def test_rules_choices_and_counts_of_an_engine_show_where_there_are_any(tmp_path
 
     async def main() -> None:
         async with dashboard(plain, LARGE) as pilot:
-            shown = await settle(pilot) + await press(pilot, "3")
+            shown = await settle(pilot) + await press(pilot, "4")
             assert not [
                 word for word in ("rule", "choice", "regret", "evictions", "acceptance", "rows steps") if word in shown
             ]
         async with dashboard(write(tmp_path / "fuller.jsonl", fuller), LARGE) as pilot:
             plan = await settle(pilot)
             assert "share_prefix" in plan and "sparse head" in plan
-            engine = await press(pilot, "3")
+            engine = await press(pilot, "4")
             assert "dense steps   1, 10%" in engine and "rows steps    9, 90%" in engine
             assert "routing       10 µs a step" in engine and "routed regret" in engine
             assert "evictions     3" in engine and "acceptance    70%" in engine and "router regret 0.250" in engine

@@ -50,7 +50,7 @@ def screens(folder: Path, *reports: ServerReported, ended: bool = False, now: fl
 
     async def main() -> list[str]:
         async with dashboard(path, (120, 30)) as pilot:
-            return (await press(pilot, "3")).splitlines()
+            return (await press(pilot, "4")).splitlines()
 
     return asyncio.run(main())
 

@@ -1,0 +1,104 @@
+"""The page of a run that goes on: what it answers, to whom, and that it ends with the run."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from qpdsl.cli.exits import Exit
+from qpdsl.tui.report.live_page import LivePage
+from qpdsl.tui.report.page import report_data
+from tests.support.cli import Run
+from tests.support.tui.traces import BEAM, recorded
+
+
+@contextmanager
+def served(folder: Path, lines: list[str]) -> Iterator[tuple[LivePage, socket.socket]]:
+    """A page of a run that has told these lines, and the run's end of the connection."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as run:
+        run.bind(str(folder / "1.sock"))
+        run.listen()
+        page = LivePage(folder / "1.sock", "a run")
+        thread = threading.Thread(target=page.serve, daemon=True)
+        thread.start()
+        connection, _ = run.accept()
+        connection.sendall("".join(f"{line}\n" for line in lines).encode())
+        try:
+            yield page, connection
+        finally:
+            connection.close()
+            page.close()
+            thread.join()
+
+
+def got(page: LivePage, path: str = "", host: str | None = None) -> tuple[int, str]:
+    place = urlsplit(page.address)
+    connection = HTTPConnection("127.0.0.1", place.port or 0, timeout=10)
+    connection.request("GET", place.path + path, headers={"Host": host or place.netloc})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def until(page: LivePage, key: str, value: object) -> dict[str, object]:
+    """The data, once they say so."""
+    end = time.monotonic() + 20
+    while True:
+        data: dict[str, object] = json.loads(got(page, "data")[1])
+        if data[key] == value or time.monotonic() > end:
+            return data
+        time.sleep(0.02)
+
+
+def test_it_answers_what_the_report_of_the_run_does(tmp_path: Path) -> None:
+    lines = BEAM.read_text("utf-8").splitlines()
+    with served(tmp_path, lines[:-1]) as (page, run):
+        assert until(page, "phase", "running")["going"] is True
+        status, html = got(page)
+        assert status == 200 and "connect-src 'self'" in html and 'class="live"' in html
+        run.sendall(f"{lines[-1]}\n".encode())
+        ended = until(page, "phase", "done")
+        assert ended.pop("going") is False
+        assert ended == json.loads(json.dumps(report_data(recorded(), [])))
+
+
+def test_whoever_does_not_know_its_address_gets_nothing(tmp_path: Path) -> None:
+    with served(tmp_path, BEAM.read_text("utf-8").splitlines()[:3]) as (page, _):
+        assert got(page)[0] == 200
+        other = page.address.replace(page.address.rstrip("/").rpartition("/")[2], "x" * 32)
+        assert urlsplit(page.address).hostname == "127.0.0.1"
+        assert got(page, "../../etc/passwd")[0] == 404 and got(page, "nothing")[0] == 404
+        assert page.answer(urlsplit(other).path, urlsplit(page.address).netloc) is None
+        # A page of another origin whose name was pointed at this machine.
+        assert got(page, host="evil.example")[0] == 404
+
+
+def test_a_run_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+    with served(tmp_path, BEAM.read_text("utf-8").splitlines()[:40]) as (page, run):
+        run.close()
+        assert until(page, "going", False)["phase"] == "the run is gone"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--live",), "no run of yours is going on"),
+        (("--live", "mine"), "takes one process id"),
+        (("--live", "--trees"), "takes no other option"),
+        ((), "made of a trace or of saved runs"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    options: tuple[str, ...], said: str, qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QPDSL_RUNTIME_DIR", str(tmp_path / "rt"))
+    done = qpdsl("report", *options)
+    assert done.code == Exit.USAGE and said in done.err

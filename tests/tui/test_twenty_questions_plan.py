@@ -1,0 +1,275 @@
+"""What people ask of a run and its plan: each question by at most the keys that it should take, read off the screen.
+
+The runs are of five shipped programs. What a run on this machine has not, such as a server, is added to a recorded one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from qpdsl.cli import main as qpdsl
+from qpdsl.cli.runs.compared_runs import ComparedRuns
+from qpdsl.cli.runs.replayed_rows import replayed_events
+from qpdsl.executor.events.events import (
+    Estimated,
+    Event,
+    InstanceDone,
+    OperatorDone,
+    OperatorEstimate,
+    RunStarted,
+    ServerReported,
+)
+from qpdsl.runs.store.run_folder import VARIABLE
+from qpdsl.tui.widgets.bars import SCREENS
+from tests.support.paths import ROOT
+from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
+from tests.support.tui.traces import BEAM, recorded, write
+
+PROBLEMS = (ROOT / "programs" / "data" / "counting-500.jsonl").read_text("utf-8").splitlines()[1:6]
+LONG = [json.dumps({"id": f"long-{n}", "problem": f"Mia has {n} boxes. " * (300 + n), "answer": "1"}) for n in (3, 4)]
+PUCT = str(ROOT / "programs" / "idioms" / "search" / "puct.qp")
+# Programs, what they run over, and options. The last two are of one program, to be compared.
+RUNS: dict[str, tuple[str, Sequence[str], tuple[str, ...]]] = {
+    "votes": ("self_consistency", PROBLEMS[:3], ("--set", "n=4")),
+    "tree": (PUCT, PROBLEMS[:2], ("--set", "simulations=4")),
+    "filter": ("filter_decoding", PROBLEMS[:2], ()),
+    "narrow": ("beam_search", PROBLEMS, ("--set", "width=1", "--set", "expand=1", "--disable-rule", "score_cache")),
+    "beam": ("beam_search", [*PROBLEMS[:4], *LONG], ()),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The traces by their names, and the saved runs in a folder of their own."""
+    folder = tmp_path_factory.mktemp("asked")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(folder / "saved"))
+        for name, (program, problems, options) in RUNS.items():
+            (folder / f"{name}.rows.jsonl").write_text("\n".join(problems) + "\n", "utf-8")
+            run(program, str(folder / f"{name}.rows.jsonl"), folder / f"{name}.jsonl", *options)
+        run("constrained_json", "person-100", folder / "json.jsonl", "--limit", "2")
+    yield folder
+
+
+def run(program: str, rows: str, trace: Path, *options: str) -> None:
+    paths = ["--input", rows, "--output", f"{trace}.out.jsonl", "--trace", str(trace)]
+    assert qpdsl(["run", program, *paths, *options]) in (0, 1)
+
+
+@pytest.fixture
+def saved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ComparedRuns:
+    monkeypatch.setenv(VARIABLE, str(folder / "saved"))
+    return ComparedRuns()
+
+
+def asked(trace: Path, *keys: str, size: tuple[int, int] = SMALL, part: float = 1.0, **how: object) -> str:
+    """The screen after these keys, from the first screen on."""
+
+    async def main() -> str:
+        async with dashboard(trace, size, part, **how) as pilot:
+            return await press(pilot, *keys) if keys else await settle(pilot)
+
+    return asyncio.run(main())
+
+
+def changed(path: Path, change: type[Event], more: Sequence[Event] = (), **how: object) -> Path:
+    """The recorded run with fields of one kind of event changed, and other events before its end."""
+    events = [replace(event, **how) if type(event) is change else event for event in recorded()]  # type: ignore[type-var]
+    return write(path, [*events[:-1], *more, events[-1]])
+
+
+def test_1_how_long_still() -> None:
+    """No key: between which times all rows will be done."""
+    assert re.search(r"\d:\d\d–\d:\d\d left", asked(BEAM, part=0.85).splitlines()[0])
+
+
+def test_2_how_well_and_how_sure(folder: Path, saved: ComparedRuns) -> None:
+    """No key: the share of right answers, how sure that is, greedy decoding's and the last run's."""
+    head = asked(folder / "beam.jsonl", runs=saved).splitlines()[1]
+    assert re.search(r"\d+±\d+% right greedy \d+% last \d+%", head)
+    assert "last" not in asked(folder / "votes.jsonl", runs=saved).splitlines()[1]
+
+
+def test_3_what_is_slow_now() -> None:
+    """No key: the operator is marked and the cursor on it, with its rate and its trend."""
+    shown = asked(BEAM, part=0.85)
+    (hot,) = [line for line in shown.splitlines() if re.search(r"●\d hot", line)]
+    assert hot.startswith("▌") and "generate llm" in hot
+    assert re.search(r"now +\d+ tok/s  .*[▁-█]", shown)
+
+
+@pytest.mark.parametrize("size", [SMALL, (120, 40), LARGE])
+def test_6_why_a_row_failed(folder: Path, size: tuple[int, int]) -> None:
+    """Two keys: in which operator, and all of the reason."""
+    assert "✖ generate: the context has" in asked(folder / "beam.jsonl", "exclamation_mark", size=size)
+    told = " ".join(asked(folder / "beam.jsonl", "exclamation_mark", "enter", size=size).replace("│", " ").split())
+    assert re.search(r"error the context has \d+ tokens, zoo/counting takes \d+", told)
+    assert "failed in generate llm" in told
+
+
+def test_7_whether_many_fail_for_one_reason(folder: Path) -> None:
+    """No key, or one: how many, where and why, though the reasons differ in their numbers."""
+    for keys in ((), (key_of("rows"),)):
+        assert "2× generate: the context has" in asked(folder / "beam.jsonl", *keys)
+
+
+def test_8_where_the_tokens_went(folder: Path) -> None:
+    """One key: by operator, by round, by what became of them, by model."""
+    shown = asked(folder / "beam.jsonl", "u", size=(100, 50))
+    rounds = [int(tokens.replace(",", "")) for tokens in re.findall(r"round \d+ +([\d,]+)", shown)]
+    each = re.findall(r"(?:generate|score) .*? ([\d,]+) +\d+%  [\d,]+ from the cache", shown)
+    operators = [int(tokens.replace(",", "")) for tokens in each]
+    whole = int(re.search(r"in all +([\d,]+)", shown)[1].replace(",", ""))  # type: ignore[index]
+    assert sum(rounds) == sum(operators) == whole
+    shares = re.findall(r"(in the answer|kept beside it|thrown away) +[\d,]+ +([\d.]+)% of what was sampled", shown)
+    assert len(shares) == 3 and sum(float(share) for _, share in shares) == pytest.approx(100, abs=2)
+    assert "zoo/counting-prm" in shown
+    assert re.search(r"by the small one +\d+ of \d+ draws stood", asked(folder / "filter.jsonl", "u", size=(100, 50)))
+
+
+def test_9_what_a_rule_saved(folder: Path) -> None:
+    """One key: what each rule saved of what it counted, and about how long that would have taken."""
+    shown = asked(folder / "beam.jsonl", "r", size=(100, 60))
+    assert re.search(r"share_prefixes +│ *\n.* saved [\d,]+ of [\d,]+ prompt tokens, about [\d.]+ s", shown)
+    assert re.search(r"score_cache +│ *\n.* saved \d+ of \d+ steps judged", shown)
+    forced = asked(folder / "json.jsonl", "r", size=(100, 60))
+    assert re.search(r"jump_forward +│ *\n.* saved \d+ forwards, about [\d.]+ s", forced)
+
+
+def test_10_how_far_off_the_estimate_was(folder: Path, tmp_path: Path) -> None:
+    """No key: the estimate beside what came, and a mark where they part."""
+    shown = asked(folder / "tree.jsonl")
+    (line,) = [line for line in shown.splitlines() if "├ score prm" in line]
+    assert "≤" not in line and not re.search("over|under", line)
+    few = Estimated(
+        operators={"1.0": OperatorEstimate(rows=4.0)}, seconds=1.0, in_flight=1.0, kv_bytes=0, source="", device=""
+    )
+    (line,) = [
+        line
+        for line in asked(changed(tmp_path / "few.jsonl", OperatorDone, [few])).splitlines()
+        if "generate llm" in line and "hot" in line
+    ]
+    assert re.search(r" 4 ×1\d over", line)
+
+
+def test_16_what_filter_exit_and_drafts_decide(folder: Path, tmp_path: Path) -> None:
+    """No key: on the line of decisions."""
+    assert re.search(r"decided +small \d+%", asked(folder / "filter.jsonl"))
+    assert re.search(r"decided +forced \d+%", asked(folder / "json.jsonl"))
+    counts = {"exits": 71, "full": 29, "shadowed": 1000, "differed": 9, "drafted": 10, "accepted": 7}
+    shown = asked(changed(tmp_path / "exits.jsonl", OperatorDone, counts=counts))
+    assert "decided    exits 71% · differs 0.9% ·" in shown and "drafts kept 70%" in shown
+
+
+def test_17_what_it_costs_and_what_is_sent_again(tmp_path: Path) -> None:
+    """No key: the cost against its bound, and what waits for the server and why."""
+    begun = next(event for event in recorded() if isinstance(event, RunStarted))
+    report = ServerReported(
+        at=20.0,
+        model="vllm:http://gpu:8000#big",
+        in_flight=9,
+        limit=256,
+        queued=4,
+        requests=40,
+        retries=6,
+        replayed=0,
+        sampled_tokens=100,
+        cost=0.068,
+        again=2,
+        why="HTTP 429",
+        resumes=3.0,
+    )
+    trace = write(tmp_path / "paid.jsonl", [replace(begun, max_cost=5.0), *recorded()[1:-1], report])
+    shown = asked(trace, size=(120, 40))
+    assert "cost 0.068 of 5" in shown and "9 of 256 there" in shown
+    assert "6 sent again, 2 now waiting: HTTP" in shown and "429, next in 3.0 s" in shown
+    assert "cost 0.068 of 5" in asked(trace)
+
+
+def test_18_whether_it_is_better_than_the_last(folder: Path, saved: ComparedRuns) -> None:
+    """Two keys: the difference and how sure it is, and which rows flipped; while the run goes on too."""
+    shown = asked(folder / "beam.jsonl", "c", "enter", size=(120, 40), runs=saved)
+    assert re.search(r"with \S+ +[+-][\d.]+ points \([+-][\d.]+ to [+-][\d.]+\), p = [\d.]+", shown)
+    assert re.search(r"4 in common: \d gained, \d lost +tokens \+\d+%", shown)
+    assert "width 4, there 1" in shown and "first difference" in asked(
+        folder / "beam.jsonl", "c", "enter", size=LARGE, runs=saved
+    )
+    plans = asked(folder / "beam.jsonl", "c", "enter", "l", size=(120, 40), runs=saved)
+    assert "= └ extract answer = final_answer" in plans
+    assert re.search(r"~ here .*score prm .*score cache", plans) and re.search(r"~ there .*score prm", plans)
+    begun = asked(folder / "beam.jsonl", key_of("compare"), size=(120, 40), part=0.93, runs=saved)
+    assert "in common" in begun or "no row has ended in both runs yet" in begun
+
+
+def test_18_rows_differ_from_the_same_word_on(folder: Path, saved: ComparedRuns) -> None:
+    async def main() -> None:
+        async with dashboard(folder / "beam.jsonl", (120, 40), runs=saved) as pilot:
+            await press(pilot, key_of("compare"))
+            both = await press(pilot, "d")
+            assert "text here" in both and "text there" in both
+            await press(pilot, "escape")
+            assert "candidate" in await press(pilot, "enter")
+            assert "in common" in await press(pilot, "escape")
+
+    asyncio.run(main())
+
+
+def test_19_which_rows_are_stuck() -> None:
+    """No key: the rows at work, the longest first, with round and operator."""
+    shown = asked(BEAM, part=0.85)
+    assert "● 1 at work" in shown
+    assert re.search(r"count-010 +r\d+ +generate llm.* \d:\d\d", shown)
+
+
+def test_20_whether_an_answer_comes_again(folder: Path, tmp_path: Path) -> None:
+    """One key."""
+    assert "again the same tokens, always" in asked(folder / "votes.jsonl", key_of("rows"))
+    ties = changed(tmp_path / "ties.jsonl", OperatorDone, counts={"near_ties": 1})
+    assert re.search(r"again \d+ near ties", asked(ties, key_of("rows")))
+    kept = changed(tmp_path / "kept.jsonl", OperatorDone, counts={"requests": 1, "replayed": 2, "draws": 3})
+    assert re.search(r"again mixed, \d+ requests, \d+ replayed", asked(kept, key_of("rows")))
+
+
+def key_of(screen: str) -> str:
+    return str(SCREENS.index(screen) + 1)
+
+
+def test_a_row_is_copied_as_the_command_that_repeats_it(folder: Path, saved: ComparedRuns) -> None:
+    """What the command makes of the row has the row's tokens."""
+
+    async def main() -> str:
+        async with dashboard(folder / "beam.jsonl", runs=saved) as pilot:
+            await press(pilot, key_of("rows"), "down", "y", "enter")
+            return pilot.app.clipboard
+
+    program, command, name, option, row = shlex.split(asyncio.run(main()))
+    assert (program, command, option) == ("qpdsl", "replay", "--row")
+    _, events = replayed_events(name, [row])
+    (again,) = [event for event in events if isinstance(event, InstanceDone) and not event.baseline]
+    lines = (folder / "beam.jsonl").read_text("utf-8").splitlines()
+    first = next(json.loads(line) for line in lines if f'"InstanceDone","instance":"{row}"' in line)
+    assert (again.answer, again.sampled_tokens) == (first["answer"], first["sampled_tokens"])
+
+
+def test_words_are_explained_and_every_key_is_in_the_palette(folder: Path) -> None:
+    shown = " ".join(asked(folder / "beam.jsonl", "question_mark", size=LARGE).split())
+    assert "compute a prompt once for all samples" in shown and "rows/pr." in shown and "ctrl+p" in shown
+
+    async def main(pilot: Pilot | None = None) -> str:
+        async with dashboard(folder / "beam.jsonl", LARGE) as pilot:
+            await pilot.press("ctrl+p")
+            await pilot.pause(0.3)
+            return await settle(pilot)
+
+    palette = asyncio.run(main())
+    for command in ("Rules", "Compare", "Where the tokens went", "Copy", "Words and keys", "Next failure"):
+        assert command in palette

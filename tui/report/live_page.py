@@ -1,0 +1,121 @@
+"""The page of a run that goes on, served on this machine's loopback to whoever has its address, which holds a token.
+
+The page asks for newer data every two seconds; they come from the same state as the dashboard's screens.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from qpdsl.executor.events.trace import LineReader, TraceError
+from qpdsl.grammar.printable import printable
+from qpdsl.tui.report.page import ReportedRun, drawn_page, page_data
+
+_LOOPBACK = "127.0.0.1"
+# Nothing of a run goes elsewhere, or is kept: the page has texts of the input and of the models.
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class LivePage:
+    """A server of the page of one run, whose events come from its socket at `path`.
+
+    It listens from the beginning. `address` is where the page is; without its token nothing is answered but that there
+    is nothing, and so is what was asked of another host's name.
+    """
+
+    def __init__(self, path: Path, title: str) -> None:
+        self._path, self._title = path, title
+        self._recording, self._reader = ReportedRun(), LineReader()
+        self._lock = threading.Lock()
+        self._gone = False
+        self._known: tuple[tuple[int, bool], dict[str, Any]] | None = None
+        self._token = secrets.token_urlsafe(24)
+        self._server = ThreadingHTTPServer((_LOOPBACK, 0), _handler(self))
+        self._server.daemon_threads = True
+
+    @property
+    def address(self) -> str:
+        return f"http://{_LOOPBACK}:{self._server.server_port}/{self._token}/"
+
+    def serve(self) -> None:
+        """Answers until `close`."""
+        threading.Thread(target=self._follow, name="qpdsl live page", daemon=True).start()
+        self._server.serve_forever(poll_interval=0.1)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, path: str, host: str) -> tuple[str, str] | None:
+        """The type and the text of what is at a path, None where that is nothing."""
+        port = self._server.server_port
+        token, _, rest = path.removeprefix("/").partition("/")
+        if host not in (f"{_LOOPBACK}:{port}", f"localhost:{port}"):
+            return None
+        if not secrets.compare_digest(token.encode(), self._token.encode()):
+            return None
+        if rest == "":
+            return "text/html; charset=utf-8", drawn_page(self._data(), self._title, live=True)
+        if rest == "data":
+            return "application/json", printable(json.dumps(self._data(), ensure_ascii=False))
+        return None
+
+    def _data(self) -> dict[str, Any]:
+        with self._lock:
+            stamp = self._recording.state.changes, self._gone
+            if self._known is None or self._known[0] != stamp:
+                state = self._recording.state
+                preparing = state.step if state.phase == "preparing" else None
+                open_end = "the run is gone" if self._gone else preparing or state.phase
+                data = page_data(self._recording, self._reader.findings.notes(), open_end)
+                self._known = stamp, {**data, "going": not self._gone and state.ended is None}
+            return self._known[1]
+
+    def _follow(self) -> None:
+        """Takes the run's events until there are no more."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.connect(str(self._path))
+                with connection.makefile("rb") as lines:
+                    for line in lines:
+                        event = self._reader.read(line.decode("utf-8", errors="replace"))
+                        if event is not None:
+                            with self._lock:
+                                self._recording.add(event)
+        except (OSError, TraceError):
+            pass
+        with self._lock:
+            self._gone = True
+
+
+def _handler(page: LivePage) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = page.answer(self.path, self.headers.get("Host", ""))
+            if found is None:
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            kind, text = found
+            body = text.encode()
+            self.send_response(HTTPStatus.OK)
+            for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **_HEADERS}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """What was asked holds the token, and goes nowhere."""
+
+    return Handler
