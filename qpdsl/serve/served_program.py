@@ -29,7 +29,7 @@ from qpdsl.planner.values.value import Value, frozen, plain, shown, thawed
 from qpdsl.progress_words import ProgressWords
 from qpdsl.runs.store.fingerprint import build, digest, operators
 from qpdsl.serve.completion_request import CompletionRequest, NoPlace, Refusal
-from qpdsl.serve.conversation import arguments_of, places, read_messages, read_prompt
+from qpdsl.serve.conversation import arguments_of, places, read_messages, read_prompt, unreachable
 from qpdsl.serve.passthrough_model import too_many_characters
 from qpdsl.serve.record_format import RecordFormat, read_format
 from qpdsl.serve.served_model import (
@@ -106,6 +106,11 @@ class ServedProgram:
             "conversation": places(self._open),
             "returns": self.plan.returns,
         }
+
+    @property
+    def unreachable(self) -> str | None:
+        """Why every request is refused, if it is."""
+        return unreachable(self.name, self._open)
 
     @property
     def _open(self) -> list[Parameter]:

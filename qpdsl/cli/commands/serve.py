@@ -259,6 +259,9 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
         PassthroughModel(name, session.text_model(id), session.engine, fingerprint_of(id))
         for name, id in exposed.items()
     ]
+    for model in models:
+        if isinstance(model, ServedProgram) and model.unreachable is not None:
+            say(f"warning: {model.unreachable}")
     limits = Limits(
         options.max_body,
         options.max_running,

@@ -88,7 +88,10 @@ def _help(data: LoadedData, plan: PhysicalPlan, chosen: ChosenRecords) -> str | 
     missing = next((param.name for param in plan.params if chosen.findings.lack(param.name)), None)
     if missing is None:
         return None
-    return _unnamed_form(data, chosen) or f"`--map {missing}=FIELD` says which field holds it"
+    used = {"answer", "id", *(param.name for param in plan.params)}
+    others = [field for field in data.fields if field not in used]
+    field = shorten(others[0], 24) if len(others) == 1 else "FIELD"
+    return _unnamed_form(data, chosen) or f"`--map {missing}={field}` says which field holds it"
 
 
 def _problem_parameter(plan: PhysicalPlan, given: set[str]) -> str | None:
