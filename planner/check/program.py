@@ -424,7 +424,8 @@ def _choose(file: ast.File, name: str | None, diagnostics: list[Diagnostic]) -> 
         return None
     if name is None:
         message = f"the file has {len(programs)} programs; say which one"
-        diagnostics.append(Diagnostic("QP220", message, first, "", others, notes=(f"programs: {names}",)))
+        how = f'`--program {programs[0].name}` on the command line, or `qp.load(FILE, "{programs[0].name}")`'
+        diagnostics.append(Diagnostic("QP220", message, first, "", others, (f"programs: {names}",), how))
     else:
         near = closest(name, [program.name for program in programs])
         help = f"did you mean `{near}`?" if near else None

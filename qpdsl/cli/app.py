@@ -220,13 +220,19 @@ def _say_usage(error: click.ClickException) -> None:
 def _unknown_option(option: str, ctx: click.Context) -> str:
     from qpdsl.cli.proposals import declared
     from qpdsl.errors import shorten
+    from qpdsl.grammar import ast
+    from qpdsl.grammar.ast.stage import options as options_of
     from qpdsl.grammar.suggest import closest
 
     name = option.lstrip("-")
     message = f"there is no option `{shorten(option)}`"
-    takes_settings = any("--set" in param.opts for param in ctx.command.get_params(ctx))
-    if takes_settings and name in declared(ctx, "params"):
-        return f"{message}; `{name}` is a parameter of the program: `--set {name}=…`"
+    word = name.replace("-", "_")
+    if any("--set" in param.opts for param in ctx.command.get_params(ctx)):
+        if word in declared(ctx, "params"):
+            return f"{message}; `{word}` is a parameter of the program: `--set {word}=…`"
+        if word in options_of(ast.Generate):
+            place = f"the program says it, as `generate MODEL {word}=…`"
+            return f"{message}; {place}, and `--set` takes it once that is a parameter"
     options = {opt[2:] for param in ctx.command.get_params(ctx) for opt in param.opts if opt.startswith("--")}
     near = closest(name, sorted(options))
     return f"{message}; did you mean `--{near}`?" if near else message

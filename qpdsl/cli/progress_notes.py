@@ -35,18 +35,20 @@ class Rate:
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
-        self._total = 0
+        self._recent = 0
+        self.total = 0
 
     def add(self, at: float, tokens: int) -> None:
         self._seen.append((at, tokens))
-        self._total += tokens
+        self.total += tokens
+        self._recent += tokens
         while self._seen[0][0] < at - _WINDOW:
-            self._total -= self._seen.popleft()[1]
+            self._recent -= self._seen.popleft()[1]
 
     def per_second(self, now: float) -> float:
         if not self._seen or self._seen[-1][0] < now - _WINDOW:
             return 0.0
-        return self._total / max(now - self._seen[0][0], 0.1)
+        return self._recent / max(now - self._seen[0][0], 0.1)
 
 
 class ProgressNotes:
@@ -76,6 +78,9 @@ class ProgressNotes:
         """How rows stand at a moment of the monotonic clock."""
         done, total = self._rows or (0, 0)
         words = [f"{done:,}/{total:,} rows", f"{self._rate.per_second(now):,.0f} tokens/s"]
+        if self._ends is None and self._rate.total:
+            # All rows may be at work side by side, and none ends for long.
+            words.insert(1, f"{self._rate.total:,} tokens")
         if self._silent:
             return " ".join([*words, *(self._silence(model, now) for model in list(self._silent))])
         return " ".join(words if self._ends is None else [*words, f"{_clock(max(self._ends - now, 0))} left"])

@@ -145,6 +145,19 @@ program_argument = click.argument(
 )
 
 
+text_argument = click.argument("text", metavar="[TEXT]", required=False)
+
+
+def of_pipeline(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a command line, where behind `-e PIPELINE` the first word is the text and no program."""
+    from qpdsl.session.programs import shipped_sources
+
+    word = values["target"]
+    if values["pipeline"] is None or values["text"] is not None or word is None:
+        return values
+    return values if word.endswith(".qp") or word in shipped_sources() else values | {"target": None, "text": word}
+
+
 def targets_argument(*, required: bool) -> Callable[[Command], Command]:
     """The programs that a command takes by file or name."""
     metavar = "FILE|NAME..." if required else "[FILE|NAME]..."

@@ -85,6 +85,17 @@ def places(params: Sequence[Parameter]) -> dict[str, str]:
     return {**user, **({"system": SYSTEM} if instructed else {})}
 
 
+def unreachable(program: str, params: Sequence[Parameter]) -> str | None:
+    """Why no conversation reaches a program whose requests may set these parameters; None where one does."""
+    if places(params).keys() & {"messages", "user"}:
+        return None
+    texts = [param.name for param in params if param.type == "text" and param.name != SYSTEM]
+    if not texts:
+        return f"`{program}` takes no text, so the user's turn has no place in it: give it a parameter `problem: text`"
+    named = listed(QUESTIONS, last="or")
+    return f"`{program}` takes {listed(texts, last='and')}, of which none is the user's turn: call that one {named}"
+
+
 def arguments_of(program: str, params: Sequence[Parameter], turns: Sequence[Turn]) -> dict[str, Any]:
     """The values, as JSON has them, of the parameters that a conversation fills.
 
@@ -101,9 +112,8 @@ def arguments_of(program: str, params: Sequence[Parameter], turns: Sequence[Turn
     others = [number for number, turn in enumerate(turns) if turn["role"] != "system"]
     users = [number for number in others if turns[number]["role"] == "user"]
     kept = {*systems[: int("system" in place)], *users[-1:]}
-    if others and "user" not in place:
-        told = f": `parameters` takes {listed([param.name for param in params])}" if params else ""
-        raise Refusal(f"`{program}` has no one text parameter for the user's turn{told}", "messages")
+    if others and (why := unreachable(program, params)):
+        raise Refusal(why, "messages")
     if len(kept) < len(turns):
         help = f"write a parameter of the type `messages` into `{program}`, which gets the whole conversation"
         if systems and "system" not in place:

@@ -55,6 +55,17 @@ class Offer:
         """What has to be loaded for them, bare models too."""
         return [*self.programs.values(), *map(bare_plan, dict.fromkeys(self.exposed.values()))]
 
+    @property
+    def unreachable(self) -> list[str]:
+        """Why a program refuses every request, for each that does."""
+        from qpdsl.serve.conversation import unreachable
+
+        left = {
+            name: [param for param in plan.params if param.name not in self.fixed[name]]
+            for name, plan in self.programs.items()
+        }
+        return [why for name, params in left.items() if (why := unreachable(name, params)) is not None]
+
     def models(self, session: Session) -> list[ServedModel]:
         """What answers in a session that has them loaded."""
         from qpdsl.serve.passthrough_model import PassthroughModel

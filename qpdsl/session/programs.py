@@ -200,20 +200,37 @@ def input_path(name: str) -> Path | None:
 
 # Where pipes are that a shell has opened for the command: those of `|` and of `<(…)`.
 _OF_SHELLS = ("/dev/", "/proc/")
+# How the names end of what an option names.
+_MODELS = (".gguf", ".safetensors")
+_DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 
 
 def read_file(path: Path) -> str:
     """The text of a program file. Raises UsageError."""
     try:
         if path.is_dir():
+            _check_kind(path)
             raise UsageError(f"`{path}` is a folder, not a program file")
         if path.is_fifo() and not str(path).startswith(_OF_SHELLS):
             raise UsageError(f"`{path}` is a named pipe, not a program file", "`-` reads a program from stdin")
+        if path.exists():
+            _check_kind(path)
         with path.open("rb") as file:
             data = file.read(MAX_SOURCE_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read `{path}`: {reason(error)}") from error
     return decode(str(path), data)
+
+
+def _check_kind(path: Path) -> None:
+    """Raises UsageError for what stands in a program's place and belongs to an option."""
+    if path.suffix.lower() in _MODELS or (path / "config.json").exists():
+        kind, option = "a model", f"--model llm={path}"
+    elif path.suffix.lower() in _DATA:
+        kind, option = "data", f"--input {path}"
+    else:
+        return
+    raise UsageError(f"`{path}` is {kind}, not a program", f"the program comes first, then `{option}`")
 
 
 def decode(name: str, data: bytes) -> str:

@@ -654,6 +654,8 @@ class Settings(SessionSettings, RowSettings, DataSettings):
             if one.needs is not None and getattr(self, one.needs) in (None, False, "none"):
                 why = f", {one.why}" if one.why else ""
                 raise UsageError(f"`{option_of(name, one)}` needs `{option_of(one.needs, known[one.needs])}`{why}")
+        if self.input is not None and self.text is not None:
+            raise UsageError("the texts of `--input` are its rows'", "leave out the text, or `--input`")
         if self.quiet and self.verbose:
             raise UsageError("`--quiet` and `--verbose` go in two directions; give one of them")
         if self.cluster is not None:

@@ -241,7 +241,8 @@ def _replacements(models: Sequence[str]) -> tuple[dict[str, str], dict[str, str]
         name, sign, model = setting.partition("=")
         name, (id_, *options) = name.strip(), (part.strip() for part in _MODEL_OPTION.split(model))
         if not sign or not name or not id_:
-            raise UsageError(f"`--model` takes NAME=ID or NAME=PATH, not `{shorten(setting)}`")
+            help = None if sign else f"NAME is that of the program: `--model llm={shorten(setting)}` in shipped ones"
+            raise UsageError(f"`--model` takes NAME=ID or NAME=PATH, not `{shorten(setting)}`", help)
         if name in ids:
             raise UsageError(f"`--model` names two models for `{name}`")
         if len({*options[::2]}) < len(options[::2]):

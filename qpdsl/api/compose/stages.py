@@ -16,7 +16,7 @@ from qpdsl.errors import naming_keywords
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import MAX_DEPTH, made_column, with_block
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.suggest import listed
+from qpdsl.grammar.suggest import closest, listed
 from qpdsl.grammar.words import (
     HISTORIES,
     ROLES,
@@ -130,6 +130,14 @@ class Rows:
 
     def __init__(self, composition: Composition) -> None:
         self._composition = composition
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises AttributeError: what is none of the methods may have been meant as a column."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        near = closest(name, [word for word in dir(type(self)) if not word.startswith("_")])
+        meant = f"; did you mean `{near}`?" if near else f"; a column is `qp.col.{name}`"
+        raise AttributeError(f"there is no stage `{name}`{meant}")
 
     @naming_keywords
     def chat(

@@ -13,7 +13,6 @@ from typing import Any, NoReturn, TypeAlias, final
 
 from qpdsl.api.composition import current, misuse, shown
 from qpdsl.api.syntax_trees import NOWHERE, placed
-from qpdsl.errors import unknown
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import MAX_DEPTH, is_shallow
 from qpdsl.grammar.source import Span
@@ -53,9 +52,6 @@ class Symbol:
         if self.rows is None:
             what = f"`{name}` is read of a value that is known only when the program runs"
             raise AttributeError(f'{what}; a field of a record is written `["{name}"]`, a stage `rows.{name}(…)`')
-        known = [word for word in dir(self.rows) if not word.startswith("_")]
-        if name not in known:
-            raise AttributeError(unknown(name, known, "there is no stage"))
         return getattr(self.rows, name)
 
     __add__, __radd__ = _left("+"), _right("+")

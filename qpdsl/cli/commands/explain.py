@@ -12,7 +12,7 @@ import click
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.project_command import ProjectCommand
-from qpdsl.cli.shared_options import program_argument, setting_options
+from qpdsl.cli.shared_options import of_pipeline, program_argument, setting_options, text_argument
 from qpdsl.errors import UsageError
 from qpdsl.executor.runtime.sandbox.permission import UNCONFINED
 from qpdsl.session.setting import OneOf, given, setting
@@ -64,11 +64,13 @@ class ExplainOptions(Settings):
 
 @click.command(cls=ProjectCommand)
 @program_argument
+@text_argument
 @setting_options(ExplainOptions, "explain")
 def command(**values: Any) -> Exit:
     """Show how a program will run: its operators as a tree, last first, with estimates of the rows they make.
 
-    With --analyze the program runs, and each operator is shown with its measurements beside its estimates.
+    With --analyze the program runs, on TEXT or on --input, and each operator is shown with its measurements beside its
+    estimates.
 
     \b
     qpdsl explain beam_search --verbose
@@ -87,7 +89,7 @@ def command(**values: Any) -> Exit:
     from qpdsl.session.prepare import PlanUse, bind_program, check_shares, prepare
     from qpdsl.session.user_cache import damaged_files
 
-    options = ExplainOptions(**values)
+    options = ExplainOptions(**of_pipeline(values))
     options.check()
     bound = bind_program(options, warn=show)
     check_shares([bound], options)

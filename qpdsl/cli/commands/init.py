@@ -13,7 +13,7 @@ _PROGRAM = """\
 
 model llm = "zoo/counting"
 
-program solve(problem: text, n: int = 8, system: text?, max_tokens: int = 1024) -> text {
+program solve(problem: text, n: int = 4, system: text?, max_tokens: int = 512) -> text {
   chat system=system user=problem
   generate llm n=n temperature=0.8 max_tokens=max_tokens
   extract answer = final_answer

@@ -11,7 +11,7 @@ import click
 from qpdsl.cli.console import say
 from qpdsl.cli.project_command import ProjectCommand
 from qpdsl.cli.runs.run_options import RunOptions, plan_use
-from qpdsl.cli.shared_options import program_argument, setting_options
+from qpdsl.cli.shared_options import of_pipeline, program_argument, setting_options, text_argument
 from qpdsl.cli.signals import interruptible
 from qpdsl.errors import UsageError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=ProjectCommand)
 @program_argument
-@click.argument("text", metavar="[TEXT]", required=False)
+@text_argument
 @setting_options(RunOptions, "run", overwrite="Replace the files of --output and --trace.")
 def command(**values: Any) -> int:
     """Run a program file, a program shipped with qpdsl (by its NAME), or a pipeline; `-` reads a program from stdin.
@@ -39,18 +39,10 @@ def command(**values: Any) -> int:
     qpdsl run my.qp --model llm=Qwen/Qwen3-0.6B --adapter llm=./my-lora "…"
     qpdsl run -e 'chat user=q | generate llm n=8 temperature=0.8 | extract a=/(\\d+)\\.$/ | vote a' "…"
     """
-    if values["pipeline"] is not None and values["text"] is None and not _is_program(values["target"]):
-        values |= {"target": None, "text": values["target"]}
-    options = RunOptions(**values)
+    options = RunOptions(**of_pipeline(values))
     options.check()
     with interruptible():
         return _run(options, click.get_current_context().find_root().obj or ())
-
-
-def _is_program(word: str | None) -> bool:
-    from qpdsl.session.programs import shipped_sources
-
-    return word is not None and (word.endswith(".qp") or word in shipped_sources())
 
 
 def _run(options: RunOptions, argv: Sequence[str]) -> int:

@@ -248,6 +248,8 @@ def _serve(process: WatchedProcess, options: ServeOptions) -> Exit:
         raise UsageError(f"whoever reaches {options.host} could use this server, as there are no keys", help)
     bound = address.bound()
     offer = Offer(plans, {one.name: one.fixed for one in offered}, exposed, options.seed)
+    for why in offer.unreachable:
+        say(f"warning: {why}")
     settings = options.for_steps(plans.values())
     if options.cluster is not None:
         pool: ReplicaPool | None = _replicas(offer, settings, surroundings, process)

@@ -145,4 +145,5 @@ def row_of_values(prepared: Prepared) -> InputRow:
     try:
         return InputRow(prepared.plan.name, bind(prepared.plan.params, prepared.values))
     except ArgumentError as error:
-        raise UsageError(str(error), "`--set NAME=VALUE` gives a value, `--input` many rows of them") from error
+        help = "a text stands behind the program; `--set NAME=VALUE` gives any value, `--input` many rows of them"
+        raise UsageError(str(error), help) from error

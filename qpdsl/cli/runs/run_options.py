@@ -140,8 +140,6 @@ class RunOptions(Settings):
             )
         if self.overwrite and self.output is None and self.trace is None:
             raise UsageError("`--overwrite` needs `--output` or `--trace`")
-        if self.input is not None and self.text is not None:
-            raise UsageError("the texts of `--input` are its rows'", "leave out the text, or `--input`")
         if self.target == "-" and self.input == "-":
             raise UsageError("the program and `--input` cannot both come from standard input")
         super().check()

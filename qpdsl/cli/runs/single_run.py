@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from qpdsl.session.session import Session
 
 # Where another way to find `final_answer` would have found one.
+_FOUND_NOTHING = "`final_answer` found nothing"
 _LAST_NUMBER = re.compile(r"`final_answer` found nothing.*`last_number` would find", re.DOTALL)
 
 
@@ -80,7 +81,11 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
         if result.unscored and not options.json:
             say(f"note: {result.unscored:,} candidates have no score {TOO_LONG}")
         if result.rows and not options.rows:
-            other = "`--answer last_number` finds that; " if _LAST_NUMBER.search(result.error) else ""
+            other = ""
+            if _LAST_NUMBER.search(result.error):
+                other = "`--answer last_number` finds that; "
+            elif _FOUND_NOTHING in result.error:
+                other = "`-e 'chat user=q | generate llm'` gives a text as it is; "
             say(f"help: {other}`--rows` shows what was generated")
         return Exit.ROW_FAILED
     return Exit.OK

@@ -14,6 +14,7 @@ from qpdsl.runs.data.field_notes import FieldNotes, understood
 from qpdsl.runs.data.input_row import InputData, InputRow
 from qpdsl.runs.data.known_sets import form_of
 from qpdsl.runs.data.records import JSON_LINES
+from qpdsl.session.programs import shipped_data
 from qpdsl.session.settings import DataSettings
 
 PLAIN = DataSettings()
@@ -35,7 +36,8 @@ def read_rows(
     data = source if isinstance(source, LoadedData) else load(source, options.split)
     chosen = ChosenRecords(data, options, lambda given: _problem_parameter(plan, {*settings, *given}))
     rows = _rows(data, plan, settings, chosen)
-    read = {*chosen.read, *(data.fields if used is None else used)}
+    # Of shipped rows it is known what they have besides.
+    read = {*chosen.read, *(data.fields if used is None or data.name in shipped_data() else used)}
     fields = FieldNotes(plan, chosen.records, read, chosen.mapping.sources)
     notes = (*_notes(data, options, chosen), *fields.notes(data.name, data.records.unit, settings))
     grader = None if chosen.form is None else chosen.form.grader
@@ -88,7 +90,10 @@ def _help(data: LoadedData, plan: PhysicalPlan, chosen: ChosenRecords) -> str | 
     missing = next((param.name for param in plan.params if chosen.findings.lack(param.name)), None)
     if missing is None:
         return None
-    return _unnamed_form(data, chosen) or f"`--map {missing}=FIELD` says which field holds it"
+    used = {"answer", "id", *(param.name for param in plan.params)}
+    others = [field for field in data.fields if field not in used]
+    field = shorten(others[0], 24) if len(others) == 1 else "FIELD"
+    return _unnamed_form(data, chosen) or f"`--map {missing}={field}` says which field holds it"
 
 
 def _problem_parameter(plan: PhysicalPlan, given: set[str]) -> str | None:

@@ -205,6 +205,12 @@ def test_stages_stand_one_behind_another(problem: str) -> None:
         def slip(problem: str) -> Any:
             return qp.chat(user=problem).generate(llm).scor(prm)
 
+    with pytest.raises(AttributeError, match=r"there is no stage `text`; a column is `qp\.col\.text`"):
+
+        @qp.program
+        def read(problem: str) -> Any:
+            return qp.chat(user=problem).text
+
 
 def test_seeds_of_calls_and_of_rows(problem: str) -> None:
     @qp.program

@@ -67,6 +67,9 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
         (["explain", "gredy"], "did you mean `greedy`?"),
         (["check", "nope.qp"], "there is no file `nope.qp`"),
         (["run", "greedy", "--problem", "x"], "`problem` is a parameter of the program: `--set problem=…`"),
+        (["run", "greedy", "--max-tokens", "9"], "`max_tokens` is a parameter of the program: `--set max_tokens=…`"),
+        (["run", "greedy", "--temperature", "1"], "the program says it, as `generate MODEL temperature=…`"),
+        (["explain", "greedy", "x", "--analyze", "--input", "counting-500"], "the texts of `--input` are its rows'"),
         (["run", "problem=x"], "`problem=x` is no program"),
         (["run", "greedy", "--set", "problem=x", "--set", "problem=y"], "`--set` gives `problem` twice"),
         (["run", "greedy", "--model", "llm=a", "--model", "llm=b"], "`--model` names two models for `llm`"),
@@ -82,6 +85,16 @@ def test_bad_usage(qpdsl: Run, args: list[str], message: str) -> None:
     first, *rest = ran.err.splitlines()
     assert first.startswith("error: ") and message in first
     assert all(line.startswith("help: ") for line in rest)
+
+
+@pytest.mark.parametrize(("name", "option"), [("m.gguf", "--model llm=m.gguf"), ("rows.csv", "--input rows.csv")])
+def test_a_model_or_data_in_the_place_of_a_program(
+    qpdsl: Run, name: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("question,answer\n")
+    ran = qpdsl("run", name, "x")
+    assert ran.code == Exit.USAGE and ran.err.endswith(f"the program comes first, then `{option}`\n")
 
 
 @pytest.mark.parametrize("option", ["--lines", "--colour"])

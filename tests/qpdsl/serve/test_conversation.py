@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from qpdsl.planner.plan.logical import Parameter
 from qpdsl.serve.completion_request import Refusal
-from qpdsl.serve.conversation import read_messages
+from qpdsl.serve.conversation import read_messages, unreachable
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
@@ -77,3 +78,17 @@ def test_calls_and_what_came_of_them_are_read_as_records() -> None:
 def test_turns_for_tools_that_say_nothing_are_refused(turn: dict[str, object], words: str) -> None:
     with pytest.raises(Refusal, match=words):
         read_messages([turn], tools=True)
+
+
+@pytest.mark.parametrize(
+    ("types", "words"),
+    [
+        ({"a": "int", "b": "int"}, "`p` takes no text, so the user's turn has no place in it"),
+        ({"subject": "text", "body": "text"}, "`p` takes `subject` and `body`, of which none is the user's turn"),
+        ({"subject": "text", "q": "text"}, None),
+        ({"history": "messages"}, None),
+    ],
+)
+def test_a_program_that_no_conversation_reaches(types: dict[str, str], words: str | None) -> None:
+    why = unreachable("p", [Parameter(name, type, None) for name, type in types.items()])
+    assert why is None if words is None else why is not None and why.startswith(words)
