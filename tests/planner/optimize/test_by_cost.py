@@ -248,6 +248,9 @@ def test_what_does_not_pay_is_taken_back() -> None:
     assert not any("speculative_expansion" in node.rules for node in everything(chosen.ops))
     assert "rules 6   chosen by cost" in explain(chosen) and "chosen by cost" not in explain(plan)
     assert explain_json(chosen)["chosen_by_cost"] and not explain_json(plan)["chosen_by_cost"]
+    # That the cost leaves a plan as it is was chosen too.
+    again = choose(replace(chosen, chosen=False), device, NONE, RunLoad(1))
+    assert again == chosen
     assert choice_of(plan, device, NONE).levels[0].shares == {"zoo/counting": 0.5, "zoo/counting-prm": 0.5}
 
 
