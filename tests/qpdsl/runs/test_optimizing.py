@@ -34,6 +34,8 @@ def test_texts_are_found_and_replaced() -> None:
     assert found.with_texts(found.texts) == SOURCE
     made = texts_of(found.with_texts({"user_1": 'Q:\n"{problem}" \\', "hint": "x"}))
     assert made.texts == {"hint": "x", "user_1": 'Q:\n"{problem}" \\', "say_1": "\nSo "}
+    shots = texts_of(SOURCE.replace("chat system=hint", 'chat system=hint user="1 + 1" assistant="2"'))
+    assert shots.texts["user_1"] == "1 + 1" and shots.texts["assistant_1"] == "2"
     bare = "program solve(problem: text) -> text {\n  chat user=problem\n  generate llm\n  return text\n}\n"
     with pytest.raises(UsageError, match="has no text to optimize"):
         texts_of('model llm = "zoo/counting"\n' + bare)
