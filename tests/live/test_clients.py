@@ -93,6 +93,7 @@ def test_openai_errors(served: Server, tmp_path: Path) -> None:
 def test_litellm(served: Server, tmp_path: Path) -> None:
     found = understood("litellm", "litellm", served, tmp_path)
     assert is_number(found["chat"])
+    assert found["routed"] == found["chat"]
     assert is_number(found["searched"])
     assert found["usage"]["completion_tokens"] > 0
     assert len(found["pieces"]) > 1

@@ -18,6 +18,10 @@ stream = litellm.completion(model="openai/llm", messages=ASKED, max_tokens=12, t
 found["pieces"] = [piece for chunk in stream if (piece := chunk.choices[0].delta.content)]
 text = litellm.text_completion(model="text-completion-openai/llm", prompt="3 + 4 = ", max_tokens=4, **place)
 found["text"] = text.choices[0].text
+# As a proxy's configuration names it.
+entry = {"model_name": "qpdsl", "litellm_params": {"model": "openai/greedy", **place}}
+routed = litellm.Router(model_list=[entry]).completion(model="qpdsl", messages=ASKED, seed=1)
+found["routed"] = routed.choices[0].message.content
 try:
     litellm.completion(model="openai/nothing", messages=ASKED, **place)
 except litellm.exceptions.NotFoundError as error:

@@ -88,7 +88,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         (["greedy", "--host", "0.0.0.0", "--port", "0"], "--allow-anyone"),
         (["greedy", "--shared-cache"], "needs `--keys`"),
         (["greedy", "--cluster", "nowhere"], "names no cluster"),
-        (["greedy", "--cluster", "local:2", "--router", "lin_ucb"], "each replica would learn by itself"),
+        (["greedy", "--cluster", "local:2", "--max-tokens-total", "9"], "each replica would spend as much"),
         (["greedy", "--max-per-key", "2"], "needs `--keys`"),
         (["greedy", "--access-log", "/nowhere/log"], "cannot write"),
     ],

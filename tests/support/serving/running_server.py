@@ -130,7 +130,7 @@ def running(
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert started.wait(20 if pool is None else 60), told
+    assert started.wait(20 if pool is None else 120), told
     url = place.url(bound)
     try:
         with httpx.Client(timeout=60, trust_env=False) as client:

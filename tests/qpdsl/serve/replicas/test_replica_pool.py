@@ -14,7 +14,7 @@ pytest.importorskip("starlette", reason="serving needs qpdsl[serve]")
 
 from qpdsl.cluster.backends.backend import ReplicaLost
 from qpdsl.cluster.cluster_address import ClusterAddress
-from qpdsl.cluster.replica.messages import Command, Ended, Ready, ReplicaMessage, ReplicaSetup, Stop
+from qpdsl.cluster.replica.messages import Command, Ended, Failed, Ready, ReplicaMessage, ReplicaSetup, Stop
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.request import Client
 from qpdsl.serve.completion_request import CompletionRequest, Refusal
@@ -246,3 +246,12 @@ def test_another_replica_comes_while_requests_wait(monkeypatch: pytest.MonkeyPat
         assert any("one more replica" in note for note in case.notes)
 
     case(test, "local:1..2")
+
+
+def test_what_every_replica_would_meet_ends_the_server() -> None:
+    async def test(case: Case) -> None:
+        case.links[0].say(Failed(RuntimeError("the engine is broken")))
+        await asyncio.sleep(10)
+
+    with pytest.raises(RuntimeError, match="the engine is broken"):
+        case(test)

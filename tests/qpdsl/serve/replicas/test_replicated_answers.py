@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -100,14 +101,32 @@ def test_they_give_the_bytes_of_one_while_one_is_killed(server: Running, program
         told = door.client.get(f"{door.root}/metrics").text
         assert 'qpdsl_replicas{state="ready"} 2.0' in told and "qpdsl_replicas_lost_total 1.0" in told
         assert not any(f"@ {own.name}" in told for own in pool.figures if own.lost)
+        slow = {"model": "slow", "stream": True, "progress": True, "messages": BODIES[0]["messages"]}
+        with httpx.stream("POST", f"{door.url}/chat/completions", json=slow, timeout=60, trust_env=False) as response:
+            wait(lambda: drawn(door) > 0)
+            assert response.status_code == 200
+        # What nobody waits for is given up in the replica too: it would draw 512 long texts.
+        wait(lambda: drawn(door, 0.6) == 0)
         processes = [own.process for own in pool.figures]
     for process in processes:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
 
 
+def drawn(server: Running, seconds: float = 0.3) -> float:
+    """How many tokens the engines say that they draw in so many seconds."""
+
+    def so_far() -> float:
+        told = server.client.get(f"{server.root}/metrics").text
+        return sum(map(float, re.findall(r"^qpdsl_engine_decode_tokens_total{.*} (.+)$", told, re.M)))
+
+    before = so_far()
+    time.sleep(seconds)
+    return so_far() - before
+
+
 def wait(until: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not until():
         assert time.monotonic() < end
         time.sleep(0.02)
