@@ -54,6 +54,9 @@ class PlanLines(LineList):
             empty.add("rule")
         if not any(totals.choice for totals in self.state.operators.values()):
             empty.add("choice")
+        if self.state.process is not None and self.state.process.place:
+            # Replicas do not say what their rows are in.
+            empty.add("now")
         if self.size.width < _ROOM_FOR_HOW:
             empty.add("how")
         return tuple(column for column in COLUMNS if column.name not in empty)

@@ -22,7 +22,7 @@ THEMES = (
         surface="#151a23",
         panel="#1f2733",
         dark=True,
-        variables={"muted": "#8a94a8", "faint": "#465063", "low": "#e0787c", "middle": "#d9b36b", "high": "#4fd6be"},
+        variables={"muted": "#8a94a8", "faint": "#667289", "low": "#e0787c", "middle": "#d9b36b", "high": "#4fd6be"},
     ),
     Theme(
         name="qpdsl-light",
@@ -37,7 +37,7 @@ THEMES = (
         surface="#f3f4f6",
         panel="#e3e7ee",
         dark=False,
-        variables={"muted": "#5b6474", "faint": "#b4bcc9", "low": "#b3261e", "middle": "#8a5a00", "high": "#0b766b"},
+        variables={"muted": "#5b6474", "faint": "#808a9a", "low": "#b3261e", "middle": "#8a5a00", "high": "#0b766b"},
     ),
     Theme(
         name="qpdsl-contrast",
