@@ -22,7 +22,7 @@ THEMES = (
         surface="#151a23",
         panel="#1f2733",
         dark=True,
-        variables={"muted": "#8a94a8", "faint": "#657089", "low": "#8a94a8", "middle": "#d9b36b", "high": "#4fd6be"},
+        variables={"muted": "#8a94a8", "faint": "#667289", "low": "#8a94a8", "middle": "#d9b36b", "high": "#4fd6be"},
     ),
     Theme(
         name="qpdsl-light",

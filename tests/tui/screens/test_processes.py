@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 
 from qpdsl.executor.events.events import CellReached, Event, ModelsLoaded, Preparing, ProcessStarted, RequestReached
 from qpdsl.tui.state.run_state import RunState
+from qpdsl.tui.widgets.palette import THEMES
 from tests.support.tui.held_source import HeldSource
 from tests.support.tui.screen import SMALL, dashboard, press, settle
+from tests.support.tui.traces import recorded, write
 
 
 def begun(command: str, *programs: str) -> ProcessStarted:
@@ -100,3 +104,37 @@ def test_a_server_shows_requests_with_rates_percentiles_and_its_queue() -> None:
             assert "r-waits" in lines[3] and "r-runs" in lines[4] and "! timeout" in lines[5]
 
     asyncio.run(main())
+
+
+def test_the_plan_of_a_cluster_has_no_column_that_replicas_leave_empty(tmp_path: Path) -> None:
+    def headings(process: ProcessStarted) -> str:
+        async def main() -> str:
+            path = write(tmp_path / "run.jsonl", [process, *recorded()])
+            async with dashboard(path, (120, 30)) as pilot:
+                return next(line for line in (await settle(pilot)).splitlines() if "operator" in line)
+
+        return asyncio.run(main())
+
+    here = begun("run", "p")
+    assert " now " in headings(here) and " now " not in headings(replace(here, place="local:2"))
+
+
+def test_marks_and_texts_stand_out_from_what_is_behind_them() -> None:
+    """By the ratios of WCAG 2.2: 4.5 for text, 3 for signs and strokes."""
+    for theme in THEMES:
+        colours = {name: getattr(theme, name) for name in ("primary", "secondary", "success", "warning", "error")}
+        texts = [*colours.values(), theme.foreground, *(theme.variables[name] for name in ("muted", "low", "high"))]
+        for least, some in ((4.5, texts), (3.0, [theme.variables["faint"]])):
+            for colour in some:
+                assert contrast(colour, theme.background) >= least, (theme.name, colour)
+
+
+def contrast(one: str | None, other: str | None) -> float:
+    def brightness(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    assert one is not None and other is not None
+    high, low = sorted((brightness(one), brightness(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)

@@ -219,3 +219,13 @@ def test_a_policy_s_decisions_are_told_with_what_each_way_took(watched: list[Wat
     assert sum(way.sampled_tokens for way in tried) == one.result.sampled_tokens
     assert sum(way.prompt_tokens for way in tried) == one.result.prompt_tokens
     assert all(way.support is not None and 0 <= way.support <= 1 and way.seconds > 0 for way in tried)
+
+
+def test_a_tree_search_tells_its_visits_and_values(watched: list[Watched]) -> None:
+    one = next(one for one in watched if one.case.name.startswith("search/puct"))
+    visits = {node.key: int(node.values["visits"]) for node in one.tree.nodes() if "visits" in node.values}  # type: ignore[arg-type]
+    assert visits
+    for node in one.tree.nodes():
+        if node.key in visits:
+            assert visits[node.key] >= sum(visits.get(child.key, 0) for child in node.children)
+            assert "value" in {*node.values, *node.scores}

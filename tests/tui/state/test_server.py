@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def screens(folder: Path, *reports: ServerReported, ended: bool = False, now: fl
 
 def test_its_panel_says_what_waits_for_what_and_since_when(tmp_path: Path) -> None:
     head, *panel = screens(tmp_path, SENT, WAITING)
+    assert re.search(r" [1-9]\d* tok/s", head)
     shown = "\n".join(panel)
     # 1,500 tokens came in the last five seconds.
     assert "300 tok/s" in head and "4 to be sent again" in head
