@@ -16,7 +16,7 @@ from typing import Any
 
 from qpdsl.executor.events.trace import LineReader, TraceError
 from qpdsl.grammar.printable import printable
-from qpdsl.tui.report.page import Recording, drawn_page, page_data
+from qpdsl.tui.report.page import ReportedRun, drawn_page, page_data
 
 _LOOPBACK = "127.0.0.1"
 # Nothing of a run goes elsewhere, or is kept: the page has texts of the input and of the models.
@@ -37,7 +37,7 @@ class LivePage:
 
     def __init__(self, path: Path, title: str) -> None:
         self._path, self._title = path, title
-        self._recording, self._reader = Recording(), LineReader()
+        self._recording, self._reader = ReportedRun(), LineReader()
         self._lock = threading.Lock()
         self._gone = False
         self._known: tuple[tuple[int, bool], dict[str, Any]] | None = None

@@ -65,7 +65,7 @@ def drawn_page(data: dict[str, Any], file: str, *, live: bool = False) -> str:
     return filled(part("report.html"), values)
 
 
-class Recording:
+class ReportedRun:
     """A run as the page draws it: its state, and the steps of its models."""
 
     def __init__(self) -> None:
@@ -95,13 +95,13 @@ class Recording:
 
 def report_data(recording: Iterable[Event], notes: Sequence[str]) -> dict[str, Any]:
     """Everything that the page draws of a run."""
-    recorded = Recording()
+    recorded = ReportedRun()
     for event in recording:
         recorded.add(event)
     return page_data(recorded, notes, "cut off")
 
 
-def page_data(recording: Recording, notes: Sequence[str], open_end: str) -> dict[str, Any]:
+def page_data(recording: ReportedRun, notes: Sequence[str], open_end: str) -> dict[str, Any]:
     """Everything that the page draws so far; `open_end` is the phase of a run that has not ended."""
     state = recording.state
     begun = state.begun

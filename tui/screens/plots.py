@@ -13,7 +13,7 @@ from qpdsl.tui.widgets.palette import Palette
 # Cells for the figures, and of these for their names.
 FIGURES, LABEL = 34, 13
 # A short run is drawn wider: so many columns for a value at most.
-_WIDEST = 4
+_WIDEST = 24
 
 
 class Plot(NamedTuple):
@@ -37,8 +37,8 @@ def plotted(plots: Sequence[Plot], width: int, height: int, palette: Palette) ->
     lines: list[Text] = []
     for number, plot in enumerate(shown):
         tall = max(share - 1 + (number < spare), 1)
-        wide = min(max(width // max(len(plot.values), 1), 1), _WIDEST)
-        values = [value for value in plot.values for _ in range(wide)]
+        columns = max(min(width, len(plot.values) * _WIDEST), len(plot.values))
+        values = [plot.values[at * len(plot.values) // columns] for at in range(columns)]
         most = next((top for top in (plot.most, plot.top) if top is not None), max(plot.values, default=0.0))
         lines.append(_title(plot.title, figures.count(most), width, palette))
         lines += [Text(line, style=plot.colour) for line in figures.graph(values, width, tall, plot.top)]

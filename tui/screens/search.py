@@ -10,6 +10,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.geometry import Size
 from textual.widgets import Static
 
 from qpdsl.executor.events.events import REPLICA_SIGN
@@ -32,6 +33,8 @@ from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 _BAR = 6
 # Seconds that a row stays on the screen after it has ended, so that rows that take no time can be seen.
 _STAY = 3.0
+# Below this height the tree has all the room.
+_LOW = 18
 # Fates of candidates that still count.
 _STANDING = ("answer", "finished", "kept", "open", "agreed")
 COLUMNS = (
@@ -58,6 +61,7 @@ class TreeLines(LineList):
         self.way: set[Key] = set()
         self.fell: Fall | None = None
         self.lost: Key | None = None
+        self.columns: Sequence[TableColumn] = COLUMNS
 
     def show(self, tree: SearchTree | None, plan: PlanTree | None, row_state: RowState | None, *, living: bool) -> None:
         self.tree_shown, self.plan = tree or SearchTree(), plan
@@ -69,6 +73,7 @@ class TreeLines(LineList):
         wrong = row_state is not None and row_state.correct is False
         self.fell = fall_of(tree) if tree is not None and wrong else None
         self.lost = None if row_state is None or row_state.lost is None else row_state.lost.node.key
+        self.columns = _told_columns(self.tree_shown)
         lines = [] if tree is None else flattened(tree, self.folded, living=living)
         self.set_items(lines, lambda line: line.node.key)
 
@@ -89,7 +94,7 @@ class TreeLines(LineList):
         text = Text(strokes, style=palette.faint).append(f"{sign} ", f"bold {getattr(palette, colour)}")
         marks = self._marks(line, palette)
         shown = one_line(record.step) or candidate.name(node, self.plan)
-        shown = shorten(shown, max(_text_room(width) - cells(text.plain) - cells(marks.plain), 8))
+        shown = shorten(shown, max(_text_room(self.columns, width) - cells(text.plain) - cells(marks.plain), 8))
         lit = f"bold {palette.good}" if node.key in self.way else palette.text if fate in _STANDING else palette.muted
         text.append(shown, lit)
         text.append_text(marks)
@@ -101,7 +106,7 @@ class TreeLines(LineList):
             "text": text,
             "tokens": Text(str(record.tokens or ""), style=palette.muted),
         }
-        return row(fitted(COLUMNS, width), values)
+        return row(fitted(self.columns, width), values)
 
     def _marks(self, line: TreeLine, palette: Palette) -> Text:
         """What is to be said of a candidate after its text."""
@@ -132,8 +137,15 @@ class TreeLines(LineList):
         return text
 
 
-def _text_room(width: int) -> int:
-    return next((own for column, own in fitted(COLUMNS, width) if column.name == "text"), width)
+def _told_columns(tree: SearchTree) -> Sequence[TableColumn]:
+    """Those that have something to show."""
+    empty = set() if any(node.scores for node in tree.nodes()) else {"score", "bar"}
+    empty |= set() if any(node.round for node in tree.nodes()) else {"round"}
+    return tuple(column for column in COLUMNS if column.name not in empty)
+
+
+def _text_room(columns: Sequence[TableColumn], width: int) -> int:
+    return next((own for column, own in fitted(columns, width) if column.name == "text"), width)
 
 
 class SearchView(View):
@@ -176,6 +188,10 @@ class SearchView(View):
         yield Panel("enter", id="search-panel")
         yield Static(id="search-foot", classes="foot")
 
+    def set_space(self, size: Size) -> None:
+        super().set_space(size)
+        self.set_class(size.height < _LOW, "low")
+
     def open_row(self, row: str) -> None:
         """Shows the search of a row from now on."""
         self.row = row
@@ -196,6 +212,7 @@ class SearchView(View):
         lines.show(self.searched, self.state.plan, row_state, living=self.living)
         if self.searched is not None and not lines.by_hand:
             self._point_at_what_is_new(lines)
+        self.query_one(Heading).show(lines.columns)
         self.query_one("#search-row", Static).update(self._head(Palette.of(self.app)))
         self._show_verdict()
         self.query_one("#search-foot", Static).update(candidate.legend(self.searched, Palette.of(self.app)))

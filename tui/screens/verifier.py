@@ -4,6 +4,7 @@ that it misled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from rich.text import Text
@@ -21,6 +22,8 @@ from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 
 _BAR = 16
+# From so many rows on, figures are counted again at this factor.
+_MANY, _NOTICEABLE = 400, 1.02
 COLUMNS = (
     TableColumn("row", "wrong row", 14, right=False, weight=100),
     TableColumn("right", "right", 6, weight=80),
@@ -51,7 +54,7 @@ class VerifierView(View):
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
-        self._known: tuple[RunState, int] | None = None
+        self._known: tuple[RunState, bool, int] | None = None
         self._misled: dict[str, Misled] = {}
 
     def compose(self) -> ComposeResult:
@@ -62,9 +65,10 @@ class VerifierView(View):
 
     def draw(self) -> None:
         state, palette = self.state, Palette.of(self.app)
-        if self._known != (state, state.done):
-            # As many as there are rows: counted again only where one has ended.
-            self._known = state, state.done
+        # They take as long as there are rows: of many they are counted again where there are noticeably more.
+        grown = state.done if state.done < _MANY else int(math.log(state.done, _NOTICEABLE))
+        if self._known != (stamp := (state, state.ended is not None, grown)):
+            self._known = stamp
             self._misled = {one.row: one for quality in qualities(state) for one in quality.misled}
             self.query_one("#verifier-figures", Static).update(Text("\n").join(verifier_lines(state, palette)))
         wrong = list(self._wrong())

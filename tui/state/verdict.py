@@ -89,7 +89,7 @@ def _cast(ranking: Ranking) -> Iterator[tuple[str | None, float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Margin:
+class CutMargin:
     """How far what was kept last stood above what was dropped first, the least of all rounds; `ties` were equal."""
 
     ranking: Ranking
@@ -98,7 +98,7 @@ class Margin:
     ties: int
 
 
-def margin_at_the_cut(tree: SearchTree) -> Margin | None:
+def margin_at_the_cut(tree: SearchTree) -> CutMargin | None:
     """Over all selections of a row that cut an order; None where there is none."""
     margins = []
     for ranking in rankings(tree):
@@ -109,4 +109,4 @@ def margin_at_the_cut(tree: SearchTree) -> Margin | None:
     if not margins:
         return None
     least, ranking = min(margins, key=lambda one: one[0])
-    return Margin(ranking, least, len(margins), sum(margin == 0 for margin, _ in margins))
+    return CutMargin(ranking, least, len(margins), sum(margin == 0 for margin, _ in margins))

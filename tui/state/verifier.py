@@ -18,7 +18,6 @@ class GradedAnswer:
 
     row: str
     key: Key
-    answer: str
     right: bool
     scores: tuple[tuple[str, float], ...]
     taken: bool
@@ -31,7 +30,6 @@ def graded_answers(row: str, tree: SearchTree, reference: str, answer: str | Non
         GradedAnswer(
             row,
             node.key,
-            str(next(iter(node.values.values()), "")),
             right,
             tuple((name, score) for name, score in node.scores.items() if score is not None),
             node.answer,

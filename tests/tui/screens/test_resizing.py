@@ -72,7 +72,7 @@ def test_the_engine_scrolls_to_its_last_figure(tmp_path) -> None:
 
     async def main() -> None:
         async with dashboard(trace, (120, 40), first="engine") as pilot:
-            assert "count 0" in await settle(pilot)
+            assert "count 1" in await settle(pilot)
             assert "count 39" in await press(pilot, "end")
 
     asyncio.run(main())
