@@ -155,7 +155,7 @@ def _facts(state: RunState) -> list[tuple[str, str]]:
         facts.append(("cost", money.removeprefix("cost ")))
     for group in state.failures[:_GROUPS]:
         facts.append((f"{len(group.rows):,}×", failure_text(state, group.operator, group.reason)))
-    facts += [(f"rule {effect.name}", f"saved {effect.words}") for effect in effects(state) if effect.words]
+    facts += [(f"rule {effect.name}", effect.words) for effect in effects(state) if effect.words]
     if plan is not None:
         facts += [(f"model {name}", model) for name, model in plan.models.items()]
         facts.append(plan.permits)
