@@ -54,7 +54,7 @@ from qpdsl.tui.state.decisions import effects
 from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, SocketSource
 from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport, screens_of
 from qpdsl.tui.widgets.details import Details, Facts
-from qpdsl.tui.widgets.glossary import KEYS, explained
+from qpdsl.tui.widgets.glossary import KEYS, explained, rule_text
 from qpdsl.tui.widgets.palette import THEMES, Palette
 from qpdsl.tui.widgets.questions import ChoiceQuestion, Leave, LeaveQuestion
 
@@ -521,9 +521,9 @@ class Dashboard(App[Leave | None]):
         palette = Palette.of(self.view.app)
         for effect in effects(state):
             lines = [state.plan.line(id_) for id_ in effect.operators] if state.plan is not None else []
-            saved = f"saved {effect.words}" if effect.words else effect.without
+            saved = effect.words or effect.without
             text = Text(f"  {saved}\n", style=f"bold {palette.text}" if effect.words else palette.muted)
-            text.append(f"  {told.get(effect.name, '')}\n", f"not bold {palette.muted}")
+            text.append(f"  {rule_text(told, effect.name)}\n", f"not bold {palette.muted}")
             for line in lines:
                 text.append(f"  in {one_line(line.text)}\n" if line is not None else "", f"not bold {palette.muted}")
             facts.add(effect.name, text)

@@ -70,7 +70,8 @@ class Preparing(Event):
 class RunStarted(Event):
     """`plan` is the physical plan as `explain --format json` gives it; `rows` counts the input; `wall` is Unix time.
 
-    Of servers it takes `max_tokens` and `max_cost` at the most, None for any. `rules` says what each rule does.
+    Of servers it takes `max_tokens` and `max_cost` at the most, None for any. `rules`: see
+    `rule_record` of the planner.
     """
 
     program: str

@@ -18,7 +18,7 @@ from qpdsl.planner.optimize.optimizer import Optimized
 from qpdsl.planner.optimize.plan_candidate import Considered, PlanChoice
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.plan.rule import Knob
-from qpdsl.planner.rules import RULES
+from qpdsl.planner.rules import EFFECTS, RULES
 
 Side = Literal[" ", "-", "+"]
 
@@ -82,9 +82,11 @@ _NOT_CHOSEN = "nothing was chosen by cost: no run has timed its models on this d
 _NOT_CHOSEN_OF_SERVERS = "nothing was chosen by cost, as the device of a server cannot be measured"
 
 
-def rule_words(name: str) -> str:
-    """What a rule does, in a line; nothing of one that is not known."""
-    return _DESCRIPTIONS.get(name, "")
+def rule_record(name: str) -> dict[str, str]:
+    """What a rule does, in a line, and what runs count of it: `part` of `whole`, in `words`, where that is declared."""
+    effect = EFFECTS.get(name)
+    counted = {} if effect is None else {"part": effect.part, "whole": effect.whole, "words": effect.words}
+    return {"does": _DESCRIPTIONS.get(name, ""), **counted}
 
 
 def trace(optimized: Optimized, width: int | None = None) -> str:

@@ -31,7 +31,7 @@ from qpdsl.tui.widgets.table import Heading, TableColumn, cell, fitted, row
 
 COLUMNS = (
     TableColumn("id", "id", 14, right=False, weight=90),
-    TableColumn("what", "here", 13, right=False, weight=95),
+    TableColumn("what", "here", 14, right=False, weight=95),
     TableColumn("here", "answer here", 0, right=False, weight=100, least=12),
     TableColumn("there", "answer there", 0, right=False, weight=99, least=12),
     TableColumn("reference", "right answer", 13, right=False, weight=60),

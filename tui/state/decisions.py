@@ -11,7 +11,6 @@ from qpdsl.tui.state.run_state import RunState
 
 # An estimate this many times off is worth a word.
 _OFF = 2.0
-_AHEAD = ("_ahead", "_ahead_used")
 
 
 def part(counts: Mapping[str, int], some: str, of: str) -> float | None:
@@ -103,22 +102,26 @@ def expectation(state: RunState, line: PlanLine) -> ExpectedRows | None:
 class RuleEffect:
     """What a rule did: `operators` that it made, by id, and `saved` amounts as (how many, of what, of how many or 0).
 
-    `seconds` is what these would have taken at the pace of the run, None where that is not known.
+    `seconds` is what these would have taken at the pace of the run, None where that is not known. `counted` is told
+    where the rule only declares what runs count of it.
     """
 
     name: str
     operators: tuple[str, ...]
     saved: tuple[tuple[int, str, int], ...]
     seconds: float | None
+    counted: tuple[str, ...] = ()
 
     @property
     def without(self) -> str:
         """What is told of it where nothing was counted."""
-        return "has saved nothing yet" if self.name in _SAVED else "leaves nothing to count"
+        return "nothing saved yet" if self.name in _SAVED else "leaves nothing to count"
 
     @property
     def words(self) -> str:
-        told = [f"{some:,}{f' of {of:,}' if of else ''} {what}" for some, what, of in self.saved]
+        told = [f"saved {some:,}{f' of {of:,}' if of else ''} {what}" for some, what, of in self.saved] or [
+            *self.counted
+        ]
         about = [f"about {self.seconds:.2g} s"] if self.seconds else []
         return ", ".join([*told, *about])
 
@@ -149,12 +152,6 @@ def _read(counts: Mapping[str, int], totals: OperatorTotals) -> Iterator[Saved]:
         yield from _prompts(counts, totals)
 
 
-def _ahead(counts: Mapping[str, int], totals: OperatorTotals) -> Iterator[Saved]:
-    for name in counts:
-        if name.endswith("_ahead"):
-            yield counts.get(f"{name}_used", 0), "samples waited for", counts[name]
-
-
 def _drafts(counts: Mapping[str, int], totals: OperatorTotals) -> Iterator[Saved]:
     yield sum(value for name, value in counts.items() if name.endswith("accepted")), "forwards", 0
 
@@ -176,7 +173,6 @@ _SAVED: Mapping[str, Callable[[Mapping[str, int], OperatorTotals], Iterator[Save
     "draft_tokens": _drafts,
     "defer_layers": _counted("skipped", "layers"),
     "filter_in_runs": _counted("filter_sure", "draws of the large model"),
-    "speculative_expansion": _ahead,
     "speculative_calls": _counted("saved_calls", "calls"),
     "sparse_logits": _heads,
 }
@@ -201,7 +197,19 @@ def _effect(state: RunState, plan: PlanTree, name: str) -> RuleEffect:
             saved[what] += some
             of[what] += whole
     told = tuple((some, what, of[what]) for what, some in saved.items() if some)
-    return RuleEffect(name, made, told, _seconds(state, told))
+    return RuleEffect(name, made, told, _seconds(state, told), tuple(_declared(state, name)))
+
+
+def _declared(state: RunState, name: str) -> Iterator[str]:
+    """What a rule declares that runs count of it, here over all operators: it may be counted around one."""
+    record = None if state.begun is None else state.begun.rules.get(name)
+    if not isinstance(record, dict):
+        return
+    part, whole, words = (str(record.get(field, "")) for field in ("part", "whole", "words"))
+    counts = sum((totals.counts for totals in state.operators.values()), Counter[str]())
+    of = counts[whole] if whole else counts[part] + counts["samples"]
+    if part and counts[part]:
+        yield f"{counts[part]:,} of {of:,} {words}"
 
 
 def _seconds(state: RunState, saved: tuple[Saved, ...]) -> float | None:

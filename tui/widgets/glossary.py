@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from qpdsl.grammar.ast.stage import STAGES
 
@@ -55,8 +56,14 @@ KEYS = (
 )
 
 
-def explained(word: str, rules: Mapping[str, str]) -> str:
-    """What a column, an operator or a rule is; `rules` says what each rule does."""
+def rule_text(rules: Mapping[str, Any], name: str) -> str:
+    """What a rule does, by the records of `RunStarted.rules`; a trace may hold anything."""
+    record = rules.get(name)
+    return str(record.get("does", "")) if isinstance(record, dict) else ""
+
+
+def explained(word: str, rules: Mapping[str, Any]) -> str:
+    """What a column, an operator or a rule is."""
     stage = STAGES.get(word.lower())
     usage = "" if stage is None else f"a stage: {stage.usage}"
-    return WORDS.get(word) or rules.get(word) or _OPERATORS.get(word) or usage or "an operator of the plan"
+    return WORDS.get(word) or rule_text(rules, word) or _OPERATORS.get(word) or usage or "an operator of the plan"

@@ -13,7 +13,7 @@ from qpdsl.cli.watched import WatchedProcess
 from qpdsl.executor.events.events import InputListed, RowDone, RunStarted
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.planner.explain.plan import explain_json
-from qpdsl.planner.explain.versions import rule_words
+from qpdsl.planner.explain.versions import rule_record
 from qpdsl.planner.values.value import shown
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.job import Job
@@ -73,7 +73,7 @@ def _started(settings: Settings, job: Job, rows: Sequence[InputRow]) -> RunStart
         version=__version__,
         max_tokens=settings.max_tokens_total,
         max_cost=settings.max_cost,
-        rules={name: rule_words(name) for name in job.plan.rules},
+        rules={name: rule_record(name) for name in job.plan.rules},
     )
 
 

@@ -22,9 +22,9 @@ from tests.support.tui.screen import loaded
 
 SIZES = ((80, 24), (120, 40), (200, 60), (100, 30), (40, 12), (110, 24), (20, 6), (300, 80), (10, 3))
 KEYS = (
-    *"1234", *"1234", *"tnpqfxvsrdjkgGhbozZ", *"?/.,+-()[] <>", "tab", "shift+tab", "up", "down", "left", "right",
-    "home", "end", "pageup", "pagedown", "enter", "enter", "escape", "escape", "escape", "ctrl+p", "ctrl+p",
-    "backspace", "ctrl+a", "ctrl+c", "delete", "f1", "ctrl+q",
+    *"12345", *"12345", *"tnpqfxvsrdjkgGhbcuylSozZ", *"?/.,+-()[] <>", "tab", "shift+tab", "up", "down", "left",
+    "right", "home", "end", "pageup", "pagedown", "enter", "enter", "escape", "escape", "escape", "ctrl+p",
+    "ctrl+p", "backspace", "ctrl+a", "ctrl+c", "delete", "f1", "ctrl+q",
 )  # fmt: skip
 # Of a hundred things that somebody does.
 _CLICKS, _SIZES, _PATIENT = 20, 3, 35
