@@ -21,8 +21,8 @@ from qpdsl.tui.widgets.questions import Leave
 
 SIZES = ((80, 24), (120, 40), (200, 60), (100, 30), (40, 12), (110, 24), (20, 6), (300, 80), (10, 3))
 KEYS = (
-    *"12345", *"12345", *"tnpqfxvsrdjkgGhbcuylSozZ", *"?/.,+-()[] <>", "tab", "shift+tab", "up", "down", "left", "right",
-    "home", "end", "pageup", "pagedown", "enter", "enter", "escape", "escape", "escape", "ctrl+p", "ctrl+p",
+    *"12345", *"12345", *"tnpqfxvsrdjkgGhbcuylSozZ", *"?/.,+-()[] <>", "tab", "shift+tab", "up", "down", "left",
+    "right", "home", "end", "pageup", "pagedown", "enter", "enter", "escape", "escape", "escape", "ctrl+p", "ctrl+p",
     "backspace", "ctrl+a", "ctrl+c", "delete", "f1", "ctrl+q",
 )  # fmt: skip
 # Of a hundred things that somebody does.
