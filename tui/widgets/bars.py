@@ -32,7 +32,8 @@ _PHASES = {
     "interrupted": ("■", "interrupted", "warn"),
     "gone": ("✖", "the run is gone", "bad"),
 }
-# From this width on there is room for blanks.
+# From these widths on there is room for the names of all screens, and for blanks.
+_TABS = 48
 _ROOMY = 100
 _ALL_FAILED = ("✖", "all failed", "bad")
 
@@ -84,7 +85,7 @@ class Title(Widget):
         if event.y == 1:
             at = 0
             for number, name in enumerate(screens_of(self._state), 1):
-                width = len(f" {number} {name.title()} ")
+                width = len(self._tab(number, name))
                 if at <= event.x < at + width:
                     self.post_message(self.Picked(name))
                 at += width
@@ -152,12 +153,17 @@ class Title(Widget):
             return "qpdsl" if process is None else " ".join([process.command, ", ".join(process.programs)])
         return plan.source.rsplit("/", 1)[-1] if plan.source.endswith(".qp") else plan.name
 
+    def _tab(self, number: int, name: str) -> str:
+        """A screen's number and name; where there is little room, of the others the number alone."""
+        named = name == self._picked or self.size.width >= _TABS
+        return f" {number} {name.title()} " if named else f" {number} "
+
     def _tabs(self, palette: Palette) -> Text:
         line = Text()
         for number, name in enumerate(screens_of(self._state), 1):
             on = name == self._picked
             style = f"bold {palette.background} on {palette.accent}" if on else palette.muted
-            line.append(f" {number} {name.title()} ", f"{style} underline" if on else style)
+            line.append(self._tab(number, name), f"{style} underline" if on else style)
         told, between = Text(), "  " if self.size.width >= _ROOMY else " "
         for text, style in self._told(palette):
             if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 1 > self.size.width:

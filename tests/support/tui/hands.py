@@ -18,13 +18,12 @@ from textual.pilot import Pilot
 from qpdsl.tui.app import Dashboard
 from qpdsl.tui.state.event_source import Player, ReplaySource
 from qpdsl.tui.widgets.questions import Leave
-from tests.support.tui.screen import loaded
 
 SIZES = ((80, 24), (120, 40), (200, 60), (100, 30), (40, 12), (110, 24), (20, 6), (300, 80), (10, 3))
 KEYS = (
     *"12345", *"12345", *"tnpqfxvsrdjkgGhbcuylSozZ", *"?/.,+-()[] <>", "tab", "shift+tab", "up", "down", "left",
-    "right", "home", "end", "pageup", "pagedown", "enter", "enter", "escape", "escape", "escape", "ctrl+p",
-    "ctrl+p", "backspace", "ctrl+a", "ctrl+c", "delete", "f1", "ctrl+q",
+    "right", "home", "end", "pageup", "pagedown", "enter", "enter", "escape", "escape", "escape", "ctrl+p", "ctrl+p",
+    "backspace", "ctrl+a", "ctrl+c", "delete", "f1", "ctrl+q",
 )  # fmt: skip
 # Of a hundred things that somebody does.
 _CLICKS, _SIZES, _PATIENT = 20, 3, 35
@@ -38,7 +37,8 @@ async def handle(trace: Path, seed: int, acts: int, told: Callable[[int], object
     number of things done, now and then.
     """
     chance = random.Random(seed)
-    player = loaded(Player(trace, speed=25.0))
+    player = Player(trace, speed=25.0)
+    player.finish_loading()
     app = Dashboard(ReplaySource(player), asks=lambda: chance.random() < 0.5, clocked=False)
 
     def stay(*leave: object) -> None:

@@ -83,7 +83,7 @@ def test_a_panel_says_how_much_it_leaves_out() -> None:
         async with dashboard(BEAM, SMALL) as pilot:
             for _ in SCREENS:
                 await press(pilot, "tab")
-            await pilot.resize_terminal(40, 16)
+            await pilot.resize_terminal(40, 20)
             assert "more lines, enter shows all" in await press(pilot, "3")
 
     asyncio.run(main())
