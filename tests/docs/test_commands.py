@@ -1,11 +1,12 @@
 """Every `qpdsl` command that the pages show has the options that it names, and runs, but for those that are listed.
 
-What commands print is tested where pages show it: blocks of `console` by the page's own test.
+What they print is compared where a page shows it in a block of `console`; `QPDSL_REGENERATE=1` writes it anew.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -32,12 +33,15 @@ NOT_RUN = {
     r"qpdsl serve |--tui": "goes on until somebody ends it",
     r"qpdsl profile(?! --roofline)|--device cuda": "measures this machine, for minutes or with a GPU",
     r"ollama:|openai:|vllm:|llamacpp:|--probe": "asks a server",
-    r"prm=|models/|--adapter|--roofline|--reflect": "asks a model that is not shipped, or trains one",
+    r"prm=|models/|--adapter|--roofline MODEL|--reflect": "asks a model that is not shipped, or trains one",
     r"--tool |--python ": "calls Python of the reader's, as tests/programs/test_tools.py does",
     r"qpdsl train ": "needs an extra, and trains",
     r"--ways|--budget|told\.qp": "needs what many runs left, as tests/docs/test_budgets_page.py has it",
     r"qpdsl eval self_consistency best_of_n": "takes a quarter of an hour; benchmarks recorded what it prints",
 }
+# Pages whose sessions go on from one another, or from what was there before: each has a test of its own.
+SESSIONS = {"budgets.md", "cluster.md", "runs.md", "tutorial.md", "whatif.md"}
+_CONSOLE = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)
 _PROGRAM = re.compile(r"^```qp\n(.*?)^```$", re.M | re.S)
 _PUBLISHED = ROOT / "tests" / "qpdsl" / "runs" / "data" / "published"
@@ -115,6 +119,25 @@ def test_the_commands_of_a_page_run(page: Path, qpdsl: Run, tmp_path: Path, monk
             ran = qpdsl(*shown.small)
             # A real question may have no answer by the stand-in.
             assert ran.code in (Exit.OK, Exit.ROW_FAILED), f"{shown.text}\n{ran.err}"
+
+
+PRINTED = [page for page in PAGES if page.name not in SESSIONS and _CONSOLE.search(page.read_text("utf-8"))]
+
+
+@pytest.mark.parametrize("page", PRINTED, ids=lambda page: page.name)
+def test_a_page_shows_what_is_printed(page: Path, qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_cache(tmp_path, monkeypatch)
+    text = page.read_text("utf-8")
+    for command, printed in _CONSOLE.findall(text):
+        shown = Shown(page, command)
+        if shown.why_not is None:
+            ran = qpdsl(*shown.words)
+            if os.environ.get("QPDSL_REGENERATE"):
+                text = text.replace(f"$ {command}\n{printed}```", f"$ {command}\n{ran.err}{ran.out}```", 1)
+            else:
+                assert (ran.err + ran.out).splitlines() == printed.splitlines(), command
+    if os.environ.get("QPDSL_REGENERATE"):
+        page.write_text(text, "utf-8")
 
 
 def test_what_is_not_run_is_shown_somewhere() -> None:

@@ -53,7 +53,7 @@ PARAMETERS = {
         "otel": NO_FILE,
     },
     "explain": {
-        "target": READS, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
+        "target": READS, "text": NO_FILE, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
         "models": READS_FOLDER, "adapters": READS_FOLDER, "pipeline": NO_FILE, "program": NO_FILE,
         "assigned": NO_FILE, "disabled": NO_FILE, "device": NO_FILE, "kv_shares": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "budget": NO_FILE, "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE,

@@ -77,7 +77,7 @@ def test_tokens_of_servers_count_and_their_silence_is_told(said: list[str]) -> N
     stream.emit(dataclasses.replace(DEAD, at=170.0, sampled_tokens=50, failing=60.0))
     assert progress.words(171.0) == "0/0 rows 50 tokens 50 tokens/s"
     stream.emit(dataclasses.replace(DEAD, at=172.0, sampled_tokens=100, failing=60.0))
-    assert progress.words(172.0) == "0/0 rows 50 tokens 50 tokens/s"
+    assert progress.words(172.0) == "0/0 rows 100 tokens 50 tokens/s"
 
 
 def test_nothing_is_said_of_a_quiet_process(said: list[str]) -> None:
