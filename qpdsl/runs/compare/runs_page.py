@@ -363,7 +363,7 @@ def _problems(first: _Shown, *, alone: bool) -> Iterator[str]:
     numbers, wide = ([place for place, at in enumerate(shown_at) if at in of] for of in ((4,), (2, 5, 6, 7)))
     every = len(first.side.problems)
     hints = [f"The first {_MAX_PROBLEMS:,} of {every:,}."] if every > _MAX_PROBLEMS else []
-    hints.append("How each was searched is on the page of its trace: `qpdsl run … --trace FILE`, `qpdsl report FILE`.")
+    hints.append("`qpdsl report RUN --trees` makes a page of how each was searched, and `qpdsl replay RUN` shows it.")
     drawn = table([head[at] for at in shown_at], kept, numbers=numbers, wide=wide, tall=True)
     yield section("Problems", drawn, hint=" ".join(hints))
 
