@@ -66,3 +66,12 @@ def test_ci_runs_the_readmes_commands() -> None:
     commands = [line for line in lines if re.search(search[1], line)]
     assert [".venv/bin/python -m pytest" in command for command in commands].count(True) == 1
     assert [".venv/bin/qpdsl" in command for command in commands].count(True) == 1
+
+
+def test_the_moving_picture_plays_by_itself() -> None:
+    """As an image: with styles alone, small enough to be loaded with the page, still for whoever wants that."""
+    picture = (ROOT / "docs" / "pictures" / "dashboard.svg").read_text("utf-8")
+    assert "docs/pictures/dashboard.svg" in (ROOT / "README.md").read_text("utf-8")
+    assert len(picture.encode()) < 1_000_000 and picture.count("@keyframes") > 20
+    assert "prefers-reduced-motion" in picture and "<script" not in picture
+    assert picture.count("http") == 1 and 'xmlns="http://www.w3.org/2000/svg"' in picture

@@ -24,8 +24,9 @@ from qpdsl.tui.screens.rows import lost
 from qpdsl.tui.screens.verifier import verifier_lines
 from qpdsl.tui.state.compare import interval
 from qpdsl.tui.state.decisions import effects, kept_or_thrown
-from qpdsl.tui.state.run_state import RunState
+from qpdsl.tui.state.run_state import RowState, RunState
 from qpdsl.tui.state.search import Key, SearchTree
+from qpdsl.tui.state.verdict import fall_of
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.bars import cost
 from qpdsl.tui.widgets.palette import NO_COLOURS
@@ -274,14 +275,16 @@ def _trees(state: RunState) -> list[dict[str, Any]]:
                 "answer": (row.answer or "") if row else "",
                 "reference": (row.reference or "") if row else "",
                 "said": [line.plain.strip() for line in verdict_lines(state, row_id, NO_COLOURS)],
-                "nodes": _nodes(state, state.trees[row_id]),
+                "nodes": _nodes(state, state.trees[row_id], row),
             }
         )
     return trees
 
 
-def _nodes(state: RunState, tree: SearchTree) -> list[list[Any]]:
-    """Nodes as (place, round, score, its part of the round's scores, fate, text), parents first."""
+def _nodes(state: RunState, tree: SearchTree, row: RowState | None) -> list[list[Any]]:
+    """Nodes as (place, round, score, its part of the round's scores, fate, text, mark), parents first."""
+    lost = None if row is None or row.lost is None else row.lost.node
+    fall = fall_of(tree) if row is not None and row.correct is False else None
     places: dict[Key, list[int]] = {tree.root.key: []}
     shown: list[list[Any]] = []
     waiting = [tree.root]
@@ -290,6 +293,7 @@ def _nodes(state: RunState, tree: SearchTree) -> list[list[Any]]:
         for number, node in enumerate(above.children):
             places[node.key] = [*places[above.key], number]
             text = node.record.step.strip() or name(node, state.plan)
-            shown.append([places[node.key], node.round, node.score, tree.part(node), tree.fate(node), text])
+            mark = "lost here" if node is lost else "went wrong here" if fall and node is fall.node else ""
+            shown.append([places[node.key], node.round, node.score, tree.part(node), tree.fate(node), text, mark])
         waiting += above.children
     return shown[:_NODES]

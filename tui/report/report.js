@@ -141,7 +141,7 @@ function tree(index) {
   const chosen = data.trees[index];
   byId("tree-asked").textContent = chosen.asked;
   byId("said").replaceChildren(...chosen.said.map((line) => made("p", {}, line)));
-  const nodes = chosen.nodes.map(([path, round, score, part, fate, text]) => ({ path, round, score, part, fate, text, key: path.join("."), children: [] }));
+  const nodes = chosen.nodes.map(([path, round, score, part, fate, text, mark]) => ({ path, round, score, part, fate, text, mark, key: path.join("."), children: [] }));
   const known = new Map(nodes.map((node) => [node.key, node]));
   const roots = [];
   for (const node of nodes) { const parent = known.get(node.path.slice(0, -1).join(".")); (parent ? parent.children : roots).push(node); node.parent = parent; }
@@ -156,7 +156,7 @@ function tree(index) {
   for (let node = nodes.find((each) => each.fate === "answer"); node; node = node.parent) best.add(node);
   const room = Math.floor((across - 40) / 6.3);
   const label = (node) => {
-    const shown = `${data.fates[node.fate][0]} ${node.score === null ? "" : node.score.toFixed(3)} ${node.text.replace(/\s+/g, " ")}`;
+    const shown = `${data.fates[node.fate][0]} ${node.score === null ? "" : node.score.toFixed(3)} ${node.mark && `[${node.mark}] `}${node.text.replace(/\s+/g, " ")}`;
     return shown.length > room ? `${shown.slice(0, room - 1)}…` : shown;
   };
   for (const node of nodes) if (node.parent) {
@@ -164,14 +164,14 @@ function tree(index) {
     svg.append(made("path", { d: `M${from},${y(node.parent)} C${middle},${y(node.parent)} ${middle},${y(node)} ${x(node) - 7},${y(node)}`, class: best.has(node) ? "edge lives" : "edge" }));
   }
   for (const node of nodes) {
-    const colour = node.score === null ? "var(--muted)" : `color-mix(in oklab, var(--good) ${Math.round(node.part * 100)}%, var(--bad))`;
+    const colour = node.score === null ? "var(--muted)" : `color-mix(in oklab, var(--good) ${Math.round(node.part * 100)}%, var(--faint))`;
     const dot = made("circle", { cx: x(node), cy: y(node), r: best.has(node) ? 7 : 5, fill: node.fate === "dropped" ? "var(--surface)" : colour, stroke: colour, "stroke-width": 2, class: "node", tabindex: 0 });
     dot.append(made("title", {}, node.text));
     dot.onclick = dot.onfocus = () => show(node, dot);
-    svg.append(dot, made("text", { x: x(node) + 11, y: y(node) + 4, class: best.has(node) ? "label" : "" }, label(node)));
+    svg.append(dot, made("text", { x: x(node) + 11, y: y(node) + 4, class: node.mark ? "label mark" : best.has(node) ? "label" : "" }, label(node)));
   }
   byId("tree").replaceChildren(svg);
-  const first = [...best][0] || nodes[0];
+  const first = nodes.find((node) => node.mark) || [...best][0] || nodes[0];
   if (first) show(first, null);
 }
 
@@ -180,7 +180,7 @@ function show(node, dot) {
   if (dot) dot.classList.add("on");
   const steps = [];
   for (let each = node; each; each = each.parent) steps.unshift(`${each.score === null ? "     " : each.score.toFixed(3)}  ${each.text}`);
-  byId("node").textContent = `${data.fates[node.fate].join(" ")}${node.round ? `, round ${node.round}` : ""}\n\n${steps.join("\n")}`;
+  byId("node").textContent = `${data.fates[node.fate].join(" ")}${node.round ? `, round ${node.round}` : ""}${node.mark && `, ${node.mark}`}\n\n${steps.join("\n")}`;
 }
 
 function trees() {
@@ -189,9 +189,9 @@ function trees() {
   const select = byId("tree-row"), chosen = select.selectedOptions[0]?.dataset.row;
   select.replaceChildren(...data.trees.map((each, at) => made("option", { value: at, "data-row": each.row }, `${each.row}  ${each.status}  ${each.answer}`)));
   select.onchange = () => tree(+select.value);
-  // That which was chosen before; else the most telling one first: a right answer that was lost.
+  // That which was chosen before; else the most telling one first: where an answer was lost, or went wrong.
   const before = data.trees.findIndex((each) => each.row === chosen);
-  const telling = (each) => (each.said.some((line) => line.includes("lost")) ? 2000 : 0) + (each.status === "right" ? 1000 : 0) + each.nodes.filter(([, , score]) => score !== null && score < 0.5).length;
+  const telling = (each) => (each.nodes.some((node) => node[6]) ? 2000 : 0) + (each.status === "right" ? 1000 : 0) + each.nodes.filter(([, , score]) => score !== null && score < 0.5).length;
   const first = before >= 0 ? before : data.trees.reduce((best, each, at) => (telling(each) > telling(data.trees[best]) ? at : best), 0);
   select.value = first;
   tree(first);
