@@ -290,7 +290,10 @@ def again(state: RunState, row_state: RowState) -> str:
     ties = counts["near_ties"]
     if ties:
         return f"{ties:,} near tie{'s' * (ties != 1)}: another device or batch may draw otherwise there"
-    return "the same tokens, always" if row_state.ended is not None else "not known yet"
+    if row_state.ended is None:
+        return "not known yet"
+    here = state.begun is None or state.begun.device == "cpu"
+    return "the same tokens, always" if here else "no near ties: the same tokens"
 
 
 def row_facts(state: RunState, row_state: RowState) -> Facts:
