@@ -99,7 +99,9 @@ def pair(eagle: Path, tokens: int) -> Subject:
     settings[f"model, chain of {_NODES}"] = replace(chain, length=_NODES)
     settings |= {"early_exit": Drafting("early_exit"), "ngram": Drafting("ngram")}
     settings |= dict(_lengths("eagle", Drafting("eagle", EAGLE)))
-    return Subject(PAIR, model, drafting, load_head(EAGLE, eagle, "cpu"), (Task("problems", prompts, tokens, _MOST),), settings)
+    return Subject(
+        PAIR, model, drafting, load_head(EAGLE, eagle, "cpu"), (Task("problems", prompts, tokens, _MOST),), settings
+    )
 
 
 def real(folder: Path, tokens: int) -> Subject:
@@ -251,7 +253,9 @@ def write(file: CaseFile, clock: str) -> None:
 def parser() -> argparse.ArgumentParser:
     options = case_parser(__doc__, "two minutes", 2)
     options.add_argument("--models", nargs="+", choices=(PAIR, REAL), default=[PAIR, REAL])
-    options.add_argument("--eagle", type=Path, default=zoo.head_path(zoo.HEADS[0]), help="a head for the built-in generator")
+    options.add_argument(
+        "--eagle", type=Path, default=zoo.head_path(zoo.HEADS[0]), help="a head for the built-in generator"
+    )
     options.add_argument("--rows", nargs="+", type=int, default=[1, 4, 16], help="at most 16")
     options.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.8])
     options.add_argument("--tokens", type=int, default=48, help="of a row, unless it ends before")
