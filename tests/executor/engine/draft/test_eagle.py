@@ -9,13 +9,18 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
+from family.tasks.counting import evaluation_problems
+from qpdsl import zoo
 from qpdsl.executor.engine.draft.eagle import EagleDrafter
 from qpdsl.executor.engine.draft.eagle_head import EagleHead
 from qpdsl.executor.engine.memory.sequence import Proposal, Sequence
 from qpdsl.executor.engine.paged_engine import EngineConfig, PagedEngine
+from qpdsl.executor.models.eagle_checkpoint import load_head
+from qpdsl.executor.models.quick_load import load
 from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.executor.requests.request import GenerateRequest, SamplingParams
+from qpdsl.executor.text.context import Context, encode
 from tests.executor.engine.draft.test_drafts import random_head
 from tests.support.executor.models import engine_of, paged, random_model, served
 
@@ -80,6 +85,21 @@ def test_drafts_are_those_of_the_published_equations(
         for path in proposal.paths:
             best = reference.logits(tokens, path[:-1]).topk(branches).indices.tolist()
             assert path[-1] in best
+
+
+def test_the_head_that_ships_is_mostly_right() -> None:
+    model = load("m", zoo.path("zoo/counting"), "cpu", "float32")
+    problems = [problem.text for problem in evaluation_problems(8)]
+    prompts = [encode(model.tokenizer, Context(turns=(("user", text),))) for text in problems]
+    requests = tuple(GenerateRequest(prompt, (0,), SamplingParams(0), 60, eos=model.eos) for prompt in prompts)
+    drafting = Drafting("eagle", "head", length=3, fixed=True)
+    plain = served(engine_of(model.paged), requests)
+    engine = engine_of(model.paged)
+    engine.add_head("head", load_head("head", zoo.head_path(zoo.HEADS[0]), "cpu"))
+    drafted = served(engine, tuple(replace(request, draft=drafting) for request in requests))
+    assert drafted == plain
+    steps = [sample.steps for (sample,) in drafted]
+    assert sum(step.accepted for step in steps) > 0.75 * sum(step.drafted for step in steps) > 0
 
 
 def test_a_head_for_another_model_is_refused() -> None:
