@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -54,6 +54,12 @@ class PlanLines(LineList):
         self.state = RunState()
         self._hottest: str | None = None
 
+    @property
+    def columns(self) -> Sequence[TableColumn]:
+        """Those of which something is known: replicas do not say what their rows are in."""
+        on_replicas = self.state.process is not None and self.state.process.place
+        return [column for column in COLUMNS if not (on_replicas and column.name == "now")]
+
     def show(self, state: RunState) -> None:
         self.state, self._hottest = state, state.hottest
         lines = state.plan.lines if state.plan else ()
@@ -65,7 +71,7 @@ class PlanLines(LineList):
         line: PlanLine = self.items[index]
         text = Text(line.branch, style=palette.faint)
         text.append(one_line(line.text), palette.text if line.id else palette.muted)
-        layout = fitted(COLUMNS, width)
+        layout = fitted(self.columns, width)
         if not line.id:
             return row(layout, {"text": text})
         state = self.state
@@ -121,6 +127,7 @@ class PlanView(View):
     def draw(self) -> None:
         lines = self.query_one(PlanLines)
         lines.show(self.state)
+        self.query_one(Heading).show(lines.columns)
         self._show_side()
         self.query_one("#plan-foot", Static).update(self._foot())
 
@@ -276,6 +283,10 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
     facts.gap()
     for words, figure in told_counts(totals.counts):
         facts.add(one_line(words), figure)
+    for name, tool in sorted(totals.tools.items()):
+        told = f"{tool.made:,} calls, {figures.seconds(tool.seconds / tool.values)} a value"
+        known = f", {tool.values - tool.made:,} known" if tool.values > tool.made else ""
+        facts.add(f"tool {one_line(name)}", told + known + (f", {tool.failed:,} failed" if tool.failed else ""))
     facts.gap()
     facts.add("columns", ", ".join(f"{name}: {kind}" for name, kind in line.columns.items()))
     return facts

@@ -16,6 +16,16 @@ _DEEPEST = 400
 
 
 @dataclass(slots=True)
+class ToolTotals:
+    """Values that a tool gave: those `made` by a call, the others were known; `failed` of all, and their `seconds`."""
+
+    values: int = 0
+    made: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
 class OperatorTotals:
     """Sums over all runs of an operator; `now` counts the instances that are in it, `regret` that of its router.
 
@@ -36,6 +46,7 @@ class OperatorTotals:
     counts: Counter[str] = field(default_factory=Counter)
     by_round: Counter[int] = field(default_factory=Counter)
     series: Series = field(default_factory=Series)
+    tools: dict[str, ToolTotals] = field(default_factory=dict)
 
     def add(self, event: OperatorDone) -> None:
         """Takes what its runs were over time, and by round."""

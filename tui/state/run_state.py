@@ -12,7 +12,7 @@ from typing import Any, Literal
 from qpdsl.executor.events import events
 from qpdsl.executor.events.events import REPLICA_SIGN, EngineFigures, Event, Rounds
 from qpdsl.tui.state.engine import ModelState
-from qpdsl.tui.state.plan import OperatorTotals, PlanTree
+from qpdsl.tui.state.plan import OperatorTotals, PlanTree, ToolTotals
 from qpdsl.tui.state.search import LostAnswer, SearchTree, lost_answer
 from qpdsl.tui.state.server import ServerState
 from qpdsl.tui.state.time_spent import Shortage, Spent, TimeSpent
@@ -414,6 +414,13 @@ class RunState:
         if mine is not None:
             row.inside.remove(mine)
             totals.now -= 1
+
+    def _tool_called(self, event: events.ToolCalled) -> None:
+        tool = self.totals(event.operator).tools.setdefault(event.tool, ToolTotals())
+        tool.values += 1
+        tool.made += event.made
+        tool.failed += event.failed
+        tool.seconds += event.seconds
 
     def _routed(self, event: events.Routed) -> None:
         totals = self.totals(event.operator)

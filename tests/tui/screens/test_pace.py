@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
-from queue import Queue
 from types import SimpleNamespace
 
 import pytest
@@ -37,13 +38,16 @@ def test_it_waits_until_the_terminal_has_taken_what_it_was_given(monkeypatch: py
             app.draw_paced()
             assert len(drawn) == 2
             # Output waits for the terminal.
-            waiting: Queue[str] = Queue()
-            waiting.put("drawn before")
-            monkeypatch.setattr(app, "_driver", SimpleNamespace(_writer_thread=SimpleNamespace(_queue=waiting)))
+            end, terminal = os.pipe()
+            os.set_blocking(terminal, False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(terminal, bytes(4096))
+            monkeypatch.setattr("sys.__stderr__", os.fdopen(terminal, "w"))
             clock[0] += 10.0
             app.draw_paced()
             assert len(drawn) == 2
-            waiting.get()
+            os.read(end, 1 << 20)
             app.draw_paced()
             assert len(drawn) == 3
             monkeypatch.undo()
