@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from qpdsl.executor.events.operator_counts import told_counts
-from qpdsl.grammar.printable import one_line
+from qpdsl.grammar.printable import one_line, shorten
 from qpdsl.tui.screens.plan_boxes import Boxes, boxes, operator_box
 from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.decisions import by_model, by_round, decisions, expectation, kept_or_thrown, rounds
@@ -42,7 +42,7 @@ COLUMNS = (
     TableColumn("tokens", "tok/pr.", 7, weight=70),
     TableColumn("time", "time", 4, weight=80),
     TableColumn("bar", "", _BAR, right=False, weight=40),
-    TableColumn("decisions", "decisions", 0, right=False, weight=45, least=26),
+    TableColumn("decisions", "decisions", 26, right=False, weight=45),
 )
 
 
@@ -209,8 +209,15 @@ def problems(state: RunState) -> int:
 
 
 def per_problem(state: RunState, count: int) -> str:
-    value = count / problems(state)
+    return _short(count / problems(state))
+
+
+def _short(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0") if value < 100 else figures.count(value)
+
+
+def _rows(count: str) -> str:
+    return f"{count} row{'s' * (count != '1')}"
 
 
 def decided(state: RunState, line: PlanLine) -> str:
@@ -227,7 +234,7 @@ def estimate_text(state: RunState, line: PlanLine) -> str:
     expected = expectation(state, line)
     if expected is None:
         return "" if line.estimate is None else f"≤{line.estimate:,.0f}"
-    return f"{expected.expected:.1f}".removesuffix(".0") + f" {expected.mark}"
+    return f"{_short(expected.expected)} {expected.mark}"
 
 
 def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
@@ -252,7 +259,6 @@ def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
 
 def operator_facts(state: RunState, line: PlanLine) -> Facts:
     totals = state.operators.get(line.id, OperatorTotals())
-    part = time_share(state, line)
     facts = Facts(one_line(line.text))
     for name, value in short_facts(state, line):
         facts.add(name, value)
@@ -270,9 +276,6 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
     for name, expected_here in _expected(state, line):
         facts.add(name, expected_here)
     facts.add("seconds in it", f"{totals.seconds:,.2f} over all rows")
-    facts.add("share", None if part is None else figures.share(part))
-    if totals.runs:
-        facts.add("a run", figures.seconds(totals.seconds / totals.runs))
     facts.gap()
     for words, figure in told_counts(totals.counts):
         facts.add(one_line(words), figure)
@@ -288,12 +291,12 @@ def short_facts(state: RunState, line: PlanLine) -> list[tuple[str, str]]:
     facts = []
     if totals.runs:
         facts.append(
-            ("a problem", f"{per_problem(state, totals.rows_out)} rows, {per_problem(state, totals.tokens)} tokens")
+            ("a problem", f"{_rows(per_problem(state, totals.rows_out))}, {per_problem(state, totals.tokens)} tokens")
         )
     if expected is not None:
-        facts.append(("expected", f"{expected.expected:.1f} rows {expected.mark}".rstrip()))
+        facts.append(("expected", f"{_rows(_short(expected.expected))} {expected.mark}".rstrip()))
     elif line.estimate is not None:
-        facts.append(("at most", f"{line.estimate:,.0f} row{'s' * (line.estimate != 1)} a problem"))
+        facts.append(("at most", f"{_rows(f'{line.estimate:,.0f}')} a problem"))
     if part is not None:
         facts.append(("time", f"{figures.share(part)}, {figures.seconds(totals.seconds / max(totals.runs, 1))} a run"))
     if told := decided(state, line):
@@ -309,12 +312,13 @@ def usage_facts(state: RunState) -> Facts:
     lines = [line for line in (state.plan.lines if state.plan else ()) if line.id and not line.holds]
     totals = [(line, state.operators[line.id]) for line in lines if line.id in state.operators]
     whole = sum(own.tokens for _, own in totals) or 1
-    facts.add("in all", f"{whole:,}")
-    facts.gap()
+    if totals:
+        facts.add("in all", f"{whole:>11,}")
+        facts.gap()
     for line, own in totals:
         if own.tokens:
             told = f"{own.tokens:>11,}  {figures.share(own.tokens / whole):>4}  {own.cached_tokens:,} from the cache"
-            facts.add(one_line(line.text).partition("  ")[0][:30], told)
+            facts.add(shorten(one_line(line.text), 22), told)
     facts.gap()
     for number, tokens in by_round(state):
         facts.add(

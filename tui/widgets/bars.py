@@ -166,7 +166,7 @@ class Title(Widget):
             line.append(self._tab(number, name), f"{style} underline" if on else style)
         told, between = Text(), "  " if self.size.width >= _ROOMY else " "
         for text, style in self._told(palette):
-            if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 1 > self.size.width:
+            if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 2 > self.size.width:
                 break
             told.append(between if told else "").append(text, style)
         return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 1)).append_text(told)
@@ -176,8 +176,8 @@ class Title(Widget):
         state = self._state
         if state.lost:
             yield f"{figures.count(state.lost)} events were missed", palette.warn
-        if (shortage := state.shortage) is not None:
-            yield f"⚠ memory: {figures.count(shortage.gave_way)} gave way", palette.bad
+        if state.shortage is not None:
+            yield "⚠ memory is short", palette.bad
         if state.judged and state.total > 1:
             sure = interval(state.right, state.judged)
             share = state.right / state.judged

@@ -186,11 +186,11 @@ def test_the_command_palette_runs_commands() -> None:
     async def test(pilot: Pilot) -> None:
         await pilot.press("ctrl+p")
         await pilot.pause()
-        await pilot.press(*"show the rows")
+        await pilot.press(*"show rows")
         await pilot.app.workers.wait_for_complete([*pilot.app.workers][-1:])
         for _ in range(40):
             await pilot.pause(0.05)
-            if len(app_of(pilot).screen_stack) > 1 and "Show the rows" in await settle(pilot):
+            if len(app_of(pilot).screen_stack) > 1 and "Show Rows" in await settle(pilot):
                 break
         await pilot.press("enter")
         for _ in range(40):
