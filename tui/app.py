@@ -20,7 +20,6 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.text import Text
 from textual._context import active_message_pump
 from textual.actions import ActionParseResult
 from textual.app import App, ComposeResult, SystemCommand
@@ -55,7 +54,7 @@ from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, Sock
 from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport, screens_of
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.glossary import KEYS, explained, rule_text
-from qpdsl.tui.widgets.palette import THEMES, Palette
+from qpdsl.tui.widgets.palette import THEMES
 from qpdsl.tui.widgets.questions import ChoiceQuestion, Leave, LeaveQuestion
 
 _FRAME = 0.25
@@ -521,15 +520,12 @@ class Dashboard(App[Leave | None]):
             self.notify("there is no plan here, and so no rule of it")
             return
         told = {} if state.begun is None else state.begun.rules
-        palette = Palette.of(self.view.app)
         for effect in effects(state):
-            lines = [state.plan.line(id_) for id_ in effect.operators]
-            saved = effect.words or effect.without
-            text = Text(f"  {saved}\n", style=f"bold {palette.text}" if effect.words else palette.muted)
-            text.append(f"  {rule_text(told, effect.name)}\n", f"not bold {palette.muted}")
-            for line in lines:
-                text.append(f"  in {one_line(line.text)}\n" if line is not None else "", f"not bold {palette.muted}")
-            facts.add(effect.name, text)
+            facts.add(effect.name, effect.words or effect.without)
+            facts.add("", rule_text(told, effect.name))
+            for line in filter(None, map(state.plan.line, effect.operators)):
+                facts.add("", f"in {one_line(line.text)}")
+            facts.gap()
         self.push_screen(Details(facts))
 
     def action_usage(self) -> None:

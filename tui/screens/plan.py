@@ -23,7 +23,6 @@ from qpdsl.tui.state.decisions import by_model, by_round, decisions, expectation
 from qpdsl.tui.state.plan import OperatorTotals, PlanLine
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
-from qpdsl.tui.widgets.bars import time_words
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
@@ -166,19 +165,22 @@ class PlanView(View):
         plan = self.state.plan
         if plan is None:
             return Text(" the plan comes with the run's first event", style=palette.muted)
-        text = Text()
-        if told := time_words(self.state):
-            text.append(" time ", palette.muted).append(", ".join(told), palette.text)
-        word, rest = plan.permits
-        text.append(f"{' ' * (1 + bool(told))}{word} ", palette.muted).append(one_line(rest), palette.text)
-        for name, model in plan.models.items():
-            text.append("  ").append(f"{one_line(name)} ", palette.muted).append(one_line(model), palette.text)
-        begun = self.state.begun
+        begun, missed, shares = self.state.begun, self.state.missed_events, self.state.time_shares
+        time = ", ".join(
+            f"{name} {figures.share(shares[name])}" for name in sorted(shares, key=lambda name: -shares[name])
+        )
+        parts = [("time", time)] if time else []
+        parts += [plan.permits, *plan.models.items()]
         if begun is not None:
-            rows = f"  {begun.concurrency:,} rows at once" if begun.concurrency > 1 else ""
-            text.append(f"  seed {begun.seed}  {one_line(begun.device)}{rows}", palette.muted)
-        if self.state.missed_events:
-            text.append(f"  {self.state.missed_events:,} earlier events are in the sums alone", palette.muted)
+            parts += [("seed", str(begun.seed)), ("on", begun.device)]
+            parts += [("at once", f"{begun.concurrency:,} rows")] if begun.concurrency > 1 else []
+        if missed:
+            parts.append(("in the sums alone", f"{missed:,} earlier events"))
+        text = Text()
+        for name, value in parts:
+            part = Text.assemble((f" {one_line(name)} ", palette.muted), (f"{one_line(value)} ", palette.text))
+            if text.cell_len + part.cell_len <= self.size.width:
+                text.append_text(part)
         return text
 
 

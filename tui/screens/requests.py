@@ -55,7 +55,7 @@ class RequestsView(Listing):
         text = Text(f" {lately:,} ended in the last minute", style=palette.text)
         took = sorted(request.seconds for request in ended[-_LATEST:] if request.status == "answered")
         if took:
-            for name, part in (("half in", 0.5), ("95% in", 0.95), ("99% in", 0.99)):
+            for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
                 text.append(f"  {name} ", palette.muted)
                 text.append(figures.seconds(took[min(int(part * len(took)), len(took) - 1)]), palette.text)
         bad = sum(request.status not in ("answered", "cancelled") for request in ended)

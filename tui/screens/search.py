@@ -217,7 +217,9 @@ class SearchView(View):
         self.query_one(Heading).show(lines.columns)
         self.query_one("#search-row", Static).update(self._head(Palette.of(self.app)))
         self._show_verdict()
-        self.query_one("#search-foot", Static).update(candidate.legend(self.searched, Palette.of(self.app), self.size.width))
+        self.query_one("#search-foot", Static).update(
+            candidate.legend(self.searched, Palette.of(self.app), self.size.width)
+        )
         self._show_candidate()
 
     def on_line_list_moved(self) -> None:

@@ -67,7 +67,7 @@ class LeaveQuestion(ChoiceQuestion):
                 "h  leave it running here, and wait for what it prints",
                 "b  leave it in the background: `qpdsl top` shows it again",
                 "s  stop it; rows that are finished are kept",
-                "   stay",
+                "q  stay",
             ),
         )
 
