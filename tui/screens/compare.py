@@ -157,7 +157,7 @@ class CompareView(View):
     def _show_pair(self) -> None:
         palette, panel = Palette.of(self.app), self.query_one("#compare-panel", Panel)
         if self.saved is None:
-            panel.update(Text("no other run is chosen: c chooses one", style=palette.muted))
+            panel.update("")
             return
         if self.pair is None:
             panel.update(Text("no row has ended in both runs yet", style=palette.muted))
