@@ -20,7 +20,6 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.text import Text
 from textual._context import active_message_pump
 from textual.actions import ActionParseResult
 from textual.app import App, ComposeResult, SystemCommand
@@ -55,7 +54,7 @@ from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, Sock
 from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport, screens_of
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.glossary import KEYS, explained, rule_text
-from qpdsl.tui.widgets.palette import THEMES, Palette
+from qpdsl.tui.widgets.palette import THEMES
 from qpdsl.tui.widgets.questions import ChoiceQuestion, Leave, LeaveQuestion
 
 _FRAME = 0.25
@@ -122,7 +121,7 @@ class Commands(Provider):
         app = self.app
         assert isinstance(app, Dashboard)
         for number, name in enumerate(app.screens, 1):
-            yield f"Show the {name}", f"screen('{name}')", f"{_HELP[name]} ({number})"
+            yield f"Show {name.title()}", f"screen('{name}')", f"{_HELP[name]} ({number})"
         yield from _COMMANDS
         if app.replaying:
             yield from _REPLAY
@@ -197,6 +196,7 @@ class Dashboard(App[Leave | None]):
         Binding("exclamation_mark", "next_row('failed')", "Next failure", show=False),
         Binding("w", "next_row('wrong')", "Next wrong row", show=False),
         Binding("c", "compare", "Compare", show=False),
+        Binding("question_mark", "explain", "Words", key_display="?"),
         Binding("r", "rules", "Rules"),
         Binding("u", "usage", "Tokens", show=False),
         Binding("y", "copy", "Copy"),
@@ -205,7 +205,6 @@ class Dashboard(App[Leave | None]):
         Binding("t", "next_theme", "Theme", show=False),
         Binding("n", "notes", "Notes", show=False),
         Binding("space,p", "play", "Pause", key_display="p"),
-        Binding("question_mark", "explain", "Words", key_display="?"),
         Binding("q,ctrl+c,ctrl+q", "leave", "Leave", key_display="q"),
         Binding("full_stop", "step(1)", "Step", show=False),
         Binding("comma", "step(-1)", "Step back", show=False),
@@ -517,16 +516,16 @@ class Dashboard(App[Leave | None]):
     def action_rules(self) -> None:
         """What each rule of the plan has saved."""
         state, facts = self.source.state, Facts("What the rules of the plan have saved so far")
+        if state.plan is None:
+            self.notify("there is no plan here, and so no rule of it")
+            return
         told = {} if state.begun is None else state.begun.rules
-        palette = Palette.of(self.view.app)
         for effect in effects(state):
-            lines = [state.plan.line(id_) for id_ in effect.operators] if state.plan is not None else []
-            saved = effect.words or effect.without
-            text = Text(f"  {saved}\n", style=f"bold {palette.text}" if effect.words else palette.muted)
-            text.append(f"  {rule_text(told, effect.name)}\n", f"not bold {palette.muted}")
-            for line in lines:
-                text.append(f"  in {one_line(line.text)}\n" if line is not None else "", f"not bold {palette.muted}")
-            facts.add(effect.name, text)
+            facts.add(effect.name, effect.words or effect.without)
+            facts.add("", rule_text(told, effect.name))
+            for line in filter(None, map(state.plan.line, effect.operators)):
+                facts.add("", f"in {one_line(line.text)}")
+            facts.gap()
         self.push_screen(Details(facts))
 
     def action_usage(self) -> None:
@@ -570,7 +569,8 @@ class Dashboard(App[Leave | None]):
             facts.add("note", note)
         if self.source.state.lost:
             facts.add("missed", f"{self.source.state.lost:,} events came faster than they could be read")
-        facts.add("nothing else", "the events are whole" if not notes else "")
+        if not notes:
+            facts.add("note", "no event was skipped")
         self.push_screen(Details(facts))
 
     async def action_quit(self) -> None:
@@ -580,7 +580,11 @@ class Dashboard(App[Leave | None]):
         if not self._asks():
             self.exit(Leave.HERE)
         elif not isinstance(self.screen, LeaveQuestion):
-            self.push_screen(LeaveQuestion(), lambda leave: self.exit(leave) if leave is not None else None)
+            self.push_screen(LeaveQuestion(), self._leave)
+
+    def _leave(self, at: int | None) -> None:
+        if at is not None and at < len(Leave):
+            self.exit(list(Leave)[at])
 
     def action_play(self) -> None:
         self._player.toggle()

@@ -50,14 +50,14 @@ function head() {
 }
 
 function plan() {
-  const columns = [["operator", "code"], ["rows/problem", "number"], ["estimate", "number"], ["tokens", "number"], ["cached", "number"], ["seconds", "number"], ["share", ""], ["rule", ""], ["decisions", ""], ["how", ""]];
+  const columns = [["operator", "code"], ["rows/problem", "number"], ["estimate", "number"], ["tokens", "number"], ["cached", "number"], ["seconds", "number"], ["share", "number"], ["rule", "wide"], ["decisions", "wide"], ["how", "wide"]];
   const keys = ["", "rows", "estimate", "tokens", "cached", "seconds", "", "rule", "decisions", "how"];
   const empty = columns.map((_, at) => keys[at] && data.plan.every((line) => !line[keys[at]]));
   const row = (cells, tag) => made("tr", {}, ...cells.map((cell, at) => [cell, at]).filter(([, at]) => !empty[at]).map(([cell, at]) => made(tag, { class: columns[at][1], ...(tag === "th" ? { scope: "col" } : { "data-title": columns[at][0] }) }, cell)));
   byId("plan").replaceChildren(row(columns.map(([name]) => name), "th"));
   for (const line of data.plan) {
     const bar = line.share === null ? "" : made("span");
-    if (bar) bar.append(made("span", { class: "bar", style: `width:${(line.share * 90).toFixed(1)}px` }), ` ${(line.share * 100).toFixed(line.share < 0.1 ? 1 : 0)}%`);
+    if (bar) bar.append(made("span", { class: "bar", style: `width:${(line.share * 60).toFixed(1)}px` }), ` ${(line.share * 100).toFixed(line.share < 0.1 ? 1 : 0)}%`);
     byId("plan").append(row([line.branch + line.text, line.rows, line.estimate, line.tokens, line.cached, line.seconds, bar, line.rule, line.decisions, line.how], "td"));
   }
 }
@@ -82,7 +82,7 @@ function timeline() {
 // Where the time went, as one bar with its words below, and what memory was short of.
 function time() {
   byId("time-section").hidden = !data.time.length && !data.short;
-  const signs = { decode: "var(--good)", prefill: "var(--accent)", verifier: "var(--second)", "waits for server": "var(--warn)", Python: "var(--text)", idle: "var(--line)" };
+  const signs = { decode: "var(--good)", prefill: "var(--accent)", verifier: "var(--second)", "waits for server": "var(--warn)", Python: "var(--text)", idle: "var(--faint)" };
   const words = data.time.map(([name, share]) => `${name} ${(share * 100).toFixed(share < 0.1 ? 1 : 0)}%`);
   const bar = made("div", { class: "time", role: "img", "aria-label": words.join(", ") }, ...data.time.map(([name, share]) => made("span", { style: `flex:${share};background:${signs[name]}`, title: name })));
   byId("time").replaceChildren(bar, legend(data.time.map(([name], at) => [words[at], signs[name]])));
@@ -112,9 +112,9 @@ function memory() {
   byId("memory").replaceChildren(svg, legend(data.models.map((model, at) => [`${model.name}: at most ${count(model.most)} of ${count(model.pages)} pages, ${model.preemptions} preemptions${waits(model)}`, colours[at % colours.length]])));
 }
 
-// How long samples waited for their tokens: the percentiles 50, 95 and 99.
+// How long samples waited for their tokens.
 function waits(model) {
-  const told = (seconds) => seconds.map((wait) => (1e3 * wait).toFixed(1)).join("/");
+  const told = ([half, , most]) => `p50 ${(1e3 * half).toFixed(1)} p99 ${(1e3 * most).toFixed(1)}`;
   const first = model.first_token.length ? `, first token ${told(model.first_token)} ms` : "";
   return model.between_tokens.length ? `${first}, each token ${told(model.between_tokens)} ms` : first;
 }
@@ -199,11 +199,10 @@ function trees() {
 
 function rows() {
   const columns = ["id", "status", "answer", "right answer", "had it", "score", "tokens", "seconds", "error"];
-  const marks = { right: "✔", wrong: "✖", failed: "!", done: "✔", running: "▶", waiting: "·" };
   const draw = (wanted) => {
     const some = data.rows.filter((row) => row.join(" ").toLowerCase().includes(wanted.toLowerCase()));
     const body = some.map((row) => made("tr", {}, ...row.map((value, at) => {
-      const shown = at === 1 ? `${marks[value] || ""} ${value}` : value === null ? "" : at === 5 ? value.toFixed(3) : at === 6 ? count(value) : at === 7 ? value.toFixed(2) : value;
+      const shown = at === 1 ? `${data.signs[value]}\u00a0${value}` : value === null ? "" : at === 5 ? value.toFixed(3) : at === 6 ? count(value) : at === 7 ? value.toFixed(2) : value;
       return made("td", { class: at === 1 ? value : at > 4 && at < 8 ? "number" : at === 8 || at === 2 ? "wide" : "", "data-title": columns[at] }, shown);
     })));
     byId("rows").replaceChildren(made("tr", {}, ...columns.map((name, at) => made("th", { scope: "col", class: at > 4 && at < 8 ? "number" : "" }, name))), ...body);

@@ -64,12 +64,12 @@ _WRITERS: dict[str, tuple[str, str, str]] = {
 _SAME = 0.005
 
 
-def legend(tree: SearchTree | None, palette: Palette) -> Text:
-    """The signs that are in the tree, and what they mean."""
+def legend(tree: SearchTree | None, palette: Palette, width: int) -> Text:
+    """The signs that are in the tree and what they mean, as many as there is room for."""
     text = Text(" ")
     found = {tree.fate(node) for node in tree.nodes()} if tree is not None else set()
     for fate, (mark, word, colour) in FATES.items():
-        if fate in found:
+        if fate in found and text.cell_len + len(word) + 2 <= width:
             text.append(f"{mark} ", getattr(palette, colour)).append(f"{word}  ", palette.muted)
     return text
 
@@ -149,7 +149,8 @@ def vote_line(vote: VoteCourse, reference: str | None, palette: Palette) -> Text
     elif vote.decided < vote.rows:
         text.append(f"decided after {vote.decided} of {vote.rows}", palette.text)
     else:
-        text.append(f"open until the last of {vote.rows}, lead {weight(vote.lead)}", palette.warn)
+        lead = f"lead {weight(vote.lead)}" if vote.lead else "a tie"
+        text.append(f"open until the last of {vote.rows}, {lead}", palette.warn)
     shown = [*vote.tally[:_TALLY], *(own for own in vote.tally[_TALLY:] if is_right(own, reference))]
     for place, own in enumerate(shown):
         answer = "no answer" if own.answer is None else one_line(own.answer)
@@ -172,7 +173,8 @@ def cut_line(tree: SearchTree, row_state: RowState | None, palette: Palette) -> 
     if (margin := margin_at_the_cut(tree)) is not None:
         where = _which(margin.ranking)
         of = "margin at the cut " if margin.cuts == 1 else f"least margin at {margin.cuts} cuts "
-        text.append(of, palette.muted).append(f"{margin.least:.3g}", palette.text).append(where, palette.muted)
+        text.append(of, palette.muted).append(f"{margin.least:.3g}", palette.text)
+        text.append(where.replace(", ", " in ", 1), palette.muted)
         ties = "a tie" if margin.cuts == 1 else f"{margin.ties} tied"
         text.append(f", {ties}" if margin.ties else "", palette.warn)
         text.append("  ")
@@ -182,8 +184,8 @@ def cut_line(tree: SearchTree, row_state: RowState | None, palette: Palette) -> 
         below = sum(
             answer.right and (node := tree.get(answer.key)) is not None and node.left is not None for answer in graded
         )
-        text.append("answers right ", palette.muted).append(f"{right} of {len(graded)}", palette.text)
-        text.append(f", {below} below the cut" if below and margin is not None else "", palette.warn)
+        text.append("right answers ", palette.muted).append(f"{right} of {len(graded)}", palette.text)
+        text.append(f", {below} cut" if below and margin is not None else "", palette.warn)
     return text if text.plain.strip() else None
 
 

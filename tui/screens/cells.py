@@ -37,7 +37,7 @@ class CellsView(Listing):
 
     def values(self, item: CellReached, palette: Palette) -> Mapping[str, Text | str]:
         over = item.done >= item.rows
-        sign, colour = ("✔", palette.good) if over else ("▶", palette.accent) if item.running else ("·", palette.faint)
+        sign, colour = ("✔", palette.good) if over else ("●", palette.good) if item.running else ("·", palette.faint)
         part = item.done / item.rows if item.rows else 0.0
         return {
             "cell": Text(f"{sign} ", style=colour).append(one_line(item.cell), palette.text),

@@ -138,23 +138,26 @@ class CompareView(View):
         return ("p-value", "interval", "first difference")
 
     def _facts(self, pair: RowPair) -> Facts:
-        mine, theirs = answer_text(self.state, pair.here), pair.there.text or pair.there.answer
+        mine = answer_text(self.state, pair.here)
         facts = Facts(f"{pair.here.id}  {pair.what}")
         facts.add("asked", pair.here.asked)
         facts.add("right answer", pair.here.reference)
         facts.add("here", pair.here.answer or pair.here.why)
         facts.add("there", pair.there.answer)
         facts.gap()
-        facts.add("first difference", _around(mine, theirs) if pair.there.text else "the other run saved no texts")
+        if not pair.there.text:
+            facts.add("first difference", "the other run saved no texts")
+            return facts
+        facts.add("first difference", _around(mine, pair.there.text))
         facts.gap()
         facts.add("text here", mine + "\n")
-        facts.add("text there", theirs + "\n")
+        facts.add("text there", pair.there.text + "\n")
         return facts
 
     def _show_pair(self) -> None:
         palette, panel = Palette.of(self.app), self.query_one("#compare-panel", Panel)
         if self.saved is None:
-            panel.update(Text("no other run is chosen: c chooses one", style=palette.muted))
+            panel.update("")
             return
         if self.pair is None:
             panel.update(Text("no row has ended in both runs yet", style=palette.muted))
@@ -192,8 +195,8 @@ def _changed_facts(state: RunState, saved: OtherRun) -> list[tuple[str, str]]:
 def _head(comparison: Beside | None, palette: Palette) -> Text:
     """The difference, and how sure it is."""
     if comparison is None:
-        return Text(" beside no other run yet: c chooses one", style=palette.muted)
-    text = Text.assemble((" with ", palette.muted), (one_line(comparison.saved.name), f"bold {palette.text}"))
+        return Text("beside no other run yet: c chooses one", style=palette.muted)
+    text = Text.assemble(("with ", palette.muted), (one_line(comparison.saved.name), f"bold {palette.text}"))
     result = comparison.result
     if result is None:
         return text.append(f"  {len(comparison.pairs):,} rows in common, none graded in both", palette.muted)

@@ -155,6 +155,9 @@ class EngineView(View):
         last = max(self.state.now - self._back * width / 2, width)
         return last - width, last
 
+    def words(self) -> tuple[str, ...]:
+        return ("decode", "prefill", "idle", "KV", "prefix hits", "preemptions", "first token", "each token")
+
     def action_zoom(self, by: int) -> None:
         """Shows half of the time, or twice as much."""
         self._zoom = min(max(self._zoom * 2 if by > 0 else self._zoom // 2, 1), _FINEST)

@@ -88,10 +88,9 @@ def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Te
         fact("tokens", f"{figures.count(model.prefill_tokens)} in, {figures.count(model.decode_tokens)} out", palette),
         fact("preemptions", f"{latest.preemptions:,}", palette),
     ]
-    # The percentiles 50, 95 and 99.
     for title, waits in (("first token", model.first_token), ("each token", model.between_tokens)):
         if waits:
-            facts.append(fact(title, f"{'/'.join(map(_milliseconds, waits))} ms", palette))
+            facts.append(fact(title, f"p50 {_milliseconds(waits[0])} p99 {_milliseconds(waits[-1])} ms", palette))
     facts += [fact(name, value, palette) for name, value in _memory(model, state)]
     drafted, accepted = latest.others.get("drafted"), latest.others.get("accepted")
     if drafted and accepted is not None:

@@ -16,14 +16,13 @@ from textual.message import Message
 from textual.widgets import Static
 
 from qpdsl.executor.events.operator_counts import told_counts
-from qpdsl.grammar.printable import one_line
+from qpdsl.grammar.printable import one_line, shorten
 from qpdsl.tui.screens.plan_boxes import Boxes, boxes, operator_box
 from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.decisions import by_model, by_round, decisions, expectation, kept_or_thrown, rounds
 from qpdsl.tui.state.plan import OperatorTotals, PlanLine
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
-from qpdsl.tui.widgets.bars import time_words
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
@@ -42,7 +41,7 @@ COLUMNS = (
     TableColumn("tokens", "tok/pr.", 7, weight=70),
     TableColumn("time", "time", 4, weight=80),
     TableColumn("bar", "", _BAR, right=False, weight=40),
-    TableColumn("decisions", "decisions", 0, right=False, weight=45, least=26),
+    TableColumn("decisions", "decisions", 26, right=False, weight=45),
 )
 
 
@@ -173,19 +172,22 @@ class PlanView(View):
         plan = self.state.plan
         if plan is None:
             return Text(" the plan comes with the run's first event", style=palette.muted)
-        text = Text()
-        if told := time_words(self.state):
-            text.append(" time ", palette.muted).append(", ".join(told), palette.text)
-        word, rest = plan.permits
-        text.append(f"{' ' * (1 + bool(told))}{word} ", palette.muted).append(one_line(rest), palette.text)
-        for name, model in plan.models.items():
-            text.append("  ").append(f"{one_line(name)} ", palette.muted).append(one_line(model), palette.text)
-        begun = self.state.begun
+        begun, missed, shares = self.state.begun, self.state.missed_events, self.state.time_shares
+        time = ", ".join(
+            f"{name} {figures.share(shares[name])}" for name in sorted(shares, key=lambda name: -shares[name])
+        )
+        parts = [("time", time)] if time else []
+        parts += [plan.permits, *plan.models.items()]
         if begun is not None:
-            rows = f"  {begun.concurrency:,} rows at once" if begun.concurrency > 1 else ""
-            text.append(f"  seed {begun.seed}  {one_line(begun.device)}{rows}", palette.muted)
-        if self.state.missed_events:
-            text.append(f"  {self.state.missed_events:,} earlier events are in the sums alone", palette.muted)
+            parts += [("seed", str(begun.seed)), ("on", begun.device)]
+            parts += [("at once", f"{begun.concurrency:,} rows")] if begun.concurrency > 1 else []
+        if missed:
+            parts.append(("in the sums alone", f"{missed:,} earlier events"))
+        text = Text()
+        for name, value in parts:
+            part = Text.assemble((f" {one_line(name)} ", palette.muted), (f"{one_line(value)} ", palette.text))
+            if text.cell_len + part.cell_len <= self.size.width:
+                text.append_text(part)
         return text
 
 
@@ -216,8 +218,15 @@ def problems(state: RunState) -> int:
 
 
 def per_problem(state: RunState, count: int) -> str:
-    value = count / problems(state)
+    return _short(count / problems(state))
+
+
+def _short(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0") if value < 100 else figures.count(value)
+
+
+def _rows(count: str) -> str:
+    return f"{count} row{'s' * (count != '1')}"
 
 
 def decided(state: RunState, line: PlanLine) -> str:
@@ -234,7 +243,7 @@ def estimate_text(state: RunState, line: PlanLine) -> str:
     expected = expectation(state, line)
     if expected is None:
         return "" if line.estimate is None else f"≤{line.estimate:,.0f}"
-    return f"{expected.expected:.1f}".removesuffix(".0") + f" {expected.mark}"
+    return f"{_short(expected.expected)} {expected.mark}"
 
 
 def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
@@ -259,7 +268,6 @@ def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
 
 def operator_facts(state: RunState, line: PlanLine) -> Facts:
     totals = state.operators.get(line.id, OperatorTotals())
-    part = time_share(state, line)
     facts = Facts(one_line(line.text))
     for name, value in short_facts(state, line):
         facts.add(name, value)
@@ -277,9 +285,6 @@ def operator_facts(state: RunState, line: PlanLine) -> Facts:
     for name, expected_here in _expected(state, line):
         facts.add(name, expected_here)
     facts.add("seconds in it", f"{totals.seconds:,.2f} over all rows")
-    facts.add("share", None if part is None else figures.share(part))
-    if totals.runs:
-        facts.add("a run", figures.seconds(totals.seconds / totals.runs))
     facts.gap()
     for words, figure in told_counts(totals.counts):
         facts.add(one_line(words), figure)
@@ -299,12 +304,12 @@ def short_facts(state: RunState, line: PlanLine) -> list[tuple[str, str]]:
     facts = []
     if totals.runs:
         facts.append(
-            ("a problem", f"{per_problem(state, totals.rows_out)} rows, {per_problem(state, totals.tokens)} tokens")
+            ("a problem", f"{_rows(per_problem(state, totals.rows_out))}, {per_problem(state, totals.tokens)} tokens")
         )
     if expected is not None:
-        facts.append(("expected", f"{expected.expected:.1f} rows {expected.mark}".rstrip()))
+        facts.append(("expected", f"{_rows(_short(expected.expected))} {expected.mark}".rstrip()))
     elif line.estimate is not None:
-        facts.append(("at most", f"{line.estimate:,.0f} row{'s' * (line.estimate != 1)} a problem"))
+        facts.append(("at most", f"{_rows(f'{line.estimate:,.0f}')} a problem"))
     if part is not None:
         facts.append(("time", f"{figures.share(part)}, {figures.seconds(totals.seconds / max(totals.runs, 1))} a run"))
     if told := decided(state, line):
@@ -320,12 +325,13 @@ def usage_facts(state: RunState) -> Facts:
     lines = [line for line in (state.plan.lines if state.plan else ()) if line.id and not line.holds]
     totals = [(line, state.operators[line.id]) for line in lines if line.id in state.operators]
     whole = sum(own.tokens for _, own in totals) or 1
-    facts.add("in all", f"{whole:,}")
-    facts.gap()
+    if totals:
+        facts.add("in all", f"{whole:>11,}")
+        facts.gap()
     for line, own in totals:
         if own.tokens:
             told = f"{own.tokens:>11,}  {figures.share(own.tokens / whole):>4}  {own.cached_tokens:,} from the cache"
-            facts.add(one_line(line.text).partition("  ")[0][:30], told)
+            facts.add(shorten(one_line(line.text), 22), told)
     facts.gap()
     for number, tokens in by_round(state):
         facts.add(

@@ -72,9 +72,10 @@ def operator_box(
     """The operator of the cursor: what it does now, and facts about it."""
     totals = state.operators.get(line.id, OperatorTotals())
     lines = [_title(one_line(line.text), "", palette.text, palette, width)]
-    now = f"{rate(state, totals)}  {figures.trend(totals.series.trend(state.now, _TREND))}"
+    now, room = rate(state, totals), max(width - _NAME, 12)
+    now += f"  {figures.trend(totals.series.trend(state.now, min(_TREND, max(room - len(now) - 2, 1))))}"
     for name, value in [("now", now), *facts]:
-        for at, part in enumerate(wrap(value, max(width - _NAME, 12), drop_whitespace=False)):
+        for at, part in enumerate(wrap(value, room)):
             lines.append(Text.assemble((f"{'' if at else name:<{_NAME}}", palette.muted), (part, palette.text)))
     return lines
 

@@ -11,7 +11,7 @@ from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 
 # Cells for the figures, and of these for their names.
-FIGURES, LABEL = 34, 13
+FIGURES, LABEL = 36, 13
 # A short run is drawn wider: so many columns for a value at most.
 _WIDEST = 24
 

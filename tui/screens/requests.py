@@ -16,7 +16,7 @@ from qpdsl.tui.widgets.table import TableColumn
 # Seconds over which a rate is taken, and requests over which percentiles are.
 _WINDOW = 60.0
 _LATEST = 1000
-_SIGNS = {"waiting": ("·", "warn"), "running": ("▶", "accent"), "answered": ("✔", "good"), "cancelled": ("■", "muted")}
+_SIGNS = {"waiting": ("·", "warn"), "running": ("●", "good"), "answered": ("✔", "good"), "cancelled": ("■", "muted")}
 
 
 class RequestsView(Listing):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -39,7 +40,7 @@ COLUMNS = (
 )
 SIGNS: dict[Status, tuple[str, str]] = {
     "waiting": ("·", "faint"),
-    "running": ("▶", "accent"),
+    "running": ("●", "good"),
     "done": ("✔", "text"),
     "right": ("✔", "good"),
     "wrong": ("≠", "warn"),
@@ -55,8 +56,10 @@ class RowLines(LineList):
 
     def __init__(self) -> None:
         super().__init__(id="row-lines")
+        self.columns: Sequence[TableColumn] = COLUMNS
 
-    def show(self, rows: list[RowState]) -> None:
+    def show(self, rows: list[RowState], columns: Sequence[TableColumn]) -> None:
+        self.columns = columns
         self.set_items(rows, lambda row_state: row_state.id)
 
     @property
@@ -90,7 +93,7 @@ class RowLines(LineList):
             ),
             "asked": Text(one_line(row_state.asked), style=palette.muted),
         }
-        return row(fitted(COLUMNS, width), values)
+        return row(fitted(self.columns, width), values)
 
 
 class RowsView(View):
@@ -127,8 +130,9 @@ class RowsView(View):
     def draw(self) -> None:
         state = self.state
         rows = [row_state for row_state in state.rows.values() if matches(row_state, self.wanted)]
-        self.query_one(RowLines).show(ordered(rows, self.sorted_by, downwards=self.downwards))
-        self.query_one(Heading).show(COLUMNS, self.sorted_by, downwards=self.downwards)
+        columns = _told_columns(state)
+        self.query_one(RowLines).show(ordered(rows, self.sorted_by, downwards=self.downwards), columns)
+        self.query_one(Heading).show(columns, self.sorted_by, downwards=self.downwards)
         self.query_one("#row-foot", Static).update(self._foot(len(rows), state))
         self._show_row()
 
@@ -241,6 +245,13 @@ class RowsView(View):
                 text.append(f"   {lost_text(row_state.lost, self.state.plan)}", palette.warn)
         text.append("\nagain ", palette.muted).append(again(self.state, row_state), palette.text)
         panel.update(text.append("\n").append(one_line(row_state.asked), palette.muted))
+
+
+def _told_columns(state: RunState) -> Sequence[TableColumn]:
+    """Those that have something to show: not every run has right answers, scores or answers without a search."""
+    optional = ("reference", "lost", "greedy", "score")
+    told = {name for name in optional if any(getattr(own, name) is not None for own in state.rows.values())}
+    return tuple(column for column in COLUMNS if column.name not in optional or column.name in told)
 
 
 def lost(row_state: RowState) -> str:

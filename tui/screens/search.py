@@ -17,7 +17,7 @@ from qpdsl.executor.events.events import REPLICA_SIGN
 from qpdsl.grammar.printable import cells, one_line, printable, shorten
 from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.plan_boxes import failure_text
-from qpdsl.tui.screens.rows import row_copies, row_facts
+from qpdsl.tui.screens.rows import SIGNS, row_copies, row_facts
 from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState
@@ -33,6 +33,8 @@ from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 _BAR = 6
 # Seconds that a row stays on the screen after it has ended, so that rows that take no time can be seen.
 _STAY = 3.0
+# Cells for the answer in the first line.
+_ANSWER = 32
 # Below this height the tree has all the room.
 _LOW = 18
 # Fates of candidates that still count.
@@ -215,7 +217,9 @@ class SearchView(View):
         self.query_one(Heading).show(lines.columns)
         self.query_one("#search-row", Static).update(self._head(Palette.of(self.app)))
         self._show_verdict()
-        self.query_one("#search-foot", Static).update(candidate.legend(self.searched, Palette.of(self.app)))
+        self.query_one("#search-foot", Static).update(
+            candidate.legend(self.searched, Palette.of(self.app), self.size.width)
+        )
         self._show_candidate()
 
     def on_line_list_moved(self) -> None:
@@ -313,11 +317,9 @@ class SearchView(View):
             return text
         text.append(f" {candidate.fates(tree)}", palette.muted)
         if row_state is not None and row_state.answer is not None:
-            mark = {True: "✔ ", False: "≠ ", None: ""}[row_state.correct]
-            text.append(
-                f"  {mark}{one_line(row_state.answer)}",
-                f"bold {palette.bad if row_state.correct is False else palette.good}",
-            )
+            sign, colour = SIGNS[row_state.status]
+            answer = shorten(one_line(row_state.answer), _ANSWER)
+            text.append(f"  {sign} {answer}", f"bold {getattr(palette, colour)}")
             if row_state.correct is False and row_state.reference is not None:
                 text.append(f" (right: {one_line(row_state.reference)})", palette.muted)
         if tree.scaled:

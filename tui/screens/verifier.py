@@ -93,7 +93,10 @@ class VerifierView(View):
     def _foot(self, palette: Palette) -> Text:
         wrong = [own for own in self.state.rows.values() if own.correct is False]
         had = sum(any(answer.right for answer in own.graded) or own.lost is not None for own in wrong)
-        text = Text(f" {len(wrong):,} rows are wrong, {had:,} of them had a right answer", style=palette.muted)
+        if not self.state.judged:
+            return Text("")
+        told = f" {len(wrong):,} wrong row{'s' * (len(wrong) != 1)}, {had:,} of them had a right answer"
+        text = Text(told, style=palette.muted)
         return text.append("  enter: its search", palette.muted) if had else text
 
 

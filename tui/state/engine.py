@@ -133,8 +133,9 @@ class ModelState:
     @property
     def kv(self) -> tuple[float, float, float] | None:
         """Bytes of keys and values that are live, cached and free; None where its engine does not tell."""
-        told = [self.latest.others.get(f"{part}_bytes") for part in ("live", "cached", "free")]
-        return None if None in told else tuple(told)  # type: ignore[return-value]
+        # A report leaves out what is 0.
+        live, cached, free = (self.latest.others.get(f"{part}_bytes", 0.0) for part in ("live", "cached", "free"))
+        return (live, cached, free) if live or cached or free else None
 
     @property
     def first_token(self) -> tuple[float, ...]:

@@ -51,12 +51,6 @@ def cost(state: RunState) -> str:
     return f"cost {state.cost:.3g}" + ("" if most is None else f" of {most:g}")
 
 
-def time_words(state: RunState) -> list[str]:
-    """What the time went into, the most first."""
-    shares = state.time_shares
-    return [f"{name} {figures.share(shares[name])}" for name in sorted(shares, key=lambda name: -shares[name])]
-
-
 class Title(Widget):
     """The two lines at the top: the program and its progress, and the screens by number. A click on one opens it."""
 
@@ -169,15 +163,15 @@ class Title(Widget):
             if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 1 > self.size.width:
                 break
             told.append(between if told else "").append(text, style)
-        return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 1)).append_text(told)
+        return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 0)).append_text(told)
 
     def _told(self, palette: Palette) -> Iterator[tuple[str, str]]:
-        """What is short, how well the run does beside greedy decoding and the last run, what it costs, and its time."""
+        """What is short, how well the run does beside greedy decoding and the last run, and what it costs."""
         state = self._state
         if state.lost:
             yield f"{figures.count(state.lost)} events were missed", palette.warn
-        if (shortage := state.shortage) is not None:
-            yield f"⚠ memory: {figures.count(shortage.gave_way)} gave way", palette.bad
+        if state.shortage is not None:
+            yield "⚠ memory is short", palette.bad
         if state.judged and state.total > 1:
             sure = interval(state.right, state.judged)
             share = state.right / state.judged
@@ -192,7 +186,6 @@ class Title(Widget):
                 yield f"last {figures.share(self.last.right / self.last.judged)}", palette.muted
         if money := cost(state):
             yield money, palette.text
-        yield from ((word, palette.muted) for word in time_words(state))
 
 
 class Transport(Widget):

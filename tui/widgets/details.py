@@ -10,6 +10,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -22,7 +23,7 @@ _LABEL, _MOST = 16, 36
 
 
 class Facts:
-    """A title and lines of name and value; longer texts stand under their names."""
+    """A title and lines of name and value; what has lines of its own stands under its name."""
 
     def __init__(self, title: str) -> None:
         self.title = one_line(title)
@@ -57,22 +58,22 @@ class Facts:
             lines.append(line)
         return Text("\n").join(lines)
 
-    def render(self, palette: Palette, width: int = 88) -> Text:
-        """All facts. A value that is too long for its line continues below."""
+    def render(self, palette: Palette, width: int) -> Text:
+        """All facts. A value that is too long for its line continues below it."""
         text = Text.assemble((self.title, "bold"), "\n")
-        label = _width([part for part in self._parts if part is not None and not _long(part[1])])
+        label = min(_width([part for part in self._parts if part is not None]), max(width * 2 // 5, 8))
         for part in self._parts:
             text.append("\n")
             if part is None:
                 continue
             name, value = part
-            text.append(f"{name:<{label}}" if not _long(value) else f"{name}\n", palette.muted)
-            if isinstance(value, str):
-                shown = printable(value, tabs=False)
-                if not _long(value):
-                    shown = ("\n" + " " * label).join(wrap(shown, max(width - label, 12)))
-                value = Text(shown, style=palette.text)
-            text.append_text(value)
+            if isinstance(value, Text) or "\n" in value:
+                text.append(f"{name}\n" if "\n" in str(value) else f"{name:<{label}}", palette.muted)
+                text.append_text(value if isinstance(value, Text) else Text(printable(value, tabs=False), palette.text))
+                continue
+            first, *more = wrap(printable(value, tabs=False), max(width - label, 12), drop_whitespace=False) or [""]
+            text.append(f"{name:<{label}}" if len(name) < label else f"{name}\n{'':<{label}}", palette.muted)
+            text.append(f"\n{'':<{label}}".join([first, *(line.lstrip() for line in more)]), palette.text)
         return text
 
 
@@ -92,7 +93,15 @@ class Details(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="details") as box:
             box.border_subtitle = "esc closes"
-            yield Static(self._facts.render(Palette.of(self.app)))
+            yield Static(self._told(self.app.size.width))
+
+    def on_resize(self, event: Resize) -> None:
+        for shown in self.query(Static):
+            shown.update(self._told(event.size.width))
+
+    def _told(self, width: int) -> Text:
+        """The facts in the room of the box: less its borders, blanks and bar (`dashboard.tcss`)."""
+        return self._facts.render(Palette.of(self.app), min(100, width * 94 // 100) - 8)
 
     def on_click(self, event: object) -> None:
         if getattr(event, "widget", None) is self:

@@ -9,9 +9,9 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Button, OptionList, Static
+from textual.widgets import OptionList, Static
 
 from qpdsl.grammar.printable import one_line
 
@@ -22,39 +22,6 @@ class Leave(Enum):
     HERE = "here"
     BEHIND = "behind"
     STOP = "stop"
-
-
-class LeaveQuestion(ModalScreen[Leave | None]):
-    """Asked while the run is still going."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("h", "leave('HERE')", "Here"),
-        Binding("b", "leave('BEHIND')", "Background"),
-        Binding("s", "leave('STOP')", "Stop"),
-        Binding("escape,q", "stay", "Stay"),
-    ]
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="question"):
-            yield Static(Text("It is still going", style="bold"))
-            yield Static("[b]h[/b]  leave it running here: close the dashboard, wait for what it prints")
-            yield Static("[b]b[/b]  leave it running in the background; `qpdsl top` shows it again")
-            yield Static("[b]s[/b]  stop it; rows that are finished are kept")
-            with Horizontal():
-                yield Button("Here", id="HERE", variant="primary", compact=True)
-                yield Button("Background", id="BEHIND", compact=True)
-                yield Button("Stop", id="STOP", variant="error", compact=True)
-                yield Button("Stay", id="STAY", compact=True)
-
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        name = event.button.id
-        self.dismiss(None if name == "STAY" or name is None else Leave[name])
-
-    def action_leave(self, name: str) -> None:
-        self.dismiss(Leave[name])
-
-    def action_stay(self) -> None:
-        self.dismiss(None)
 
 
 class ChoiceQuestion(ModalScreen[int | None]):
@@ -84,3 +51,25 @@ class ChoiceQuestion(ModalScreen[int | None]):
     def action_move(self, way: str) -> None:
         choices = self.query_one(OptionList)
         choices.action_cursor_down() if way == "down" else choices.action_cursor_up()
+
+
+class LeaveQuestion(ChoiceQuestion):
+    """Asked while the run is still going: the number of one of `Leave`, in their order; the last line stays."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(leave.value[0], f"choose({at})", leave.value.title(), show=False) for at, leave in enumerate(Leave)),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(
+            "It is still going",
+            (
+                "h  leave it running here, and wait for what it prints",
+                "b  leave it in the background: `qpdsl top` shows it again",
+                "s  stop it; rows that are finished are kept",
+                "q  stay",
+            ),
+        )
+
+    def action_choose(self, at: int) -> None:
+        self.dismiss(at)

@@ -106,13 +106,8 @@ async def _on_screens(state: RunState, outcome: Outcome) -> list[str]:
             line = None if state.plan is None else state.plan.line(operator)
             if line is None:
                 faults.append(f"operator {operator} is no line of the plan")
-        rows = await press(pilot, "2")
+        searched = await press(pilot, "3")
         (row,) = state.rows.values()
-        answer = one_line(row.answer or "")
-        wants(rows, "Rows", one_line(outcome.failure)[:30] if outcome.failure else answer[:12])
-        details = await press(pilot, "d")
-        wants(details, "the row", f"{outcome.tokens_in:,} in, {outcome.tokens_out:,} out")
-        searched = await press(pilot, "escape", "3")
         tree = state.trees.get(row.id)
         if tree is not None and tree.answering is not None:
             wants(searched, "Search", "★ the answer")
@@ -121,4 +116,9 @@ async def _on_screens(state: RunState, outcome: Outcome) -> list[str]:
         engine = await press(pilot, "4")
         for model in state.models.values():
             wants(engine, "Engine", model.name[:20])
+        rows = await press(pilot, "2")
+        answer = one_line(row.answer or "")
+        wants(rows, "Rows", one_line(outcome.failure)[:30] if outcome.failure else answer[:12])
+        details = await press(pilot, "d")
+        wants(details, "the row", f"{outcome.tokens_in:,} in, {outcome.tokens_out:,} out")
     return faults
