@@ -268,7 +268,7 @@ def _held_as_calls(op: ops.Operator, able: ServerCapabilities, context: _Context
 
 
 def _calls_by_fields(op: ops.Generate, able: ServerCapabilities) -> bool:
-    return op.constraint is not None and bool(op.constraint.tools) and able.tools and able.endpoint != "ids"
+    return op.constraint is not None and bool(op.constraint.tools) and able.calls_in_fields
 
 
 def _is_union(constraint: ast.Constraint) -> bool:
