@@ -39,7 +39,6 @@ def cut_at_stop(sampling: Sampling, continuation: Continuation, sample: Sample) 
         logprobs=logprobs,
         logprob=sum(logprobs),
         figures=sample.figures[:length],
-        steps=replace(sample.steps, written=tuple(one for one in sample.steps.written if one[0] < length)),
     )
 
 
