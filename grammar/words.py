@@ -102,9 +102,9 @@ class ViaForm:
     usage: str
 
 
-# What proposes tokens: a model, or one of `DRAFTS`; `none` means that nothing does.
 # How many rounds a sample may run ahead.
 MAX_AHEAD = 3
+# What proposes tokens: a model, or one of `DRAFTS`; `none` means that nothing does.
 DraftMethod = Literal["none", "ngram", "model", "early_exit", "eagle"]
 DRAFTS: Mapping[DraftMethod, DraftForm] = {
     "ngram": DraftForm('ngram, ngram("texts.txt")', "a file of texts", reads=True),

@@ -222,8 +222,9 @@ class _Walk:
         if isinstance(op.via, ops.Filter):
             what = "enforces a constraint only from the beginning of an answer, and `via filter` continues within one"
             yield what, "remove `via filter` or the constraint, or use a local large model"
-        elif constraint.kind in _held_as_calls(op, able, context):
-            return
+        elif _calls_by_fields(op, able):
+            if not context.turns:
+                yield "takes tools in chats alone", "begin the context with `chat`"
         elif constraint.kind not in (kinds := able.answers_held if context.turns else able.constraints):
             held = [words for kind, words in CONSTRAINT_NAMES.items() if kind in kinds]
             instead = f"it enforces {' or '.join(held)}" if held else "vLLM, SGLang and llama.cpp do"
@@ -261,9 +262,13 @@ class _Walk:
 
 def _held_as_calls(op: ops.Operator, able: ServerCapabilities, context: _Context) -> frozenset[Feature]:
     """The kind of constraint that a server need not hold to, as calls of tools have fields of their own."""
-    held = op.constraint if isinstance(op, ops.Generate) else None
-    by_fields = held is not None and held.tools and able.tools and able.endpoint != "ids" and context.turns
-    return frozenset({held.kind}) if held is not None and by_fields else frozenset()
+    if isinstance(op, ops.Generate) and op.constraint is not None and context.turns and _calls_by_fields(op, able):
+        return frozenset({op.constraint.kind})
+    return frozenset()
+
+
+def _calls_by_fields(op: ops.Generate, able: ServerCapabilities) -> bool:
+    return op.constraint is not None and bool(op.constraint.tools) and able.calls_in_fields
 
 
 def _is_union(constraint: ast.Constraint) -> bool:

@@ -200,7 +200,7 @@ def text_model(
     if location is None:
         tokenizer, ends = text_tokenizer(), frozenset({EOS})
         more: dict[str, Any] = {"notes": capabilities.notes, "own_tokens": False, "apart": capabilities.thinking}
-        more["calls"] = capabilities.tools
+        more["calls"] = capabilities.calls_in_fields
         return RemoteTextModel(model, tokenizer, ends, UNBOUNDED, WIDTH, **more)
     # It imports transformers' models.
     from qpdsl.executor.models.load import load_tokens

@@ -59,7 +59,8 @@ class ModelAtServer:
     def refusal(self, request: Request) -> str | None:
         """Why the server would not do what a request says, to be read after its name; None where it would."""
         able, drawn = self.capabilities, request.generation
-        calls = drawn is not None and drawn.constraint is not None and bool(drawn.constraint.tools) and able.tools
+        calls = drawn is not None and drawn.constraint is not None and bool(drawn.constraint.tools)
+        calls = calls and able.calls_in_fields
         # Without seeds a sample is recorded, where the program permits that.
         others: set[Feature] = {"seeds"} if drawn is None or not calls else {"seeds", drawn.held_to}
         if (inability := able.for_engine.refusal(request.features - others)) is not None:
@@ -353,9 +354,10 @@ def _usage_of(answer: Any) -> dict[str, Any]:
 def sample_calls(model: ModelAtServer, ticket: Ticket, request: GenerateRequest) -> list[SampleCall]:
     """One call for each sample of a request. Raises EngineError for what the server has no field for."""
     ask, greedy = model.request_for(request), request.sampling.greedy
-    streams = model.capabilities.streams and request.max_tokens > 1 and (request.watch is not None or request.lead)
+    able, held = model.capabilities, request.constraint
+    streams = able.streams and request.max_tokens > 1 and (request.watch is not None or request.lead)
     # A call is of use when it is whole.
-    streams = streams and not (request.constraint is not None and request.constraint.tools)
+    streams = streams and not (able.calls_in_fields and held is not None and held.tools)
     more = ["sample", list(request.stops)]
     whole = request_key(model.address, model.capabilities.version, ask.path, {**ask.body, "seed": 0}, more)
     place = (request.client, request.priority, prefix_of(request.prompt))

@@ -6,7 +6,8 @@ is cut at one place, whether the server knew the stop, its answer was streamed a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -154,8 +155,12 @@ class WrittenSample:
 
     def _called(self, piece: CompletionChunk) -> tuple[int, ...]:
         """The tokens of calls, of as many as were asked for."""
-        most = 0 if self._request.constraint is None else self._request.constraint.most_calls
-        return tuple(token for call in piece.calls[:most] for token in (CALL, *tokens_of(call)))
+        held = self._request.constraint
+        if held is None or not held.tools or not piece.calls:
+            return ()
+        schemas = {tool["name"]: tool["parameters"] for tool in json.loads(held.tools)}
+        calls = (_as_held(call, schemas) for call in piece.calls[: held.most_calls])
+        return tuple(token for call in calls for token in (CALL, *tokens_of(call)))
 
     def _bounded(self, answer: CompletionChunk, finish: Finish) -> Finish:
         """Why a sample with a thought ends, whose answer is cut here: its server bounds both together, or neither.
@@ -268,6 +273,29 @@ class WrittenSample:
 
 def _has_token(piece: CompletionChunk) -> bool:
     return bool(piece.text or piece.ids or piece.thought or piece.calls)
+
+
+def _as_held(call: str, schemas: Mapping[str, Any]) -> str:
+    """A call as the constraint has it: servers space JSON, and order its fields, as their models like."""
+    try:
+        spelt = json.loads(call)
+    except ValueError:
+        # It was cut off.
+        return call
+    arguments = _in_order(spelt["arguments"], schemas.get(spelt["name"]))
+    return json.dumps({"name": spelt["name"], "arguments": arguments}, ensure_ascii=False)
+
+
+def _in_order(value: Any, schema: Any) -> Any:
+    """A value of JSON with the fields of its records in the order of their schema."""
+    told = schema if isinstance(schema, dict) else {}
+    if isinstance(value, list):
+        return [_in_order(item, told.get("items")) for item in value]
+    if not isinstance(value, dict):
+        return value
+    fields = told.get("properties", {})
+    names = [*(name for name in fields if name in value), *(name for name in value if name not in fields)]
+    return {name: _in_order(value[name], fields.get(name)) for name in names}
 
 
 def answer_of(record: Any) -> CompletionChunk | None:

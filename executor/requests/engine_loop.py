@@ -74,8 +74,9 @@ async def driven(driving: Coroutine[Any, Any, None], what: str) -> AsyncIterator
     left = False
 
     def stopped(driver: asyncio.Task[None]) -> None:
-        if not driver.cancelled() and task is not None and not left:
-            failures.append(driver.exception() or RuntimeError(f"{what} stopped"))
+        why = None if driver.cancelled() else driver.exception() or RuntimeError(f"{what} stopped")
+        if why is not None and task is not None and not left:
+            failures.append(why)
             task.cancel()
 
     driver.add_done_callback(stopped)
@@ -90,8 +91,7 @@ async def driven(driving: Coroutine[Any, Any, None], what: str) -> AsyncIterator
     finally:
         left = True
         driver.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await driver
+        await asyncio.wait((driver,))
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import MISSING, dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from lark import Token
@@ -107,7 +108,8 @@ def key_of(argument: ast.Argument) -> Span:
     return Span(argument.span.start, argument.span.start + len(argument.name or ""))
 
 
-_SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0}
+# As decimals, so that a time is written as it was.
+_SECONDS = {"ms": Decimal("0.001"), "s": Decimal(1), "min": Decimal(60)}
 
 
 class FormBuilder(OptionBuilder):
@@ -275,7 +277,7 @@ class FormBuilder(OptionBuilder):
             return None
         written = re.search(r"([\d.]+)(\w+)", form)
         assert written is not None
-        seconds = float(written[1]) * _SECONDS[written[2]]
+        seconds = float(Decimal(written[1]) * _SECONDS[written[2]])
         if not 0 < seconds < math.inf:
             what = "over 0 seconds" if not seconds else "finite"
             self.report("QP301", f"a deadline is {what}", at(form))

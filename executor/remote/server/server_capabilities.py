@@ -102,6 +102,11 @@ class ServerCapabilities:
         return not self.temperature and not self.greedy
 
     @property
+    def calls_in_fields(self) -> bool:
+        """Whether tools, and calls of them, have fields of their own: of token ids, calls are parted here."""
+        return self.tools and self.endpoint != "ids"
+
+    @property
     def answers_held(self) -> frozenset[ConstraintKind]:
         """What the answers of chats are held to."""
         return self.constraints | self.answer_constraints

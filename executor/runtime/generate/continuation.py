@@ -237,8 +237,8 @@ class Continuation:
         if stop is not None and sample.finish == "stop":
             step = stop.without(step)
         whole, spelt, before_call = op.constraint is None or finish == "match", step, text.removesuffix(step)
-        says = False
-        if op.constraint is not None and op.constraint.tools and whole:
+        says, calls = False, op.constraint is not None and bool(op.constraint.tools) and whole
+        if op.constraint is not None and calls:
             own = max(len(self.earlier), state.begins)
             marked = partial(model.marked_detokenizer.added, tokens[:own], tokens)
             several = op.constraint.most_calls is not None
@@ -262,7 +262,7 @@ class Continuation:
             thought=state,
             written=before.written if op.into is None else {**before.written, op.into.id: _written(sample)},
             tools=before.tools if op.constraint is None else with_tools(before.tools, op.constraint.tools),
-            call=None if op.constraint is None or says else _call(op.constraint, spelt, before_call, whole=whole),
+            call=ToolCall(spelt, before_call, model.tool_format.id) if calls and not says else None,
         )
         columns = {
             **row.columns,
@@ -359,11 +359,6 @@ def _figures(before: Generated, sample: Sample) -> tuple[DrawFigures, ...] | Non
     if before.figures is None or len(sample.figures) < len(sample.tokens):
         return None
     return before.figures + sample.figures
-
-
-def _call(constraint: ops.Constraint, spelt: str, before: str, *, whole: bool) -> ToolCall | None:
-    """The call that ends a turn; None where it is none, or was cut off."""
-    return ToolCall(spelt, before) if constraint.tools and whole else None
 
 
 def shown_context(row: Row, op: ops.Generate) -> Context | None:

@@ -61,10 +61,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool, as a JSON text of its `name` and `arguments`, or a list, and the turn's text before it."""
+    """A call of a tool, as a JSON text of its `name` and `arguments`, or a list, and the turn's text before it.
+
+    `id` is the one that its model wrote, empty where models of its format write none.
+    """
 
     spelt: str
     before: str
+    id: str = ""
 
     @property
     def several(self) -> bool:

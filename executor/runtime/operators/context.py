@@ -162,7 +162,7 @@ def _showing(context: Context, generated: Generated) -> Context:
 def _of_call(call: ToolCall, thought: str, number: int, addition: Context) -> tuple[Turn, Context]:
     """The model's turn that ends in calls, and the turns after it, which may say what came of each."""
     functions = call.functions
-    ids = [f"call{number + place:05d}" for place in range(len(functions))]
+    ids = [call.id or f"call{number + place:05d}" for place in range(len(functions))]
     listed = [{"id": id, "type": "function", "function": function} for id, function in zip(ids, functions, strict=True)]
     answers = [
         json.dumps({"tool_call_id": id, "name": function["name"]}) for id, function in zip(ids, functions, strict=True)

@@ -115,6 +115,20 @@ def test_what_the_server_ignores_is_refused() -> None:
     assert not server.bodies
 
 
+def test_calls_of_tools_among_token_ids_are_held_to_their_grammar() -> None:
+    """A server that takes tools in chats does not hold token ids to them."""
+    server, able = ScriptedServer(by_seed), replace(CAPABILITIES, endpoint="ids", tools=True)
+    mask = model_of().constrainer.masks("grammar", "start: /a/")
+    masked = wanted(mask=mask, constraint=SampleConstraint("grammar", "x", tools="[]"))
+
+    async def use(engine: RemoteEngine) -> None:
+        with pytest.raises(EngineError, match="cannot constrain its output to a grammar"):
+            engine.submit("llm", masked)
+
+    driven(server, use, capabilities=able, address=IDS, place=zoo.path("zoo/counting"))
+    assert not server.bodies
+
+
 def test_messages_go_to_chats_and_a_begun_answer_is_gone_on_with() -> None:
     model = model_of()
     turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]

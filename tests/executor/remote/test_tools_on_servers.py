@@ -11,11 +11,16 @@ import pytest
 
 import qpdsl as qp
 from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.remote.dialects.dialect import Message, Messages, SampleRequest
 from qpdsl.executor.remote.dialects.known_dialects import named
+from qpdsl.executor.remote.remote_model import CALL as CALL_TOKEN
+from qpdsl.executor.remote.remote_model import EOS, WIDTH, text_of, text_tokenizer
 from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
-from qpdsl.executor.remote.written_sample import answer_of
-from qpdsl.executor.requests.request import SampleConstraint, SamplingParams
+from qpdsl.executor.remote.written_sample import WrittenSample, answer_of
+from qpdsl.executor.requests.request import GenerateRequest, SampleConstraint, SamplingParams
+from qpdsl.executor.text.constraint import Constrainer
+from qpdsl.executor.text.tool_format import tool_format
 from qpdsl.grammar.model_id import DIALECTS, DialectName
 from tests.support.remote.stub_server import stub
 from tests.support.serving.running_server import Running, running
@@ -83,6 +88,13 @@ def test_calls_of_one_message_come_back_from_a_server(server: Running) -> None:
     assert all(list(row["seen"]) == [gives(call) for call in row["calls"]] for row in rows)
 
 
+def test_a_server_takes_tools_in_chats_alone(server: Running) -> None:
+    text = PROGRAM.replace("URL", server.url).replace("look, note, MORE", "look").replace("openai:", "vllm:")
+    text = text.replace("chat user=problem", 'prompt "{problem}"').replace("chat tool=seen", 'prompt "{seen}"')
+    with pytest.raises(ModelError, match="takes tools in chats alone"):
+        qp.parse(text, functions=[look]).run("Bo has 2 pens.")
+
+
 def test_a_server_that_was_not_seen_to_call_tools_would_have_to_hold_to_their_schemas() -> None:
     with stub("openai") as server, pytest.raises(ModelError, match="union"):
         qp.parse(
@@ -124,3 +136,23 @@ def test_an_answer_with_calls_is_kept_with_them() -> None:
     assert answer_of(kept) == answer
     # Those that were kept before calls were known.
     assert answer_of(["4", None, [], [], "stop", None, 3, 0, 1, "", None]) is not None
+
+
+def test_a_server_spaces_a_call_and_orders_its_fields_as_its_model_likes() -> None:
+    """And the call is what a model here would have written."""
+    tokenizer = text_tokenizer()
+    inner = {"type": "object", "properties": {"x": {"type": "string"}, "y": {"type": "boolean"}}}
+    fields = {"a": {"type": "integer"}, "b": {"type": "array", "items": {**inner, "required": ["x", "y"]}}}
+    tools = json.dumps([{**TOOL, "parameters": {"type": "object", "properties": fields, "required": ["a", "b"]}}])
+    grammar = tool_format(tokenizer).grammar(tools, tokenizer)
+    mask = Constrainer(tokenizer, WIDTH, [EOS]).masks("grammar", grammar)
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "?"}], add_generation_prompt=True)["input_ids"]
+    constraint = SampleConstraint("grammar", grammar, tools)
+    request = GenerateRequest(tuple(prompt), (1,), SamplingParams(0.7), 99, mask=mask, constraint=constraint)
+    sample = WrittenSample(request, 0, TextModel("a server", tokenizer, frozenset({EOS}), 1024, WIDTH), told=False)
+    function = {"name": "add", "arguments": '{"b":[{"y":true,"x":"é"}],\n"a":7}'}
+    message = {"content": None, "tool_calls": [{"id": "x", "type": "function", "function": function}]}
+    sample.push(named("openai").read({"choices": [{"message": message, "finish_reason": "tool_calls"}]}))
+    written = sample.sample()
+    assert written is not None and written.tokens[0] == CALL_TOKEN
+    assert text_of(written.tokens[1:]) == '{"name": "add", "arguments": {"a": 7, "b": [{"x": "é", "y": true}]}}'

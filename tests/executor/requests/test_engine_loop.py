@@ -66,3 +66,25 @@ def test_it_sleeps_where_nobody_waits() -> None:
         return loop.time() - start
 
     assert engine_loop.run(main()) >= 0.02
+
+
+def test_whoever_is_cancelled_while_what_drives_it_ends_is_cancelled() -> None:
+    async def drives() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        async with engine_loop.driven(drives(), "it"):
+            await asyncio.sleep(0)
+
+    async def cancels() -> None:
+        task = asyncio.create_task(main())
+        for _ in range(4):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancels())

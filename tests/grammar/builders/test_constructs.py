@@ -81,7 +81,7 @@ def test_clauses_of_a_program() -> None:
     assert program.within == ast.Within("epsilon", 0.001, span=AT)
     assert program.prefer == ast.Prefer(1.0, span=AT)
     assert program.draft == draft(model("m", quoted=True))
-    for written, seconds in {"2s": 2.0, " 500ms ": 0.5, "1.5min": 90.0}.items():
+    for written, seconds in {"2s": 2.0, " 9ms ": 0.009, "1.5min": 90.0}.items():
         program = parsed(f"{PLAIN[:11]} within deadline({written}) {PLAIN[11:]}").programs[0]
         assert program.deadline == ast.Deadline(seconds, span=AT)
     for level in ("exact", "replayable", "recorded"):

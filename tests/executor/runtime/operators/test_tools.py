@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import threading
 import time
@@ -317,7 +318,7 @@ program p(problem: text) -> text {{
     assert naive == optimized and "seen" in shown[0]
 
 
-@pytest.mark.parametrize("template", ["object_in_marks", "named", "tags", "special_tags", "python_call"])
+@pytest.mark.parametrize("template", ["object_in_marks", "named", "tags", "special_tags", "listed", "python_call"])
 def test_a_conversation_with_tools_only_grows(template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each prompt begins with the one before it and what was drawn there, whatever the template makes of it."""
     folder = tmp_path / "model"
@@ -341,7 +342,7 @@ def test_a_conversation_with_tools_only_grows(template: str, tmp_path: Path, mon
     text = f"""
 model llm = "{folder}"
 program p(problem: text) -> text {{
-  chat user=problem
+  chat system="Be short." user=problem
   repeat 2 {{
     generate llm as call(look) into c
     tool c into x
@@ -356,3 +357,6 @@ program p(problem: text) -> text {{
     drawn = ticket.ended[0].tokens
     begun = first + (drawn[:-1] if ticket.ended[0].finish == "eos" else drawn)
     assert second[: len(begun)] == begun and len(second) > len(begun)
+    # Where the model names its call, what the tool gave is that call's.
+    written = AutoTokenizer.from_pretrained(folder).decode(second)
+    assert len(set(re.findall(r"call\d{5}", written))) == (template == "listed")
