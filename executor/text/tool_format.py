@@ -64,9 +64,11 @@ class ToolFormat:
         """What begins a call that may have text before it; empty where an output begins with its call."""
         return self.before.strip().partition("\n")[0]
 
-    def starts(self, names: Sequence[str]) -> list[str]:
+    def starts(self, names: Sequence[str], *, several: bool = False) -> list[str]:
         """What calls of these tools begin with where there is no mark, and no text."""
-        return ["{"] if self.family in ("plain", "object") else [f"{name}{self.between}" for name in names]
+        if self.is_plain:
+            return ["[" if several else "{"]
+        return ["{"] if self.family == "object" else [f"{name}{self.between}" for name in names]
 
     def grammar(self, tools: str, tokenizer: TextTokenizer, *, or_text: bool = False, most: int = 1) -> str:
         """A llguidance Lark grammar of up to `most` calls of these tools, a JSON list.
@@ -132,11 +134,12 @@ class ToolFormat:
         None where it ends in none. `several`: in a list of calls. `whole` gives the output with the special tokens in
         it.
         """
-        if self.is_plain:
-            return ("", text) if text.lstrip().startswith("[" if several else "{") else None
-        marked = text if whole is None else whole()
-        if self.mark not in marked:
+        marked = text if whole is None or self.is_plain else whole()
+        starts = self.starts([tool["name"] for tool in json.loads(tools)], several=several)
+        if not (self.mark in marked if self.mark else marked.lstrip().startswith(tuple(starts))):
             return None
+        if self.is_plain:
+            return "", text
         if self.tags is not None:
             calls = self._tagged(marked, tools)
         else:

@@ -233,6 +233,8 @@ def _unknown_option(option: str, ctx: click.Context) -> str:
         if word in options_of(ast.Generate):
             place = f"the program says it, as `generate MODEL {word}=…`"
             return f"{message}; {place}, and `--set` takes it once that is a parameter"
+        if word.endswith("_key"):
+            return f"{message}; the environment has keys of servers: `QPDSL_API_KEYS=https://host:8000=KEY`"
     options = {opt[2:] for param in ctx.command.get_params(ctx) for opt in param.opts if opt.startswith("--")}
     near = closest(name, sorted(options))
     return f"{message}; did you mean `--{near}`?" if near else message

@@ -27,8 +27,10 @@ from qpdsl.executor.events.events import ModelsLoaded, Preparing
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.request import Calls
 
-# So many replicas may be lost one after another before any is ready.
+# After so many replicas that were lost one after another while they loaded, it ends where no other is ready, and else
+# waits before it tries again, each time twice as long.
 _MAX_FALSE_STARTS = 3
+_LONGEST_PAUSE = 60.0
 _SECONDS_TO_STOP = 10.0
 _SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -242,35 +244,39 @@ class Fleet:
     def stop_all(self) -> None:
         """Ends all: a replica that is ready says what it took, the others are not waited for."""
         for place in self._places.values():
-            if place.stopping:
-                continue
-            place.stopping = True
-            if place.figures.ready is None or place.link is None:
-                place.task.cancel()
-            else:
-                place.link.send(Stop())
-                asyncio.get_running_loop().call_later(_SECONDS_TO_STOP, place.task.cancel)
+            if not place.stopping:
+                self._stop(place)
+
+    def _stop(self, place: _Place) -> None:
+        place.stopping = True
+        if place.figures.ready is None or place.link is None:
+            place.task.cancel()
+        else:
+            place.link.send(Stop())
+            asyncio.get_running_loop().call_later(_SECONDS_TO_STOP, place.task.cancel)
 
     @property
     def _expected(self) -> int:
         return sum(not place.stopping for place in self._places.values())
 
-    def _start(self, number: int) -> None:
-        """Has a replica started in the place of a number, which nobody has."""
+    def _start(self, number: int, pause: float = 0.0) -> None:
+        """Has a replica started in the place of a number, which nobody has, after so many seconds."""
         figures = ReplicaFigures(f"replica {len(self.figures) + 1}", number)
         self.figures.append(figures)
-        task = self._group.create_task(self._serve(number))
+        task = self._group.create_task(self._serve(number, pause))
         self._places[number] = _Place(task, figures, time.monotonic())
         self._work.expect(self._expected)
         if self._first is None:
             step = f"starting {len(self._places)} replicas, which load their models"
             self._events.emit(Preparing(step=step))
 
-    async def _serve(self, number: int) -> None:
+    async def _serve(self, number: int, pause: float) -> None:
         """Does what one replica says, until its end; where it is lost, another takes its place."""
         place = self._places[number]
         name = place.figures.name
         try:
+            await asyncio.sleep(pause)
+            place.started = time.monotonic()
             place.link = self._links[name] = await self._backend.start(name, number, self._setup)
             while not self._take(place, await place.link.receive()):
                 pass
@@ -284,7 +290,8 @@ class Fleet:
                 await place.link.close()
             del self._places[number]
         if not self._work.finished and not place.stopping:
-            self._start(number)
+            again = self._false_starts - _MAX_FALSE_STARTS
+            self._start(number, min(2.0**again, _LONGEST_PAUSE) if place.figures.ready is None and again >= 0 else 0.0)
 
     def _take(self, place: _Place, message: ReplicaMessage) -> bool:
         """Does what follows a message. Returns whether it was the last one."""
@@ -339,7 +346,7 @@ class Fleet:
             return
         if figures.ready is None:
             self._false_starts += 1
-            if self._false_starts >= _MAX_FALSE_STARTS:
+            if self._false_starts >= _MAX_FALSE_STARTS and not self.counts()[0]:
                 raise UsageError(
                     f"{self._false_starts} replicas were lost one after another while they loaded: {why}",
                     "fewer replicas need less memory",
@@ -365,11 +372,10 @@ class Fleet:
         """Ends the replica that has nothing to do and came last."""
         idle = self._work.idle
         for place in reversed(list(self._places.values())):
-            if place.figures.name in idle and place.link is not None and not place.stopping:
-                place.stopping = True
+            if place.figures.name in idle and not place.stopping:
+                self._stop(place)
                 self._work.expect(self._expected)
                 self._work.left(place.figures)
-                place.link.send(Stop())
                 self._tell(f"note: {place.figures.name} has nothing to do, and ends")
                 return
 

@@ -54,9 +54,12 @@ class WrittenCalls:
             made = tuple(
                 call_of(call["name"], call["arguments"], f"{origin} {number}" if number else origin)
                 for number, call in enumerate(listed)
+                if call["name"] in list(self.asked.names)
             )
-        except (ValueError, RecursionError):
-            # It was cut off, or has a number that JSON cannot have.
+        except (ValueError, RecursionError, KeyError, TypeError):
+            # It was cut off, has a number that JSON cannot have, or is a text that looks like one.
+            return None
+        if len(made) < len(listed):
             return None
         before = parted[0].strip()
         return text[: text.find(before) + len(before)] if before else "", made
@@ -69,7 +72,8 @@ class WrittenCalls:
         if mark:
             at = text.find(mark)
             return len(text[: at if at >= 0 else len(text) - held_back(text, (mark,))].rstrip())
-        begun = any(text.startswith(start) or start.startswith(text) for start in self._starts)
+        said = text.lstrip()
+        begun = any(said.startswith(start) or start.startswith(said) for start in self._starts)
         return 0 if begun else len(text)
 
     def begins_with(self, token: int) -> bool:
@@ -78,8 +82,7 @@ class WrittenCalls:
 
     @cached_property
     def _starts(self) -> list[str]:
-        form = self.model.tool_format
-        return ["["] if form.is_plain and self._several else form.starts(sorted(self.asked.names))
+        return self.model.tool_format.starts(sorted(self.asked.names), several=self._several)
 
     @cached_property
     def _special(self) -> int | None:

@@ -656,6 +656,10 @@ class Settings(SessionSettings, RowSettings, DataSettings):
                 raise UsageError(f"`{option_of(name, one)}` needs `{option_of(one.needs, known[one.needs])}`{why}")
         if self.input is not None and self.text is not None:
             raise UsageError("the texts of `--input` are its rows'", "leave out the text, or `--input`")
+        if self.grader is not None:
+            from qpdsl.runs.graders.known_graders import check_grader
+
+            check_grader(self.grader)
         if self.quiet and self.verbose:
             raise UsageError("`--quiet` and `--verbose` go in two directions; give one of them")
         if self.cluster is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -79,6 +80,18 @@ def test_whoever_does_not_know_its_address_gets_nothing(tmp_path: Path) -> None:
         assert page.answer(urlsplit(other).path, urlsplit(page.address).netloc) is None
         # A page of another origin whose name was pointed at this machine.
         assert got(page, host="evil.example")[0] == 404
+
+
+def test_a_browser_that_goes_away_is_not_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with served(tmp_path, BEAM.read_text("utf-8").splitlines()) as (page, _):
+        place = urlsplit(page.address)
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", place.port or 0)) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.sendall(f"GET {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())
+        assert got(page)[0] == 200
+        time.sleep(0.1)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_run_that_is_gone_is_said_to_be(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,8 +43,7 @@ class LivePage:
         self._gone = False
         self._known: tuple[tuple[int, bool], dict[str, Any]] | None = None
         self._token = secrets.token_urlsafe(24)
-        self._server = ThreadingHTTPServer((_LOOPBACK, 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server((_LOOPBACK, 0), _handler(self))
 
     @property
     def address(self) -> str:
@@ -98,6 +98,15 @@ class LivePage:
             pass
         with self._lock:
             self._gone = True
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle of an answer is no news."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 def _handler(page: LivePage) -> type[BaseHTTPRequestHandler]:

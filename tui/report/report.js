@@ -223,7 +223,7 @@ async function follow() {
     const answer = await fetch("data", { cache: "no-store" });
     if (!answer.ok) throw new Error(answer.statusText);
     data = await answer.json();
-    if (!document.hidden) draw();
+    draw();
   } catch {
     byId("phase").textContent = "◌ its page is no longer served";
     return;

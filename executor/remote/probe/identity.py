@@ -39,7 +39,8 @@ class Identity:
     """`kind` is the server's usual name, empty where it is not known; `version` as it says it, empty where it does not.
 
     `models` are the names that it lists, empty where it lists none. `contexts`: tokens that a prompt and its
-    continuation may have together, by these names; `context` holds for those that are not among them.
+    continuation may have together, by these names; `context` holds for those that are not among them. `programs` are
+    the names that stand for programs of `qpdsl serve`.
     """
 
     kind: str = ""
@@ -47,6 +48,7 @@ class Identity:
     models: tuple[str, ...] = ()
     contexts: tuple[tuple[str, int], ...] = ()
     context: int | None = None
+    programs: tuple[str, ...] = ()
 
     @property
     def named(self) -> str:
@@ -75,7 +77,9 @@ async def identify(connection: Connection, dialect: DialectName) -> Identity:
     contexts = tuple((model["id"], context) for model in models for context in _whole(model.get("max_model_len")))
     own = [*_whole(about.get("n_ctx")), *_whole(about.get("context_length"))]
     names = tuple(model["id"] for model in models)
-    return Identity(kind, str(about.get("version") or "")[:_LONGEST], names, contexts, own[0] if own else None)
+    programs = tuple(model["id"] for model in models if "program" in model)
+    version = str(about.get("version") or "")[:_LONGEST]
+    return Identity(kind, version, names, contexts, own[0] if own else None, programs)
 
 
 async def _models(connection: Connection) -> list[dict[str, Any]]:

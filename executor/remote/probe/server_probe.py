@@ -250,6 +250,8 @@ async def _no_answer(
         return f"it writes no answer within {ROOM} tokens of a thought, whatever it is asked: {_UNENDED}"
     if identity.models and address.name not in identity.models:
         return f"the server has no model of that name, only {listed(identity.models[:8], last='and')}"
+    if address.name in identity.programs:
+        return "it is a program there, and no model itself; `qpdsl serve … --expose NAME=ID` serves one"
     body = {
         "model": address.name,
         "messages": [{"role": "user", "content": _MESSAGES[0]}],

@@ -22,6 +22,8 @@ from qpdsl.cli.watched import WatchedProcess
 from qpdsl.errors import UsageError
 from qpdsl.executor.events.events import RunSaved
 from qpdsl.output import OrderedLines, holds_something
+from qpdsl.planner.plan import ops
+from qpdsl.planner.plan.physical import PhysicalOp, everything
 from qpdsl.planner.values.value import dumps
 from qpdsl.runs.data.input_row import InputData, groups_of, with_priorities
 from qpdsl.runs.grid import Cell
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from qpdsl.session.session import Session
 
 
+# So many rows take long where one of them does not end.
+_MANY = 100
+
+
 def answer_rows(
     process: WatchedProcess, options: RunOptions, prepared: Prepared, files: RunFiles, command: Sequence[str] = ()
 ) -> Exit:
@@ -56,9 +62,16 @@ def answer_rows(
         say(note)
     grader = grader_for(options, data, prepared.bound.surroundings)
     job = Job.of(prepared, options.seed or 0, with_rows=options.rows, grader=grader)
+    if len(data.rows) >= _MANY and any(map(_is_endless, everything(job.plan.ops))):
+        say("note: a `generate` has no `max_tokens`: its texts go on to where the model ends them, or the context does")
     groups = groups_of(data.rows, options.by)
     with run_events(process, options, job, data.rows):
         return _DataSetRun(process, options, job, prepared.bound, files, command, data, groups).carry_out()
+
+
+def _is_endless(node: PhysicalOp) -> bool:
+    op = node.op
+    return isinstance(op, ops.Generate) and op.max_tokens is None and op.stop is None and op.constraint is None
 
 
 class _DataSetRun(RowsRun[RunOptions]):

@@ -55,6 +55,8 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
     job = Job.of(prepared, options.seed or 0, with_rows=options.rows)
     row = row_of_values(prepared)
     check_options(job.plan, row.arguments)
+    if options.text is not None and not options.text.strip():
+        say("warning: the text is empty")
     _say_if_foreign(job, row.arguments)
     with run_events(process, options, job, [row]):
         waits = count_waits(process.stream)

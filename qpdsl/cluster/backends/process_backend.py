@@ -8,6 +8,7 @@ import glob
 import json
 import os
 import pickle
+import queue
 import signal
 import socket
 import subprocess
@@ -60,7 +61,7 @@ class ProcessBackend:
         finally:
             theirs.close()
         link = _ProcessLink(name, process, Connection(ours.detach()), asyncio.get_running_loop())
-        link.send_bytes(pickle.dumps(setup))
+        link.send(setup)
         return link
 
     async def close(self) -> None:
@@ -88,7 +89,7 @@ class ProcessBackend:
 
 
 class _ProcessLink:
-    """A thread reads what the replica says, so that neither ever waits for the other to read."""
+    """Threads read and write, so that neither ever waits for the other to read, even where one hangs."""
 
     def __init__(
         self, name: str, process: subprocess.Popen[bytes], connection: Connection, loop: asyncio.AbstractEventLoop
@@ -98,15 +99,15 @@ class _ProcessLink:
         self._connection = connection
         self._loop = loop
         self._messages: asyncio.Queue[ReplicaMessage | None] = asyncio.Queue()
-        self._thread = threading.Thread(target=self._read, name=f"qpdsl {name}", daemon=True)
-        self._thread.start()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=work, name=f"qpdsl {name}", daemon=True) for work in (self._read, self._write)
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def send(self, command: Command) -> None:
-        self.send_bytes(pickle.dumps(command))
-
-    def send_bytes(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):
-            self._connection.send_bytes(data)
+    def send(self, command: Command | ReplicaSetup) -> None:
+        self._outbox.put(pickle.dumps(command))
 
     async def receive(self) -> ReplicaMessage:
         message = await self._messages.get()
@@ -118,7 +119,9 @@ class _ProcessLink:
         if self._process.poll() is None:
             self._process.kill()
         await asyncio.to_thread(self._process.wait)
-        await asyncio.to_thread(self._thread.join)
+        self._outbox.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
         self._connection.close()
 
     def _read(self) -> None:
@@ -129,6 +132,11 @@ class _ProcessLink:
         with contextlib.suppress(RuntimeError):
             # A loop that is closed waits for nothing.
             self._loop.call_soon_threadsafe(self._messages.put_nowait, None)
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):
+            while (data := self._outbox.get()) is not None:
+                self._connection.send_bytes(data)
 
     def _ending(self) -> str:
         """How the process ended, in words."""

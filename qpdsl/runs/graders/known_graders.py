@@ -62,6 +62,12 @@ def grader_named(
     return grader
 
 
+def check_grader(name: str) -> None:
+    """Raises UsageError for a name that no grader has, as `grader_named` does, without making one."""
+    if not name.startswith((PYTHON, JUDGE)):
+        _plain(name)
+
+
 def grader_of(data: InputData, name: str | None, make: Callable[[str], Grader]) -> Grader:
     """What grades the answers to some data: the named grader, else what goes with a named data set, else equality.
 

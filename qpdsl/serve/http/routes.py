@@ -287,7 +287,8 @@ class ServerApp:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         # A page in a browser can send anything else to this machine without asking first.
         if kind != "application/json":
-            raise Refusal("the content type must be `application/json`", status=415, code="not_json")
+            message = "the content type must be `application/json`: of curl, `-H 'content-type: application/json'`"
+            raise Refusal(message, status=415, code="not_json")
         if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise Refusal("the body must not be compressed", status=415, code="encoded_body")
         most = self.limits.body

@@ -94,6 +94,12 @@ def test_a_failure_goes_to_stderr(qpdsl: Run) -> None:
     assert ran.code == Exit.ROW_FAILED and json.loads(ran.out)["error"].startswith("no row is left: `vote")
 
 
+def test_an_empty_text_is_said_to_be(qpdsl: Run) -> None:
+    assert qpdsl("run", "-e", "chat user=q | generate llm max_tokens=2", " ").err.startswith(
+        "warning: the text is empty"
+    )
+
+
 def test_escape_sequences_of_a_model_reach_a_pipe_but_no_terminal(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     args = ("run", "-e", "chat user=q | generate llm max_tokens=1 | return q", "--set", "q=\033[31mred")
     assert qpdsl(*args).out.startswith("answer  \033[31mred\n")

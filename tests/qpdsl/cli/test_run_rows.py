@@ -75,6 +75,16 @@ def test_the_summary_compares_with_greedy(qpdsl: Run, problems: Path) -> None:
         assert lines[name].startswith("token ") and " p99 " in lines[name]
 
 
+def test_many_texts_without_a_bound_are_told_of_once(qpdsl: Run, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"id": str(number), "q": "1"}) + "\n" for number in range(100)), "utf-8")
+    for bound, notes in (("", 1), (" max_tokens=1", 0), (' stop="."', 0)):
+        ran = qpdsl(
+            "run", "-e", f"chat user=q | generate llm{bound}", "--input", rows, "--output", tmp_path / f"o{bound}"
+        )
+        assert ran.code == Exit.OK and ran.err.count("has no `max_tokens`") == notes
+
+
 def test_a_row_that_fails_leaves_the_others_be(qpdsl: Run, sampled: Path, tmp_path: Path) -> None:
     rows = [{"problem": "Mia has 3 cards."}, {"problem": "x" * 5000, "answer": "1"}, {"problem": "Mia has 5 cards."}]
     ran = qpdsl("run", sampled, "--input", write_rows(tmp_path / "d.jsonl", rows))

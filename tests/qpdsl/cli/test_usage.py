@@ -35,6 +35,11 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
         (["run", "-e", 'chat user="{a} {b}" | generate llm', "x"], "the text could be `a` and `b`"),
         (["ls"], "`qpdsl runs` lists saved runs"),
         (["run", "greedy", "--sed", "1"], "there is no option `--sed`; did you mean `--seed`?"),
+        (
+            ["serve", "greedy", "--server-key", "x"],
+            "there is no option `--server-key`; the environment has keys of servers",
+        ),
+        (["run", "greedy", "--input", "nope.jsonl", "--grader", "mathh"], "no grader `mathh`; did you mean `math`?"),
         (["run", "greedy", "--seed", "x"], "`x` is not a valid integer"),
         (["run", "greedy", "--device", "tpu"], "`tpu` is no device"),
         (["run", "greedy", "--concurrency", "0"], "invalid value for `--concurrency`"),

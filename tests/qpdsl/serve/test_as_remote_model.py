@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.probe.known_servers import known_or_probed
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.model_location import locate
@@ -77,3 +78,8 @@ def test_samples_are_drawn_again_by_their_seeds(server: Running, tmp_path: Path)
     first = answers(model_at(server), program, tmp_path / "a.sqlite", seeds=4)
     again = answers(model_at(server), program, tmp_path / "b.sqlite", seeds=4)
     assert first == again and len(set(first)) > 1
+
+
+def test_a_program_there_is_told_from_a_model() -> None:
+    with running(["greedy"]) as programs, pytest.raises(ModelError, match="a program there, and no model itself"):
+        asyncio.run(known_or_probed(Address.of(f"vllm:{programs.url}#greedy"), None, again=True))

@@ -203,6 +203,17 @@ def test_a_call_that_is_cut_off_is_text() -> None:
     assert choice.finish_reason == "stop" and not choice.calls and choice.text == '{"name": "add", '
 
 
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize(
+    "text", [' {"a": 1}', " [1]", 'So: {"name": "add", "parameters": {}}', ' {"name": "f", "parameters": {}}', " [[]]"]
+)
+def test_a_text_that_looks_like_a_call_is_text(text: str, parallel: bool) -> None:
+    for template in ("bare_object", "python_call"):
+        asked = CompletionRequest("chat", {"tools": TOOLS, "parallel_tool_calls": parallel}, "id")
+        own = model(template)
+        assert WrittenCalls(own, AskedTools.of(asked)).read(text, tuple(own.encode(text)), "seed") is None
+
+
 def test_a_free_object_stays_free_and_one_with_fields_has_no_others() -> None:
     free = {"type": "object", "additionalProperties": {"type": "integer"}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}} for schema in (free, None)]

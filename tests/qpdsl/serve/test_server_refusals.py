@@ -99,7 +99,9 @@ def test_what_a_page_of_another_site_could_send_is_refused(server: Running, kind
     body = json.dumps({"model": "greedy", "messages": [{"role": "user", "content": QUESTION}]}).encode()
     headers = {} if kind is None else {"content-type": kind}
     response = server.client.post(f"{server.url}/chat/completions", content=body, headers=headers)
-    assert (response.status_code, response.json()["error"]["code"]) == (415, "not_json")
+    refused = response.json()["error"]
+    assert (response.status_code, refused["code"]) == (415, "not_json")
+    assert "`-H 'content-type: application/json'`" in refused["message"]
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ import pytest
 from qpdsl.cluster.backends.process_backend import ProcessBackend
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
+from qpdsl.cluster.replica.messages import ReplicaSetup, Take, Task
 from qpdsl.cluster.replica.row_work import setup_of_rows
 from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.events.events import EngineStepped, Event, InstanceDone, ModelsLoaded
 from qpdsl.executor.events.stream import EventStream
+from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.row_outcome import FinishedRow
 from qpdsl.session.settings import SessionSettings
 from tests.qpdsl.cluster.conftest import Sampling, record
@@ -101,3 +103,14 @@ def test_a_model_that_is_not_there_is_told_by_its_replica(sampling: Sampling) ->
     run = ClusterRun(ClusterAddress.parse("local:1"), setup_of_rows([job], SessionSettings()), [job], EventStream())
     with pytest.raises(ModelError, match="/nowhere/model"):
         asyncio.run(run.run(sampling.rows, lambda rows: None))
+
+
+def test_a_process_that_stands_still_holds_nobody_up() -> None:
+    async def run() -> None:
+        setup = ReplicaSetup.of(b"work" * (1 << 20), SessionSettings())
+        link = await ProcessBackend(1).start("replica 1", 0, setup)
+        os.kill(link._process.pid, signal.SIGSTOP)
+        link.send(Take((Task(0, InputRow("a" * (4 << 20), {})),)))
+        await link.close()
+
+    asyncio.run(run())
