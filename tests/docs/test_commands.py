@@ -40,7 +40,7 @@ NOT_RUN = {
     r"qpdsl eval self_consistency best_of_n": "takes a quarter of an hour; benchmarks recorded what it prints",
 }
 # Pages whose sessions go on from one another, or from what was there before: each has a test of its own.
-SESSIONS = {"budgets.md", "cluster.md", "runs.md", "tutorial.md", "whatif.md"}
+SESSIONS = {"budgets.md", "cluster.md", "cost.md", "runs.md", "tutorial.md", "whatif.md"}
 _CONSOLE = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)
 _PROGRAM = re.compile(r"^```qp\n(.*?)^```$", re.M | re.S)
