@@ -18,6 +18,7 @@ from textual.pilot import Pilot
 from qpdsl.tui.app import Dashboard
 from qpdsl.tui.state.event_source import Player, ReplaySource
 from qpdsl.tui.widgets.questions import Leave
+from tests.support.tui.screen import loaded
 
 SIZES = ((80, 24), (120, 40), (200, 60), (100, 30), (40, 12), (110, 24), (20, 6), (300, 80), (10, 3))
 KEYS = (
@@ -37,8 +38,7 @@ async def handle(trace: Path, seed: int, acts: int, told: Callable[[int], object
     number of things done, now and then.
     """
     chance = random.Random(seed)
-    player = Player(trace, speed=25.0)
-    player.finish_loading()
+    player = loaded(Player(trace, speed=25.0))
     app = Dashboard(ReplaySource(player), asks=lambda: chance.random() < 0.5, clocked=False)
 
     def stay(*leave: object) -> None:
