@@ -485,7 +485,8 @@ class Dashboard(App[Leave | None]):
         if "rows" not in self.screens:
             self.notify("there are no rows to filter here")
             return
-        self._go_down("rows")
+        if self.picked != "rows":
+            self._go_down("rows")
         self.query_one(RowsView).action_filter()
 
     def action_verifier(self) -> None:

@@ -20,7 +20,7 @@ from qpdsl.tui.screens.candidate import FATES, name, verdict_lines
 from qpdsl.tui.screens.engine import TIME_WORDS, shortage_text
 from qpdsl.tui.screens.plan import decided, estimate_text, per_problem, time_share
 from qpdsl.tui.screens.plan_boxes import failure_text
-from qpdsl.tui.screens.rows import lost
+from qpdsl.tui.screens.rows import SIGNS, lost
 from qpdsl.tui.screens.verifier import verifier_lines
 from qpdsl.tui.state.compare import interval
 from qpdsl.tui.state.decisions import effects, kept_or_thrown
@@ -123,6 +123,7 @@ def page_data(recording: ReportedRun, notes: Sequence[str], open_end: str) -> di
         "rows": _rows(state),
         "accuracy": _accuracy(state),
         "trees": _trees(state),
+        "signs": {status: sign for status, (sign, _) in SIGNS.items()},
         "fates": {fate: [sign, word] for fate, (sign, word, _) in FATES.items()},
     }
 

@@ -199,11 +199,10 @@ function trees() {
 
 function rows() {
   const columns = ["id", "status", "answer", "right answer", "had it", "score", "tokens", "seconds", "error"];
-  const marks = { right: "✔", wrong: "✖", failed: "!", done: "✔", running: "▶", waiting: "·" };
   const draw = (wanted) => {
     const some = data.rows.filter((row) => row.join(" ").toLowerCase().includes(wanted.toLowerCase()));
     const body = some.map((row) => made("tr", {}, ...row.map((value, at) => {
-      const shown = at === 1 ? `${marks[value] || ""} ${value}` : value === null ? "" : at === 5 ? value.toFixed(3) : at === 6 ? count(value) : at === 7 ? value.toFixed(2) : value;
+      const shown = at === 1 ? `${data.signs[value]}\u00a0${value}` : value === null ? "" : at === 5 ? value.toFixed(3) : at === 6 ? count(value) : at === 7 ? value.toFixed(2) : value;
       return made("td", { class: at === 1 ? value : at > 4 && at < 8 ? "number" : at === 8 || at === 2 ? "wide" : "", "data-title": columns[at] }, shown);
     })));
     byId("rows").replaceChildren(made("tr", {}, ...columns.map((name, at) => made("th", { scope: "col", class: at > 4 && at < 8 ? "number" : "" }, name))), ...body);

@@ -169,7 +169,7 @@ class CompareView(View):
     def _show_pair(self) -> None:
         palette, panel = Palette.of(self.app), self.query_one("#compare-panel", Panel)
         if self.saved is None or self.pair is None:
-            panel.update(Text(self._why_empty(), style=palette.muted))
+            panel.update(Text("" if self.saved is None else self._why_empty(), style=palette.muted))
             return
         panel.update(_side_by_side(self.state, self.pair, palette, max(panel.size.width, 20)))
 

@@ -101,7 +101,7 @@ class Details(ModalScreen[None]):
 
     def _told(self, width: int) -> Text:
         """The facts in the room of the box: less its borders, blanks and bar (`dashboard.tcss`)."""
-        return self._facts.render(Palette.of(self.app), min(100, width * 94 // 100) - 7)
+        return self._facts.render(Palette.of(self.app), min(100, width * 94 // 100) - 8)
 
     def on_click(self, event: object) -> None:
         if getattr(event, "widget", None) is self:

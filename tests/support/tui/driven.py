@@ -106,17 +106,17 @@ async def _on_screens(state: RunState, outcome: Outcome) -> list[str]:
             line = None if state.plan is None else state.plan.line(operator)
             if line is None:
                 faults.append(f"operator {operator} is no line of the plan")
-        searched = await press(pilot, "2")
+        searched = await press(pilot, "3")
         (row,) = state.rows.values()
         tree = state.trees.get(row.id)
         if tree is not None and tree.answering is not None:
             wants(searched, "Search", "★ the answer")
         elif outcome.failure:
             wants(searched, "Search", one_line(outcome.failure)[:30])
-        engine = await press(pilot, "3")
+        engine = await press(pilot, "4")
         for model in state.models.values():
             wants(engine, "Engine", model.name[:20])
-        rows = await press(pilot, "4")
+        rows = await press(pilot, "2")
         answer = one_line(row.answer or "")
         wants(rows, "Rows", one_line(outcome.failure)[:30] if outcome.failure else answer[:12])
         details = await press(pilot, "d")
