@@ -29,7 +29,7 @@ from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.dom import DOMNode
 from textual.driver import Driver
-from textual.events import Event, InputEvent, Resize
+from textual.events import Event, InputEvent, Key, Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.screen import Screen
@@ -48,7 +48,7 @@ from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
 from qpdsl.tui.screens.verifier import VerifierView
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.state.compare import OtherName, OtherRuns
+from qpdsl.tui.state.compare import OtherName, OtherRun, OtherRuns, common_rows
 from qpdsl.tui.state.decisions import effects
 from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, SocketSource
 from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport, screens_of
@@ -64,11 +64,14 @@ _BYTES = 16_000
 # What may be done while a question, a page of facts or the palette lies over the screen.
 _OVER_ALL = ("turn", "leave", "quit")
 _JUMP = 0.05
+# So many saved runs are read to find one that has rows of this one.
+_READ = 8
 # The mouse, pasting and the keys as they were, the screen of before, and the cursor.
 _RESET = "\033[?1000l\033[?1003l\033[?1015l\033[?1006l\033[?2004l\033[<u\033[?1049l\033[0m\033[?25h"
 _COMMANDS = (
     ("Next failure", "next_row('failed')", "The search of the next row that failed (!)"),
     ("Next wrong row", "next_row('wrong')", "The search of the next row with a wrong answer (w)"),
+    ("Filter rows", "filter", "Those with some words, a status or an operator (/)"),
     ("Compare", "compare", "Beside which saved run this one is set (c)"),
     ("Rules", "rules", "What each rule of the plan has saved (r)"),
     ("Where the tokens went", "usage", "By operator, round, model and what became of them (u)"),
@@ -196,6 +199,7 @@ class Dashboard(App[Leave | None]):
         Binding("exclamation_mark", "next_row('failed')", "Next failure", show=False),
         Binding("w", "next_row('wrong')", "Next wrong row", show=False),
         Binding("c", "compare", "Compare", show=False),
+        Binding("slash", "filter", "Filter", show=False),
         Binding("question_mark", "explain", "Words", key_display="?"),
         Binding("r", "rules", "Rules"),
         Binding("u", "usage", "Tokens", show=False),
@@ -299,6 +303,17 @@ class Dashboard(App[Leave | None]):
                 raise
             self._go_on(f"{type(event).__name__} could not be passed on", error)
 
+    async def on_key(self, event: Key) -> None:
+        """Closes a page of facts or a list that has no use for a key of the screen below, and carries that out."""
+        over, below = self.screen, self.screen_stack[0].active_bindings.get(event.key)
+        if not isinstance(over, (Details, ChoiceQuestion)) or event.key in over.active_bindings or below is None:
+            return
+        # The cursor of the screen below does not move unseen.
+        if below.enabled and below.node in (self, self.view):
+            event.prevent_default()
+            self.pop_screen()
+            await self.run_action(below.binding.action, below.node)
+
     def _lies_over(self, node: DOMNode) -> bool:
         """Whether a widget is, or was, part of something else than the first screen."""
         owner = next((above for above in node.ancestors_with_self if isinstance(above, Screen)), None)
@@ -376,7 +391,8 @@ class Dashboard(App[Leave | None]):
         if state.changes and self.picked not in (*self.screens, _VERIFIER):
             # What it is has become known.
             self.action_screen(self.screens[0])
-        if self._names is None and state.begun is not None and self._runs is not None:
+        # Before that, a replay does not know which of the saved runs is its own.
+        if self._names is None and self._runs is not None and (state.saved is not None or state.done):
             self._find_last()
         self.query_one(Title).show(state, source.phase, source.elapsed, self.picked)
         if self.source.player is not None:
@@ -464,6 +480,15 @@ class Dashboard(App[Leave | None]):
             self._go_down("search")
         search.open_row(following.id)
 
+    def action_filter(self) -> None:
+        """Shows the rows, and asks for which of them."""
+        if "rows" not in self.screens:
+            self.notify("there are no rows to filter here")
+            return
+        if self.picked != "rows":
+            self._go_down("rows")
+        self.query_one(RowsView).action_filter()
+
     def action_verifier(self) -> None:
         """Shows what the verifier is worth, or what was on the screen before that."""
         if self.picked == _VERIFIER:
@@ -477,7 +502,7 @@ class Dashboard(App[Leave | None]):
         self.theme = names[(at + 1) % len(names)]
 
     def _find_last(self) -> None:
-        """Reads which runs are saved, and takes the last one of the same program to set this one beside."""
+        """Reads which runs are saved, and takes the last one of the same program that has rows of this one."""
         assert self._runs is not None
         self._names = []
         with contextlib.suppress(Exception):
@@ -486,29 +511,33 @@ class Dashboard(App[Leave | None]):
         program = state.begun.program if state.begun is not None else ""
         own = [run for run in self._names if run.name != state.saved and run.rows]
         self._names = sorted(own, key=lambda run: run.program != program)
-        last = next((run for run in self._names if run.program == program), None)
-        if last is not None:
-            title.last = last
-            self._compare(last.name)
+        for run in [run for run in self._names if run.program == program][:_READ]:
+            saved = self._read(run.name)
+            if saved is not None and common_rows(state, saved):
+                title.last = run
+                self.query_one(CompareView).show(saved)
+                return
 
-    def _compare(self, name: str) -> None:
+    def _read(self, name: str) -> OtherRun | None:
         assert self._runs is not None
         try:
-            self.query_one(CompareView).show(self._runs.read(name))
+            return self._runs.read(name)
         except Exception as error:
             self.notify(f"run {name} cannot be read: {_words(error)}")
+            return None
 
     def action_compare(self) -> None:
         """Asks beside which saved run this one is to be set."""
         names = self._names
         if not names or "compare" not in self.screens:
-            self.notify("there is no other saved run to compare with")
+            early = names is None and self._runs is not None
+            self.notify("no row has begun yet" if early else "there is no other saved run to compare with")
             return
         told = [f"{run.name}  {run.program}  {_right(run)}" for run in names]
 
         def chosen(at: int | None) -> None:
-            if at is not None:
-                self._compare(names[at].name)
+            if at is not None and (saved := self._read(names[at].name)) is not None:
+                self.query_one(CompareView).show(saved)
                 self.action_screen("compare")
 
         self.push_screen(ChoiceQuestion("compare with", told), chosen)

@@ -22,6 +22,7 @@ from qpdsl.cli.runs.replayed_rows import replayed_events
 from qpdsl.executor.events.events import (
     Estimated,
     Event,
+    InputListed,
     InstanceDone,
     OperatorDone,
     OperatorEstimate,
@@ -29,6 +30,7 @@ from qpdsl.executor.events.events import (
     ServerReported,
 )
 from qpdsl.runs.store.run_folder import VARIABLE
+from qpdsl.tui.state.compare import OtherName, OtherRow, OtherRun
 from qpdsl.tui.widgets.bars import SCREENS
 from tests.support.paths import ROOT
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
@@ -208,6 +210,39 @@ def test_18_whether_it_is_better_than_the_last(folder: Path, saved: ComparedRuns
     assert re.search(r"~ here .*score prm .*score cache", plans) and re.search(r"~ there .*score prm", plans)
     begun = asked(folder / "beam.jsonl", key_of("compare"), size=(120, 40), part=0.93, runs=saved)
     assert "in common" in begun or "no row has ended in both runs yet" in begun
+
+
+class Others:
+    """Saved runs of the program with these rows each, the newest first."""
+
+    def __init__(self, program: str, *rows: dict[str, str]) -> None:
+        self.program = program
+        self.runs = {f"run-{at}": each for at, each in enumerate(rows)}
+
+    def names(self) -> list[OtherName]:
+        return [OtherName(name, self.program, len(rows), len(rows), len(rows)) for name, rows in self.runs.items()]
+
+    def read(self, name: str) -> OtherRun:
+        rows = {id: OtherRow(id, asked, "", True, 1) for id, asked in self.runs[name].items()}
+        return OtherRun(name, rows, ())
+
+
+def test_18_the_last_run_is_one_of_the_same_rows() -> None:
+    """What ran over other data, or over other rows of the same names, says nothing of this run."""
+    program = next(event.program for event in recorded() if isinstance(event, RunStarted))
+    (same, *_) = zip(listed().ids, listed().asked, strict=True)
+    others = [{"other": ""}, {same[0]: "Quite another question"}]
+    beside = Others(program, *others, dict([same]))
+    head, *shown = asked(BEAM, key_of("compare"), size=LARGE, runs=beside).splitlines()[1:]
+    assert "last 100%" in head and "with run-2" in "".join(shown)
+    head, *shown = asked(BEAM, key_of("compare"), size=LARGE, runs=Others(program, *others)).splitlines()[1:]
+    assert "last" not in head and "c chooses one" in "".join(shown)
+    shown = asked(BEAM, "c", "enter", size=LARGE, runs=Others(program, *others)).splitlines()
+    assert "no rows in common: c chooses another" in "".join(shown)
+
+
+def listed() -> InputListed:
+    return next(event for event in recorded() if isinstance(event, InputListed))
 
 
 def test_18_rows_differ_from_the_same_word_on(folder: Path, saved: ComparedRuns) -> None:

@@ -16,6 +16,7 @@ from qpdsl.tui.state.compare import (
     OtherRun,
     RowPair,
     answer_text,
+    common_rows,
     compared,
     first_difference,
     plan_changes,
@@ -120,11 +121,15 @@ class CompareView(View):
             self.post_message(self.Opened(self.pair.here.id))
 
     def action_details(self) -> None:
-        if self.pair is not None:
+        if self.pair is None:
+            self.app.notify(self._why_empty())
+        else:
             self.app.push_screen(Details(self._facts(self.pair)))
 
     def action_plans(self) -> None:
-        if self.saved is not None:
+        if self.saved is None:
+            self.app.notify(self._why_empty())
+        else:
             self.app.push_screen(Details(plan_facts(self.state, self.saved, Palette.of(self.app))))
 
     def copies(self) -> Copies:
@@ -154,13 +159,17 @@ class CompareView(View):
         facts.add("text there", pair.there.text + "\n")
         return facts
 
+    def _why_empty(self) -> str:
+        if self.saved is None:
+            return "no other run is chosen: c chooses one"
+        if common_rows(self.state, self.saved):
+            return "no row has ended in both runs yet"
+        return "the runs have no rows in common: c chooses another one"
+
     def _show_pair(self) -> None:
         palette, panel = Palette.of(self.app), self.query_one("#compare-panel", Panel)
-        if self.saved is None:
-            panel.update("")
-            return
-        if self.pair is None:
-            panel.update(Text("no row has ended in both runs yet", style=palette.muted))
+        if self.saved is None or self.pair is None:
+            panel.update(Text("" if self.saved is None else self._why_empty(), style=palette.muted))
             return
         panel.update(_side_by_side(self.state, self.pair, palette, max(panel.size.width, 20)))
 

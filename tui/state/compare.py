@@ -105,15 +105,17 @@ class Beside:
 _ORDER = ("lost", "gained", "other answer", "same")
 
 
+def common_rows(state: RunState, saved: OtherRun) -> list[RowPair]:
+    """A row is the same where its id is, and what was asked, as far as both know it; it need not have ended here."""
+    pairs = [RowPair(row, saved.rows[row.id]) for row in state.rows.values() if row.id in saved.rows]
+    return [pair for pair in pairs if _alike(pair.here.asked, pair.there.asked)]
+
+
 def compared(state: RunState, saved: OtherRun) -> Beside:
-    """A row is the same where its id is, and what was asked, as far as both know it."""
+    """The rows that have ended here, beside those of a saved run."""
     from qpdsl.runs.statistics import paired_test
 
-    pairs = []
-    for row in state.rows.values():
-        there = saved.rows.get(row.id)
-        if row.ended is not None and there is not None and _alike(row.asked, there.asked):
-            pairs.append(RowPair(row, there))
+    pairs = [pair for pair in common_rows(state, saved) if pair.here.ended is not None]
     graded = [pair for pair in pairs if pair.here.correct is not None and pair.there.correct is not None]
     result = None
     if graded:

@@ -55,7 +55,7 @@ KEYS = (
     ("r  u", "what rules saved; where the tokens went"),
     ("c  l", "compare with another run; Compare: both plans"),
     ("y", "copy: a text, a path, a prompt, the command that repeats a row"),
-    ("/  s  S", "Rows: filter, sort, reverse"),
+    ("/  s  S", "Rows: filter (from every screen), sort, reverse"),
     ("space", "replay: pause and go on (p on Search)"),
     ("← →  , .", "replay: jump, step by one event"),
     ("+ -  ( )", "replay: speed, to the beginning, to the end"),

@@ -30,6 +30,13 @@ def app_of(pilot: Pilot) -> Dashboard:
     return pilot.app
 
 
+def said(pilot: Pilot) -> list[str]:
+    """The notes that come over the screen from now on, which is without them in a test."""
+    notes: list[str] = []
+    pilot.app.notify = notes.append  # type: ignore[assignment]
+    return notes
+
+
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_screens_by_number_and_by_tab(size: tuple[int, int]) -> None:
     async def test(pilot: Pilot) -> None:
@@ -239,3 +246,46 @@ def test_the_next_failure_and_the_next_wrong_row_are_a_key_away() -> None:
             assert app_of(pilot).query_one(SearchView).instance == wrong
 
     played(test, LARGE)
+
+
+def test_a_key_of_the_screen_below_closes_what_lies_over_it_and_does_its_work() -> None:
+    async def test(pilot: Pilot) -> None:
+        rules, tokens, copies = "What the rules of the plan", "in all", "command that repeats"
+        assert rules in await press(pilot, "2", "r")
+        shown = await press(pilot, "u")
+        assert tokens in shown and rules not in shown
+        assert rules in await press(pilot, "r")
+        assert "Notes" in await press(pilot, "n")
+        assert "KV pages" in await press(pilot, "4") and len(pilot.app.screen_stack) == 1
+        assert copies in await press(pilot, "2", "y")
+        notes = said(pilot)
+        assert copies not in await press(pilot, "c") and notes == ["there is no other saved run to compare with"]
+        await press(pilot, "y", "exclamation_mark")
+        assert app_of(pilot).picked == "search" and len(pilot.app.screen_stack) == 1
+        # What moves the cursor stays with the list, and a key that nobody knows does nothing.
+        await press(pilot, "2", "y", "j", "G", "f12")
+        assert len(pilot.app.screen_stack) == 2
+        await press(pilot, "ctrl+p")
+        assert type(pilot.app.screen).__name__ == "CommandPalette" and len(pilot.app.screen_stack) == 2
+
+    played(test, LARGE)
+
+
+@pytest.mark.parametrize("screen", "1345v")
+def test_the_filter_is_a_key_away_from_every_screen(screen: str) -> None:
+    async def test(pilot: Pilot) -> None:
+        shown = await press(pilot, screen, "slash", *"status:failed", "enter")
+        assert "1 of 6 shown" in shown and app_of(pilot).picked == "rows"
+        await press(pilot, "escape", "escape")
+        assert app_of(pilot).picked != "rows"
+
+    played(test)
+
+
+def test_compare_says_why_it_has_no_details() -> None:
+    async def test(pilot: Pilot) -> None:
+        notes = said(pilot)
+        await press(pilot, "5", "d", "l")
+        assert notes == ["no other run is chosen: c chooses one"] * 2
+
+    played(test)
