@@ -294,7 +294,7 @@ class StepLimits:
 class PhysicalPlan:
     """Operators in running order; the last one's rows are the program's.
 
-    `source` is what the operators' spans point into. A parameter's `default` is the value that the estimates go by;
+    `source` is what the operators' spans point into, and `record` the JSON Schema of the value, None where it has none. A parameter's `default` is the value that the estimates go by;
     `declared` holds the defaults of the program's text. `models` maps the program's names to model ids. `equivalence`
     is what the plan keeps to, `within` what the program permits; `prefer` is its λ, and `budget` what a problem may
     take, if it has one; in `deadline` seconds it is to be done. `reads` are the columns of the last rows that whoever
@@ -318,6 +318,7 @@ class PhysicalPlan:
     models: Mapping[str, str]
     ops: tuple[PhysicalOp, ...]
     returns: str
+    record: str | None = field(repr=False)
     score_column: str | None
     equivalence: Equivalence
     within: Tolerance = Tolerance()
