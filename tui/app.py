@@ -382,7 +382,7 @@ class Dashboard(App[Leave | None]):
         self.query_one(Title).show(state, source.phase, source.elapsed, self.picked)
         if self.source.player is not None:
             self.query_one(Transport).refresh()
-        stamp = (id(state), state.changes, self.picked, source.phase)
+        stamp = (id(state), state.changes, int(state.now), self.picked, source.phase)
         if force or stamp != self._drawn:
             self._drawn = stamp
             self.view.update(state)
@@ -580,7 +580,8 @@ class Dashboard(App[Leave | None]):
         if not self._asks():
             self.exit(Leave.HERE)
         elif not isinstance(self.screen, LeaveQuestion):
-            self.push_screen(LeaveQuestion(), lambda leave: self.exit(leave) if leave is not None else None)
+            question = LeaveQuestion(server=self.source.state.command == "serve")
+            self.push_screen(question, lambda leave: self.exit(leave) if leave is not None else None)
 
     def action_play(self) -> None:
         self._player.toggle()

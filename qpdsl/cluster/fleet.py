@@ -23,7 +23,7 @@ from qpdsl.cluster.replica.messages import (
 )
 from qpdsl.cluster.replica.replica_fingerprint import differences
 from qpdsl.errors import UsageError
-from qpdsl.executor.events.events import ModelsLoaded, Preparing
+from qpdsl.executor.events.events import ModelsLoaded, Preparing, ReplicaGone
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.request import Calls
 
@@ -344,6 +344,7 @@ class Fleet:
         self.lost += 1
         if place.stopping:
             return
+        self._events.emit(ReplicaGone(replica=figures.name, why=figures.lost))
         if figures.ready is None:
             self._false_starts += 1
             if self._false_starts >= _MAX_FALSE_STARTS and not self.counts()[0]:
@@ -376,6 +377,7 @@ class Fleet:
                 self._stop(place)
                 self._work.expect(self._expected)
                 self._work.left(place.figures)
+                self._events.emit(ReplicaGone(replica=place.figures.name, why="had nothing to do"))
                 self._tell(f"note: {place.figures.name} has nothing to do, and ends")
                 return
 

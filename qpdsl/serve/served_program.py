@@ -212,7 +212,7 @@ class ServedProgram:
         for name in _SAMPLING:
             words[name] = (
                 f"`{self.name}` sets its own sampling; leave out `{name}`, give the program a parameter of that "
-                f"name, or start the server with `--ignore {name}` or `--lenient`"
+                f"name, or start the server with `--ignore {name}`"
             )
         for name in THINKING_FIELDS:
             words[name] = (

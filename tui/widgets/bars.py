@@ -175,7 +175,7 @@ class Title(Widget):
         """What is short, how well the run does beside greedy decoding and the last run, what it costs, and its time."""
         state = self._state
         if state.lost:
-            yield f"{figures.count(state.lost)} events were missed", palette.warn
+            yield f"{figures.count(state.lost)} events were missed: counts are too low", palette.warn
         if (shortage := state.shortage) is not None:
             yield f"⚠ memory: {figures.count(shortage.gave_way)} gave way", palette.bad
         if state.judged and state.total > 1:

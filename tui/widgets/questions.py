@@ -34,12 +34,16 @@ class LeaveQuestion(ModalScreen[Leave | None]):
         Binding("escape,q", "stay", "Stay"),
     ]
 
+    def __init__(self, *, server: bool) -> None:
+        super().__init__()
+        self._stopped = "requests have up to `--drain-seconds` to end" if server else "rows that are finished are kept"
+
     def compose(self) -> ComposeResult:
         with Vertical(id="question"):
             yield Static(Text("It is still going", style="bold"))
             yield Static("[b]h[/b]  leave it running here: close the dashboard, wait for what it prints")
             yield Static("[b]b[/b]  leave it running in the background; `qpdsl top` shows it again")
-            yield Static("[b]s[/b]  stop it; rows that are finished are kept")
+            yield Static(f"[b]s[/b]  stop it; {self._stopped}")
             with Horizontal():
                 yield Button("Here", id="HERE", variant="primary", compact=True)
                 yield Button("Background", id="BEHIND", compact=True)
