@@ -159,8 +159,8 @@ class ModelState:
         others = dict(self.latest.others)
         if "live_bytes" in others and "cached_bytes" in others:
             others["cached_bytes"] += others["live_bytes"]
-        nothing = {name: 0.0 for name in ("sequences", "running", "live_bytes") if name in others}
-        return replace(self, latest=replace(self.latest, waiting=0, others={**others, **nothing}))
+        others |= {name: 0.0 for name in ("sequences", "running", "live_bytes") if name in others}
+        return replace(self, latest=replace(self.latest, waiting=0, others=others))
 
     @property
     def others(self) -> Mapping[str, float]:

@@ -134,7 +134,8 @@ class RequestState:
 class RunState:
     """A run, a sweep or a server; `cells` and `requests` are those of the latter two.
 
-    `now` is the time of the latest event, or of whoever watches a process; `changes` counts events, so that a screen knows whether to draw again.
+    `now` is the time of the latest event, or of whoever watches a process; `changes` counts events, so that a screen
+    knows whether to draw again.
 
     `started` and `running` count rows. `trees` are those of the latest instances; `latest` is the one with the
     latest news of candidates. `scorers` are the operators that set columns of scores, by these.

@@ -86,7 +86,7 @@ async def probe(connection: Connection, address: Address, tokenizer: TextTokeniz
             identity = await identify(connection, address.dialect)
             if address.name in identity.programs:
                 models = [name for name in identity.models if name not in identity.programs]
-                there = f"; {listed(models[:8], last='and')} {'is one' if len(models) == 1 else 'are'}" if models else ""
+                there = f"; of models it serves {listed(models[:8], last='and')}" if models else ""
                 instead = "`qpdsl serve … --expose NAME=ID` serves one"
                 raise ModelError(str(address), f"it is a program there, and no model itself{there}; {instead}")
             return await _probed(connection, address, tokenizer, identity)

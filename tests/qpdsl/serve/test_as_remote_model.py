@@ -81,7 +81,7 @@ def test_samples_are_drawn_again_by_their_seeds(server: Running, tmp_path: Path)
 
 
 def test_a_program_there_is_told_from_a_model() -> None:
-    told = "a program there, and no model itself; `llm` is one;"
+    told = "a program there, and no model itself; of models it serves `llm`;"
     with running(["greedy"], expose=[f"llm={ID}"]) as programs, pytest.raises(ModelError, match=told):
         asyncio.run(known_or_probed(Address.of(f"vllm:{programs.url}#greedy"), None, again=True))
 
