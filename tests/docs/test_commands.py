@@ -30,7 +30,7 @@ QUESTION = "Mia has 3 boxes with 4 cards in each box. How many cards does Mia ha
 STAND_INS = ("./SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf", "Qwen/Qwen3-0.6B")
 # What is not run here, and why not; its options are there all the same.
 NOT_RUN = {
-    r"qpdsl serve |--tui": "goes on until somebody ends it",
+    r"qpdsl serve |qpdsl replay |--tui": "goes on until somebody ends it",
     r"qpdsl profile(?! --roofline)|--device cuda": "measures this machine, for minutes or with a GPU",
     r"ollama:|openai:|vllm:|llamacpp:|--probe": "asks a server",
     r"prm=|models/|--adapter|--roofline MODEL|--reflect": "asks a model that is not shipped, or trains one",

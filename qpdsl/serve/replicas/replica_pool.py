@@ -23,6 +23,7 @@ from qpdsl.executor.events.events import REPLICA_SIGN
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.unloaded_model import ModelFacts
 from qpdsl.executor.requests.engine_loop import driven
+from qpdsl.planner.explain.quantities import exact_plural
 from qpdsl.serve.completion_request import PROMPT_FIELD, CompletionRequest, Refusal
 from qpdsl.serve.offered_models import Offer
 from qpdsl.serve.replicas.request_work import (
@@ -183,8 +184,8 @@ class ReplicaPool:
     def left(self, figures: ReplicaFigures) -> str:
         """See `FleetWork`: its requests are asked of others, but for those under way too often, which fail."""
         seat = self._seats.pop(figures.name, None)
-        calls = [] if seat is None else list(seat.calls.values())
-        for call in calls:
+        before = self.resent
+        for call in [] if seat is None else list(seat.calls.values()):
             call.replica = None
             call.lose()
             if call.losses >= MAX_LOSSES:
@@ -193,7 +194,7 @@ class ReplicaPool:
             else:
                 self.resent += 1
                 self._place(call)
-        return f"{len(calls)} requests are asked again"
+        return f"{exact_plural(self.resent - before, 'request')} asked again"
 
     async def _drive(self) -> None:
         """Runs the replicas; where it is cancelled, they end in good order."""

@@ -167,7 +167,7 @@ def test_a_lost_replicas_requests_go_on_where_their_clients_are() -> None:
         )
         await turns()
         assert second.asked == [number] and case.pool.resent == 1
-        assert any("was ended by SIGKILL; 1 requests are asked again" in note for note in case.notes)
+        assert any("was ended by SIGKILL; 1 request asked again" in note for note in case.notes)
         # The same in other pieces.
         second.say(RequestUpdated(number, Delta(0, "a", extra={"token_ids": [1]})))
         second.say(RequestUpdated(number, Delta(1, "x", thought="hmm")))
@@ -195,6 +195,7 @@ def test_a_request_that_loses_three_replicas_fails_alone() -> None:
             link.say(None)
         (refusal,) = await asked
         assert (refusal.status, refusal.code) == (503, "replica_lost")
+        assert ["0 requests asked again" in note for note in case.notes] == [False, False, True]
         other = case.ask()
         await turns()
         (link,) = [link for link in case.links if link.asked and not isinstance(link.got[-1], Stop)]
@@ -228,6 +229,20 @@ def test_who_goes_away_is_not_worked_for() -> None:
         asked.cancel()
         await turns()
         assert link.asked == [] and case.pool.idle == ["replica 1", "replica 2"]
+
+    case(test)
+
+
+def test_who_goes_away_while_its_replica_is_lost_is_asked_of_no_other() -> None:
+    async def test(case: Case) -> None:
+        asked = case.ask()
+        await turns()
+        (link,) = [link for link in case.links if link.asked]
+        link.say(None)
+        asked.cancel()
+        await turns()
+        assert all(link.asked == [] for link in case.links[1:] if link.got) and case.pool.waiting == 0
+        assert len(case.pool.idle) == 2
 
     case(test)
 
