@@ -23,6 +23,8 @@ _SERVERS = {
     "lmstudio": "http://127.0.0.1:1234/v1",
     "openrouter": "https://openrouter.ai/api/v1",
 }
+# What may stand before the first colon of an id.
+SCHEMES = (*DIALECTS, *_SERVERS, "http", "https", "hf")
 # How the models of two companies are called, without a folder or an owner before it.
 _HOSTED = (
     (re.compile(r"gpt-\d[\w.:-]*"), "https://api.openai.com/v1"),
@@ -72,7 +74,7 @@ def written_out(id: str) -> str:
 
 def is_taken(name: str) -> bool:
     """Whether `name:` at the beginning of an id says something already."""
-    return name in (*DIALECTS, *_SERVERS, "http", "https", "hf")
+    return name in SCHEMES
 
 
 def with_adapter(id: str, adapter: str | None) -> str:

@@ -142,6 +142,9 @@ def text_parameter(program: LogicalProgram, values: Mapping[str, Value], text: s
     if texts:
         names = " and ".join(f"`{name}`" for name in texts)
         raise ArgumentError(f"the text could be {names} of `{program.name}`: say `--set {texts[0]}=…`")
+    if conversation := [param.name for param in lack if param.type == "messages"]:
+        form = f'--set \'{conversation[0]}=[{{"role":"user","content":"…"}}]\''
+        raise ArgumentError(f"`{program.name}` takes a conversation, `{conversation[0]}`, and no text: `{form}`")
     raise ArgumentError(f"`{program.name}` takes no text besides what `--set` gives it")
 
 

@@ -3,7 +3,8 @@
     Exception
     └── UserError        a message without a traceback
         ├── UsageError   options, arguments of a program, files to read a program from or to write to
-        └── DataError    the input data
+        ├── DataError    the input data
+        └── LoadError    what is not there in the end, for no fault of the command's
 
 Three errors are defined elsewhere: a program that is not valid is a `grammar.diagnostic.QpError`, a model that does not
 load an `executor.checkpoint.errors.ModelError`, and a value that a parameter does not take an
@@ -35,6 +36,10 @@ class UserError(Exception):
 
 class UsageError(UserError):
     """Options, arguments or files that cannot be used."""
+
+
+class LoadError(UserError):
+    """Models did not load where they were to run."""
 
 
 class DataError(UserError):

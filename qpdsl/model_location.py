@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from qpdsl import zoo
-from qpdsl.errors import UsageError
+from qpdsl.errors import UsageError, unknown
 from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.gguf_header import SUFFIX
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.executor.remote.server.address import Address
-from qpdsl.grammar.model_id import adapter_of, base_of, is_remote
+from qpdsl.grammar.model_id import SCHEMES, adapter_of, base_of, is_remote
+
+# A URL, or one behind what is to say how its server is spoken to.
+_SCHEME = re.compile(r"([A-Za-z]\w*):(?://|https?://)")
 
 
 def locate(model: str) -> Path | str:
@@ -28,6 +32,8 @@ def locate(model: str) -> Path | str:
             return zoo.path(model)
         except ValueError as error:
             raise ModelError(model, str(error)) from error
+    if (scheme := _SCHEME.match(model)) is not None:
+        raise ModelError(model, unknown(f"{scheme[1]}:", [f"{name}:" for name in SCHEMES], "no model begins with"))
     return _place(base_of(model))
 
 

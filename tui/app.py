@@ -397,7 +397,7 @@ class Dashboard(App[Leave | None]):
         self.query_one(Title).show(state, source.phase, source.elapsed, self.picked)
         if self.source.player is not None:
             self.query_one(Transport).refresh()
-        stamp = (id(state), state.changes, self.picked, source.phase)
+        stamp = (id(state), state.changes, int(state.now), self.picked, source.phase)
         if force or stamp != self._drawn:
             self._drawn = stamp
             self.view.update(state)
@@ -609,7 +609,7 @@ class Dashboard(App[Leave | None]):
         if not self._asks():
             self.exit(Leave.HERE)
         elif not isinstance(self.screen, LeaveQuestion):
-            self.push_screen(LeaveQuestion(), self._leave)
+            self.push_screen(LeaveQuestion(server=self.source.state.command == "serve"), self._leave)
 
     def _leave(self, at: int | None) -> None:
         if at is not None and at < len(Leave):

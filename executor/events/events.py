@@ -7,7 +7,7 @@ Event
 ├── Estimated                                           what the run was expected to take
 ├── InstanceStarted, WayTried, InstanceDone, RowDone    one row of the input
 ├── OperatorDone, ToolCalled, Routed, EngineStepped     one operator, one call, one choice of a router, one forward
-├── ServerReported                                      how a model on a server stands
+├── ServerReported, ReplicaGone                         how a model on a server stands; a replica that is there no more
 ├── CellReached, RequestReached                         one cell of a sweep, one request to a server, as it stands now
 ├── Earlier, Lost                                       what a reader that came late, or was slow, did not see
 └── Detail                                              heavy: emitted only while a reader wants details
@@ -371,6 +371,14 @@ class Earlier(Event):
     rows: int
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     models: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGone(Event):
+    """A replica of a cluster was lost, or had nothing to do, and `why` in words."""
+
+    replica: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

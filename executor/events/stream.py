@@ -21,6 +21,7 @@ from qpdsl.executor.events.events import (
     OperatorDone,
     Preparing,
     ProcessStarted,
+    ReplicaGone,
     RequestReached,
     RowDone,
     RunEnded,
@@ -29,7 +30,10 @@ from qpdsl.executor.events.events import (
 )
 
 Reader = Callable[[Event], None]
-_LASTING = (ProcessStarted, Preparing, RunStarted, InputListed, RunSaved, ModelsLoaded, Estimated, RunEnded)
+_LASTING = (
+    *(ProcessStarted, Preparing, RunStarted, InputListed, RunSaved, ModelsLoaded, Estimated, RunEnded),
+    ReplicaGone,
+)
 
 
 class EventStream:

@@ -197,9 +197,10 @@ def text_model(
     `slow` is told what takes long for once. Raises ModelError where the tokenizer cannot be loaded, or the server does
     not go on from its token ids.
     """
+    notes = tuple(f"the server at {address.url} {note}" for note in capabilities.notes)
     if location is None:
         tokenizer, ends = text_tokenizer(), frozenset({EOS})
-        more: dict[str, Any] = {"notes": capabilities.notes, "own_tokens": False, "apart": capabilities.thinking}
+        more: dict[str, Any] = {"notes": notes, "own_tokens": False, "apart": capabilities.thinking}
         more["calls"] = capabilities.calls_in_fields
         return RemoteTextModel(model, tokenizer, ends, UNBOUNDED, WIDTH, **more)
     # It imports transformers' models.
@@ -216,7 +217,7 @@ def text_model(
     writes = capabilities.scores is None
     padding = getattr(tokens.config.get_text_config(), "pad_token_id", None)
     return RemoteTextModel(
-        model, tokens.tokenizer, tokens.eos, positions, tokens.width, None, writes, capabilities.notes, padding=padding
+        model, tokens.tokenizer, tokens.eos, positions, tokens.width, None, writes, notes, padding=padding
     )
 
 

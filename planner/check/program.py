@@ -165,6 +165,7 @@ class _Lowering:
             models=binder.models,
             plan=tuple(plan),
             returns=f"{returns}{'?' if self.syntax.optional else ''}",
+            record=self._record(result, parse=parse, checked=schema),
             model_params=tuple(self.params.models),
             score_column=binder.score_column,
             within=program.within,
@@ -295,6 +296,11 @@ class _Lowering:
         elif held != "none" and not fits(held, wanted) and common_type(held, wanted) != wanted and known:
             self._misfit(declared, result, result.type)
         return form, parse and wanted != "text", schema.source
+
+    def _record(self, result: ReturnValue, *, parse: bool, checked: str | None) -> str | None:
+        """The JSON Schema of all that the program returns, as text; None where it is held to none."""
+        held = result.schema is not None and result.otherwise is None and (parse or result.type != "text")
+        return checked or (result.schema.source if held and result.schema else None)
 
     def _misfit(self, declared: ast.TypeExpr, result: ReturnValue, shown: str) -> None:
         name, form, help, edit = self.syntax.name, format_type(declared), None, None

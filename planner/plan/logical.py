@@ -90,6 +90,7 @@ class LogicalProgram:
 
     `source` is what its spans point into. `models` maps the names used in the program to model ids, in order of first
     use; the id of a model that is a parameter is empty until the caller gives one. `model_params` are these names.
+    `record` is the JSON Schema, as text, of all that it returns; None where it is held to none.
     `score_column` names the column that a row's score is reported from (the last `score` stage's), None without one.
     `within` and `prefer` (λ) say how far a plan may go, and for what; `deadline` in how many seconds a problem is to be
     done. `ways` are those that it leaves open, for
@@ -104,6 +105,7 @@ class LogicalProgram:
     models: Mapping[str, str]
     plan: LogicalPlan
     returns: str
+    record: str | None = field(default=None, repr=False)
     model_params: tuple[str, ...] = ()
     score_column: str | None = None
     within: ast.Within | None = None

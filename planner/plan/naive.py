@@ -54,6 +54,7 @@ def plan(program: LogicalProgram, reads: tuple[str, ...] | None = None, *, suppo
         models=program.models,
         ops=physical,
         returns=program.returns,
+        record=program.record,
         score_column=program.score_column,
         equivalence="lossy" if lossy else "exact",
         within=_tolerance(program.within, lossy=lossy),

@@ -294,21 +294,22 @@ class StepLimits:
 class PhysicalPlan:
     """Operators in running order; the last one's rows are the program's.
 
-    `source` is what the operators' spans point into. A parameter's `default` is the value that the estimates go by;
-    `declared` holds the defaults of the program's text. `models` maps the program's names to model ids. `equivalence`
-    is what the plan keeps to, `within` what the program permits; `prefer` is its λ, and `budget` what a problem may
-    take, if it has one; in `deadline` seconds it is to be done. `reads` are the columns of the last rows that whoever
-    runs the plan looks at, besides the value that it returns; None means all. `support`: they look at how sure it was
-    of its answer too (see `executor/runtime/standing.py`). `in_flight` is how many problems run at once, None where
-    nothing was decided; `floor` the fewest sequences that the engine should have to work at: below it another problem
-    starts, and samples run ahead. Problems of which the parameters `prompted` begin alike start one after another:
-    these are those of the prompts, in their order. `rules` are the names of the rules that made the plan what it is,
-    those that a choice by cost turned back left out; `chosen` is true where such a choice was made, and `ways` says by
-    id of which operators the `via` is its, and what was measured of that. `kv_type` is how keys and values are kept,
-    None for the models' own type. `sparse_shares`: of models by their ids, up to which share of the head a step reads
-    the allowed ids alone, where that was measured. `remote`: what is known of models on servers, by their ids. `limits`
-    are those of the engine's steps, and `kv_shares` the most of its memory that models may take, by name, where
-    somebody decided about them.
+    `source` is what the operators' spans point into, and `record` the JSON Schema of the value, None where it has none.
+    A parameter's `default` is the value that the estimates go by; `declared` holds those of the program's text.
+    `models` maps the program's names to model ids. `equivalence` is what the plan keeps to, `within` what the program
+    permits; `prefer` is its λ, and `budget` what a problem may take, if it has one; in `deadline` seconds it is to be
+    done. `reads` are the columns of the last rows that whoever runs the plan looks at, besides the value that it
+    returns; None means all. `support`: they look at how sure it was of its answer too (see
+    `executor/runtime/standing.py`). `in_flight` is how many problems run at once, None where nothing was decided;
+    `floor` the fewest sequences that the engine should have to work at: below it another problem starts, and samples
+    run ahead. Problems of which the parameters `prompted` begin alike start one after another: these are those of the
+    prompts, in their order. `rules` are the names of the rules that made the plan what it is, those that a choice by
+    cost turned back left out; `chosen` is true where such a choice was made, and `ways` says by id of which operators
+    the `via` is its, and what was measured of that. `kv_type` is how keys and values are kept, None for the models' own
+    type. `sparse_shares`: of models by their ids, up to which share of the head a step reads the allowed ids alone,
+    where that was measured. `remote`: what is known of models on servers, by their ids. `limits` are those of the
+    engine's steps, and `kv_shares` the most of its memory that models may take, by name, where somebody decided about
+    them.
     """
 
     name: str
@@ -318,6 +319,7 @@ class PhysicalPlan:
     models: Mapping[str, str]
     ops: tuple[PhysicalOp, ...]
     returns: str
+    record: str | None = field(repr=False)
     score_column: str | None
     equivalence: Equivalence
     within: Tolerance = Tolerance()

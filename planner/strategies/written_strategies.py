@@ -132,6 +132,7 @@ def strategy_plan(
         models=_joined(plan.models for plan in own),
         ops=(root,),
         returns=program.returns,
+        record=program.record,
         score_column=program.score_column,
         equivalence=loosest,
         within=loose,

@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 from qpdsl import __version__
 from qpdsl.cli.console import keep_streams, put, say
 from qpdsl.cli.exits import Exit, table
-from qpdsl.errors import DataError, UserError, is_out_of_memory, reason
+from qpdsl.errors import DataError, LoadError, UserError, is_out_of_memory, reason
 
 # The commands in the order of `--help`, each in the file of `qpdsl.cli.commands` that is named as it is.
 _COMMANDS = {
@@ -177,7 +177,7 @@ def _fail(error: Exception) -> int:
         return Exit.USAGE
     if isinstance(error, UserError):
         say_error(error)
-        return Exit.DATA if isinstance(error, DataError) else Exit.USAGE
+        return {DataError: Exit.DATA, LoadError: Exit.MODEL}.get(type(error), Exit.USAGE)
     if isinstance(error, ArgumentError):
         say(f"error: {error}")
         return Exit.USAGE

@@ -205,7 +205,7 @@ def setting_option(name: str, known: Setting, default: Any, help: str) -> Callab
     option = option_of(name, known)
     cls, metavar = HeadedOption, known.metavar
     attributes: dict[str, Any] = {"type": _type(known)}
-    shown = known.shown
+    shown = None if "[default:" in help else known.shown
     if isinstance(known.kind, Flag):
         attributes = {"is_flag": True, "default": default}
         if default:

@@ -22,8 +22,8 @@ from qpdsl.cluster.replica.messages import (
     Stop,
 )
 from qpdsl.cluster.replica.replica_fingerprint import differences
-from qpdsl.errors import UsageError
-from qpdsl.executor.events.events import ModelsLoaded, Preparing
+from qpdsl.errors import LoadError, UsageError
+from qpdsl.executor.events.events import ModelsLoaded, Preparing, ReplicaGone
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.requests.request import Calls
 
@@ -338,16 +338,17 @@ class Fleet:
         self._work.joined(figures)
 
     def _lost(self, place: _Place, why: str) -> None:
-        """Has the work of a replica that is gone done by others. Raises UsageError where too many are lost."""
+        """Has the work of a replica that is gone done by others. Raises LoadError where too many are lost."""
         figures = place.figures
         figures.lost = why.removeprefix(f"{figures.name} ")
         self.lost += 1
         if place.stopping:
             return
+        self._events.emit(ReplicaGone(replica=figures.name, why=figures.lost))
         if figures.ready is None:
             self._false_starts += 1
             if self._false_starts >= _MAX_FALSE_STARTS and not self.counts()[0]:
-                raise UsageError(
+                raise LoadError(
                     f"{self._false_starts} replicas were lost one after another while they loaded: {why}",
                     "fewer replicas need less memory",
                 )
@@ -376,6 +377,7 @@ class Fleet:
                 self._stop(place)
                 self._work.expect(self._expected)
                 self._work.left(place.figures)
+                self._events.emit(ReplicaGone(replica=place.figures.name, why="had nothing to do"))
                 self._tell(f"note: {place.figures.name} has nothing to do, and ends")
                 return
 

@@ -121,7 +121,7 @@ def arguments_of(program: str, params: Sequence[Parameter], turns: Sequence[Turn
         elif len(systems) > 1:
             message = f"`{program}` takes one system turn, not {len(systems)}: {help}"
         else:
-            message = f"`{program}` takes one user turn, and this conversation has more: {help}; `--lenient` drops them"
+            message = f"`{program}` takes one user turn, and this conversation has more: {help}"
         if others and not users:
             raise Refusal(message, "messages")
         raise NoPlace(message, "messages", code=None, turns={*range(len(turns))} - kept)

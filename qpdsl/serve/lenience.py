@@ -35,6 +35,8 @@ class Lenience:
                 fields = [name for name in request.body if name in refusal.fields and self._may(name)]
                 turns = refusal.turns if self.everything else frozenset()
                 if not fields and not turns:
+                    if refusal.code != "unknown_parameter" and not self.everything:
+                        refusal.message += "; a server with `--lenient` leaves it out"
                     raise
                 body = {name: value for name, value in request.body.items() if name not in fields}
                 if turns:

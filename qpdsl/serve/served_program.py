@@ -93,7 +93,7 @@ class ServedProgram:
         self.seed = seed
         self.fixed = frozenset(fixed)
         self.params = {param.name: param for param in plan.params}
-        self.schema = _schema(plan)
+        self.schema = plan.record
         self.calls = called_tools(plan)
         self.fingerprint = "fp_" + digest([build(), operators(plan.ops), dict(plan.models)])[:12]
 
@@ -212,7 +212,7 @@ class ServedProgram:
         for name in _SAMPLING:
             words[name] = (
                 f"`{self.name}` sets its own sampling; leave out `{name}`, give the program a parameter of that "
-                f"name, or start the server with `--ignore {name}` or `--lenient`"
+                f"name, or start the server with `--ignore {name}`"
             )
         for name in THINKING_FIELDS:
             words[name] = (
@@ -367,7 +367,7 @@ class ProgramRequest:
         usage = TokenUsage(
             sum(result.prompt_tokens for result in results),
             sampled,
-            sum(result.cached_tokens + result.counts.get("server_cached", 0) for result in results),
+            sum(result.cached_tokens for result in results),
             min(sum(tokens for _, tokens in made), sampled),
         )
         return CompletionResponse(tuple(choices), usage, self.program.fingerprint, {"seed": self.seed})
@@ -453,18 +453,6 @@ def called_tools(plan: PhysicalPlan) -> frozenset[str]:
         if op.into is not None and isinstance(value, ast.Name) and value.id == op.into.id:
             names.update(tool["name"] for tool in json.loads(op.constraint.tools))
     return frozenset(names)
-
-
-def _schema(plan: PhysicalPlan) -> str | None:
-    """The JSON Schema of the record that a plan returns, as text; None where it returns none."""
-    root = plan.returning
-    if root.schema is not None:
-        return root.schema
-    if not root.parse:
-        return None
-    held = [node.op.constraint for node in everything(plan.ops) if isinstance(node.op, ops.Generate)]
-    schemas = {one.name: one.schema for one in held if one is not None and one.schema}
-    return schemas.get(plan.returns.removesuffix("?")) or (next(iter(schemas.values())) if len(schemas) == 1 else None)
 
 
 # Operators that make one row of each row, and leave what was generated in it as it is.

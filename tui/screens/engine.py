@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import ClassVar
 
 from rich.text import Text
@@ -123,13 +124,18 @@ class EngineView(View):
             yield Static(id="no-models")
 
     def draw(self) -> None:
-        box, names = self.query_one("#models"), (*self.state.models, *self.state.servers)
+        box, known = self.query_one("#models"), (*self.state.models, *self.state.servers)
+        names = sorted(known, key=lambda name: self.state.why_gone(name) is not None)
         for name in [name for name in self._panels if name not in names]:
             self._panels.pop(name).remove()
         for name in names:
             if name not in self._panels:
                 self._panels[name] = ModelPanel(name)
                 box.mount(self._panels[name])
+        if list(self._panels) != names:
+            self._panels = {name: self._panels[name] for name in names}
+            for before, after in pairwise(self._panels.values()):
+                box.move_child(after, after=before)
         palette = Palette.of(self.app)
         told = time_bar(self.state, self.size.width, palette)
         if (shortage := self.state.shortage) is not None:

@@ -23,7 +23,7 @@ _ROUTER = (*(f"{arm}_steps" for arm in _ARMS), "routed_seconds", "router_seconds
 _MEMORY = ("weight_bytes", "activation_bytes", "resident_bytes", "live_bytes", "cached_bytes", "free_bytes")
 # Cells of the bar of keys and values, and the share of live ones from which on memory is short.
 _BAR, _SHORT = 16, 0.9
-_SHOWN_ELSEWHERE = ("seconds", "sequences", "capacity", *_MEMORY, *_ROUTER)
+_SHOWN_ELSEWHERE = ("seconds", "steps", "sequences", "capacity", *_MEMORY, *_ROUTER)
 
 
 def server_facts(server: ServerState, state: RunState, palette: Palette) -> list[Text]:
@@ -75,6 +75,11 @@ def server_plots(server: ServerState, window: Window, palette: Palette) -> list[
 
 def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Text]:
     """Its memory, what it computed, and what else its engine counts."""
+    why_gone = state.why_gone(model.name)
+    if why_gone is not None:
+        gone = [Text(line, style=palette.warn) for line in wrap(one_line(f"gone: {why_gone}"), FIGURES)]
+        return [*gone, *_done(model, palette)]
+    model = model.rested if state.rests(model) else model
     latest = model.latest
     facts = [*_kv(model, palette), fact("most held", f"{model.most_pages:,} of {latest.pages:,} pages", palette)]
     prefix = _prefix_share(model, state)
@@ -84,8 +89,7 @@ def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Te
     if sequences is not None and capacity:
         facts.append(fact("batch", f"{sequences:.0f}/{capacity:.0f}, {latest.waiting:,} waiting", palette))
     facts += [
-        fact("steps", f"{model.steps:,}, {figures.seconds(model.busy)} busy", palette),
-        fact("tokens", f"{figures.count(model.prefill_tokens)} in, {figures.count(model.decode_tokens)} out", palette),
+        *_done(model, palette),
         fact("preemptions", f"{latest.preemptions:,}", palette),
     ]
     for title, waits in (("first token", model.first_token), ("each token", model.between_tokens)):
@@ -103,6 +107,14 @@ def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Te
         if value and name not in _SHOWN_ELSEWHERE:
             facts.append(fact(*_figure(name, value), palette))
     return facts
+
+
+def _done(model: ModelState, palette: Palette) -> list[Text]:
+    """What it computed."""
+    return [
+        fact("steps", f"{model.steps:,}, {figures.seconds(model.busy)} busy", palette),
+        fact("tokens", f"{figures.count(model.prefill_tokens)} in, {figures.count(model.decode_tokens)} out", palette),
+    ]
 
 
 def _kv(model: ModelState, palette: Palette) -> Iterator[Text]:
@@ -138,7 +150,7 @@ def _memory(model: ModelState, state: RunState) -> Iterator[tuple[str, str]]:
     yield "activations", figures.size(activations)
     of_models = sum(
         latest.others.get("weight_bytes", 0.0) + latest.others.get("leased_bytes", 0.0)
-        for latest in (other.latest for other in state.models.values())
+        for latest in (other.latest for other in state.models.values() if other.replica == model.replica)
     )
     yield "process", figures.size(resident)
     yield "of it other", figures.size(max(resident - of_models - activations, 0.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from qpdsl.executor.events.events import EngineFigures, EngineStepped
+from qpdsl.executor.events.events import REPLICA_SIGN, EngineFigures, EngineStepped
 from qpdsl.executor.requests.latencies import Waits, percentiles
 from qpdsl.tui.state.time_spent import MemoryNeed
 
@@ -85,7 +85,7 @@ class ModelState:
     """The latest report of one model, its sums since the beginning, and its series over time.
 
     `most_pages` is the most that were held after any step; the series has what is held at each time; `waits` has those
-    for tokens, since the beginning.
+    for tokens, since the beginning; `stepped` is when its last step ended.
     """
 
     name: str
@@ -93,6 +93,7 @@ class ModelState:
     prefill_tokens: int = 0
     decode_tokens: int = 0
     steps: int = 0
+    stepped: float = 0.0
     busy: float = 0.0
     most_pages: int = 0
     prompt_tokens: int = 0
@@ -116,7 +117,8 @@ class ModelState:
         self.latest = report
         self.prefill_tokens += report.prefill_tokens
         self.decode_tokens += report.decode_tokens
-        self.steps += 1
+        self.steps += int(report.others.get("steps", 1))
+        self.stepped = event.at
         self.busy += report.others.get("seconds", 0.0)
         self.most_pages = max(self.most_pages, report.pages_held)
         self.need.step(report)
@@ -146,6 +148,20 @@ class ModelState:
     def between_tokens(self) -> tuple[float, ...]:
         """Likewise, from each token to the next."""
         return percentiles(self.waits.between)
+
+    @property
+    def replica(self) -> str:
+        """The replica that it is in, empty for this process."""
+        return self.name.partition(REPLICA_SIGN)[2]
+
+    @property
+    def rested(self) -> ModelState:
+        """The same with nothing to do: what sequences held is in the prefix cache."""
+        others = dict(self.latest.others)
+        if "live_bytes" in others and "cached_bytes" in others:
+            others["cached_bytes"] += others["live_bytes"]
+        others |= {name: 0.0 for name in ("sequences", "running", "live_bytes") if name in others}
+        return replace(self, latest=replace(self.latest, waiting=0, others=others))
 
     @property
     def others(self) -> Mapping[str, float]:

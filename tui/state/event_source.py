@@ -232,7 +232,9 @@ class SocketSource:
         self.gone = True
 
     def tick(self, seconds: float) -> None:
-        """A live run keeps its own time."""
+        """What counts as now moves on while nothing happens."""
+        if self.state.changes:
+            self.state.now, self._seen = self.elapsed, time.monotonic()
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         while True:

@@ -29,6 +29,8 @@ _TREES = 2000
 _ENOUGH = 3
 # Requests of a server that are kept, the latest.
 _REQUESTS = 5000
+# Seconds without a step after which a model without requests has ended its last one.
+_REST = 1.0
 # Seconds that count as now.
 NOW = 10.0
 # So far the middle 95% of a normal distribution reach, in standard deviations.
@@ -132,10 +134,12 @@ class RequestState:
 class RunState:
     """A run, a sweep or a server; `cells` and `requests` are those of the latter two.
 
-    `now` is the time of the latest event; `changes` counts events, so that a screen knows whether to draw again.
+    `now` is the time of the latest event, or of whoever watches a process; `changes` counts events, so that a screen
+    knows whether to draw again.
 
     `started` and `running` count rows. `trees` are those of the latest instances; `latest` is the one with the
     latest news of candidates. `scorers` are the operators that set columns of scores, by these.
+    `gone` says of replicas that are there no more why.
     """
 
     def __init__(self) -> None:
@@ -155,6 +159,7 @@ class RunState:
         self.rows: dict[str, RowState] = {}
         self.models: dict[str, ModelState] = {}
         self.servers: dict[str, ServerState] = {}
+        self.gone: dict[str, str] = {}
         self.trees: dict[str, SearchTree] = {}
         self.time = TimeSpent()
         self.scorers: dict[str, str] = {}
@@ -198,6 +203,15 @@ class RunState:
         """Tokens a second that all models sampled in the last seconds; those of servers count once they are there."""
         series = [*(one.series for one in self.models.values()), *(one.series for one in self.servers.values())]
         return sum(one.rate(self.now, "decode") for one in series)
+
+    def why_gone(self, model: str) -> str | None:
+        """Why the replica of a model is there no more; None where it is, or is none."""
+        return self.gone.get(model.partition(REPLICA_SIGN)[2])
+
+    def rests(self, model: ModelState) -> bool:
+        """Whether a model of a server has nothing to do: its last report then tells of what was."""
+        running = any(request.status == "running" for request in self.requests.values())
+        return self.command == "serve" and not running and self.now - model.stepped > _REST
 
     def left(self, now: float) -> float | None:
         """Seconds until all rows are done, by what those took that are; None where that is not known."""
@@ -436,6 +450,9 @@ class RunState:
             model.add_earlier(self._missed_steps.pop(report.model, ()))
         model.add(event)
         self.time.step(event, judges=self.plan is not None and report.model in self.plan.verifiers, rows=self.running)
+
+    def _replica_gone(self, event: events.ReplicaGone) -> None:
+        self.gone[event.replica] = event.why
 
     def _server_reported(self, event: events.ServerReported) -> None:
         server, first = self.servers.get(event.model), event.model not in self.servers

@@ -169,7 +169,7 @@ class Title(Widget):
         """What is short, how well the run does beside greedy decoding and the last run, and what it costs."""
         state = self._state
         if state.lost:
-            yield f"{figures.count(state.lost)} events were missed", palette.warn
+            yield f"{figures.count(state.lost)} events were missed: counts are too low", palette.warn
         if state.shortage is not None:
             yield "⚠ memory is short", palette.bad
         if state.judged and state.total > 1:

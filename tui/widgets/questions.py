@@ -60,13 +60,14 @@ class LeaveQuestion(ChoiceQuestion):
         *(Binding(leave.value[0], f"choose({at})", leave.value.title(), show=False) for at, leave in enumerate(Leave)),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, *, server: bool) -> None:
+        kept = "requests have up to `--drain-seconds` to end" if server else "rows that are finished are kept"
         super().__init__(
             "It is still going",
             (
                 "h  leave it running here, and wait for what it prints",
                 "b  leave it in the background: `qpdsl top` shows it again",
-                "s  stop it; rows that are finished are kept",
+                f"s  stop it; {kept}",
                 "q  stay",
             ),
         )

@@ -84,6 +84,11 @@ async def probe(connection: Connection, address: Address, tokenizer: TextTokeniz
     try:
         async with asyncio.timeout(_PATIENCE):
             identity = await identify(connection, address.dialect)
+            if address.name in identity.programs:
+                models = [name for name in identity.models if name not in identity.programs]
+                there = f"; of models it serves {listed(models[:8], last='and')}" if models else ""
+                instead = "`qpdsl serve … --expose NAME=ID` serves one"
+                raise ModelError(str(address), f"it is a program there, and no model itself{there}; {instead}")
             return await _probed(connection, address, tokenizer, identity)
     except ServerError as error:
         raise ModelError(str(address), str(error)) from error
@@ -250,8 +255,6 @@ async def _no_answer(
         return f"it writes no answer within {ROOM} tokens of a thought, whatever it is asked: {_UNENDED}"
     if identity.models and address.name not in identity.models:
         return f"the server has no model of that name, only {listed(identity.models[:8], last='and')}"
-    if address.name in identity.programs:
-        return "it is a program there, and no model itself; `qpdsl serve … --expose NAME=ID` serves one"
     body = {
         "model": address.name,
         "messages": [{"role": "user", "content": _MESSAGES[0]}],
@@ -272,8 +275,8 @@ def _notes(
     """What people should know, each once."""
     notes: list[str] = []
     if identity.dialect not in (None, address.dialect):
-        better = "which supports more" if address.dialect == "openai" else "whose fields have other names"
-        notes.append(f"is {identity.kind}: use `{identity.dialect}:…`, {better}")
+        better = "supports more" if address.dialect == "openai" else "has the names of its fields"
+        notes.append(f"is {identity.kind}; `{identity.dialect}:{address.url}#{address.name}` {better}")
     if identity.models and address.name not in identity.models:
         notes.append(
             f"does not list the model, only {listed(identity.models[:8], last='and')}; it may answer with another"

@@ -111,4 +111,5 @@ class Retries:
         if failing >= self._patience:
             raise ServerGone(f"{error}; no response for {failing:.0f} s")
         bound = min(_LONGEST, _FIRST * 2 ** min(attempts - 1, 16))
-        return asked + self._chance.uniform(0.0, bound)
+        # The last try comes when the patience ends, not after it.
+        return max(asked, min(asked + self._chance.uniform(0.0, bound), self._patience - failing))

@@ -13,7 +13,7 @@ from qpdsl.executor.events.events import Aside, Path, Rounds
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.engine import Engine
-from qpdsl.executor.requests.request import Calls, Completion, Request, Sample
+from qpdsl.executor.requests.request import Completion, Request, Sample
 from qpdsl.executor.requests.routing import ExitRouting, Routing
 from qpdsl.executor.requests.shadow import Shadowing
 from qpdsl.executor.requests.ticket import Ticket
@@ -201,17 +201,19 @@ class Usage:
         self.engine_seconds += ticket.seconds
         if ticket.shared:
             self.counts.update(shared_samples=ticket.shared, saved_tokens=ticket.saved_tokens)
-        self._called(ticket.request, ticket.calls)
+        self._called(ticket)
 
-    def _called(self, request: Request, calls: Calls | None) -> None:
-        """Counts what a request took at a server elsewhere; None where it was at none.
+    def _called(self, ticket: Ticket) -> None:
+        """Counts what a request took at a server elsewhere, if it was at one.
 
-        Prompt tokens are then those that the server billed, where it says so.
+        Prompt tokens are then those that the server billed, where it says so, and of them those that it had cached.
         """
+        calls = ticket.calls
         if calls is None:
             return
         if calls.prompt_tokens is not None:
-            self.prompt_tokens += calls.prompt_tokens - len(request.tokens)
+            self.prompt_tokens += calls.prompt_tokens - len(ticket.request.tokens)
+        self.cached_tokens += calls.cached_tokens - ticket.cached
         self.counts.update(
             requests=calls.requests,
             retries=calls.retries,

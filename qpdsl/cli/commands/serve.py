@@ -169,7 +169,7 @@ class ServeOptions(Settings):
     assigned="Set a parameter of all programs that have it; requests cannot.",
     models="Use another Hugging Face id or folder for a model of the programs.",
     adapters="Merge a LoRA adapter in PEFT's format into a model of the programs.",
-    seed="Seed of requests for programs that give none.",
+    seed="Seed of requests for programs that give none.  [default: another for each]",
     overwrite="Replace the file of --trace.",
 )
 def command(**values: Any) -> int:

@@ -19,7 +19,7 @@ from qpdsl.cli.runs.run_tables import samples_words
 from qpdsl.cli.shared_options import graded_input, grader_for
 from qpdsl.cli.signals import run_until_interrupted
 from qpdsl.cli.watched import WatchedProcess
-from qpdsl.errors import UsageError
+from qpdsl.errors import LoadError, UsageError
 from qpdsl.executor.events.events import RunSaved
 from qpdsl.output import OrderedLines, holds_something
 from qpdsl.planner.plan import ops
@@ -107,9 +107,10 @@ class _DataSetRun(RowsRun[RunOptions]):
         self.sweep = Sweep([self._run()], self._open, saved=self.rows_saved, finish=self._finish)
         try:
             self.sweep.run(self.runner, self.drive)
-        except UsageError as error:
+        except (UsageError, LoadError) as error:
             # A full disk, say: what is finished is not lost.
-            raise UsageError(error.message, self.resumption() or error.help) from error
+            kind = LoadError if isinstance(error, LoadError) else UsageError
+            raise kind(error.message, self.resumption() or error.help) from error
 
     def report(self) -> Exit:
         assert self._summary is not None

@@ -28,7 +28,7 @@ _MOST = 50
 # Of the latest step, for dashboards and for `/metrics`.
 _FIGURES = (
     *("sequences", "capacity", "running", "cached_tokens", "evictions", "leased_bytes", "resident_bytes"),
-    *("live_bytes", "cached_bytes", "free_bytes"),
+    *("live_bytes", "cached_bytes", "free_bytes", "weight_bytes", "activation_bytes"),
 )
 _SENT = (InstanceStarted, WayTried, InstanceDone, OperatorDone)
 

@@ -32,6 +32,7 @@ class RequestRecord:
     """What is told of a request when it is over. `key` is the name of the client's key, never the key itself.
 
     `arrived` is on the clock of `time.monotonic`; a `status` of 0 says that the client had gone before its answer.
+    `failure` is the status that a stream would have had which ended in an error.
     """
 
     method: str
@@ -40,6 +41,7 @@ class RequestRecord:
     key: str = ""
     model: str = ""
     status: int = 0
+    failure: int | None = None
     usage: TokenUsage | None = None
 
     def line(self) -> str:
@@ -47,6 +49,8 @@ class RequestRecord:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         parts: dict[str, object] = {"time": now, "key": self.key, "method": self.method, "path": self.path}
         parts |= {"model": self.model, "status": self.status or "gone"}
+        if self.failure is not None:
+            parts["error"] = self.failure
         if self.usage is not None:
             parts["prompt_tokens"] = self.usage.prompt_tokens
             parts["cached_tokens"] = self.usage.cached_tokens

@@ -77,6 +77,7 @@ class Exchange:
                     async for chunk in chunks:
                         yield chunk
         except Refusal as refusal:
+            self.record.failure = refusal.status
             yield event(refusal.body()) + DONE
 
     async def _events(self) -> AsyncGenerator[bytes, None]:

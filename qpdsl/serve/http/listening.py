@@ -53,8 +53,8 @@ class Answering(Protocol):
 class Listening:
     """Serves `app` from a bound socket, over up to `max_connections`.
 
-    Told to stop, it lets requests that are there drain for `drain_seconds`. `tell` gets what goes wrong beside
-    requests, in words.
+    Told to stop, it lets requests that are there drain for `drain_seconds`. `tell` gets what
+    it waits for then, and what goes wrong beside requests, in words.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Listening:
         self._session = session
         self._bound = bound
         self._drain_seconds = drain_seconds
+        self._tell = tell
         self._troubles = LoopTroubles(tell)
         self.stopping = False
         self._stop = asyncio.Event()
@@ -137,6 +138,9 @@ class Listening:
                 raise
             drained, told = True, time.monotonic()
             if not serving.done():
+                if count := self._app.admission.running + self._app.admission.waiting:
+                    what = f"{count:,} request{'s' * (count > 1)}, up to {self._drain_seconds:g} s"
+                    self._tell(f"finishing {what}; Ctrl-C again ends at once")
                 try:
                     await asyncio.wait_for(self._app.admission.drained(), self._drain_seconds)
                 except TimeoutError:

@@ -41,7 +41,7 @@ Scope = MutableMapping[str, Any]
 T = TypeVar("T")
 # Where the scope of a request has its record.
 _RECORD = "qpdsl.record"
-_WATCHED = ("/healthz", "/readyz")
+_WATCHED = ("/healthz", "/health", "/readyz")
 # What of a connection is still to come after these means nothing.
 _UNREAD = ("ambiguous_body", "body_too_slow")
 # Lists, objects and fields in a body.
@@ -121,7 +121,8 @@ class ServerApp:
         self._route("/detokenize", self._tokens("detokenize"), ["POST"])
         self._route("/metrics", self._metrics, ["GET"])
         self._route("/version", self._version, ["GET"], guarded=False)
-        self._route("/healthz", self._alive, ["GET"], guarded=False)
+        for path in ("/healthz", "/health"):
+            self._route(path, self._alive, ["GET"], guarded=False)
         self._route("/readyz", self._ready, ["GET"], guarded=False)
         self._app.add_exception_handler(HTTPException, _no_route)
 

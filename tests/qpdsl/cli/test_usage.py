@@ -203,6 +203,7 @@ def test_output_that_cannot_be_written(qpdsl: Run, tmp_path: Path) -> None:
     ("model", "message"),
     [
         ("/no/such/folder", "there is no folder"),
+        ("vlm:http://127.0.0.1:9/v1#name", "no model begins with `vlm:`; did you mean `vllm:`?"),
         ("{tmp}", "no config.json"),
         ("zoo/countin", "`zoo/counting-prm`; did you mean `zoo/counting`?"),
     ],

@@ -12,7 +12,7 @@ from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.cluster_run import ClusterRun
 from qpdsl.cluster.replica.messages import Task
 from qpdsl.cluster.row_scheduler import MAX_LOSSES
-from qpdsl.errors import UsageError
+from qpdsl.errors import LoadError, UsageError
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.planner.plan.naive import plan
@@ -118,7 +118,7 @@ def test_replicas_that_are_lost_while_they_load_end_the_run(cluster: Start) -> N
     def load(name: str) -> None:
         raise Lost
 
-    with pytest.raises(UsageError, match="3 replicas were lost one after another while they loaded"):
+    with pytest.raises(LoadError, match="3 replicas were lost one after another while they loaded"):
         cluster(Script(load=load))
 
 

@@ -13,7 +13,7 @@ from qpdsl.cluster.backends.backend import ReplicaLost
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.fleet import Fleet, ReplicaFigures
 from qpdsl.cluster.replica.messages import Command, Ready, ReplicaMessage, ReplicaSetup
-from qpdsl.errors import UsageError
+from qpdsl.errors import LoadError
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.session.settings import SessionSettings
 
@@ -122,7 +122,7 @@ def test_none_that_loads_ends_it() -> None:
     async def test(fleet: Fleet, work: Work) -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(UsageError, match="3 replicas were lost one after another while they loaded"):
+    with pytest.raises(LoadError, match="3 replicas were lost one after another while they loaded"):
         run("local:1", Backend(lambda number: True), test, 1)
 
 

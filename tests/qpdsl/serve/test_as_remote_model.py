@@ -81,5 +81,17 @@ def test_samples_are_drawn_again_by_their_seeds(server: Running, tmp_path: Path)
 
 
 def test_a_program_there_is_told_from_a_model() -> None:
-    with running(["greedy"]) as programs, pytest.raises(ModelError, match="a program there, and no model itself"):
+    told = "a program there, and no model itself; of models it serves `llm`;"
+    with running(["greedy"], expose=[f"llm={ID}"]) as programs, pytest.raises(ModelError, match=told):
         asyncio.run(known_or_probed(Address.of(f"vllm:{programs.url}#greedy"), None, again=True))
+
+
+def test_what_a_server_has_cached_counts_once(server: Running, tmp_path: Path) -> None:
+    file = tmp_path / "asked.qp"
+    file.write_text(
+        f'model llm = "{model_at(server)}"\n'
+        "program asked(q: text) -> text {\n  chat user=q\n  generate llm temperature=0 max_tokens=4\n}\n"
+    )
+    with running([str(file)]) as door:
+        first, second = (door.chat("asked", QUESTION["q"], seed=seed).json()["usage"] for seed in (1, 2))
+    assert first["prompt_tokens"] == second["prompt_tokens"] > second["prompt_tokens_details"]["cached_tokens"] > 0

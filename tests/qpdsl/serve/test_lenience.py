@@ -85,7 +85,9 @@ def test_one_field_that_is_ignored_leaves_the_others_refused(programs: Path) -> 
         assert error(one.chat("greedy", QUESTION, top_p=0.5, top_k=7))["param"] == "top_k"
         # What the server has set has no place in a conversation any more.
         turned = error(one.post("chat/completions", model="greedy", messages=[SYSTEM, USER]))
-        assert "no place for a system turn" in turned["message"]
+        assert "no place for a system turn" in turned["message"] and "`--lenient`" in turned["message"]
+        for field, value in (("frequency_penalty", 0.5), ("store", True)):
+            assert "`--lenient` leaves it out" in error(one.chat("greedy", QUESTION, **{field: value}))["message"]
 
 
 def test_a_long_list_of_what_was_left_out_is_cut(lenient: Running) -> None:

@@ -131,6 +131,14 @@ def test_records(server: Running) -> None:
     assert "returns no record" in refused["message"]
 
 
+@pytest.mark.parametrize("program", ["named_record", "voted_record", "later_record"])
+def test_a_record_under_a_name_is_one(server: Running, program: str) -> None:
+    plain = content(server.chat(program, QUESTION, seed=1))
+    assert json.loads(plain).keys() == {"number"}
+    assert content(server.chat(program, QUESTION, seed=1, response_format={"type": "json_object"})) == plain
+    assert error(server.chat(program, QUESTION, stop="}"))["param"] == "stop"
+
+
 def test_a_strict_schema_gets_null_for_what_a_program_leaves_out(server: Running) -> None:
     schema = {
         "type": "object",

@@ -99,6 +99,7 @@ def test_it_drains(programs: Path) -> None:
         until(lambda: server.app.admission.running == 1)
         server.listening.stop()
         until(lambda: server.app.admission.draining)
+        assert server.told == ["finishing 1 request, up to 20 s; Ctrl-C again ends at once"]
         with httpx.Client(trust_env=False) as other:
             assert other.get(f"{server.root}/readyz").status_code == 503
             refused = other.post(
@@ -120,6 +121,8 @@ def test_what_does_not_end_in_time_is_given_up(programs: Path, stream: bool) -> 
         if stream:
             told, done = events(response)
             assert json.loads(told)["error"]["code"] == "draining" and done == "[DONE]"
+            until(lambda: bool(server.log))
+            assert "status=200 error=503" in server.log[0].line()
         else:
             assert error(response, 503)["code"] == "draining"
         until(lambda: server.session.busy == 0)

@@ -46,4 +46,30 @@ program nothing(problem: text) -> text {
   where finished
   return text
 }
+
+schema Number {
+  number: int(0..999)
+}
+
+program named_record(problem: text) {
+  chat user=problem
+  generate llm as Number into found
+  return found
+}
+
+program voted_record(problem: text) -> Number {
+  chat user=problem
+  generate llm as Number n=3 into found
+  let number = found.number
+  vote number
+  return found
+}
+
+program later_record(problem: text) -> Number {
+  chat user=problem
+  generate llm max_tokens=16
+  chat user="As a record."
+  generate llm as Number into found
+  return found
+}
 """

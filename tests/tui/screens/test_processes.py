@@ -6,7 +6,17 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from qpdsl.executor.events.events import CellReached, Event, ModelsLoaded, Preparing, ProcessStarted, RequestReached
+from qpdsl.executor.events.events import (
+    CellReached,
+    EngineFigures,
+    EngineStepped,
+    Event,
+    ModelsLoaded,
+    Preparing,
+    ProcessStarted,
+    ReplicaGone,
+    RequestReached,
+)
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets.palette import THEMES
 from tests.support.tui.held_source import HeldSource
@@ -102,6 +112,24 @@ def test_a_server_shows_requests_with_rates_percentiles_and_its_queue() -> None:
             assert "1 not answered" in shown
             lines = shown.splitlines()
             assert "r-waits" in lines[3] and "r-runs" in lines[4] and "! timeout" in lines[5]
+
+    asyncio.run(main())
+
+
+def test_a_replica_that_is_gone_stands_last_and_says_why() -> None:
+    def stepped(number: int) -> Event:
+        figures = EngineFigures(f"m @ replica {number}", 1, 50, 0, 9, 100, 0, {"sequences": 5, "capacity": 128})
+        return EngineStepped(at=1.0, report=figures)
+
+    async def main() -> None:
+        gone = ReplicaGone(at=2.0, replica="replica 1", why="was ended by SIGKILL")
+        source = source_of(begun("serve", "greedy"), ModelsLoaded(at=0.1, models=("m",), seconds=0.1), stepped(1))
+        async with dashboard(source, (110, 30)) as pilot:
+            await settle(pilot)
+            for event in (stepped(2), gone):
+                source.state.add(event)
+            shown = await press(pilot, "2")
+            assert shown.index("m @ replica 2") < shown.index("m @ replica 1") < shown.index("gone: was ended")
 
     asyncio.run(main())
 

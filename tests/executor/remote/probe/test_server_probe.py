@@ -187,8 +187,8 @@ def test_a_reward_model_is_scored_by() -> None:
 
 def test_another_dialect_than_the_server_s_is_told() -> None:
     with stub("llama-server") as server:
-        notes = seen(server, "vllm").notes
-    assert any("is llama-server: use `llamacpp:…`" in note for note in notes)
+        notes, url = seen(server, "vllm").notes, server.url
+    assert any(note.startswith(f"is llama-server; `llamacpp:{url}#") for note in notes)
 
 
 def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:

@@ -70,3 +70,14 @@ def test_a_request_that_alone_fails_is_at_fault() -> None:
     with pytest.raises(EngineError, match="failed 8 times while other requests"):
         retries.wait(Unreachable("500", status=500), 8, 1)
     retries.wait(Unreachable("429", status=429), 8, 1)
+
+
+def test_the_last_try_comes_when_the_patience_ends() -> None:
+    clock = Clock()
+    retries = Retries(patience=8.0, clock=clock)
+    for attempt in range(1, 30):
+        try:
+            clock.now += retries.wait(Unreachable("no"), attempt, 0)
+        except ServerGone:
+            break
+    assert clock.now == pytest.approx(8.0)
