@@ -56,7 +56,7 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
     row = row_of_values(prepared)
     check_options(job.plan, row.arguments)
     _say_if_foreign(job, row.arguments)
-    with run_events(process, options, job, [row]):
+    with run_events(process, options, job, [row]), process.progress.of_answer():
         waits = count_waits(process.stream)
         session = open_session(options, job, prepared.bound.surroundings, process.stream)
         process.record(files.trace)
@@ -85,7 +85,7 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
             if _LAST_NUMBER.search(result.error):
                 other = "`--answer last_number` finds that; "
             elif _FOUND_NOTHING in result.error:
-                other = "`-e 'chat user=q | generate llm'` gives a text as it is; "
+                other = "`--answer text` takes the whole text as the answer; "
             say(f"help: {other}`--rows` shows what was generated")
         return Exit.ROW_FAILED
     return Exit.OK
