@@ -560,8 +560,8 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         usual=True,
         metavar="GRADER",
         shown="that of --dataset, else equal",
-        help="How answers are graded: equal, text, contains, number, number(0.01), math, choice, json, code, ifeval, calls, "
-        "python:FILE.py:FUNCTION or judge:PROGRAM.",
+        help="How answers are graded: equal, text, contains, number, number(0.01), math, choice, json, code, ifeval, "
+        "calls, python:FILE.py:FUNCTION or judge:PROGRAM.",
     )
     candidates: bool = _graded(
         False,

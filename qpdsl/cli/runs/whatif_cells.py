@@ -112,12 +112,11 @@ class WhatifCells:
         if file is None or file == "-" or not Path(file).is_file():
             return
         for target in self.options.targets:
-            if program_path(target) == Path(target) != Path(file) and not Path(target).exists():
-                if target in program_names(file):
-                    raise UsageError(
-                        f"`{target}` is a program of `{file}`, not a file",
-                        f"`qpdsl whatif {self.options.run} {file} --program {target}`",
-                    )
+            if program_path(target) == Path(target) and not Path(target).exists() and target in program_names(file):
+                raise UsageError(
+                    f"`{target}` is a program of `{file}`, not a file",
+                    f"`qpdsl whatif {self.options.run} {file} --program {target}`",
+                )
 
     def _told(self, cell: Cell, asked: Collection[str]) -> Cell:
         """A cell that says all that was changed."""
