@@ -20,7 +20,7 @@ from qpdsl.grammar.format.unparse import format_expr, format_stage
 from qpdsl.grammar.model_id import adapter_of, is_remote
 from qpdsl.grammar.printable import printable, shorten
 from qpdsl.grammar.words import FAILURE
-from qpdsl.planner.explain.quantities import count, per_cent, seconds
+from qpdsl.planner.explain.quantities import count, per_cent, plural, seconds
 from qpdsl.planner.explain.tree_table import GAP, folded, laid_out
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.budget_policy import policy_lines
@@ -283,7 +283,7 @@ def kept(plan: PhysicalPlan) -> list[str]:
 
 def decided(plan: PhysicalPlan) -> list[str]:
     """What made the plan of the naive one, for the first line."""
-    words = [f"rules {len(plan.rules)}"] if plan.rules else []
+    words = [plural(len(plan.rules), "rule")] if plan.rules else []
     return [*words, "chosen by cost"] if plan.chosen else words
 
 

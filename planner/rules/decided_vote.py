@@ -197,7 +197,7 @@ def _in_waves(node: PhysicalOp) -> bool:
 def _words(node: PhysicalOp) -> Iterator[str]:
     match node.strategy:
         case GenerateStrategy(vote=str(vote)):
-            yield f"to {vote} one by one"
+            yield f"to {vote} as drawn"
         case VoteStrategy(decided=True, waves=waves):
             does = "stops when decided" if isinstance(node.op, ops.Vote) else "gives up what it cannot keep"
             yield f"{does}, samples in waves" if waves else does

@@ -54,6 +54,7 @@ _ELSEWHERE = {
     "list": "`qpdsl runs` lists saved runs, `qpdsl programs` programs, `qpdsl models` models",
     "config": "`qpdsl settings` shows them",
     "new": "`qpdsl init` begins a project",
+    "export": "`qpdsl runs export` writes a saved run as a file",
 }
 # What is left over on a command line, where it looks like a parameter's value.
 _SETTING = re.compile(r"extra arguments? \(([A-Za-z_]\w*)=")

@@ -25,8 +25,8 @@ from qpdsl.executor.events.events import (
 )
 from qpdsl.executor.events.stream import EventStream
 
-# Seconds: what takes longer is said, and how often it is said again where no bar moves.
-MOMENT, OFTEN = 2.0, 30.0
+# Seconds: a step and an answer that take longer are said, and how often they are said again where no bar moves.
+MOMENT, SOON, OFTEN = 2.0, 5.0, 30.0
 _WINDOW = 5.0
 
 
@@ -65,6 +65,7 @@ class ProgressNotes:
         # When something is said next, on the monotonic clock.
         self._due = time.monotonic() + OFTEN
         self._rows: tuple[int, int] | None = None
+        self._of_answer = False
         self._advance: Callable[[int], None] | None = None
         self._ends: float | None = None
         self._sampled: dict[str, int] = {}
@@ -95,6 +96,15 @@ class ProgressNotes:
                 yield
         finally:
             self._rows, self._ends, self._advance = None, None, None
+
+    @contextlib.contextmanager
+    def of_answer(self) -> Iterator[None]:
+        """Tells of the tokens of one answer while the block runs."""
+        self._of_answer = True
+        try:
+            yield
+        finally:
+            self._of_answer = False
 
     def rows_done(self, count: int, left: float | None) -> None:
         """Counts rows that have ended; what is left takes about that many seconds, None where nobody knows yet."""
@@ -136,6 +146,8 @@ class ProgressNotes:
             say(f"{self._step} …")
         elif self._rows is not None and not is_terminal(sys.stderr):
             say(self.words(now))
+        elif self._of_answer and self._rate.total:
+            say(f"{self._rate.total:,} tokens so far, {self._rate.per_second(now):,.0f} tokens/s")
         self._due = now + OFTEN
 
     def _silence(self, model: str, now: float) -> str:
@@ -158,6 +170,8 @@ class ProgressNotes:
                 self._step = step
             case ModelsLoaded() | InstanceStarted() | RunEnded():
                 self._step = None
+                if self._of_answer:
+                    self._due = event.at + SOON
 
     def _reported(self, event: ServerReported) -> None:
         more = event.sampled_tokens - self._sampled.get(event.model, 0)

@@ -93,7 +93,8 @@ class Summary:
         if self._choices and (calibrated := self._calibration) is not None:
             facts.append(("calibration", calibration_words(calibrated)))
         facts.append(("tokens", tokens_words(self._tokens_in, self._tokens_out, self._counts[THOUGHT_TOKENS])))
-        facts.append(("near ties", f"{self._near_ties:,}"))
+        if self._near_ties:
+            facts.append(("near ties", f"{self._near_ties:,}"))
         if self._unscored:
             facts.append(("unscored", f"{self._unscored:,} {TOO_LONG}"))
         if (filtered := self._filtered) is not None:

@@ -228,6 +228,8 @@ def _check_kind(path: Path) -> None:
         kind, option = "a model", f"--model llm={path}"
     elif path.suffix.lower() in _DATA:
         kind, option = "data", f"--input {path}"
+    elif path.suffix == ".py":
+        raise UsageError(f"`{path}` is Python, not a program", f"`python {path}` runs it")
     else:
         return
     raise UsageError(f"`{path}` is {kind}, not a program", f"the program comes first, then `{option}`")
@@ -253,6 +255,11 @@ def _not_found(target: str, path: Path, shipped: Collection[str]) -> UsageError:
     if sign and name.isidentifier():
         return UsageError(
             f"`{shorten(target)}` is no program", f"give the program first, and its parameters by `--set {name}=…`"
+        )
+    file, sign, program = target.rpartition(":")
+    if sign and Path(file).is_file():
+        return UsageError(
+            f"`{shorten(target)}` is no program", f"`{shorten(file)} --program {shorten(program)}` names one of a file"
         )
     looks_like_path = path.suffix == ".qp" or path.name != target
     beside: list[str] = []

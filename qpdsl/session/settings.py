@@ -494,7 +494,7 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         usual=True,
         metavar="PATTERN",
         help="Find `final_answer` by this instead: `/REGEX/`, `last /REGEX/`, `boxed`, `last_number`, `.FIELD` of "
-        "JSON, or an extractor that --python registers.",
+        "JSON, `text` for the whole text, or an extractor that --python registers.",
     )
     allow_read: tuple[str, ...] = setting(
         (),
@@ -560,8 +560,8 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         usual=True,
         metavar="GRADER",
         shown="that of --dataset, else equal",
-        help="How answers are graded: equal, text, number, number(0.01), math, choice, json, code, ifeval, calls, "
-        "python:FILE.py:FUNCTION or judge:PROGRAM.",
+        help="How answers are graded: equal, text, contains, number, number(0.01), math, choice, json, code, ifeval, "
+        "calls, python:FILE.py:FUNCTION or judge:PROGRAM.",
     )
     candidates: bool = _graded(
         False,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+# What finds the whole text, without the space around it.
+_WHOLE = r"/\s*([\s\S]*\S)/"
 # An option behind an id, as in `ID kind=KIND`.
 _MODEL_OPTION = re.compile(rf"\s({'|'.join(MODEL_OPTIONS)})=")
 
@@ -138,7 +140,8 @@ def read_surroundings(
     folders = tuple(Path(folder).resolve() for folder in allow_read)
     read: set[Path] = set()
     asked = _drafts(drafts, read)
-    return Surroundings(folders, functions, ids, digest, kinds, _adapters(adapters, ids), read, asked, _answer(answer))
+    found = _answer(_WHOLE if answer == "text" and answer not in functions else answer)
+    return Surroundings(folders, functions, ids, digest, kinds, _adapters(adapters, ids), read, asked, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,7 @@ def _answer(pattern: str | None) -> ast.Extract | None:
             if fault is not None:
                 raise UsageError(f"`--answer`: {fault.message}", fault.help)
             return stage
-    help = "it takes `/REGEX/`, `last /REGEX/`, `boxed`, `last_number`, `.FIELD` or the name of an extractor"
+    help = "it takes `/REGEX/`, `last /REGEX/`, `boxed`, `last_number`, `text`, `.FIELD` or the name of an extractor"
     raise UsageError(f"`--answer`: `{shorten(pattern)}` is no pattern", help)
 
 

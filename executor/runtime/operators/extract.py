@@ -13,12 +13,15 @@ from qpdsl.executor.runtime.operators.numbers import last_number
 from qpdsl.executor.runtime.scoring.score import scored_texts
 from qpdsl.grammar import ast
 from qpdsl.grammar.literals.matcher import matcher
+from qpdsl.grammar.printable import shorten
 from qpdsl.planner.cost.run_figures import ANSWERS_FOUND
 from qpdsl.planner.plan import ops
 from qpdsl.planner.values.value import Value
 
 # So much of the end of a text is shown where nothing was found in it.
 _END = 60
+# So much of a pattern is shown.
+_SHOWN = 40
 # How a text finishes that was cut off.
 _CUT_OFF = ("length", "context")
 
@@ -39,7 +42,7 @@ def why_not_found(sought: ast.SoughtText, rows: Candidates) -> str:
     It depends on the rows alone, so that every plan says the same. The texts are what the rows hold now.
     """
     many = f"{len(rows):,} texts" if len(rows) > 1 else "the text"
-    said = f"`{sought.pattern}` found nothing in {many}"
+    said = f"`{shorten(sought.pattern, _SHOWN)}` found nothing in {many}"
     if not sought.own:
         return said
     cut = sum(row.columns.get("finish") in _CUT_OFF for row in rows)

@@ -58,7 +58,7 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
     if options.text is not None and not options.text.strip():
         say("warning: the text is empty")
     _say_if_foreign(job, row.arguments)
-    with run_events(process, options, job, [row]):
+    with run_events(process, options, job, [row]), process.progress.of_answer():
         waits = count_waits(process.stream)
         session = open_session(options, job, prepared.bound.surroundings, process.stream)
         process.record(files.trace)
@@ -87,7 +87,7 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
             if _LAST_NUMBER.search(result.error):
                 other = "`--answer last_number` finds that; "
             elif _FOUND_NOTHING in result.error:
-                other = "`-e 'chat user=q | generate llm'` gives a text as it is; "
+                other = "`--answer text` takes the whole text as the answer; "
             say(f"help: {other}`--rows` shows what was generated")
         return Exit.ROW_FAILED
     return Exit.OK

@@ -211,6 +211,8 @@ class SweepRun(RowsRun[SweepOptions]):
             put(_written(made, self.options.form, width_of(sys.stdout) or _USUAL_WIDTH))
         else:
             self._files.output.write([_written(made, self._files.form, _USUAL_WIDTH)])
+            if not self.options.quiet:
+                say(_written(made, "text", width_of(sys.stderr) or _USUAL_WIDTH))
         # The table is there, whatever becomes of the picture.
         if self._files.plot is not None:
             self._files.plot.write([svg(made.scatter())])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from qpdsl.cli.runs.recorded_options import name_of
 from qpdsl.cli.runs.run_options import RunOptions
@@ -22,7 +23,7 @@ from qpdsl.runs.store.fingerprint import changes, run_fingerprint
 from qpdsl.runs.store.run_file import RunFile
 from qpdsl.session.budget_option import budgeted
 from qpdsl.session.prepare import ask_servers, surroundings_of
-from qpdsl.session.programs import load_program, named_programs
+from qpdsl.session.programs import load_program, named_programs, program_names, program_path
 from qpdsl.session.settings import Settings
 from qpdsl.session.surroundings import Surroundings, read_surroundings
 
@@ -91,6 +92,7 @@ class WhatifCells:
             return []
         settings = self.settings
         if options.targets:
+            self._check_targets()
             surroundings = self._known_to(options.targets)
             programs: Sequence[SweptProgram] = named_programs(options.targets, surroundings, options.program)
         else:
@@ -103,6 +105,18 @@ class WhatifCells:
             replace(planned, cell=self._told(planned.cell, asked))
             for planned in planner.grid(programs, changed_axes(started, options, known))
         ]
+
+    def _check_targets(self) -> None:
+        """Raises UsageError where a program of the run's file is named without the file."""
+        file = self.started.target
+        if file is None or file == "-" or not Path(file).is_file():
+            return
+        for target in self.options.targets:
+            if program_path(target) == Path(target) and not Path(target).exists() and target in program_names(file):
+                raise UsageError(
+                    f"`{target}` is a program of `{file}`, not a file",
+                    f"`qpdsl whatif {self.options.run} {file} --program {target}`",
+                )
 
     def _told(self, cell: Cell, asked: Collection[str]) -> Cell:
         """A cell that says all that was changed."""

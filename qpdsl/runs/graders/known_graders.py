@@ -19,12 +19,13 @@ from qpdsl.runs.graders.math_answer import MathAnswer
 from qpdsl.runs.graders.number_answer import NumberAnswer
 from qpdsl.runs.graders.python_answer import PythonAnswer
 from qpdsl.runs.graders.record_answer import RecordAnswer
-from qpdsl.runs.graders.text_answer import TextAnswer
+from qpdsl.runs.graders.text_answer import ContainedAnswer, TextAnswer
 from qpdsl.stage_options import check_permission
 
 PLAIN: Mapping[str, Callable[[], Grader]] = {
     "equal": EqualAnswer,
     "text": TextAnswer,
+    "contains": ContainedAnswer,
     "number": NumberAnswer,
     "math": MathAnswer,
     "choice": ChoiceAnswer,

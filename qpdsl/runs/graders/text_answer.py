@@ -1,4 +1,4 @@
-"""Equal text, once case, punctuation, articles and spaces are left out."""
+"""Equal text, or text that has the right one in it, once case, punctuation, articles and spaces are left out."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ class TextAnswer:
             return Grade(False)
         given = normalized(shown(answer))
         return Grade(any(given == normalized(right) for right in right_texts(row)))
+
+
+class ContainedAnswer(TextAnswer):
+    """Whether the words of a right answer stand in the answer, one after another, once both are normalized."""
+
+    name = "contains"
+    version = "1"
+
+    async def grade(self, answer: Any, row: InputRow) -> Grade:
+        if answer is None:
+            return Grade(False)
+        given = f" {normalized(shown(answer))} "
+        return Grade(any(f" {right} " in given for right in map(normalized, right_texts(row)) if right))
 
 
 def normalized(text: str) -> str:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from qpdsl.errors import UsageError, unknown
+from qpdsl.errors import UsageError, shorten
+from qpdsl.grammar.suggest import closest
 from qpdsl.runs.store import run_file
 from qpdsl.runs.store.run_file import SUFFIX, RunFile, RunFileError, delete
 from qpdsl.runs.store.run_record import RunInfo, RunRecord
@@ -93,7 +94,9 @@ class RunFolder:
             id for id in ids if name and (id.startswith(name) or id.endswith(name))
         ]
         if not found:
-            raise UsageError(unknown(name, ids, "there is no saved run"), "`qpdsl runs` lists them")
+            guess = closest(name, ["last", *ids])
+            meant = f"; did you mean `{guess}`?" if guess else ""
+            raise UsageError(f"there is no saved run `{shorten(name)}`{meant}", "`qpdsl runs` lists them")
         if len(found) > 1:
             raise UsageError(f"`{name}` may be one of {len(found)} runs, such as `{found[0]}` and `{found[1]}`")
         return self.file(found[0])

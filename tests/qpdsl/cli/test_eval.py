@@ -224,7 +224,8 @@ def test_files_are_written_whole_and_replaced_on_request(qpdsl: Run, folder: Pat
     words = ("eval", "p.qp", "--program", "sampled", "--input", "in.jsonl", *GRID, "--format", form)
     shown = qpdsl(*words).out
     files = ("--output", "table", "--plot", "plot.svg")
-    assert qpdsl(*words, *files).out == ""
+    written = qpdsl(*words, *files)
+    assert written.out == "" and "95% interval" in written.err
     assert (folder / "table").read_text("utf-8") == shown
     plot = (folder / "plot.svg").read_text("utf-8")
     assert plot.startswith("<svg ") and "sampled n=2" in plot

@@ -8,7 +8,14 @@ import pytest
 
 from qpdsl.cli import progress_notes as module
 from qpdsl.cli.progress_notes import ProgressNotes
-from qpdsl.executor.events.events import EngineFigures, EngineStepped, ModelsLoaded, Preparing, ServerReported
+from qpdsl.executor.events.events import (
+    EngineFigures,
+    EngineStepped,
+    InstanceStarted,
+    ModelsLoaded,
+    Preparing,
+    ServerReported,
+)
 from qpdsl.executor.events.stream import EventStream
 
 DEAD = ServerReported(
@@ -61,6 +68,21 @@ def test_rows_are_told_now_and_then_where_there_is_no_bar(said: list[str], monke
         progress._speak(130.0)
         progress._speak(131.0)
     assert said == ["5/20 rows 72 tokens/s 0:35 left"]
+
+
+def test_the_tokens_of_one_answer_are_told(said: list[str]) -> None:
+    stream = EventStream()
+    progress = ProgressNotes(stream, 600.0)
+    with progress.of_answer():
+        stream.emit(InstanceStarted(at=100.0, instance="1"))
+        stream.emit(EngineStepped(at=104.0, report=EngineFigures("m", 1, 72, 0, 1, 9, 0)))
+        progress._speak(104.5)
+        assert said == []
+        progress._speak(105.0)
+        progress._speak(106.0)
+    assert said == ["72 tokens so far, 72 tokens/s"]
+    progress._speak(300.0)
+    assert len(said) == 1
 
 
 def test_tokens_of_servers_count_and_their_silence_is_told(said: list[str]) -> None:

@@ -125,3 +125,8 @@ def test_a_project_is_begun(qpdsl: Run, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path / "other")
     assert qpdsl("init", "--model", "zoo/counting-mini").code == Exit.OK
     assert "llm is zoo/counting-mini, system=Solve" in qpdsl("explain", "solve.qp").err
+    assert Path("problems.jsonl").read_bytes() == before["problems.jsonl"]
+    (tmp_path / "third").mkdir()
+    monkeypatch.chdir(tmp_path / "third")
+    assert qpdsl("init", "--model", "llm.gguf").code == Exit.OK
+    assert "Tim has 3 apples" in Path("problems.jsonl").read_text("utf-8")

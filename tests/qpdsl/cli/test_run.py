@@ -100,6 +100,26 @@ def test_an_empty_text_is_said_to_be(qpdsl: Run) -> None:
     )
 
 
+def test_a_whole_text_is_an_answer_where_that_is_asked(qpdsl: Run) -> None:
+    asked = ("run", "greedy", "1", "--set", "max_tokens=2", "--json")
+    none = qpdsl(*asked)
+    assert none.code == Exit.ROW_FAILED and "`--answer text`" in none.err
+    text = json.loads(none.out)["text"]
+    whole = qpdsl(*asked, "--answer", "text")
+    assert whole.code == Exit.OK and json.loads(whole.out)["answer"] == text.strip()
+
+
+@pytest.mark.parametrize(("target", "help"), [("p.qp:b", "p.qp --program b"), ("p.py", "python p.py")])
+def test_what_is_no_program_says_how_it_is_run(
+    qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, help: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.qp").touch()
+    (tmp_path / "p.py").touch()
+    ran = qpdsl("run", target, "x")
+    assert ran.code == Exit.USAGE and f"`{help}" in ran.err
+
+
 def test_escape_sequences_of_a_model_reach_a_pipe_but_no_terminal(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     args = ("run", "-e", "chat user=q | generate llm max_tokens=1 | return q", "--set", "q=\033[31mred")
     assert qpdsl(*args).out.startswith("answer  \033[31mred\n")

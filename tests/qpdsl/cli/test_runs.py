@@ -74,6 +74,7 @@ def test_a_run_that_there_is_not(qpdsl: Run, runs: RunFolder, command: list[str]
     recorded(runs, 1)
     ran = qpdsl("runs", command[0], "nothing", *command[1:])
     assert ran.code == Exit.USAGE and "there is no saved run `nothing`" in ran.err and "`qpdsl runs`" in ran.err
+    assert "did you mean `last`?" in qpdsl("runs", command[0], "lst", *command[1:]).err
 
 
 def test_a_command_that_there_is_not(qpdsl: Run) -> None:

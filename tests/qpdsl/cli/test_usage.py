@@ -76,6 +76,7 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
         (["run", "greedy", "--temperature", "1"], "the program says it, as `generate MODEL temperature=…`"),
         (["explain", "greedy", "x", "--analyze", "--input", "counting-500"], "the texts of `--input` are its rows'"),
         (["run", "problem=x"], "`problem=x` is no program"),
+        (["export"], "`qpdsl runs export`"),
         (["run", "greedy", "--set", "problem=x", "--set", "problem=y"], "`--set` gives `problem` twice"),
         (["run", "greedy", "--model", "llm=a", "--model", "llm=b"], "`--model` names two models for `llm`"),
         (["run", "greedy", "--set", "problem=x", "--concurrency", "2"], "`--concurrency` needs `--input`"),

@@ -130,6 +130,7 @@ def test_what_cannot_be_asked_is_refused(qpdsl: Run, folder: Path, monkeypatch: 
         refused = qpdsl("whatif", "last", "--set", "n=1")
         assert refused.code == Exit.USAGE
         assert "are not those that would be drawn now: the qpdsl version" in refused.err
+    assert "`qpdsl whatif last p.qp --program plain`" in qpdsl("whatif", "last", "plain").err
     rows = (folder / "in.jsonl").read_text("utf-8")
     (folder / "in.jsonl").write_text(rows.replace("cards", "coins"), "utf-8")
     assert "the input is another now" in qpdsl("whatif", "last", "--set", "n=1").err
