@@ -20,6 +20,7 @@ from qpdsl.grammar.suggest import closest, listed
 from qpdsl.grammar.words import WithinLevel
 from qpdsl.planner.check.program import lower
 from qpdsl.planner.plan.logical import LogicalProgram
+from qpdsl.runs.record_file import ENDINGS
 from qpdsl.session.surroundings import Surroundings
 from qpdsl.session.user_drafts import check_drafts
 
@@ -200,9 +201,8 @@ def input_path(name: str) -> Path | None:
 
 # Where pipes are that a shell has opened for the command: those of `|` and of `<(…)`.
 _OF_SHELLS = ("/dev/", "/proc/")
-# How the names end of what an option names.
+# How the names end of the models that an option names.
 _MODELS = (".gguf", ".safetensors")
-_DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 
 
 def read_file(path: Path) -> str:
@@ -226,7 +226,7 @@ def _check_kind(path: Path) -> None:
     """Raises UsageError for what stands in a program's place and belongs to an option."""
     if path.suffix.lower() in _MODELS or (path / "config.json").exists():
         kind, option = "a model", f"--model llm={path}"
-    elif path.suffix.lower() in _DATA:
+    elif path.suffix.lower() in (".tsv", *ENDINGS):
         kind, option = "data", f"--input {path}"
     elif path.suffix == ".py":
         raise UsageError(f"`{path}` is Python, not a program", f"`python {path}` runs it")
