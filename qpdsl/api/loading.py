@@ -6,8 +6,10 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import reduce
 from inspect import Parameter, Signature
 from keyword import iskeyword
+from operator import or_
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,12 +127,16 @@ def _signature(program: Program[..., Any]) -> Signature:
     return Signature(made, return_annotation=_annotation(program.logical.returns))
 
 
+# Between the members of a union, but not within a list or a record.
+_UNION = re.compile(r" \| (?![^\[{]*[\]}])")
+
+
 def _annotation(declared: str) -> Any:
     """The type of Python for one as a program declares it."""
     if declared.endswith("?"):
         return _annotation(declared[:-1]) | None
-    if " | " in declared:
-        return Any
+    if len(members := _UNION.split(declared)) > 1:
+        return reduce(or_, map(_annotation, members))
     if declared.startswith("["):
         return list[_annotation(declared[1 : declared.rindex("]")])]  # type: ignore[misc]
     plain = {

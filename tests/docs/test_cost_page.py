@@ -28,7 +28,7 @@ COMMAND = re.compile(
 VARYING = (
     (re.compile(r"\d[\d.]* (?:µs|ms|s)\b(?: \(?\d+%\)?)?"), "TIME"),
     (re.compile(r", seconds times [\d.]+ by earlier runs"), ""),
-    (re.compile(r"\bother [\d.]+ MiB \([\d.]+ MiB\)"), "other"),
+    (re.compile(r"\bother [\d.]+ [MG]iB \([\d.]+ [MG]iB\)"), "other"),
     (re.compile(r"of [\d.]+k KV pages|of [\d.]+ GiB"), "of all"),
 )
 

@@ -33,7 +33,9 @@ def test_verbose_shows_the_plan_after_each_rule_that_changed_it(qpdsl: Run) -> N
     assert "score cache" not in ran.out
 
 
-def test_verbose_as_json(qpdsl: Run) -> None:
+def test_verbose_as_json(qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing was measured that a choice could go by.
+    own_cache(tmp_path, monkeypatch)
     data = json.loads(qpdsl("explain", "beam_search", "--verbose", "--format", "json").out)
     trace = data["trace"]
     assert [change["rule"] for change in trace["changes"]] == data["rules"]
