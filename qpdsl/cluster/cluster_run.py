@@ -42,8 +42,7 @@ class ClusterRun:
         self._jobs = jobs
         self._at_work = at_work
         models = tuple(dict.fromkeys(model for job in jobs for model in job.models.values()))
-        how = {"tell": tell, "allow_mixed": allow_mixed, "backend": backend}
-        self._fleet = Fleet(address, setup, models, self, events, **how)  # type: ignore[arg-type]
+        self._fleet = Fleet(address, setup, models, self, events, tell=tell, allow_mixed=allow_mixed, backend=backend)
 
     @property
     def figures(self) -> list[ReplicaFigures]:

@@ -15,6 +15,7 @@ from qpdsl.cli import main
 from qpdsl.runs.compare.comparison import compare
 from qpdsl.runs.compare.comparison_text import verdict
 from tests.support.compared_runs import side
+from tests.support.documents import masked
 from tests.support.paths import ROOT
 from tests.support.user_cache import own_cache
 
@@ -29,12 +30,6 @@ VARYING = (
     # The last column of the operators.
     (re.compile(r"^((?:generate|operator) .*?)\S+(?: → \S+)?$", re.M), r"\1"),
 )
-
-
-def masked(text: str) -> list[str]:
-    for pattern, name in VARYING:
-        text = pattern.sub(name, text)
-    return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def test_the_page_shows_what_is_printed(
@@ -55,7 +50,7 @@ def test_the_page_shows_what_is_printed(
         if os.environ.get("QPDSL_REGENERATE"):
             text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{found}```", 1)
         else:
-            assert masked(found) == masked(shown), command
+            assert masked(found, VARYING) == masked(shown, VARYING), command
     if os.environ.get("QPDSL_REGENERATE"):
         PAGE.write_text(before + heading + text, "utf-8")
 

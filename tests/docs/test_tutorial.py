@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli import main
-from tests.support.documents import files
+from tests.support.documents import files, masked
 from tests.support.paths import ROOT
 from tests.support.user_cache import own_cache
 
@@ -22,12 +22,6 @@ VARYING = (
     # The seconds of a sweep, which may be on the front or not.
     (re.compile(r"^(.*% to [\d.]+% +[\d,]+(?: \*)?) +[\d.]+(?: \*)?", re.M), r"\1"),
 )
-
-
-def masked(text: str) -> list[str]:
-    for pattern, name in VARYING:
-        text = pattern.sub(name, text)
-    return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def is_shown(found: list[str], shown: list[str]) -> bool:
@@ -51,4 +45,4 @@ def test_the_session_prints_what_is_shown(
         capsys.readouterr()
         main(shlex.split(command)[1:])
         out, err = capsys.readouterr()
-        assert is_shown(masked(err + out), masked(shown)), f"{command}\n{err}{out}"
+        assert is_shown(masked(err + out, VARYING), masked(shown, VARYING)), f"{command}\n{err}{out}"

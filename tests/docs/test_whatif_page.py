@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli import main
+from tests.support.documents import masked
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "use" / "whatif.md"
@@ -20,13 +21,6 @@ VARYING = (
     (re.compile(r"\d+\.\d{3}( \*)?"), "N"),
     (re.compile(r"\d+\.\d KiB,"), "N KiB,"),
 )
-
-
-def masked(text: str) -> list[str]:
-    for pattern, name in VARYING:
-        text = pattern.sub(name, text)
-    # Columns are as wide as what stands in them.
-    return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def test_the_page_shows_what_is_printed(
@@ -44,6 +38,6 @@ def test_the_page_shows_what_is_printed(
         if os.environ.get("QPDSL_REGENERATE"):
             text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{found}```", 1)
         else:
-            assert masked(found) == masked(shown), command
+            assert masked(found, VARYING) == masked(shown, VARYING), command
     if os.environ.get("QPDSL_REGENERATE"):
         PAGE.write_text(text, "utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,3 +88,10 @@ def python_codes(text: str, folder: Path, program: str | None = None) -> list[st
     except QpError as error:
         return [diagnostic.code for diagnostic in error.diagnostics]
     return []
+
+
+def masked(text: str, varying: Iterable[tuple[re.Pattern[str], str]]) -> list[str]:
+    """The lines of what a command prints, without what is another at another time or as wide as its neighbours."""
+    for pattern, name in varying:
+        text = pattern.sub(name, text)
+    return [" ".join(line.split()) for line in text.splitlines()]

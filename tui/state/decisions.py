@@ -36,11 +36,7 @@ def decisions(totals: OperatorTotals) -> Iterator[str]:
     if (forced := part(counts, "forced", "draws")) is not None and forced > 0:
         yield f"forced {counts['forced'] / (counts['forced'] + counts['draws']):.0%}"
     if counts["given_up"]:
-        yield (
-            f"given up {counts['given_up']:,} of {counts['samples']:,}"
-            if counts["samples"]
-            else (f"given up {counts['given_up']:,}")
-        )
+        yield f"given up {counts['given_up']:,}" + (f" of {counts['samples']:,}" if counts["samples"] else "")
     for ahead, used in sorted((name, f"{name}_used") for name in counts if name.endswith("_ahead")):
         if counts[ahead]:
             yield f"ahead used {counts[used] / counts[ahead]:.0%}"
@@ -119,9 +115,8 @@ class RuleEffect:
 
     @property
     def words(self) -> str:
-        told = [f"saved {some:,}{f' of {of:,}' if of else ''} {what}" for some, what, of in self.saved] or [
-            *self.counted
-        ]
+        told = [f"saved {some:,}{f' of {of:,}' if of else ''} {what}" for some, what, of in self.saved]
+        told = told or [*self.counted]
         about = [f"about {self.seconds:.2g} s"] if self.seconds else []
         return ", ".join([*told, *about])
 
@@ -216,14 +211,14 @@ def _seconds(state: RunState, saved: tuple[Saved, ...]) -> float | None:
     """What tokens and forwards would have taken, at the pace of the models of this process."""
     models = state.models.values()
     tokens = sum(model.prefill_tokens + model.decode_tokens for model in models)
-    forwards, busy = sum(model.steps for model in models), sum(model.busy for model in models)
+    drawn, busy = sum(model.decode_tokens for model in models), sum(model.busy for model in models)
     seconds = 0.0
     for some, what, _ in saved:
         if what in ("prompt tokens", "tokens read again") and tokens:
             seconds += some * busy / tokens
-        elif what == "forwards" and forwards:
+        elif what == "forwards" and drawn:
             # A forward draws for all sequences of its batch.
-            seconds += some * busy / max(sum(model.decode_tokens for model in models), 1)
+            seconds += some * busy / drawn
     return seconds or None
 
 

@@ -47,9 +47,9 @@ _IDLE_SECONDS = 60.0
 class ReplicaPool:
     """The replicas of an address, and the models that they answer for: see `FleetWork`.
 
-    `setup` has the offer as a `RequestWork`. `places` are the requests that run at once;
-    where an address says from how many to how many replicas, another is started while those that are ready have more
-    than their shares of these. `queued` tells how many wait for one. For the rest see `Fleet`.
+    `setup` has the offer as a `RequestWork`. `places` are the requests that run at once; where an address says from how
+    many to how many replicas, another is started while those that are ready have more than their shares of these.
+    `queued` tells how many wait for one. For the rest see `Fleet`.
     """
 
     def __init__(
@@ -72,8 +72,17 @@ class ReplicaPool:
         self._offer = offer
         self._settings = setup.settings
         self._share = math.ceil(places / address.most)
-        how: dict[str, Any] = {"tell": tell, "allow_mixed": None, "backend": backend, "idle_seconds": _IDLE_SECONDS}
-        self._fleet = Fleet(address, setup, RequestWork(offer).models, self, events, **how)
+        self._fleet = Fleet(
+            address,
+            setup,
+            RequestWork(offer).models,
+            self,
+            events,
+            tell=tell,
+            allow_mixed=None,
+            backend=backend,
+            idle_seconds=_IDLE_SECONDS,
+        )
         self._numbers = itertools.count()
         self._calls: dict[int, _Call] = {}
         self._seats: dict[str, _Seat] = {}
