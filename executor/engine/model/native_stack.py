@@ -70,12 +70,13 @@ class NativeStack:
         vocabulary: int | None,
         *,
         release: bool = False,
+        rounds: bool = False,
         shelf: Shelf | None = None,
     ) -> None:
         """Lays the weights out layer by layer; with `release`, the modules that they come from are emptied on the way.
 
-        With a `vocabulary`, `sampler` draws rows of as many logits. `shelf`: see `PanelWeights`. Raises LookupError
-        where the kernels cannot be compiled for the model or the machine.
+        With a `vocabulary`, `sampler` draws rows of as many logits. `rounds`: see `Product`; `shelf`: see
+        `PanelWeights`. Raises LookupError where the kernels cannot be compiled for the model or the machine.
         """
         self._shape = _shape(decoder.shape, page_size)
         self._widths = Widths.of(self._shape.hidden, self._shape.heads)
@@ -96,7 +97,7 @@ class NativeStack:
         self._layers: list[_LaidOut] = []
         for index in range(decoder.layers):
             own = decoder.layer(index)
-            self._layers.append(_LaidOut(own, self._shape, self._residual, places[index], shelf, str(index)))
+            self._layers.append(_LaidOut(own, self._shape, self._residual, places[index], shelf, str(index), rounds))
             del own
             if release:
                 decoder.release(index)
@@ -118,6 +119,11 @@ class NativeStack:
         return len(self._layers)
 
     @property
+    def rounds(self) -> bool:
+        """Whether some products round what they multiply."""
+        return any(product.rounds for layer in self._layers for product in layer.products.values())
+
+    @property
     def has_experts(self) -> bool:
         """Whether some layers have modules in place of an MLP."""
         return any(layer.experts is not None for layer in self._layers)
@@ -136,16 +142,17 @@ class NativeStack:
     def widest(self) -> tuple[int, int, int, int]:
         """The most numbers of a product.
 
-        In a row of the joined projection, of what recurrences make, and of the gated values; groups of an input.
+        In a row of the joined projection, of what recurrences make, of the gated values, and of what is read beside
+        its inputs.
         """
         outputs, inputs = dict.fromkeys(PRODUCTS, 0), dict.fromkeys(PRODUCTS, 0)
-        groups = 0
+        prepared = 0
         for layer in self._layers:
             for name, product in layer.products.items():
                 outputs[name] = max(outputs[name], product.weights.outputs)
                 inputs[name] = max(inputs[name], product.weights.inputs)
-                groups = max(groups, product.groups)
-        return outputs["join"], inputs["back"], outputs["widen"] // self._shape.widened, groups
+                prepared = max(prepared, product.prepared)
+        return outputs["join"], inputs["back"], outputs["widen"] // self._shape.widened, prepared
 
     def forward(
         self, batch: KernelBatch, cache: KVCache, exits: Sequence[int] = (), threads: int | None = None
@@ -327,6 +334,7 @@ class _LaidOut:
         places: dict[str, int],
         shelf: Shelf | None,
         number: str,
+        rounds: bool,
     ) -> None:
         """`places`: see `NativeStack`; `number`: the layer's, which its weights are kept as with their product's name.
 
@@ -344,7 +352,9 @@ class _LaidOut:
         if mlp is not None:
             parts |= {"widen": _in_turns(mlp.widen, gate_columns(width), shape.widened), "down": mlp.down}
         self.products = {
-            name: products.Product(PanelWeights(part.weight, width, shelf, f"{number} {name}"), part.bias)
+            name: products.Product(
+                PanelWeights(part.weight, width, shelf, f"{number} {name}"), part.bias, rounds=rounds
+            )
             for name, part in parts.items()
         }
         self._factors = {name: np.float32(residual_scale * part.scale) for name, part in parts.items()}
@@ -391,13 +401,13 @@ class _LaidOut:
             weights, code = product.weights, product.code
             numbers |= {
                 f"{name} multiply": code.library.address("multiply"),
-                f"{name} sum": code.library.address("sum") if product.groups else 0,
+                f"{name} prepare": code.library.address("prepare") if product.prepared else 0,
                 f"{name} weights": weights.data.data_ptr(),
                 f"{name} bytes": weights.panel_bytes,
                 f"{name} bias": product.bias.data_ptr(),
                 f"{name} inputs": weights.inputs,
                 f"{name} outputs": weights.outputs,
-                f"{name} groups": product.groups,
+                f"{name} prepared": product.prepared,
                 f"{name} factor": _low_half(self._factors[name]),
             }
         if self._rule is not None and (kernel := self._rule.kernel()) is not None:
@@ -414,7 +424,7 @@ class _Workspace:
     def __init__(self, stack: NativeStack, rows: int, threads: int, table: int) -> None:
         self._rows, self._threads, self._table = next_power_of_two(rows), threads, next_power_of_two(table)
         heads = stack.shape.heads
-        joined, mixed, gated, groups = stack.widest
+        joined, mixed, gated, prepared = stack.widest
         columns = stack.shape.widened * gate_columns(vector_width())
         scratch = scratch_size(heads, Widths.of(stack.shape.hidden, heads).head, self._table)
 
@@ -434,7 +444,7 @@ class _Workspace:
         }
         self._own = {
             "widened": room(threads, self._rows * columns),
-            "sums": room(threads, max(self._rows * groups, 1)),
+            "prepared": room(threads, max(self._rows * prepared, 1)),
             "scratch": room(threads, scratch),
         }
 

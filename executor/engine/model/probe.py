@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 # Arguments that models hand to attention and that change nothing of it here.
 _HARMLESS = frozenset({"cache_position", "dropout", "is_causal", "output_attentions", "position_ids", "use_cache"})
 _INTERFACE = "transformers' attention interface"
+# On average, layers in 16 bits lie at most so many times as far from the logits of float32 as the model's own.
+# Over tiny models of 39 kinds it is 0.97 at the most, as they round less often.
+_ROUNDINGS = 1.5
 
 
 @contextmanager
@@ -319,6 +322,13 @@ class Probe(TrialTexts):
         own = self.logits if wide is None else wide
         bound = self.rounding(own) if self._exact or wide is not None else self.tolerance
         return _distance(logits, own[trial.expected]) <= bound
+
+    def rounds_alike(self, trial: Trial[Any], logits: torch.Tensor, wide: torch.Tensor) -> bool:
+        """Whether logits that a trial gives in the model's own type lie about as near to `wide` as the own ones."""
+        exact = wide[trial.expected]
+        own, given = ((some - exact).abs().mean() for some in (self.logits[trial.expected], logits))
+        # What is no number is not less either.
+        return bool(given <= _ROUNDINGS * own + self.rounding(exact))
 
     @staticmethod
     def rounding(logits: torch.Tensor) -> float:

@@ -46,6 +46,12 @@ def vector_width() -> int:
     return 4 if binding.get_process_triple().startswith(("aarch64", "arm64")) else 0
 
 
+@cache
+def multiplies_pairs() -> bool:
+    """Whether a lane takes two products of bfloat16 at once (AVX512-BF16)."""
+    return vector_width() == 16 and bool(binding.get_host_cpu_features().get("avx512bf16"))
+
+
 class Library:
     """Kernels compiled together. Their functions may be called only as long as the library lives.
 

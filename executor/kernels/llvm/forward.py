@@ -224,16 +224,16 @@ def _norm_scale(code: KernelCode, squares: Value, count: int, epsilon: float) ->
 
 
 # residual float32 [T, hidden], which the forward changes; normed, projected [T, hidden], joined [T, joined_row],
-# attended [T, queries] and gated [T, gated_row] are its workspace, widened, sums and scratch that of each thread, so
-# many bytes apart. Of the layers, those from `first` to before `depth` run; `hidden` [T, hidden] is the residual after
-# them with the last norm. If `opens`, `joined` of layer `depth` is made in place of it, and if `stores`, its keys and
-# values are kept; if `resumes`, `joined` of layer `first` is there, and `mixed` [T, mixed_row], what its recurrence
+# attended [T, queries] and gated [T, gated_row] are its workspace, widened, prepared and scratch that of each thread,
+# so many bytes apart. Of the layers, those from `first` to before `depth` run; `hidden` [T, hidden] is the residual
+# after them with the last norm. If `opens`, `joined` of layer `depth` is made in place of it, and if `stores`, its keys
+# and values are kept; if `resumes`, `joined` of layer `first` is there, and `mixed` [T, mixed_row], what its recurrence
 # makes. `states` is their block 0, the others lie `block` bytes apart; see `StateStep` for segments and chains.
 # `tree_attend` is the address of attention with trees where a step has some, else 0; path_start, places and path are
 # what it reads more. The barrier is int32 [32] of zeros.
 FRAME = (
     *("residual", "normed", "projected", "joined", "joined_row", "attended", "gated", "gated_row"),
-    *("widened", "widened_bytes", "sums", "sums_bytes", "scratch", "scratch_bytes"),
+    *("widened", "widened_bytes", "prepared", "prepared_bytes", "scratch", "scratch_bytes"),
     *("count", "positions", "slots", "rows", "pages", "context", "start", "sequences", "table"),
     *("tree_attend", "path_start", "places", "path"),
     *("layers", "first", "depth", "last_norm", "hidden", "factor", "one", "barrier"),
@@ -241,10 +241,10 @@ FRAME = (
     *("states", "block", "segments", "chains", "chain_count"),
 )
 # Queries, keys and values, and what a recurrence takes; back from attention, and from the recurrence; the MLP's.
-# Of each product: the addresses of its code, of the code of its group sums (0 for none), of its panels and its bias;
+# Of each product: the addresses of its code, of the code of `emit_prepare` (0 for none), of its panels and its bias;
 # and the numbers of `emit_matmul`. All are 0 of a part that a layer does not have.
 PRODUCTS = ("join", "out", "back", "widen", "down")
-PRODUCT = ("multiply", "sum", "weights", "bytes", "bias", "inputs", "outputs", "groups", "factor")
+PRODUCT = ("multiply", "prepare", "weights", "bytes", "bias", "inputs", "outputs", "prepared", "factor")
 # Of a compiled recurrence: the address of `emit_delta`'s code, and of its constants; its key heads; where its parts of
 # the states begin in a block, in bytes; and where each of what it reads begins in a row of `joined`.
 RULE = ("code", "constants", "heads", "conv", "states", "joined", "gate", "write", "inputs")
@@ -531,7 +531,7 @@ class ForwardCode:
         turns = code.builder.sdiv(self._of_layer("widen outputs", I64), code.number(turn_columns))
         first, last = self._share(turns)
         widened = self._own("widened")
-        self._sums("widen", source, code.number(shape.hidden))
+        self._prepare("widen", source, code.number(shape.hidden))
         near = near_rows(code, code.number(shape.hidden))
         with code.loop(0, count, near) as top, code.loop(first, last) as turn:
             begin, rows = code.times(turn, panels), code.least(code.builder.sub(count, top), near)
@@ -602,7 +602,7 @@ class ForwardCode:
         fine = code.builder.icmp_signed("<", panels, code.times(self._threads, step * _EVEN_TILES))
         by_tile, by_panel = self._share(panels, step), self._share(panels)
         first, last = (code.builder.select(fine, *both) for both in zip(by_panel, by_tile, strict=True))
-        self._sums(product, source, row)
+        self._prepare(product, source, row)
         self._part(product, source, row, out, out_row, factor, add, first, last)
 
     def _part(
@@ -624,7 +624,7 @@ class ForwardCode:
         """
         code = self._code
         top, count = (code.number(0), self._number("count")) if rows is None else rows
-        sums = code.at(self._own("sums"), code.times(top, self._of_layer(f"{product} groups", I64)))
+        prepared = code.at(self._own("prepared"), code.times(top, self._of_layer(f"{product} prepared", I64)))
         kinds = (POINTER, I64, POINTER, I64, POINTER, POINTER, POINTER, *[I64] * 6, POINTER, I64)
         self._call_address(
             self._of_layer(f"{product} multiply", I64),
@@ -634,7 +634,7 @@ class ForwardCode:
             self._of_layer(f"{product} weights", POINTER),
             self._of_layer(f"{product} bytes", I64),
             self._of_layer(f"{product} bias", POINTER),
-            sums,
+            prepared,
             out,
             out_row,
             count,
@@ -646,14 +646,14 @@ class ForwardCode:
             code.number(int(add)),
         )
 
-    def _sums(self, product: str, source: Value, row: Value) -> None:
-        """The group sums of a product's inputs, where its weights are grouped: each thread makes its own."""
+    def _prepare(self, product: str, source: Value, row: Value) -> None:
+        """What a product reads beside its inputs, where it reads something: each thread makes its own."""
         code = self._code
-        address = self._of_layer(f"{product} sum", I64)
+        address = self._of_layer(f"{product} prepare", I64)
         with code.builder.if_then(code.builder.icmp_signed("!=", address, code.number(0))):
-            groups = self._of_layer(f"{product} groups", I64)
+            numbers = self._of_layer(f"{product} prepared", I64)
             kinds = (POINTER, I64, POINTER, I64, I64)
-            self._call_address(address, kinds, source, row, self._own("sums"), self._number("count"), groups)
+            self._call_address(address, kinds, source, row, self._own("prepared"), self._number("count"), numbers)
 
     def _share(self, count: Value, step: int = 1) -> tuple[Value, Value]:
         """This thread's part of `count`, in multiples of `step` but for the end."""

@@ -14,7 +14,22 @@ from typing import Any
 import torch
 from llvmlite import ir
 
+
+class _BFloat(ir.Type):  # type: ignore[misc]
+    """LLVM's bfloat, which llvmlite has no name for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
 F32 = ir.FloatType()
+BF16 = _BFloat()
 F16 = ir.HalfType()
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)
@@ -255,6 +270,13 @@ class KernelCode:
         kind = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
         read, near, data = (ir.Constant(I32, value) for value in (0, 2, 1))
         self.builder.call(self.intrinsic("llvm.prefetch.p0", kind), [pointer, read, near, data])
+
+    def add_pairs(self, first: Value, second: Value, total: Value) -> Value:
+        """`total` plus, in each lane, the products of the lane's two numbers of bfloat16: vectors of 32 bits a lane."""
+        pairs = ir.VectorType(BF16, 2 * self.width)
+        kind = ir.FunctionType(self.vector, [self.vector, pairs, pairs])
+        add = self.intrinsic(f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.width}", kind)
+        return self.builder.call(add, [total, *(self.builder.bitcast(given, pairs) for given in (first, second))])
 
     def broadcast(self, pointer: Value) -> Value:
         return self.splat(self.builder.load(pointer, typ=F32, align=4))

@@ -2,7 +2,8 @@
 
 An output is one chain of fused multiply-adds over the inputs in their order, whatever the batch and whoever computes
 it, so a row's bits depend on that row alone. Grouped weights are never dequantized: a group's codes are multiplied as
-they are, and its sum then takes the scale, and the offset times the sum of the group's inputs.
+they are, and its sum then takes the scale, and the offset times the sum of the group's inputs. Where inputs may be
+rounded to bfloat16, as its weights are, the chain takes two products at a time (AVX512-BF16).
 
 A tile of rows and panels stays in registers while the inputs go by. Rows are parted evenly over tiles, and all tiles of
 a few panels are computed before the next panels are read, so weights come from memory once for as many rows as stay in
@@ -21,7 +22,7 @@ import torch
 from llvmlite import ir
 
 from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, KernelCode, Value, Variable
-from qpdsl.executor.kernels.llvm.panel_code import LINE_BYTES, GroupCode, emit_pair
+from qpdsl.executor.kernels.llvm.panel_code import LINE_BYTES, GroupCode, emit_pair, emit_raw_pair
 from qpdsl.executor.kernels.llvm.panels import STEP, FloatPanels, GroupedPanels, Panels
 
 # Rows of a tile of a single panel: the last few panels of a thread's share are computed so.
@@ -64,7 +65,7 @@ class TileSize:
         sums = 12 if width == 8 else 24
         if not isinstance(form, FloatPanels):
             return [cls((4 if width == 8 else 6) - 1, panels)]
-        narrow = form.dtype is torch.bfloat16
+        narrow = form.dtype is torch.bfloat16 and not form.rounded
         return [cls((sums - 2 * narrow) // (panels >> half), panels >> half) for half in range(panels.bit_length() - 1)]
 
 
@@ -73,29 +74,56 @@ def panels_at_once(width: int) -> int:
     return 2 if width == 8 else 4
 
 
-def emit_group_sums(module: ir.Module, name: str, width: int, group: int) -> None:
-    """The sums of the groups of each row of inputs. Arguments: x float32 [T, row]; row; sums [T, n]; T; n."""
-    code = KernelCode(module, name, ("x", "@row", "sums", "@count", "@groups"), width)
+def prepares(panels: Panels) -> bool:
+    """Whether a product reads something beside its inputs."""
+    return panels.offset is not None if isinstance(panels, GroupedPanels) else panels.rounded
+
+
+def prepared_numbers(panels: Panels, inputs: int) -> int:
+    """How many float32 that takes in a row."""
+    if not prepares(panels):
+        return 0
+    return inputs // panels.group if isinstance(panels, GroupedPanels) else inputs // 2
+
+
+def emit_prepare(module: ir.Module, name: str, panels: Panels, width: int) -> None:
+    """What a product reads of each row beside its inputs: the sums of their groups, or themselves in bfloat16.
+
+    Arguments: x float32 [T, row]; row; prepared float32 [T, n], or bfloat16 [T, 2n]; T; n.
+    """
+    code = KernelCode(module, name, ("x", "@row", "prepared", "@count", "@numbers"), width)
     arguments = code.arguments
     with code.loop(0, arguments["count"]) as row:
         source = code.at(arguments["x"], code.times(row, arguments["row"]))
-        target = code.at(arguments["sums"], code.times(row, arguments["groups"]))
-        with code.loop(0, arguments["groups"]) as index:
-            start = code.at(source, code.times(index, group))
-            # Loops: a group may be all inputs of a layer, and the compiler unrolls what is short.
-            if group % width:
-                number = code.variable(F32, ir.Constant(F32, 0.0))
-                with code.loop(0, group) as place:
-                    value = code.builder.load(code.at(start, place), typ=F32, align=4)
-                    number.set(code.builder.fadd(number.get(), value))
-                total = number.get()
-            else:
-                vector = code.variable(code.vector, code.load(start))
-                with code.loop(width, group, width) as place:
-                    vector.set(code.builder.fadd(vector.get(), code.load(code.at(start, place))))
-                total = code.lane(code.total(vector.get()), 0)
-            code.builder.store(total, code.at(target, index), align=4)
+        target = code.at(arguments["prepared"], code.times(row, arguments["numbers"]))
+        if isinstance(panels, GroupedPanels):
+            _sum_groups(code, source, target, panels.group)
+        else:
+            _round(code, source, target)
     code.end()
+
+
+def _round(code: KernelCode, source: Value, target: Value) -> None:
+    with code.loop(0, code.times(code.arguments["numbers"], 2), code.width) as at:
+        code.store_float(code.load(code.at(source, at)), target, at, torch.bfloat16)
+
+
+def _sum_groups(code: KernelCode, source: Value, target: Value, group: int) -> None:
+    with code.loop(0, code.arguments["numbers"]) as index:
+        start = code.at(source, code.times(index, group))
+        # Loops: a group may be all inputs of a layer, and the compiler unrolls what is short.
+        if group % code.width:
+            number = code.variable(F32, ir.Constant(F32, 0.0))
+            with code.loop(0, group) as place:
+                value = code.builder.load(code.at(start, place), typ=F32, align=4)
+                number.set(code.builder.fadd(number.get(), value))
+            total = number.get()
+        else:
+            vector = code.variable(code.vector, code.load(start))
+            with code.loop(code.width, group, code.width) as place:
+                vector.set(code.builder.fadd(vector.get(), code.load(code.at(start, place))))
+            total = code.lane(code.total(vector.get()), 0)
+        code.builder.store(total, code.at(target, index), align=4)
 
 
 def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> None:
@@ -107,7 +135,7 @@ def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     weights    panels
     bytes      of a panel
     bias       float32 [outputs]
-    sums       float32 [T, inputs / group], see `emit_group_sums`; not read where there are no offsets
+    prepared   float32 [T, n], see `emit_prepare`
     out        float32 [T, out_row]
     out_row    numbers from a row of out to the next
     count      T
@@ -118,7 +146,7 @@ def emit_matmul(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     add
     """
     numbers = ("@count", "@inputs", "@outputs", "@from", "@to")
-    arguments = ("x", "@row", "weights", "@bytes", "bias", "sums", "out", "@out_row", *numbers, "factor", "@add")
+    arguments = ("x", "@row", "weights", "@bytes", "bias", "prepared", "out", "@out_row", *numbers, "factor", "@add")
     code = KernelCode(module, name, arguments, width)
     given, tile = code.arguments, TileSize.of(width, panels)
     whole = code.builder.sdiv(given["outputs"], code.number(width))
@@ -144,7 +172,7 @@ def emit_listed(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     weights    panels
     bytes      of a panel
     bias       float32 [panels, width], padded for the last panel
-    sums       as in `emit_matmul`
+    prepared   as in `emit_matmul`
     listed     int32 [end], the numbers of panels
     out        float32 [T, out_row], the outputs of the first panel first, with room for `panels_at_once` more
     out_row    numbers from a row of out to the next
@@ -155,7 +183,7 @@ def emit_listed(module: ir.Module, name: str, panels: Panels, width: int) -> Non
     """
     numbers = ("@out_row", "@count", "@inputs", "@from", "@to", "@end")
     code = KernelCode(
-        module, name, ("x", "@row", "weights", "@bytes", "bias", "sums", "listed", "out", *numbers), width
+        module, name, ("x", "@row", "weights", "@bytes", "bias", "prepared", "listed", "out", *numbers), width
     )
     _all_rows(code, panels, code.arguments["from"], code.arguments["to"], partial(_Listed, code))
     code.end()
@@ -182,7 +210,7 @@ def _all_rows(code: KernelCode, form: Panels, begin: Value, last: Value, group: 
                 in_one_tile(size.rows + 1, sizes[1:])
 
     def in_few_tiles() -> None:
-        if form == _WIDE:
+        if _as_stored(form):
             in_blocks()
             return
         with up_to((_GROUPED_TILES if isinstance(form, GroupedPanels) else _FLOAT_TILES) * narrow.rows) as (few, many):
@@ -202,6 +230,11 @@ def _all_rows(code: KernelCode, form: Panels, begin: Value, last: Value, group: 
             _few_rows(code, form, group(panel, narrow.panels), narrow.rows)
     else:
         in_one_tile(1, [] if isinstance(form, GroupedPanels) else TileSize.sizes(code.width, form))
+
+
+def _as_stored(form: Panels) -> bool:
+    """Whether weights are multiplied as they lie in panels."""
+    return form == _WIDE or (isinstance(form, FloatPanels) and form.rounded)
 
 
 def near_rows(code: KernelCode, inputs: Value) -> Value:
@@ -399,10 +432,11 @@ class _Blocks(ABC):
 
 class _FloatBlocks(_Blocks):
     def __init__(self, code: KernelCode, form: FloatPanels) -> None:
-        is_wide = form == _WIDE
-        super().__init__(code, _block_inputs(code.width, _BLOCK_BYTES if is_wide else _WIDENED_BYTES))
+        as_stored = _as_stored(form)
+        super().__init__(code, _block_inputs(code.width, _BLOCK_BYTES if as_stored else _WIDENED_BYTES))
         self._form = form
-        self._wide = None if is_wide else self._room()
+        self._multiplied = form if as_stored else _WIDE
+        self._wide = None if as_stored else self._room()
         # How many tiles share the prefetching.
         self._turns: Value = None
 
@@ -428,7 +462,7 @@ class _FloatBlocks(_Blocks):
             with builder.if_then(is_own):
                 tile.prefetch(self._form, start, inputs)
 
-        tile.add_floats(sums, _WIDE, part, prefetch)
+        tile.add_floats(sums, self._multiplied, part, prefetch)
         with builder.if_else(builder.icmp_signed("==", part.end, code.arguments["inputs"])) as (last, more):
             with last:
                 for (row, number), total in sums.items():
@@ -524,12 +558,15 @@ class _Tile:
         prefetch: Callable[[Value, int], None] | None = None,
     ) -> None:
         """Adds the products of the inputs of a part, with its weights of that form."""
-        code = self._code
-        with code.loop(part.begin, part.end, _UNROLLED) as start:
+        code, turn = self._code, 2 if form.rounded else _UNROLLED
+        with code.loop(part.begin, part.end, turn) as start:
             if prefetch is not None:
-                prefetch(start, _UNROLLED)
-            for step in range(0, _UNROLLED, 2):
+                prefetch(start, turn)
+            for step in range(0, turn, 2):
                 place = code.add(start, step)
+                if form.rounded:
+                    self._accumulate_pairs(sums, place, [emit_raw_pair(code, panel, place) for panel in part.weights])
+                    continue
                 pairs = [emit_pair(code, form, panel, place) for panel in part.weights]
                 for number, values in enumerate(zip(*pairs, strict=True)):
                     self._accumulate(sums, code.add(place, number), values)
@@ -554,6 +591,18 @@ class _Tile:
             for number, weight in enumerate(weights):
                 total = sums[row, number]
                 total.set(code.fma(value, weight, total.get()))
+
+    def _accumulate_pairs(self, sums: _Sums, place: Value, weights: Sequence[Value]) -> None:
+        """Two inputs of each row, from `place` on, which is even."""
+        code, arguments = self._code, self._code.arguments
+        number = code.builder.sdiv(arguments["inputs"], code.number(2))
+        at = code.builder.sdiv(place, code.number(2))
+        for row in range(len(self._inputs)):
+            source = code.at(arguments["prepared"], code.builder.mul(code.add(self.first, row), number))
+            pair = code.broadcast(code.at(source, at))
+            for panel, weight in enumerate(weights):
+                total = sums[row, panel]
+                total.set(code.add_pairs(pair, weight, total.get()))
 
     def grouped(self, form: GroupedPanels) -> _Sums:
         code = self._code
@@ -583,4 +632,6 @@ class _Tile:
             return []
         groups = code.builder.sdiv(arguments["inputs"], code.number(form.group))
         rows = [code.add(self.first, row) for row in range(len(self._inputs))]
-        return [code.broadcast(code.at(arguments["sums"], code.add(code.times(row, groups), group))) for row in rows]
+        return [
+            code.broadcast(code.at(arguments["prepared"], code.add(code.times(row, groups), group))) for row in rows
+        ]

@@ -15,8 +15,7 @@ def emit_pair(code: KernelCode, form: FloatPanels, panel: Value, place: Value) -
     """The weights of input `place`, which is even, and of the next one, as vectors of float32."""
     builder, width = code.builder, code.width
     if form.dtype is torch.bfloat16:
-        at = code.at(panel, code.times(builder.sdiv(place, code.number(2)), width))
-        pair = builder.load(at, typ=code.integers, align=4)
+        pair = emit_raw_pair(code, panel, place)
         # The first of a pair is in the low bits. Followed by zeros, bfloat16 is float32.
         low = builder.shl(pair, ir.Constant(code.integers, [16] * width))
         high = builder.and_(pair, ir.Constant(code.integers, [-65536] * width))
@@ -24,6 +23,12 @@ def emit_pair(code: KernelCode, form: FloatPanels, panel: Value, place: Value) -
     kind = F16 if form.dtype is torch.float16 else F32
     first, second = (code.at(panel, code.times(code.add(place, step), width), kind) for step in range(2))
     return _float(code, first, kind), _float(code, second, kind)
+
+
+def emit_raw_pair(code: KernelCode, panel: Value, place: Value) -> Value:
+    """The weights in bfloat16 of input `place`, which is even, and of the next one, as a vector of int32."""
+    at = code.at(panel, code.times(code.builder.sdiv(place, code.number(2)), code.width))
+    return code.builder.load(at, typ=code.integers, align=4)
 
 
 def _float(code: KernelCode, address: Value, kind: ir.Type) -> Value:

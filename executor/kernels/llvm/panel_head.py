@@ -171,7 +171,7 @@ class PanelHead:
             most, work = int(rows_of.max()), int((rows_of * plan.lengths).sum())
         threads = max(1, min(threads_for(work * weights.inputs * self._width), blocks))
         bounds = _bounds(plan.starts, threads)
-        sums = self._product.sums(x, weights.inputs)
+        sums = self._product.prepare(x, weights.inputs)
         room_row, size = (most + 2) * block_row(self._width), int(plan.sizes[-1])
         # One workspace: the room of the threads, what they found, and three numbers of each block of each draw.
         parts = [0, *accumulate((threads * room_row, threads * len(FOUND) * count, size, size, size))]
@@ -187,7 +187,7 @@ class PanelHead:
             *(first_block, first_row.ctypes.data, first_draw, self._finish.data_ptr(), row_address),
             *(temperature.ctypes.data, keys, positions, masks, sizes, peaks, seconds, totals),
             *(room, found, best.data_ptr()),
-            *(self._code.multiply, weights.panel_bytes, weights.inputs, self._product.groups, room_row),
+            *(self._code.multiply, weights.panel_bytes, weights.inputs, self._product.prepared, room_row),
             *(count, self._vocabulary),
         )
 

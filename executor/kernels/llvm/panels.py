@@ -28,9 +28,10 @@ _FACTORS = {"float16": torch.float16, "float32": torch.float32}
 
 @dataclass(frozen=True, slots=True)
 class FloatPanels:
-    """Panels of floats of a type."""
+    """Panels of floats of a type. `rounded`: bfloat16, and inputs are rounded to it before they are multiplied."""
 
     dtype: torch.dtype
+    rounded: bool = False
 
     def panel_bytes(self, inputs: int, width: int) -> int:
         return inputs * width * self.dtype.itemsize

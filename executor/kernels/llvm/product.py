@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TypeGuard
 
 import torch
 
-from qpdsl.executor.kernels.llvm.compile import TEAM, Function, Library
-from qpdsl.executor.kernels.llvm.matmul_code import emit_group_sums, emit_matmul, panels_at_once
-from qpdsl.executor.kernels.llvm.panels import GroupedPanels, Panels, PanelWeights
+from qpdsl.executor.kernels.llvm.compile import TEAM, Function, Library, multiplies_pairs
+from qpdsl.executor.kernels.llvm.matmul_code import (
+    emit_matmul,
+    emit_prepare,
+    panels_at_once,
+    prepared_numbers,
+    prepares,
+)
+from qpdsl.executor.kernels.llvm.panels import FloatPanels, Panels, PanelWeights
 
 # What a thread multiplies at least: less is not worth waking one.
 _WORK = 1 << 22
@@ -19,19 +24,26 @@ _ONE = torch.ones(1, dtype=torch.float32)
 class Product:
     """y = x·Wᵀ + b for weights in panels. The code is shared by all weights of one form."""
 
-    def __init__(self, weights: PanelWeights, bias: torch.Tensor | None = None) -> None:
-        """`bias` float32 [outputs]."""
+    def __init__(self, weights: PanelWeights, bias: torch.Tensor | None = None, *, rounds: bool = False) -> None:
+        """`bias` float32 [outputs].
+
+        rounds: inputs of weights in bfloat16 may be rounded to it, and are where the machine is faster then
+        """
+        panels, fits = weights.panels, not weights.inputs % weights.width
+        self.rounds = rounds and fits and multiplies_pairs() and panels == FloatPanels(torch.bfloat16)
+        if self.rounds:
+            panels = FloatPanels(torch.bfloat16, rounded=True)
         self.weights = weights
         self.bias = torch.zeros(weights.outputs, dtype=torch.float32) if bias is None else bias.float().contiguous()
-        self.code = MatmulCode.of(weights.panels, weights.width)
-        self.groups = weights.inputs // weights.panels.group if _is_shifted(weights.panels) else 0
+        self.code = MatmulCode.of(panels, weights.width)
+        self.prepared = prepared_numbers(panels, weights.inputs)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """float32 [T, in] with neighbouring numbers in memory, to float32 [T, out]."""
         weights, count = self.weights, rows.shape[0]
         out = torch.empty(count, weights.outputs, dtype=torch.float32)
         stride = rows.stride(0) if count > 1 else weights.inputs
-        sums = self.sums(rows, stride)
+        prepared = self.prepare(rows, stride)
         threads = threads_for(count * weights.inputs * weights.outputs)
         bounds = parts(weights.count, threads, panels_at_once(weights.width))
 
@@ -42,7 +54,7 @@ class Product:
                 weights.data.data_ptr(),
                 weights.panel_bytes,
                 self.bias.data_ptr(),
-                sums.data_ptr(),
+                prepared.data_ptr(),
                 out.data_ptr(),
                 weights.outputs,
                 count,
@@ -57,37 +69,32 @@ class Product:
         TEAM.run(threads, run)
         return out
 
-    def sums(self, rows: torch.Tensor, stride: int) -> torch.Tensor:
-        """The sums of the groups of each row's inputs, float32 [T, groups]; empty where there are no offsets.
+    def prepare(self, rows: torch.Tensor, stride: int) -> torch.Tensor:
+        """What the code reads of each row's inputs beside them, float32 [T, prepared]; see `emit_prepare`.
 
         `stride`: numbers from a row to the next.
         """
-        sums = torch.empty(rows.shape[0], self.groups, dtype=torch.float32)
-        if self.groups:
-            self.code.sum_groups(rows.data_ptr(), stride, sums.data_ptr(), rows.shape[0], self.groups)
-        return sums
+        prepared = torch.empty(rows.shape[0], self.prepared, dtype=torch.float32)
+        if self.prepared:
+            self.code.prepare(rows.data_ptr(), stride, prepared.data_ptr(), rows.shape[0], self.prepared)
+        return prepared
 
 
 class MatmulCode:
-    """The compiled code for panels of one form; see `emit_matmul` and `emit_group_sums`."""
+    """The compiled code for panels of one form; see `emit_matmul` and `emit_prepare`."""
 
     def __init__(self, panels: Panels, width: int) -> None:
         emitters = {"multiply": partial(emit_matmul, panels=panels, width=width)}
-        if _is_shifted(panels):
-            emitters["sum"] = partial(emit_group_sums, width=width, group=panels.group)
+        if prepares(panels):
+            emitters["prepare"] = partial(emit_prepare, panels=panels, width=width)
         self.library = Library(emitters)
         self.multiply: Function = self.library["multiply"]
-        self.sum_groups: Function = self.library["sum"] if "sum" in emitters else self.multiply
+        self.prepare: Function = self.library["prepare" if "prepare" in emitters else "multiply"]
 
     @staticmethod
     @cache
     def of(panels: Panels, width: int) -> MatmulCode:
         return MatmulCode(panels, width)
-
-
-def _is_shifted(panels: Panels) -> TypeGuard[GroupedPanels]:
-    """Whether there are offsets, which are multiplied with the sums of groups of inputs."""
-    return isinstance(panels, GroupedPanels) and panels.offset is not None
 
 
 def threads_for(work: int) -> int:

@@ -88,6 +88,11 @@ def run_fingerprint(
 def _computing(plan: PhysicalPlan, settings: SessionSettings) -> dict[str, str]:
     """The settings that results depend on, by their part; those at their defaults are left out, as far as they were."""
     parts = {"device": settings.device, "dtype": settings.dtype or "default"}
+    if (settings.device, settings.dtype) == ("cpu", "bfloat16"):
+        from qpdsl.executor.kernels.llvm.compile import multiplies_pairs
+
+        # Such processors round what they multiply.
+        parts["dtype"] += " by AVX512-BF16" if multiplies_pairs() else ""
     for name, known, default in declared(SessionSettings):
         value = getattr(settings, name)
         if known.fingerprint is not None and known.fingerprint not in parts and value != default:

@@ -23,7 +23,8 @@ from qpdsl.executor.engine.model.native_stack import NativeStack
 from qpdsl.executor.engine.model.paged_model import NativeMismatch, PagedModel
 from qpdsl.executor.engine.model.probe import Probe
 from qpdsl.executor.kernels.linear import StoredLinear
-from qpdsl.executor.kernels.llvm.compile import vector_width
+from qpdsl.executor.kernels.llvm import product
+from qpdsl.executor.kernels.llvm.compile import multiplies_pairs, vector_width
 from qpdsl.executor.requests.request import ReadRequest
 from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.grammar.words import KVType
@@ -90,7 +91,10 @@ def test_gives_the_models_logits(case: str) -> None:
     ("case", "dtype"),
     [("gemma3_text", torch.bfloat16), ("granite", torch.bfloat16), ("llama", torch.float16), ("qwen2", torch.bfloat16)],
 )
-def test_weights_of_16_bits_are_computed_with_in_float32(case: str, dtype: torch.dtype) -> None:
+def test_weights_of_16_bits_are_computed_with_in_float32(
+    case: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(product, "multiplies_pairs", lambda: False)
     own = tiny_model(case).to(dtype)
     head = LogitHead(own)
     probe = Probe(own, head, 256)
@@ -108,6 +112,20 @@ def test_weights_of_16_bits_are_computed_with_in_float32(case: str, dtype: torch
         with torch.inference_mode():
             expected = own.float()(input_ids=probe.tokens[None]).logits[0]
         torch.testing.assert_close(wide, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not multiplies_pairs(), reason="this processor multiplies no pairs of bfloat16")
+@pytest.mark.parametrize("case", ["llama", "gemma3_text"])
+def test_bfloat16_rounds_as_the_model_does_where_the_processor_multiplies_it(case: str) -> None:
+    own = tiny_model(case).bfloat16()
+    head = LogitHead(own)
+    probe = Probe(own, head, 256)
+    wide = probe.wide_logits(own, head)
+    model = PagedModel(deepcopy(own))
+    stack = stack_of(model)
+    assert stack is not None and stack.rounds
+    own_distance = probe.distance(wide, [*range(64)]) / wide.abs().max().item()
+    assert 1e-5 < distance(model, probe, wide) < 2 * own_distance
 
 
 class Louder(torch.nn.Module):

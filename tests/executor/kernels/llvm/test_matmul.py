@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from qpdsl.executor.kernels.data.weights import GroupedWeight, Weight
 from qpdsl.executor.kernels.llvm import product
-from qpdsl.executor.kernels.llvm.compile import vector_width
-from qpdsl.executor.kernels.llvm.matmul_code import panels_at_once
-from qpdsl.executor.kernels.llvm.panels import GroupedPanels, PanelWeights
+from qpdsl.executor.kernels.llvm.compile import multiplies_pairs, vector_width
+from qpdsl.executor.kernels.llvm.matmul_code import panels_at_once, prepared_numbers
+from qpdsl.executor.kernels.llvm.panels import FloatPanels, PanelWeights
 from qpdsl.executor.kernels.llvm.product import MatmulCode, Product, parts
 from tests.support.executor.weights import FORMS, is_four_bits, made, step
 
@@ -29,17 +29,28 @@ CASES = [
     # Vectors of 16 look four-bit codes up by an instruction of their own.
     if width < 16 or vector_width() == 16 or not is_four_bits(form)
 ]
+# Inputs are rounded to bfloat16, as weights are.
+ROUNDED = "bfloat16 in pairs"
+CASES += [(ROUNDED, 16)] if multiplies_pairs() else []
 UNTOUCHED = -12345.0
 
 
 def inputs_of(form: str, least: int = 72) -> int:
     """A number of inputs of several groups, and no more of them than it takes."""
-    return -(-least // step(form)) * step(form)
+    least_step = 16 if form == ROUNDED else step(form)
+    return -(-least // least_step) * least_step
 
 
 @cache
 def panels_of(form: str, outputs: int, inputs: int, width: int) -> PanelWeights:
-    return PanelWeights(made(form, outputs, inputs), width)
+    weights = PanelWeights(weight_of(form, outputs, inputs), width)
+    if form == ROUNDED:
+        weights.panels = FloatPanels(torch.bfloat16, rounded=True)
+    return weights
+
+
+def weight_of(form: str, outputs: int, inputs: int) -> Weight:
+    return made("bfloat16" if form == ROUNDED else form, outputs, inputs)
 
 
 def multiply(
@@ -53,11 +64,10 @@ def multiply(
     """The panels of `share`, of all by default; fails where anything else is written, in the rows around them too."""
     count, outputs, width = len(rows), weights.outputs, weights.width
     begin, end = share or (0, weights.count)
-    shifted = isinstance(weights.panels, GroupedPanels) and weights.panels.offset is not None
-    groups = weights.inputs // weights.panels.group if shifted else 0
-    code, sums = MatmulCode.of(weights.panels, width), torch.full((count * groups + 1,), UNTOUCHED)
-    if groups:
-        code.sum_groups(rows.data_ptr(), rows.stride(0), sums.data_ptr(), count, groups)
+    numbers = prepared_numbers(weights.panels, weights.inputs)
+    code, prepared = MatmulCode.of(weights.panels, width), torch.full((count * numbers + 1,), UNTOUCHED)
+    if numbers:
+        code.prepare(rows.data_ptr(), rows.stride(0), prepared.data_ptr(), count, numbers)
     room = torch.full((count + 2, outputs + width), UNTOUCHED)
     if onto is not None:
         room[1:-1, :outputs] = onto
@@ -69,7 +79,7 @@ def multiply(
         weights.data.data_ptr(),
         weights.panel_bytes,
         bias.data_ptr(),
-        sums.data_ptr(),
+        prepared.data_ptr(),
         room[1:].data_ptr(),
         room.stride(0),
         count,
@@ -82,7 +92,7 @@ def multiply(
     )
     written = torch.zeros_like(room, dtype=torch.bool)
     written[1:-1, begin * width : min(end * width, outputs)] = True
-    assert torch.equal(room[~written], before[~written]) and sums[-1] == UNTOUCHED
+    assert torch.equal(room[~written], before[~written]) and prepared[-1] == UNTOUCHED
     return room[1:-1, :outputs]
 
 
@@ -101,12 +111,14 @@ def test_it_computes_in_float32_what_the_numbers_stand_for(form: str, width: int
     generator = torch.Generator().manual_seed(1)
     large = 2 * tile + width + 3
     for outputs, counts in ((1, (1,)), (width - 1, (2, 5)), (tile, (3, 8)), (large, (*range(1, 14), 64))):
-        weight, weights = made(form, outputs, inputs), panels_of(form, outputs, inputs, width)
+        weight, weights = weight_of(form, outputs, inputs), panels_of(form, outputs, inputs, width)
         values, sizes = weight.dequantized().double(), magnitudes(weight)
         bias = torch.randn(outputs, generator=generator)
         for count in counts:
             rows = torch.randn(count, inputs, generator=generator)
             out = multiply(weights, rows, bias)
+            if form == ROUNDED:
+                rows = rows.bfloat16().float()
             wrong = (out.double() - rows.double() @ values.t() - bias).abs()
             # A wrong input or weight would show as some 1e-3 of it.
             assert (wrong / (rows.double().abs() @ sizes.t() + bias.abs())).max() < 3e-6
@@ -115,7 +127,7 @@ def test_it_computes_in_float32_what_the_numbers_stand_for(form: str, width: int
 @pytest.mark.parametrize(("form", "width"), CASES)
 def test_the_weights_come_back_as_they_were(form: str, width: int) -> None:
     outputs, inputs = 2 * width + 3, inputs_of(form)
-    weights, values = panels_of(form, outputs, inputs, width), made(form, outputs, inputs).dequantized()
+    weights, values = panels_of(form, outputs, inputs, width), weight_of(form, outputs, inputs).dequantized()
     for ids in (torch.arange(outputs), torch.tensor([outputs - 1, 0, 0, width]), torch.empty(0, dtype=torch.int64)):
         assert torch.equal(weights.rows(ids), values[ids])
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from qpdsl.executor.engine.model.heads import LogitHead
 from qpdsl.executor.engine.model.paged_model import PagedModel
 from qpdsl.executor.engine.model.probe import Probe
-from qpdsl.executor.kernels.llvm import delta, gates, recurrence
+from qpdsl.executor.kernels.llvm import delta, gates, product, recurrence
 from qpdsl.executor.kernels.llvm.compile import vector_width
 from tests.executor.engine.model.mixers.test_families import (
     CONV,
@@ -76,7 +76,8 @@ def test_gives_the_models_logits(case: str) -> None:
     assert distance(model, Probe(own, LogitHead(own), 256, model.states)) < most
 
 
-def test_weights_of_16_bits_are_computed_with_in_float32() -> None:
+def test_weights_of_16_bits_are_computed_with_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "multiplies_pairs", lambda: False)
     own, model = (model_of("bamba", torch.bfloat16) for _ in range(2))
     paged, head = PagedModel(model), LogitHead(own)
     assert paged.implementation == "compiled layers"
