@@ -82,6 +82,14 @@ def test_a_setting_that_tokens_depend_on_counts(setting: dict[str, Any], part: s
     assert {name for name in {*before, *after} if before.get(name) != after.get(name)} == {part}
 
 
+def test_bfloat16_counts_with_the_kind_of_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, parts = Job(prepare(bind_program(GREEDY), GREEDY).plan, None, 0), []
+    for pairs in (False, True):
+        monkeypatch.setattr("qpdsl.executor.kernels.llvm.compile.multiplies_pairs", lambda pairs=pairs: pairs)
+        parts.append(run_fingerprint(job, {}, SessionSettings(dtype="bfloat16"))["dtype"])
+    assert parts[0] != parts[1]
+
+
 def test_other_settings_do_not_count() -> None:
     job = Job(prepare(bind_program(GREEDY), GREEDY).plan, None, 0)
     others = SessionSettings(threads=1, kv_bytes="64MiB", server_timeout=3, allow_code=True, router="lin_ucb", shadow=1)
