@@ -102,7 +102,6 @@ class EagleDrafter(Drafter):
         seen = self._seen.get(chunk.sequence)
         if seen is None or seen.end != start:
             seen = self._seen[chunk.sequence] = _Seen(start, start)
-        hidden = hidden.clone()
         seen.features.append(hidden[: chunk.count])
         seen.end += chunk.count
         seen.proposed = None if chunk.proposal is None else hidden[chunk.count :]
