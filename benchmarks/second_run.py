@@ -102,7 +102,9 @@ def measure(program: str, data: str, limit: int, pairs: int) -> Pairs:
                 raise RuntimeError(f"{program} answers otherwise where its plan is chosen by cost")
         found = found or Pairs(program, chosen[0])
         changed = [line for line, other in zip_longest(chosen[1:], ruled[1:], fillvalue="") if line != other]
-        found.pairs.append(Pair(starts[()], starts[_BY_RULES], [line for line in changed if not line.startswith("rows:")]))
+        found.pairs.append(
+            Pair(starts[()], starts[_BY_RULES], [line for line in changed if not line.startswith("rows:")])
+        )
     assert found is not None
     return found
 

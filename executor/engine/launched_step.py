@@ -43,8 +43,9 @@ class LaunchedStep:
     `drawing` samples, each with its proposal, of which the draws follow one another; `outcomes` of those that tried an
     exit. Of a `plain` step all chunks are samples, which are listed there alone; `rows` of what is drawn are theirs,
     None for all. `pending` are the results. `feeder` is the step in flight that feeds it (see `feeding.py`). `started`
-    is when it was launched, `since` when its scheduling began, on the clock of `time.perf_counter`, and `had` on that of
-    `time.process_time`. The collection adds to `ended`, `spent` and `waits`, and sets `seconds` and `worked_seconds`.
+    is when it was launched, `since` when its scheduling began, on the clock of `time.perf_counter`; `had` is that on
+    the clock of `time.process_time`. The collection adds to `ended`, `spent` and `waits`, and sets `seconds` and
+    `worked_seconds`.
     """
 
     chunks: list[Chunk]

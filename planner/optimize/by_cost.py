@@ -154,7 +154,7 @@ class _Search:
         return objective(candidate, self.ruled.seconds, candidate.plan.prefer)
 
     def _better(self, best: PlanCandidate, others: Iterable[PlanCandidate]) -> PlanCandidate:
-        """Of the others that are worth a change, the one that the rules are nearest to of those that come to the same."""
+        """One of the others where that is worth a change: of those that come to the same, the nearest to the rules."""
         permitted = [candidate for candidate in others if refusal(candidate, best.plan.within) is None]
         least = min(map(self._objective, permitted), default=math.inf)
         worth = 1 - self._worth
