@@ -5,8 +5,9 @@
 A pair is three starts: a program's first run, with an empty cache folder, and two from what that left: as `qpdsl run`
 is, and with `--disable-rule choice_by_cost`; in every other pair the latter comes first. They take whole processes,
 loading included, and must answer alike. A plan that cost left as the rules made it has the same work, so there the two
-differ by the choice alone. A program is slower where all of the interval of its median is: from the second to the last
-but one of ten pairs, which holds the true median in 98 of 100 such tables. Writes `second_run.json` and `.md`.
+differ by the choice alone. A program is slower where all of the interval of its median is, which holds the true median
+in at least 95 of 100 such tables: of ten pairs from the second to the last but one. Fewer than six say nothing. Writes
+`second_run.json` and `.md`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
+from math import comb
 from pathlib import Path
 from statistics import median
 
@@ -57,18 +59,31 @@ class Pairs:
     @property
     def row(self) -> str:
         ratios = sorted(pair.ratio for pair in self.pairs)
-        low, high = (ratios[1], ratios[-2]) if len(ratios) > 2 else (ratios[0], ratios[-1])
+        out = _left_out(len(ratios))
+        low, high = ratios[max(out, 0)], ratios[-1 - max(out, 0)]
+        verdict = "too few pairs" if out < 0 else "**slower**" if low > 1 else "no slower"
         plans = {tuple(pair.changed) for pair in self.pairs if pair.changed}
         changed = sum(bool(pair.changed) for pair in self.pairs)
         cells = (
             self.program,
             len(ratios),
             f"{median(ratios):.3f} ({low:.3f}–{high:.3f})",
-            "**slower**" if low > 1 else "no slower",
+            verdict,
             f"{changed} of {len(ratios)}" + "".join(f"; `{line.strip()}`" for plan in sorted(plans) for line in plan),
             f"`{self.explained}`",
         )
         return f"| {' | '.join(map(str, cells))} |"
+
+
+def _left_out(count: int) -> int:
+    """How many of so many sorted figures are left out at each end of a 95% interval of their median; -1 for too few.
+
+    The median lies below all but so many of them by chance as coins fall.
+    """
+    outside, out = 0, -1
+    while 2 * (outside := outside + comb(count, out + 1)) <= 0.05 * 2**count:
+        out += 1
+    return out
 
 
 def explained(program: str, kept: dict[str, str], *options: str) -> list[str]:
