@@ -78,7 +78,7 @@ class Pairs:
 def _left_out(count: int) -> int:
     """How many of so many sorted figures are left out at each end of a 95% interval of their median; -1 for too few.
 
-    The median lies below all but so many of them by chance as coins fall.
+    Each of them is above the median with a probability of one half.
     """
     outside, out = 0, -1
     while 2 * (outside := outside + comb(count, out + 1)) <= 0.05 * 2**count:
