@@ -104,6 +104,8 @@ class ViaForm:
 
 # How many rounds a sample may run ahead.
 MAX_AHEAD = 3
+# Up to so many rows a CPU's step waits for memory rather than for arithmetic, so that there is room for such samples.
+CPU_SPARE_ROWS = 8
 # What proposes tokens: a model, or one of `DRAFTS`; `none` means that nothing does.
 DraftMethod = Literal["none", "ngram", "model", "early_exit", "eagle"]
 DRAFTS: Mapping[DraftMethod, DraftForm] = {

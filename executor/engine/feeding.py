@@ -35,7 +35,8 @@ class Feeding:
     def next(self, feeder: LaunchedStep) -> list[Chunk]:
         """The chunks of a step that one in flight can feed; none where that is to be collected first."""
         samples = feeder.plain
-        if samples is None or feeder.feeder is not None:
+        # What is drafted hangs on the token before.
+        if samples is None or feeder.feeder is not None or any(sample.generation.draft for sample in samples):
             return []
         going = []
         for sample in samples:

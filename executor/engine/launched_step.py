@@ -43,8 +43,9 @@ class LaunchedStep:
     `drawing` samples, each with its proposal, of which the draws follow one another; `outcomes` of those that tried an
     exit. Of a `plain` step all chunks are samples, which are listed there alone; `rows` of what is drawn are theirs,
     None for all. `pending` are the results. `feeder` is the step in flight that feeds it (see `feeding.py`). `started`
-    is when it was launched, `since` when its scheduling began, on the clock of `time.perf_counter`. The collection adds
-    to `ended`, `spent` and `waits`, and sets `seconds`.
+    is when it was launched, `since` when its scheduling began, on the clock of `time.perf_counter`; `had` is that on
+    the clock of `time.process_time`. The collection adds to `ended`, `spent` and `waits`, and sets `seconds` and
+    `worked_seconds`.
     """
 
     chunks: list[Chunk]
@@ -63,7 +64,9 @@ class LaunchedStep:
     ended: list[EndedSequence] = field(default_factory=list)
     waits: Waits = field(default_factory=Waits)
     since: float = 0.0
+    had: float = 0.0
     seconds: float = 0.0
+    worked_seconds: float = 0.0
 
 
 class Stopwatch:

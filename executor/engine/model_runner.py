@@ -145,6 +145,8 @@ class ModelRunner:
                 return step
             if self._draws_plainly and (draws := self.plain.of(chunks)) is not None:
                 output = self.backend.forward(chunks)
+                if self.drafters.looking:
+                    self._show(output)
                 self.scheduler.advance(chunks)
                 self._draw_plainly(step, output, draws)
                 return step
@@ -195,10 +197,10 @@ class ModelRunner:
         step.head.stop()
 
     def _show(self, output: ForwardOutput) -> None:
-        """Gives drafters that look at them the hidden states of a forward."""
-        row = 0
+        """Gives drafters that look at them the hidden states of a forward, which the next one overwrites."""
+        hidden, row = output.hidden.clone(), 0
         for chunk, rows in output.readers:
-            self.drafters.saw(chunk, chunk.sequence.computed, output.hidden[row : row + rows])
+            self.drafters.saw(chunk, chunk.sequence.computed, hidden[row : row + rows])
             row += rows
 
     def _readings(self, step: LaunchedStep, output: ForwardOutput) -> list[PendingRead]:
@@ -319,6 +321,7 @@ class ModelRunner:
                 continue
             sample.rounds += 1
             sample.draws += 1
+            sample.proposal = None
             if not math.isfinite(logprob):
                 self._fail(sample, _NOT_FINITE)
                 continue

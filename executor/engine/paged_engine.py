@@ -268,7 +268,7 @@ class PagedEngine:
         Steps in flight feed others where it `feeds`: not before who waits for a step was told, and could ask for more.
         """
         while not self._in_flight or (len(self._in_flight) < _MAX_IN_FLIGHT and self._overlaps(self._in_flight[-1][0])):
-            since = time.perf_counter()
+            since, had = time.perf_counter(), time.process_time()
             scheduled = self._schedule(feeds)
             if scheduled is None:
                 return
@@ -280,7 +280,7 @@ class PagedEngine:
             finally:
                 self._stepping = False
                 self._retire_cancelled()
-            step.since = since
+            step.since, step.had = since, had
             runner.scheduler.in_flight = True
             self._in_flight.append((runner, step))
 
@@ -308,6 +308,9 @@ class PagedEngine:
         # The device works at one step after the other: until the last one was done, this one had to wait.
         now = time.perf_counter()
         step.seconds, self._collected_at = now - max(step.since, self._collected_at), now
+        # While a device works, no processor needs to.
+        had = step.seconds if runner.asynchronous else time.process_time() - step.had
+        step.worked_seconds = min(step.seconds, had)
 
     def _tell(self) -> None:
         """Tells the requests that ended with collected steps, and whoever follows the steps."""
@@ -380,7 +383,7 @@ class PagedEngine:
         chunks = step.chunks
         decodes = sum(chunk.count == 1 and chunk.sequence.drawn > 1 for chunk in chunks)
         prefill = sum(chunk.count for chunk in chunks) - decodes
-        counts = (len(chunks), prefill, decodes, step.seconds)
+        counts = (len(chunks), prefill, decodes, step.seconds, step.worked_seconds)
         routed = runner.backend.readout.routed
         footprint = self._footprint(runner, prefill + decodes)
         self._on_step(report(runner.name, runner.scheduler, *counts, step.spent, step.waits, routed, footprint))

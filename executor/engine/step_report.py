@@ -35,7 +35,8 @@ class StepReport:
     `preemptions`; `cached_tokens` of prompts, found in the prefix tree; `evictions` of pages from it, of which
     `thrashed` were missed soon after.
 
-    Of `seconds`, the step took `draft_seconds` to propose tokens, stood still for `mask_seconds` until masks were
+    Of `seconds`, the process had a processor for `worked_seconds`: for fewer where the machine had other work. The step
+    took `draft_seconds` to propose tokens, stood still for `mask_seconds` until masks were
     filled, and spent `head_seconds` on what is read off hidden states: head, draws, log-probabilities (on a GPU, of the
     device's time). Of the steps so far a router had `dense_steps`, `rows_steps` and `union_steps` computed so, which
     took `routed_seconds` in the head and `router_seconds` to choose; `choice` is that of this step, `RouteChoice`, with
@@ -68,6 +69,7 @@ class StepReport:
     cached_tokens: int
     evictions: int
     thrashed: int
+    worked_seconds: float = 0.0
     mask_seconds: float = 0.0
     head_seconds: float = 0.0
     draft_seconds: float = 0.0
@@ -95,6 +97,7 @@ def report(
     prefill_tokens: int,
     decode_tokens: int,
     seconds: float,
+    worked_seconds: float,
     spent: StepSeconds,
     waits: Waits,
     routed: RoutedHead | None = None,
@@ -123,6 +126,7 @@ def report(
         memory.hits,
         tree.evictions,
         tree.thrashed,
+        worked_seconds,
         spent.masks,
         spent.head,
         spent.drafts,

@@ -163,7 +163,7 @@ class RunMeter:
         for part in _PARTS:
             model.parts[part] += getattr(report, part, 0.0)
         model.waits.add(report.first_waits, report.waits)
-        model.times.add(report.decode_tokens, report.prefill_tokens, seconds)
+        model.times.add(report.decode_tokens, report.prefill_tokens, figure(report, "worked_seconds"))
         model.peak = max(model.peak, report.pages_held)
         model.held += report.pages_held
         self._memory.step(report)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from qpdsl.grammar.model_id import is_remote
+from qpdsl.grammar.words import CPU_SPARE_ROWS
 from qpdsl.planner.cost.cardinality import Cardinalities, cardinalities
 from qpdsl.planner.cost.demand import Demand, demands_of, executed
 from qpdsl.planner.cost.device import Device, DeviceSource
@@ -134,9 +135,10 @@ class CostModel:
         flight = _flight(plan, work, self._load)
         if not work.ahead:
             return work, flight, 0.0
-        # Below the plan's floor there is room for samples to run ahead.
+        # With fewer sequences there is room for samples to run ahead.
+        floor = min(plan.floor, CPU_SPARE_ROWS) if self._device.kind == "cpu" else plan.floor
         longest, problems = self._cards.longest, self._load.problems
-        idle = round(idleness(work.turns, work.drawn, flight, longest, problems, plan.floor), 3)
+        idle = round(idleness(work.turns, work.drawn, flight, longest, problems, floor), 3)
         return (self._work_of(plan, idle) if idle else work), flight, idle
 
     def _work_of(self, plan: PhysicalPlan, idle: float) -> _Work:

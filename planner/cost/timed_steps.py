@@ -41,7 +41,7 @@ class TimedSteps:
     _mixed: deque[tuple[int, int, float]] = field(default_factory=lambda: deque(maxlen=_MIXED))
 
     def add(self, decoded: int, prefilled: int, seconds: float) -> None:
-        """A step of `decoded` drawn tokens and `prefilled` ones of prompts."""
+        """A step of `decoded` drawn tokens and `prefilled` ones of prompts, without the seconds that others had."""
         if self._passed < _WARMING or seconds <= 0 or not decoded + prefilled:
             self._passed += 1
             return
@@ -128,17 +128,21 @@ def _factors(steps: _Steps, usual: Curve) -> list[tuple[float, float]]:
 def _scaled(usual: Curve, factors: Sequence[tuple[float, float]], before: Curve | None) -> Curve:
     """The usual curve times the factor at each size, but outside of the sizes seen as it was `before`.
 
-    A larger step takes no less than a smaller one.
+    A smaller step takes no longer than a larger one, and a larger one no longer for each of its rows, as it could be
+    parted: a figure that says otherwise is of a moment in which the machine had other work.
     """
     times = {size: usual.at(size) * _at(factors, size) for size, _ in (*usual.points, *factors)}
     if before is not None:
         least, most = factors[0][0], factors[-1][0]
         known = {size: seconds for size, seconds in before.points if not least <= size <= most}
         times = {size: seconds for size, seconds in times.items() if least <= size <= most} | known
-    points, longest = [], 0.0
-    for size, seconds in sorted(times.items()):
-        longest = max(longest, seconds)
-        points.append((size, longest))
+    points: list[tuple[float, float]] = []
+    sizes, least, each = sorted(times), math.inf, math.inf
+    for size in reversed(sizes):
+        least = times[size] = min(least, times[size])
+    for size in sizes:
+        each = min(times[size] / size, each)
+        points.append((size, size * each))
     return Curve(tuple(points))
 
 

@@ -8,6 +8,7 @@ estimates in milliseconds. Candidates are compared by C = λ·Latency + (1−λ)
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,8 +38,9 @@ NAME = "choice_by_cost"
 DESCRIPTION = "set what runs at once, how far samples run ahead and what of the rules pays, by the measured device"
 # What a plan is chosen for where nobody says how many problems there are.
 PROBLEMS = 128
-# A plan is not changed for less than this part of the objective: estimates are not that good.
-_WORTH = 0.03
+# A plan is not changed for less than this part of the objective, since estimates are not better than that: by the steps
+# of a run, in which large ones come early and read short texts, they tell plans apart that differ by a fifth.
+_WORTH, _WORTH_TIMED = 0.03, 0.2
 
 
 def choose(plan: PhysicalPlan, device: Device, statistics: Statistics, load: RunLoad | None = None) -> PhysicalPlan:
@@ -65,7 +67,6 @@ def choice_of(
     start = time.perf_counter()
     search = _Search(plan, device, statistics, load or RunLoad(PROBLEMS), ways, kv_types=kv_types, disabled=disabled)
     best = search.best()
-    considered = tuple(search.considered(best))
     return PlanChoice(
         search.costed(search.marked(best.plan)),
         search.ruled.seconds,
@@ -74,9 +75,9 @@ def choice_of(
         search.load.problems,
         search.tried,
         time.perf_counter() - start,
-        considered,
         search.levels,
-        device.source(dict.fromkeys(plan.models.values())),
+        search.source,
+        lambda: tuple(search.considered(best)),
     )
 
 
@@ -96,6 +97,8 @@ class _Search:
     ) -> None:
         self._disabled = disabled
         self._device, self.load = device, load
+        self.source = device.source(dict.fromkeys(plan.models.values()))
+        self._worth = _WORTH_TIMED if self.source == "timed" else _WORTH
         # The naive plan is run as it is written.
         open_ = plan.in_flight is not None
         shadowed = with_shadows(ways, plan, statistics)
@@ -128,7 +131,7 @@ class _Search:
             verdict = "chosen" if chosen else refusal(candidate, best.plan.within)
             cost = self._objective(candidate)
             if verdict is None and cost <= limit:
-                verdict = f"less than {_WORTH:.0%} better" if cost < limit else "no better"
+                verdict = f"less than {self._worth:.0%} better" if cost < limit else "no better"
             yield Considered(
                 alternative.knob, alternative.value, plan.equivalence, candidate.seconds, candidate.loss, cost,
                 verdict or "", chosen, alternative.measured,
@@ -151,11 +154,15 @@ class _Search:
         return objective(candidate, self.ruled.seconds, candidate.plan.prefer)
 
     def _better(self, best: PlanCandidate, others: Iterable[PlanCandidate]) -> PlanCandidate:
-        """The best of the others where that is worth a change."""
+        """One of the others where that is worth a change: of those that come to the same, the nearest to the rules."""
         permitted = [candidate for candidate in others if refusal(candidate, best.plan.within) is None]
-        # Of those that come to the same the first stays.
-        challenger = min(permitted, key=self._objective, default=best)
-        return challenger if self._objective(challenger) < self._objective(best) * (1 - _WORTH) else best
+        least = min(map(self._objective, permitted), default=math.inf)
+        worth = 1 - self._worth
+        if least >= self._objective(best) * worth:
+            return best
+        enough = max(least, min(least / worth, self._objective(best) * worth))
+        near = [candidate for candidate in permitted if self._objective(candidate) <= enough]
+        return min(near, key=lambda candidate: (self._changes(candidate.plan), self._objective(candidate)))
 
     def _joint(self, plan: PhysicalPlan) -> Iterator[PlanCandidate]:
         """All combinations of what operators share."""
@@ -177,13 +184,12 @@ class _Search:
 
         What the floor bounds anyway is not bounded twice: problems that have few rows left make room for more.
         """
-        ruled = self.ruled.plan
         plans = [alternative.plan for alternative in alternatives][::-1] or [plan]
+        return sorted(plans, key=self._changes)
 
-        def changes(setting: PhysicalPlan) -> int:
-            return (setting.in_flight != ruled.in_flight) + (setting.floor != ruled.floor) + (setting.ops != ruled.ops)
-
-        return sorted(plans, key=changes)
+    def _changes(self, plan: PhysicalPlan) -> int:
+        """How many of the joint knobs are set otherwise than the rules set them."""
+        return sum(own != other for own, other in zip(_settings(plan), _settings(self.ruled.plan), strict=True))
 
     def _operators(self, best: PlanCandidate) -> PlanCandidate:
         """Single operators, one after another, each on the best so far."""
@@ -211,7 +217,7 @@ class _Search:
         return list(kv_types(plan, self.ruled.plan, self._losses.kept))
 
 
-def _settings(plan: PhysicalPlan) -> object:
+def _settings(plan: PhysicalPlan) -> tuple[object, ...]:
     return plan.ops, plan.in_flight, plan.floor, plan.kv_type
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from qpdsl.planner.cost.device import DeviceSource
 from qpdsl.planner.optimize.kv_shares import MemorySplit
@@ -68,9 +69,14 @@ class PlanChoice:
     problems: int
     tried: int
     planning_seconds: float
-    considered: tuple[Considered, ...]
     levels: tuple[MemorySplit, ...]
     device: DeviceSource
+    _consider: Callable[[], tuple[Considered, ...]] = field(repr=False, compare=False)
+
+    @property
+    def considered(self) -> tuple[Considered, ...]:
+        """Every knob at every value, estimated when it is asked for: a run shows none of them."""
+        return self._consider()
 
 
 def objective(candidate: PlanCandidate, exact_seconds: float, prefer: float | None) -> float:

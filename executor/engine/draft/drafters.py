@@ -87,10 +87,7 @@ class Drafter(ABC):
         return []
 
     def saw(self, chunk: Chunk, start: int, hidden: torch.Tensor) -> None:  # noqa: B027
-        """A forward gave hidden states [rows, d] for a chunk, whose first row stands at position `start`.
-
-        They are overwritten by the next forward.
-        """
+        """A forward gave hidden states [rows, d] for a chunk, whose first row stands at position `start`."""
 
     def forked(self, prompt: Sequence, samples: Several[Sequence]) -> None:  # noqa: B027
         """A prompt that was seen is now these samples."""

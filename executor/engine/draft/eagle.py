@@ -23,6 +23,9 @@ from qpdsl.executor.engine.step.readout import Readout
 from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.errors import EngineError
 
+# Of samples that ended, what is known of so many tokens stays.
+_ENDED_TOKENS = 4096
+
 
 @dataclass(eq=False, slots=True)
 class _Seen:
@@ -37,6 +40,12 @@ class _Seen:
     kept: HeadKV = field(default_factory=HeadKV)
     features: list[torch.Tensor] = field(default_factory=list)
     proposed: torch.Tensor | None = None
+
+    def until(self, end: int) -> _Seen:
+        """A copy that ends earlier."""
+        kept, known = self.kept.copy(), end - self.start
+        kept.count = min(kept.count, known)
+        return _Seen(self.start, end, kept, [torch.cat(self.features)[: known - kept.count]] if self.features else [])
 
 
 @dataclass(eq=False, slots=True)
@@ -67,7 +76,8 @@ class _Rows:
 class EagleDrafter(Drafter):
     """Predicts features behind those that the model gave, and draws from them with the model's own head.
 
-    Features of tokens whose KV came from the prefix cache are not known; the head goes without them.
+    A prompt of which the prefix cache has a part goes on from what is known of a sample that ended, where that began
+    with the same tokens; else the head goes without the features of that part.
     """
 
     method = "eagle"
@@ -82,6 +92,8 @@ class EagleDrafter(Drafter):
         self._rollout = Rollout(model, self._forward, readout)
         self._seen: dict[Sequence, _Seen] = {}
         self._guesses: dict[Sequence, _Guess] = {}
+        # By their tokens, what is known of samples that ended, the latest last.
+        self._ended: dict[tuple[int, ...], _Seen] = {}
 
     @classmethod
     def of(cls, drafting: Drafting, host: DraftHost) -> Self:
@@ -101,8 +113,7 @@ class EagleDrafter(Drafter):
         """See `Drafter`."""
         seen = self._seen.get(chunk.sequence)
         if seen is None or seen.end != start:
-            seen = self._seen[chunk.sequence] = _Seen(start, start)
-        hidden = hidden.clone()
+            seen = self._seen[chunk.sequence] = self._begun(chunk.sequence.tokens, start)
         seen.features.append(hidden[: chunk.count])
         seen.end += chunk.count
         seen.proposed = None if chunk.proposal is None else hidden[chunk.count :]
@@ -138,7 +149,22 @@ class EagleDrafter(Drafter):
 
     def forget(self, sample: Sequence) -> None:
         """See `Drafter`."""
-        self._seen.pop(sample, None)
+        seen = self._seen.pop(sample, None)
+        if seen is None or seen.start:
+            return
+        # A piece may be a view of what a step gave for all of its samples.
+        seen.features, seen.proposed = [torch.cat(seen.features)] if seen.features else [], None
+        self._ended[tuple(sample.tokens[: seen.end + 1])] = seen
+        while sum(map(len, self._ended)) > _ENDED_TOKENS:
+            del self._ended[next(iter(self._ended))]
+
+    def _begun(self, tokens: list[int], start: int) -> _Seen:
+        """What is known before position `start` of a text, of which the token there is computed now."""
+        beginning = tuple(tokens[: start + 1])
+        for text, seen in reversed(self._ended.items()):
+            if start and seen.end >= start and text[: start + 1] == beginning:
+                return seen.until(start)
+        return _Seen(start, start)
 
     def _forward(self, chunks: list[Chunk]) -> ForwardOutput:
         """Predictions behind the last token of each chunk and behind those of its proposal, as a model would give."""

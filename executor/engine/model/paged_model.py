@@ -40,7 +40,7 @@ from qpdsl.executor.kernels.paged_attention import unkept
 from qpdsl.executor.requests.engine import Capabilities
 from qpdsl.executor.requests.errors import UnsupportedModel
 from qpdsl.executor.requests.request import ConstraintKind, Feature
-from qpdsl.grammar.words import KVType
+from qpdsl.grammar.words import CPU_SPARE_ROWS, KVType
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from qpdsl.executor.kernels.llvm.panel_head import PanelHead
     from qpdsl.executor.kernels.llvm.sample import RowSampler
 
-# Up to so many rows a CPU's step waits for memory rather than for arithmetic.
-_SPARE_ROWS = 8
 # Weights may be in memory twice for a moment where main memory would hold them so many times, or what is free of a
 # device's this many.
 _PLENTY = 6
@@ -243,7 +241,7 @@ class PagedModel:
                 features |= {"drafts"}
                 features |= {"early_exit"} if self._stack.depth > 1 else set()
             features |= {"routing"} if not self.kernels and self.panel_head is not None else set()
-        return Capabilities(frozenset(features), _SPARE_ROWS if self.device == "cpu" else None)
+        return Capabilities(frozenset(features), CPU_SPARE_ROWS if self.device == "cpu" else None)
 
     @property
     def implementation(self) -> str:

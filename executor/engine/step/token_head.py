@@ -81,6 +81,8 @@ class TokenHead(Protocol):
 class PlainDraws:
     """The draws of steps whose samples ask for their next token and nothing else, as most do: without an object a row.
 
+    So do samples that are drafted for, in the steps without a proposal.
+
     What follows from the batch alone is kept until a sample joins or leaves; `samples` are those of the last such step.
     """
 
@@ -115,7 +117,7 @@ def is_plain(sample: Sample) -> bool:
 
 def _draws_plainly(request: GenerateRequest) -> bool:
     sampling = request.sampling
-    more = (request.exit, request.draft, request.route, request.confidence, request.contrast, request.rank)
+    more = (request.exit, request.route, request.confidence, request.contrast, request.rank)
     if any(part is not None for part in (*more, request.floor)) or request.figures:
         return False
     return not sampling.processors.adjusts and (sampling.greedy or not sampling.filtered)

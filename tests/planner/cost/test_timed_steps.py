@@ -52,6 +52,18 @@ def test_a_larger_step_takes_no_less() -> None:
         assert times == sorted(times) and times[0] > 0
 
 
+def test_sizes_that_were_met_while_the_machine_had_other_work_do_not_look_slower_than_their_parts() -> None:
+    times = run_of(SIZES, (30, 60, 120, 240))
+    quiet = learned(times)
+    for _ in range(12):
+        times.add(48, 0, 4 * true_seconds(48, 0))
+        times.add(0, 90, 4 * true_seconds(0, 90))
+    disturbed = learned(times)
+    for before, after in ((quiet.decode, disturbed.decode), (quiet.prefill, disturbed.prefill)):
+        for size, _ in before.points:
+            assert after.at(size) == pytest.approx(before.at(size), rel=0.25)
+
+
 def test_a_few_steps_say_nothing() -> None:
     times = TimedSteps()
     for _ in range(3 + 2):

@@ -196,6 +196,19 @@ def test_a_choice_says_what_it_was_made_from() -> None:
     assert choice_json(choice)["candidates"][0]["knob"] == "generate 1.0: prefixes"
 
 
+def test_a_run_that_timed_the_device_changes_less_than_a_profile() -> None:
+    steps = Curve(((1.0, 0.01), (64.0, 0.04), (256.0, 0.15)))
+    ruled = plan_of("beam_search")
+    for count, floor, verdict in ((0, 128, "chosen"), (100, ruled.floor, "less than 20% better")):
+        profile = ModelProfile(SHAPE, 0.009, 160, steps, steps, steps=count)
+        models = {"zoo/counting": profile, "zoo/counting-prm": profile}
+        choice = choice_of(ruled, replace(nominal(), measured=True, models=models), NONE)
+        more = next(line for line in choice.considered if line.value == "128" and "sequences" in str(line.knob))
+        assert (choice.plan.floor, more.verdict) == (floor, verdict)
+        # How far samples run ahead comes to the same here, and stays as it is.
+        assert [node.strategy.run_ahead for node in everything(choice.plan.ops) if node.id == "1.0"] == [1]  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("name", ["beam_search", "sal_dvts"])
 def test_how_little_latency_counts_is_no_reason_not_to_look(name: str) -> None:
     """With no loss in any candidate the plan is the same under every λ; only 0 says that time is worth nothing."""
@@ -233,7 +246,7 @@ def test_what_does_not_pay_is_taken_back() -> None:
     """Where a step takes as long as it has sequences, nothing is gained by running ahead of the verifier."""
     linear = Curve(((1.0, 0.001), (1000.0, 1.0)))
     profile = ModelProfile(SHAPE, 0.0, 160, linear, linear, read_seconds=0.0)
-    device = replace(nominal(), models={"zoo/counting": profile, "zoo/counting-prm": profile})
+    device = replace(nominal("cuda"), models={"zoo/counting": profile, "zoo/counting-prm": profile})
     plan = plan_of("beam_search")
     chosen = choose(plan, device, NONE, RunLoad(1))
     assert [

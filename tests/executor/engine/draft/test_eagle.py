@@ -102,6 +102,36 @@ def test_the_head_that_ships_is_mostly_right() -> None:
     assert sum(step.accepted for step in steps) > 0.75 * sum(step.drafted for step in steps) > 0
 
 
+def test_a_text_that_goes_on_from_the_prefix_cache_is_drafted_as_if_it_were_read_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the next round of a search does, whose prompt is what a sample wrote."""
+    proposed: list[Proposal | None] = []
+    propose = EagleDrafter.propose
+
+    def recorded(self: EagleDrafter, samples: Several[Sequence], lengths: Several[int]) -> list[Proposal | None]:
+        proposed.extend(propose(self, samples, lengths))
+        return proposed[-len(samples) :]
+
+    monkeypatch.setattr(EagleDrafter, "propose", recorded)
+    engine = PagedEngine(EngineConfig())
+    engine.add("m", paged("llama"))
+    engine.add_head("head", random_head(False))
+    drafting = Drafting("eagle", "head", length=3, fixed=True)
+    request = GenerateRequest(PROMPT, (0,), SamplingParams(0), 20, draft=drafting)
+    ((first,),) = served(engine, (request,))
+    onward = replace(request, prompt=(*PROMPT, *first.tokens))
+    found = []
+    for cached in (True, False):
+        proposed.clear()
+        ticket = engine.submit("m", replace(onward, cached=cached))
+        while engine.has_work:
+            engine.step()
+        assert (ticket.result().cached > len(PROMPT)) is cached
+        found.append(([*proposed], ticket.result().samples[0].tokens))
+    assert found[0] == found[1] and any(found[0][0])
+
+
 def test_a_head_for_another_model_is_refused() -> None:
     engine = PagedEngine()
     engine.add("m", paged("llama"))

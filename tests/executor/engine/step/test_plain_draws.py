@@ -14,7 +14,9 @@ from qpdsl.executor.engine.model_runner import ModelRunner
 from qpdsl.executor.engine.paged_engine import EngineConfig
 from qpdsl.executor.engine.step.token_head import PlainDraws
 from qpdsl.executor.kernels import paged_attention
+from qpdsl.executor.requests.drawing import Drafting
 from qpdsl.executor.requests.request import GenerateRequest, Sample, SamplingParams
+from tests.executor.engine.draft.test_drafts import random_head
 from tests.support.executor.models import engine_of, random_model, served
 from tests.support.executor.rule_mask import RuleMask
 
@@ -58,6 +60,30 @@ def test_samples_are_those_of_other_steps(
     monkeypatch.setattr(PlainDraws, "of", lambda self, chunks: None)
     before = plain
     assert drawn() == found and plain == before
+
+
+@pytest.mark.parametrize("draft", [Drafting("ngram"), Drafting("eagle", "head")])
+def test_steps_without_a_proposal_are_plain_where_something_drafts(
+    draft: Drafting, models: dict[bool, PagedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that looks at hidden states is shown those of plain steps too. What it guesses by chance never pays."""
+    plain = 0
+    launch = ModelRunner._draw_plainly
+
+    def counted(self: ModelRunner, *args: Any) -> None:
+        nonlocal plain
+        plain += 1
+        launch(self, *args)
+
+    monkeypatch.setattr(ModelRunner, "_draw_plainly", counted)
+    request = replace(PLAIN, max_tokens=60)
+    engine = engine_of(models[False], 400)
+    engine.add_head("head", random_head(False))
+    (drafted,) = served(engine, (replace(request, draft=draft),))
+    assert plain >= 30
+    (alone,) = served(engine_of(models[False], 400), (request,))
+    assert [sample.tokens for sample in drafted] == [sample.tokens for sample in alone]
+    assert [sample.logprobs for sample in drafted] == [sample.logprobs for sample in alone]
 
 
 def test_a_row_of_a_plain_step_costs_a_third_fewer_calls(
