@@ -251,7 +251,8 @@ def _emit_expanded(candidates: tuple[CandidateRecord, ...], instance: Instance) 
 
 def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int, model: TextModel) -> CandidateRecord:
     told = len(sample.logprobs) == len(sample.tokens)
-    pieces = _pieces(sample.tokens, earlier, model, finished=row.generated.finished) if told else ()
+    text = model.marked_detokenizer
+    pieces = text.pieces(earlier, sample.tokens, tail=row.generated.finished) if told else ()
     finish = row.columns.get("finish")
     return CandidateRecord(
         path=row.path,
@@ -270,15 +271,6 @@ def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int,
 
 def _by_writer(written: Sequence[tuple[int, Writer]]) -> dict[str, tuple[int, ...]]:
     return {one: tuple(place for place, writer in written if writer == one) for one in dict(written).values()}
-
-
-def _pieces(tokens: tuple[int, ...], earlier: tuple[int, ...], model: TextModel, *, finished: bool) -> tuple[str, ...]:
-    """The text of each token. A letter that is spread over several tokens comes with the last of them."""
-    text = model.marked_detokenizer.begin(earlier)
-    pieces = [text.push(token) for token in tokens]
-    if pieces and finished:
-        pieces[-1] += text.tail
-    return tuple(pieces)
 
 
 def emit_values(column: str, rows: Sequence[Row], instance: Instance, *, scores: bool) -> None:
