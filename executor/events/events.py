@@ -466,7 +466,8 @@ class Selected(Detail):
 
     Rows of a `group` stand against each other alone, and each group is an event. `keys` are those of the rows that were
     kept, then of the others: what they were ordered by or told apart by, the answers of a vote. There are none where
-    each row was decided about by itself. `weights` are those of a vote's rows, None for a row that was not counted.
+    each row was decided about by itself. `weights` are those of a vote's rows, None for a row that was not counted;
+    where copies are shared out, each row's share of those of its group, None for one that goes on as it is.
     """
 
     kept: tuple[Path, ...]

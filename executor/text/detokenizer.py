@@ -87,9 +87,9 @@ class Detokenizer:
         return data
 
     def pieces(self, earlier: Tokens, tokens: Tokens, *, tail: bool = False) -> tuple[str, ...]:
-        """The text of each of `tokens` behind `earlier`; with `tail` also what stands for a letter that they only begin.
+        """The text of each of `tokens` behind `earlier`. A letter that is spread over several comes with the last.
 
-        A letter that is spread over several tokens comes with the last of them.
+        With `tail` also comes what stands for a letter that they only begin.
         """
         found: list[str] = []
         text: GrowingText | None = None

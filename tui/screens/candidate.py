@@ -362,11 +362,9 @@ def ranking_table(
         line.append(f"{figures.score(key):>6} ", palette.scale(part))
         line.append_text(cell(Text(figures.bar(part or 0.0, 8), style=palette.scale(part)), 9))
         colour = palette.text if candidate.kept else palette.muted
-        line.append_text(
-            cell(
-                Text(one_line(node.writer.record.step), style=f"bold {colour}" if here else colour), max(width - 23, 8)
-            )
-        )
+        copies = f"×{node.copies} " if ranking.copies else ""
+        shown = Text(copies + one_line(node.writer.record.step), style=f"bold {colour}" if here else colour)
+        line.append_text(cell(shown, max(width - 23, 8)))
         text.append_text(line).append("\n")
     if len(ranking.ranked) > most:
         text.append(f"     and {len(ranking.ranked) - most} more\n", palette.muted)
