@@ -28,12 +28,17 @@ _PARTS = ("mask_seconds", "head_seconds", "draft_seconds")
 class _Operator:
     sums: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    squares: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
-    def add(self, other: _Operator) -> None:
-        self.sums.update(other.sums)
-        self.counts.update(other.counts)
-        self.seconds += other.seconds
+    def add(self, problem: _Operator) -> None:
+        """Adds what it came to in a problem that has ended."""
+        sums = problem.sums
+        self.sums.update(sums)
+        self.counts.update(problem.counts)
+        tokens = sums["prompt_tokens"] + sums["sampled_tokens"]
+        self.squares.update(rows=sums["rows_out"] ** 2, tokens=tokens**2)
+        self.seconds += problem.seconds
 
 
 @dataclass(slots=True)
@@ -195,7 +200,9 @@ class RunMeter:
 
 
 def _operator_figures(operator: _Operator) -> OperatorFigures:
-    return OperatorFigures(**operator.sums, seconds=operator.seconds, counts=dict(operator.counts))
+    return OperatorFigures(
+        **operator.sums, seconds=operator.seconds, counts=dict(operator.counts), squares=dict(operator.squares)
+    )
 
 
 class MemoryMeter:
