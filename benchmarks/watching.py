@@ -1,6 +1,6 @@
 """What watching a run costs: processor time of the run's process, in blocks that differ in nothing but who watches.
 
-    python -m benchmarks.watching [--only watched trace nobody] [--pairs 40] [--rows 8] [--program NAME] [--quick]
+    python -m benchmarks.watching [--only watched trace nobody] [--pairs 40] [--rows 12] [--program NAME] [--quick]
                                   [--output DIR]
 
 A block is a `qpdsl run` of the same few rows. All blocks run in one warm process, in rounds that go forwards and
@@ -263,7 +263,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--pairs", type=int, default=40, help="two or more")
-    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=12)
     parser.add_argument("--program", default="beam_search")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--output", type=Path, default=RESULTS)

@@ -419,7 +419,7 @@ class CandidateRecord:
 
     One without a `finish` is a copy of its parent, and has written nothing.
 
-    `logprob` is the whole row's. `pieces` are the step's tokens as text and `logprobs` theirs, both empty where they
+    `logprob` is the whole row's. `pieces` are the step's tokens as text and `logprobs` theirs, each empty where they
     are not at hand. Of the `tokens` so many were drawn for a `thought`, which stands before the step; None where the
     step is a part of it, or nothing was thought. `written` has the places of pieces that were no draws of the
     operator's model alone, by what wrote them (see `Writer`): `forced`, `drafted`, `early` or `small`.

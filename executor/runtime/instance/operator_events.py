@@ -241,9 +241,9 @@ def _emit_expanded(candidates: tuple[CandidateRecord, ...], instance: Instance) 
 
 
 def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int, model: TextModel) -> CandidateRecord:
-    told = len(sample.logprobs) == len(sample.tokens)
     text = model.marked_detokenizer
-    pieces = text.pieces(earlier, sample.tokens, tail=row.generated.finished) if told else ()
+    whole = len(sample.logprobs) == len(sample.tokens)
+    pieces = text.pieces(earlier, sample.tokens, tail=row.generated.finished) if whole else ()
     finish = row.columns.get("finish")
     return CandidateRecord(
         path=row.path,
@@ -253,7 +253,8 @@ def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int,
         logprob=row.generated.logprob,
         tokens=sample.size,
         pieces=pieces,
-        logprobs=sample.logprobs if pieces else (),
+        # All are 0 where nobody asked for them.
+        logprobs=sample.logprobs if pieces and any(sample.logprobs) else (),
         written=_by_writer(sample.steps.written) if pieces else {},
         thought=row.generated.thought.text if thought and not row.generated.thought.open else None,
         thought_tokens=thought,
