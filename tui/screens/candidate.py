@@ -234,8 +234,8 @@ def step_text(node: CandidateNode, palette: Palette, newline: str = "⏎") -> Te
 
 def _tokens(candidate: CandidateRecord) -> list[tuple[str, float | None]]:
     """The pieces of its text with their probabilities, None where nobody asked for these."""
-    sure = [math.exp(min(logprob, 0.0)) for logprob in candidate.logprobs] or [None] * len(candidate.pieces)
-    return list(zip(candidate.pieces, sure, strict=False))
+    sure = [math.exp(min(logprob, 0.0)) for logprob in candidate.logprobs]
+    return list(zip(candidate.pieces, sure or [None] * len(candidate.pieces), strict=False))
 
 
 def _writers(candidate: CandidateRecord) -> dict[int, str]:
@@ -366,8 +366,8 @@ def ranking_table(
         line.append_text(cell(Text(figures.bar(part or 0.0, 8), style=palette.scale(part)), 9))
         colour = palette.text if candidate.kept else palette.muted
         copies = f"×{node.copies} " if ranking.copies else ""
-        shown = Text(copies + one_line(node.writer.record.step), style=f"bold {colour}" if here else colour)
-        line.append_text(cell(shown, max(width - 23, 8)))
+        step = Text(copies + one_line(node.writer.record.step), style=f"bold {colour}" if here else colour)
+        line.append_text(cell(step, max(width - 23, 8)))
         text.append_text(line).append("\n")
     if len(ranking.ranked) > most:
         text.append(f"     and {len(ranking.ranked) - most} more\n", palette.muted)

@@ -277,8 +277,9 @@ def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
         yield "expected tokens", f"{told}{_spread(tokens)}"
     if expected.seconds is not None:
         # Time goes by tokens.
-        between = tokens.between if tokens is not None and tokens.expected else None
-        ends = [figures.seconds(expected.seconds * end / tokens.expected) for end in between or ()]
+        ends: list[str] = []
+        if tokens is not None and tokens.between is not None and tokens.expected:
+            ends = [figures.seconds(expected.seconds * end / tokens.expected) for end in tokens.between]
         yield "expected time", figures.seconds(expected.seconds) + (f" ({'–'.join(ends)})" if ends else "")
     if state.plan is not None and line is state.plan.lines[0]:
         clock = "" if whole.clock is None else f", times {whole.clock:.2g} as earlier runs took"
