@@ -234,7 +234,7 @@ def step_text(node: CandidateNode, palette: Palette, newline: str = "⏎") -> Te
 
 def _tokens(candidate: CandidateRecord) -> list[tuple[str, float | None]]:
     """The pieces of its text with their probabilities, None where nobody asked for these."""
-    sure = [math.exp(min(logprob, 0.0)) for logprob in candidate.logprobs]
+    sure: list[float | None] = [math.exp(min(logprob, 0.0)) for logprob in candidate.logprobs]
     return list(zip(candidate.pieces, sure or [None] * len(candidate.pieces), strict=False))
 
 
