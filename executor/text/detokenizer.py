@@ -17,6 +17,8 @@ UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
 # The most bytes that are not a whole letter yet.
 _MAX_BEGUN = 3
 _MAX_KEPT = 65_536
+# Stands for a token where there is none.
+_NOTHING = -1
 _FALLBACK = re.compile("<0x([0-9A-F]{2})>")
 _Decoder = getincrementaldecoder("utf-8")
 Tokens = tuple[int, ...]
@@ -37,7 +39,7 @@ class Detokenizer:
         added = tokenizer.get_added_tokens_decoder().items()
         self._hidden = {id for id, token in added if token.special and not marked}
         self._pieces: dict[tuple[Tokens, Tokens], tuple[str, bool]] = {}
-        # Of two tokens that are each a text by themselves: what the second adds to the first.
+        # Of two tokens that are each a text by themselves, the first of which may be nothing: what the second adds.
         self._seconds: dict[tuple[int, int], str] = {}
         self._bytes: dict[int, bytes] = {}
 
@@ -93,8 +95,10 @@ class Detokenizer:
         """
         found: list[str] = []
         text: GrowingText | None = None
-        # The token before, where what follows depends on nothing else.
-        last = earlier[-1] if earlier and not self.unfinished(earlier) and self.shows(earlier[-1]) else None
+        # The token before, where what follows depends on nothing else. One that ends in ASCII begins no letter.
+        last: int | None = _NOTHING
+        if earlier:
+            last = earlier[-1] if self.bytes_of(earlier[-1])[-1:] < b"\x80" and self.shows(earlier[-1]) else None
         for at, token in enumerate(tokens):
             piece = None if last is None else self._seconds.get((last, token))
             if piece is None:
