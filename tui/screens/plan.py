@@ -274,7 +274,8 @@ def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
     if expected.prompt_tokens is not None and expected.sampled_tokens is not None:
         cached = f", {expected.cached_tokens:,.0f} cached" if expected.cached_tokens else ""
         told = f"{expected.prompt_tokens:,.0f} in{cached}, {expected.sampled_tokens:,.0f} out"
-        yield "expected tokens", f"{told}{_spread(tokens)}"
+        both = "" if tokens is None or tokens.between is None else f", {_short(tokens.expected)} in all"
+        yield "expected tokens", f"{told}{both}{_spread(tokens)}"
     if expected.seconds is not None:
         # Time goes by tokens.
         ends: list[str] = []
