@@ -1,109 +1,296 @@
-"""What watching a run costs: processor time of the run's own process, in pairs that differ in who watches.
+"""What watching a run costs: processor time of the run's process, in blocks that differ in nothing but who watches.
 
-    python -m benchmarks.watching [--pairs N] [--rows N] [--program NAME] [--output DIR]
+    python -m benchmarks.watching [--only watched trace nobody] [--pairs 40] [--rows 12] [--program NAME] [--quick]
+                                  [--output DIR]
 
-Each pair is two runs one after the other, in turn in either order, of the same rows: one whose events go nowhere, and
-one that nobody watches, that writes a trace, or that somebody watches over its socket from its first moment, as `--tui`
-does. Printed is the ratio of their processor seconds, as the geometric mean over pairs, with its 95% interval.
+A block is a `qpdsl run` of the same few rows. All blocks run in one warm process, in rounds that go forwards and
+backwards in turn (ABBA), and a round has a block of each kind: `silent`, whose events go nowhere; one that `nobody`
+watches; one that writes a `trace`; and one that is `watched`, whose events another process reads over the socket from
+the first moment on, as `--tui` does. Counted is the processor time of all threads from when the models are loaded on:
+rows, saved run and output, and what is still to be written and sent at the end. Each block is set beside the silent one
+of its round; printed is the geometric mean of the ratios with its 95% interval by Student's distribution. Every block
+must have the same output.
+
+Beside that stands what needs no quiet machine: events and bytes a row, the processor time to keep, write as text and
+hand on one of each kind, in a loop over those of a run, and the share of a row's processor time that this comes to.
+
+Writes `benchmarks/results/watching.json` and `watching.md`. Four minutes, `--quick` half a minute.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import math
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common.folders import RESULTS
-from benchmarks.common.machine import describe
+from benchmarks.common.results import Goal, goal_table, machine_line, write
+from qpdsl.cli import main as qpdsl
 from qpdsl.cli.watched import WATCHED
-
-# What runs: with `silent`, events go nowhere.
-RUN = """
-import sys
+from qpdsl.executor.events.codec import encode
+from qpdsl.executor.events.events import Event, ModelsLoaded
 from qpdsl.executor.events.stream import EventStream
-if sys.argv[1] == "silent":
-    EventStream.emit = lambda self, event: None
-from qpdsl.cli import main
-raise SystemExit(main(sys.argv[2:]))
-"""
-HOW = ("nobody", "trace", "watched")
-# Of Student's distribution, 97.5%, by degrees of freedom.
-_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+from qpdsl.executor.events.trace import TraceWriter
 
-
-def processor_seconds(how: str, program: str, rows: int) -> float:
-    """User and system time of one run."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        command = [sys.executable, "-c", RUN, how, "run", program, "--input", "counting-500", "--limit", str(rows)]
-        command += ["--output", str(folder / "out.jsonl"), "--no-statistics", "--threads", "1", "--quiet"]
-        command += ["--trace", str(folder / "trace.jsonl")] if how == "trace" else []
-        env = {**os.environ, "QPDSL_RUNTIME_DIR": str(folder / "run"), "QPDSL_RUNS": str(folder / "runs")}
-        env |= {WATCHED: "1"} if how == "watched" else {}
-        with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-            if how == "watched":
-                threading.Thread(target=_watch, args=(folder / "run" / f"{process.pid}.sock",), daemon=True).start()
-            assert process.stderr is not None
-            said = process.stderr.read()
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise SystemExit(said.decode())
-    return usage.ru_utime + usage.ru_stime
-
-
-def _watch(path: Path) -> None:
-    """Takes all that a run tells, once its socket is there."""
+NAME = "watching"
+SILENT, WAYS = "silent", ("watched", "trace", "nobody")
+# A run that is watched or traced takes at most 2% more.
+_GOAL = 0.98
+# Reads all that the runs of one process tell, one after the other.
+_WATCHER = """
+import socket, sys, time
+while True:
     with socket.socket(socket.AF_UNIX) as reader:
-        while True:
-            try:
-                reader.connect(str(path))
-                break
-            except OSError:
-                time.sleep(0.02)
+        try:
+            reader.connect(sys.argv[1])
+        except OSError:
+            time.sleep(0.02)
+            continue
         while reader.recv(1 << 16):
             pass
+"""
+# Seconds that a loop over events takes at the least.
+_LOOP = 0.3
 
 
-def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """The geometric mean of ratios, and its 95% interval by Student's distribution of their logarithms."""
-    logs = [math.log(ratio) for ratio in ratios]
-    mean = statistics.fmean(logs)
-    if len(logs) == 1:
-        return math.exp(mean), 0.0, math.inf
-    wide = _STUDENT[min(len(logs) - 2, len(_STUDENT) - 1)] * statistics.stdev(logs) / math.sqrt(len(logs))
-    return math.exp(mean), math.exp(mean - wide), math.exp(mean + wide)
+@dataclass
+class Blocks:
+    """Runs blocks; `silent` has their events go nowhere, and `seen` has those of a block that is to be `kept`.
+
+    `started` is the processor time at which the models of the latest block were loaded.
+    """
+
+    program: str
+    rows: int
+    folder: Path
+    silent: bool = False
+    keeps: bool = False
+    started: float = 0.0
+    seen: list[Event] = field(default_factory=list)
+    output: bytes | None = None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Stands before every stream while the block runs, and has a process that watches what is to be watched."""
+        emit = EventStream.emit
+
+        def heard(stream: EventStream, event: Event) -> None:
+            if type(event) is ModelsLoaded:
+                self.started = time.process_time()
+            if self.keeps:
+                self.seen.append(event)
+            if not self.silent:
+                emit(stream, event)
+
+        EventStream.emit = heard  # type: ignore[method-assign]
+        socket = self.folder / "watched" / f"{os.getpid()}.sock"
+        watcher = subprocess.Popen([sys.executable, "-c", _WATCHER, str(socket)])
+        try:
+            yield
+        finally:
+            watcher.terminate()
+            watcher.wait()
+            EventStream.emit = emit  # type: ignore[method-assign]
+
+    def seconds(self, way: str) -> float:
+        """Processor seconds of one block. Raises RuntimeError where it fails, or has another output."""
+        output, trace = self.folder / "out.jsonl", self.folder / "trace.jsonl"
+        trace.unlink(missing_ok=True)
+        command = ["run", self.program, "--input", "counting-500", "--limit", str(self.rows), "--output", str(output)]
+        command += ["--overwrite", "--no-statistics", "--threads", "1", "--quiet"]
+        command += ["--trace", str(trace)] if way == "trace" else []
+        own = {"QPDSL_RUNTIME_DIR": str(self.folder / way), "QPDSL_RUNS": str(self.folder / "runs")}
+        own |= {WATCHED: "1"} if way == "watched" else {}
+        self.silent = way == SILENT
+        with _environment(own), contextlib.redirect_stderr(io.StringIO()) as said:
+            code = qpdsl(command)
+            took = time.process_time() - self.started
+        if code:
+            raise RuntimeError(said.getvalue())
+        answers = b"\n".join(sorted(_without_times(output)))
+        if self.output not in (None, answers):
+            raise RuntimeError(f"a block that is `{way}` has another output")
+        self.output = answers
+        return took
+
+
+@contextlib.contextmanager
+def _environment(own: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _without_times(output: Path) -> Iterator[bytes]:
+    for line in output.read_bytes().splitlines():
+        record = json.loads(line)
+        yield json.dumps({name: record[name] for name in sorted(record) if "seconds" not in name}).encode()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Ratios to silent blocks, their geometric mean, and between what it lies with a probability of 95%."""
+
+    ratio: float
+    least: float
+    most: float
+    ratios: list[float]
+
+    @classmethod
+    def of(cls, ratios: list[float]) -> Measured:
+        logs = [math.log(ratio) for ratio in ratios]
+        mean = statistics.fmean(logs)
+        wide = student(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+        return cls(math.exp(mean), math.exp(mean - wide), math.exp(mean + wide), ratios)
+
+    def __str__(self) -> str:
+        return f"{self.ratio - 1:+.2%} | {self.least - 1:+.2%} to {self.most - 1:+.2%} | {len(self.ratios)}"
+
+
+def student(degrees: int) -> float:
+    """The 97.5% quantile of Student's distribution, by its expansion around the normal one (Abramowitz and Stegun,
+    1964, 26.7.5): from five degrees of freedom on within one in a hundred.
+    """
+    z = statistics.NormalDist().inv_cdf(0.975)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / degrees**power for power, term in enumerate(terms, 1))
+
+
+def measured(blocks: Blocks, ways: Sequence[str], pairs: int) -> tuple[list[float], dict[str, Measured]]:
+    """Seconds of the silent blocks, and the ways beside them."""
+    kinds = (SILENT, *ways)
+    for kind in kinds:
+        blocks.seconds(kind)
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    for number in range(pairs):
+        for kind in kinds[:: 1 if number % 2 else -1]:
+            seconds[kind].append(blocks.seconds(kind))
+    silent = seconds[SILENT]
+    return silent, {
+        way: Measured.of([one / other for one, other in zip(seconds[way], silent, strict=True)]) for way in ways
+    }
+
+
+@dataclass(frozen=True)
+class Told:
+    """Events of one kind: how many a row and of how many bytes, and the microseconds to write one as text."""
+
+    count: float
+    bytes: float
+    microseconds: float
+
+
+def told(events: Sequence[Event], rows: int) -> dict[str, Told]:
+    by_kind: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        by_kind[type(event).__name__].append(event)
+    found = {}
+    for kind, own in by_kind.items():
+        size = sum(len(encode(event, 0.0).encode()) + 1 for event in own)
+        found[kind] = Told(len(own) / rows, size / rows, 1e6 * _looped(own, lambda own: [encode(e, 0.0) for e in own]))
+    return dict(sorted(found.items(), key=lambda item: -item[1].count * item[1].microseconds))
+
+
+def _traced(events: Sequence[Event]) -> None:
+    stream = EventStream()
+    with Path(os.devnull).open("wb", buffering=0) as file:
+        writer = TraceWriter(stream, file)
+        for event in events:
+            stream.emit(event)
+        writer.close()
+
+
+def _looped(events: Sequence[Event], work: Any) -> float:
+    """The processor seconds that an event takes."""
+    times, began = 0, time.process_time()
+    while time.process_time() - began < _LOOP:
+        work(events)
+        times += 1
+    return (time.process_time() - began) / times / len(events)
+
+
+def page(record: dict[str, Any], ways: dict[str, Measured], kinds: dict[str, Told], goals: list[Goal]) -> str:
+    row, telling = record["row_seconds"], record["telling"]
+    block = f"{record['rows']} rows of `{record['program']}` on the built-in models"
+    sums = f"{telling['count']:.0f} events a row, {telling['bytes'] / 1e3:.1f} kB"
+    lines = [
+        "# What watching costs",
+        "",
+        f"`python -m benchmarks.watching`: {block}, block by block beside blocks whose events go nowhere. A row takes "
+        f"{1e3 * row:.1f} ms of processor time.",
+        "",
+        "| | processor time | between, 95% | pairs |",
+        "|---|---:|---:|---:|",
+        *(f"| {way} | {one} |" for way, one in ways.items()),
+        "",
+        f"By count: {sums}, {telling['microseconds']:.1f} µs of processor time to keep, write and hand on each: "
+        f"{telling['share']:.2%} of a row's. What makes the events of candidates comes on top: pieces of text, and "
+        "log-probabilities.",
+        "",
+        "| event | a row | bytes a row | µs to write one |",
+        "|---|---:|---:|---:|",
+        *(f"| `{kind}` | {own.count:.1f} | {own.bytes:,.0f} | {own.microseconds:.1f} |" for kind, own in kinds.items()),
+        "",
+        goal_table(goals),
+        "",
+        machine_line(),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--rows", type=int, default=200)
+    parser.add_argument("--only", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--pairs", type=int, default=40, help="two or more")
+    parser.add_argument("--rows", type=int, default=12)
     parser.add_argument("--program", default="beam_search")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    processor_seconds("silent", options.program, 2)
-    result: dict[str, object] = {"program": options.program, "rows": options.rows, "machine": describe()}
-    for how in HOW:
-        ratios = []
-        for number in range(options.pairs):
-            order = ("silent", how) if number % 2 else (how, "silent")
-            took = {one: processor_seconds(one, options.program, options.rows) for one in order}
-            ratios.append(took[how] / took["silent"])
-        ratio, least, most = interval(ratios)
-        result[how] = {"ratio": ratio, "least": least, "most": most, "pairs": ratios}
-        print(f"{how:<8} {ratio - 1:+.2%} of processor time ({least - 1:+.2%} to {most - 1:+.2%}), {len(ratios)} pairs")
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "watching.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    given = parser.parse_args()
+    pairs = 4 if given.quick else given.pairs
+    with tempfile.TemporaryDirectory() as name:
+        blocks = Blocks(given.program, given.rows, Path(name))
+        with blocks.listening():
+            silent, ways = measured(blocks, given.only, pairs)
+            blocks.keeps = True
+            blocks.seconds("watched")
+    row = statistics.median(silent) / given.rows
+    each = _looped(blocks.seen, _traced)
+    kinds = told(blocks.seen, given.rows)
+    count, size = (sum(getattr(own, what) for own in kinds.values()) for what in ("count", "bytes"))
+    telling = {"count": count, "bytes": size, "microseconds": 1e6 * each, "share": each * count / row}
+    goals = [Goal(f"speed while `{way}`", _GOAL, 1 / one.ratio) for way, one in ways.items()]
+    record = {
+        "program": given.program,
+        "rows": given.rows,
+        "row_seconds": row,
+        "telling": telling,
+        "kinds": {kind: asdict(own) for kind, own in kinds.items()},
+        "ways": {way: asdict(one) for way, one in ways.items()},
+        "silent": silent,
+    }
+    write(given.output, NAME, page(record, ways, kinds, goals), record, goals)
 
 
 if __name__ == "__main__":

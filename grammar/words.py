@@ -181,6 +181,8 @@ ArmChoice = Literal["thompson", "ucb"]
 ARM_CHOICES: tuple[ArmChoice, ...] = get_args(ArmChoice)
 # What a search says of its rows, with types.
 SEARCHED_COLUMNS = {"visits": "int", "value": "float"}
+# What one says of them to who watches: how likely a child is before anything is known of it. No column has this name.
+SEARCH_PRIOR = "prior among its siblings"
 # What a filter goes by: the probability of the drawn token, that of the likeliest one, its lead, how little is open.
 Confidence = Literal["probability", "top", "margin", "entropy"]
 CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)

@@ -117,7 +117,8 @@ class OperatorEstimate:
     """What an operator was expected to take for one row of the input, over the rounds of the loops around it.
 
     It makes `rows`. Tokens and `seconds` are None where it asks no model, and `seconds` too where its server was not
-    measured. `rounds` are those of a loop.
+    measured. `rounds` are those of a loop. Rows of the input differ in their rows by `rows_deviation` and in their
+    tokens of both kinds by `tokens_deviation`, as a standard deviation; None where no earlier run told.
     """
 
     rows: float
@@ -126,6 +127,8 @@ class OperatorEstimate:
     sampled_tokens: float | None = None
     seconds: float | None = None
     rounds: float | None = None
+    rows_deviation: float | None = None
+    tokens_deviation: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +136,9 @@ class Estimated(Event):
     """What the run was expected to take before it began, as `explain --analyze` sets it beside what it took.
 
     `seconds` are those of the whole run, None where a server was not measured, with `in_flight` rows at once;
-    `kv_bytes` those of keys and values. `source` says in words what rows and tokens are based on. Seconds were
-    multiplied by `clock`, as earlier runs took, None where there were none; `device` says where the figures of the
-    device come from.
+    `kv_bytes` those of keys and values. `source` says in words what rows and tokens are based on: where that is this
+    very program, on `seen` rows of earlier inputs. Seconds were multiplied by `clock`, as earlier runs took, None where
+    there were none; `device` says where the figures of the device come from.
     """
 
     operators: Mapping[str, OperatorEstimate]
@@ -145,6 +148,7 @@ class Estimated(Event):
     source: str
     device: str
     clock: float | None = None
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,7 +419,7 @@ class CandidateRecord:
 
     One without a `finish` is a copy of its parent, and has written nothing.
 
-    `logprob` is the whole row's. `pieces` are the step's tokens as text and `logprobs` theirs, both empty where they
+    `logprob` is the whole row's. `pieces` are the step's tokens as text and `logprobs` theirs, each empty where they
     are not at hand. Of the `tokens` so many were drawn for a `thought`, which stands before the step; None where the
     step is a part of it, or nothing was thought. `written` has the places of pieces that were no draws of the
     operator's model alone, by what wrote them (see `Writer`): `forced`, `drafted`, `early` or `small`.
@@ -466,7 +470,8 @@ class Selected(Detail):
 
     Rows of a `group` stand against each other alone, and each group is an event. `keys` are those of the rows that were
     kept, then of the others: what they were ordered by or told apart by, the answers of a vote. There are none where
-    each row was decided about by itself. `weights` are those of a vote's rows, None for a row that was not counted.
+    each row was decided about by itself. `weights` are those of a vote's rows, None for a row that was not counted;
+    where copies are shared out, each row's share of those of its group, None for one that goes on as it is.
     """
 
     kept: tuple[Path, ...]

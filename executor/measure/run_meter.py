@@ -28,22 +28,27 @@ _PARTS = ("mask_seconds", "head_seconds", "draft_seconds")
 class _Operator:
     sums: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    squares: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
-    def add(self, other: _Operator) -> None:
-        self.sums.update(other.sums)
-        self.counts.update(other.counts)
-        self.seconds += other.seconds
+    def add(self, problem: _Operator) -> None:
+        """Adds what it came to in a problem that has ended."""
+        sums = problem.sums
+        self.sums.update(sums)
+        self.counts.update(problem.counts)
+        tokens = sums["prompt_tokens"] + sums["sampled_tokens"]
+        self.squares.update(rows=sums["rows_out"] ** 2, tokens=tokens**2)
+        self.seconds += problem.seconds
 
 
 @dataclass(slots=True)
 class _Model:
+    latest: StepReport | EngineFigures
     steps: int = 0
     prefill: int = 0
     decode: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
-    latest: Mapping[str, int] = field(default_factory=dict)
     peak: int = 0
     held: int = 0
     # Seconds of the parts of forwards, by the names of the report's fields.
@@ -151,7 +156,10 @@ class RunMeter:
 
     def _step(self, event: EngineStepped) -> None:
         report = event.report
-        model = self._models.setdefault(report.model, _Model())
+        model = self._models.get(report.model)
+        if model is None:
+            model = self._models[report.model] = _Model(report)
+        model.latest = report
         tokens = report.prefill_tokens + report.decode_tokens
         share = report.prefill_tokens / tokens if tokens else 0.0
         model.steps += 1
@@ -167,15 +175,7 @@ class RunMeter:
         model.peak = max(model.peak, report.pages_held)
         model.held += report.pages_held
         self._memory.step(report)
-        model.latest = {
-            "preemptions": report.preemptions,
-            "pages": report.pages,
-            "held": report.pages_held,
-            "evictions": getattr(report, "evictions", 0),
-            "thrashed": getattr(report, "thrashed", 0),
-            "cached": int(figure(report, "cached_tokens")),
-        }
-        held = sum(other.latest["held"] * self._page_bytes.get(name, 0) for name, other in self._models.items())
+        held = sum(other.latest.pages_held * self._page_bytes.get(name, 0) for name, other in self._models.items())
         self._peak_kv = max(self._peak_kv, held)
 
     def _model_figures(self, name: str, model: _Model) -> ModelFigures:
@@ -185,22 +185,24 @@ class RunMeter:
             model.decode,
             model.prefill_seconds,
             model.decode_seconds,
-            model.latest["preemptions"],
-            model.latest["evictions"],
-            model.latest["thrashed"],
+            model.latest.preemptions,
+            getattr(model.latest, "evictions", 0),
+            getattr(model.latest, "thrashed", 0),
             model.peak,
-            model.latest["pages"],
+            model.latest.pages,
             self._page_bytes.get(name, 0),
             **model.parts,
             first_token=percentiles(model.waits.first),
             between_tokens=percentiles(model.waits.between),
             mean_pages=model.held / model.steps,
-            cached_tokens=model.latest["cached"],
+            cached_tokens=int(figure(model.latest, "cached_tokens")),
         )
 
 
 def _operator_figures(operator: _Operator) -> OperatorFigures:
-    return OperatorFigures(**operator.sums, seconds=operator.seconds, counts=dict(operator.counts))
+    return OperatorFigures(
+        **operator.sums, seconds=operator.seconds, counts=dict(operator.counts), squares=dict(operator.squares)
+    )
 
 
 class MemoryMeter:

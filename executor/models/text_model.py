@@ -63,6 +63,11 @@ class TextModel:
         backend: Tokenizer = self.tokenizer.backend_tokenizer
         return backend
 
+    @property
+    def screens(self) -> bool:
+        """Whether a draw takes longer where its log-probability is read, as its head then leaves out no id."""
+        return False
+
     @cached_property
     def detokenizer(self) -> Detokenizer:
         """The text of tokens, without special ones."""
@@ -210,6 +215,11 @@ class PagedTextModel(TextModel):
         positions, width = paged.max_positions, paged.head.width
         told = (*notes, *paged.notes)
         return cls(name, tokenizer, eos, positions, width, verifier, writes, told, held, paged=paged)
+
+    @property
+    def screens(self) -> bool:
+        head = self.paged.panel_head
+        return head is not None and head.screens
 
     @property
     def weights(self) -> str:

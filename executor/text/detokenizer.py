@@ -17,6 +17,8 @@ UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
 # The most bytes that are not a whole letter yet.
 _MAX_BEGUN = 3
 _MAX_KEPT = 65_536
+# Stands for a token where there is none.
+_NOTHING = -1
 _FALLBACK = re.compile("<0x([0-9A-F]{2})>")
 _Decoder = getincrementaldecoder("utf-8")
 Tokens = tuple[int, ...]
@@ -37,6 +39,8 @@ class Detokenizer:
         added = tokenizer.get_added_tokens_decoder().items()
         self._hidden = {id for id, token in added if token.special and not marked}
         self._pieces: dict[tuple[Tokens, Tokens], tuple[str, bool]] = {}
+        # Of two tokens that are each a text by themselves, the first of which may be nothing: what the second adds.
+        self._seconds: dict[tuple[int, int], str] = {}
         self._bytes: dict[int, bytes] = {}
 
     def text(self, tokens: Tokens) -> str:
@@ -83,6 +87,35 @@ class Detokenizer:
             alone = text and UNDECODABLE not in text
             data = self._bytes[token] = text.encode() if alone else self._spelt(token)
         return data
+
+    def pieces(self, earlier: Tokens, tokens: Tokens, *, tail: bool = False) -> tuple[str, ...]:
+        """The text of each of `tokens` behind `earlier`. A letter that is spread over several comes with the last.
+
+        With `tail` also comes what stands for a letter that they only begin.
+        """
+        found: list[str] = []
+        text: GrowingText | None = None
+        # The token before, where what follows depends on nothing else. One that ends in ASCII begins no letter.
+        last: int | None = _NOTHING
+        if earlier:
+            last = earlier[-1] if self.bytes_of(earlier[-1])[-1:] < b"\x80" and self.shows(earlier[-1]) else None
+        for at, token in enumerate(tokens):
+            piece = None if last is None else self._seconds.get((last, token))
+            if piece is None:
+                text = text or self.begin(earlier + tokens[:at])
+                piece = text.push(token)
+                stands = text.stands_alone and self.shows(token)
+                if stands and last is not None:
+                    if len(self._seconds) >= _MAX_KEPT:
+                        self._seconds.clear()
+                    self._seconds[last, token] = piece
+                last = token if stands else None
+            else:
+                text, last = None, token
+            found.append(piece)
+        if found and tail:
+            found[-1] += (text or self.begin(earlier + tokens)).tail
+        return tuple(found)
 
     def begin(self, earlier: Tokens = ()) -> GrowingText:
         """The text that comes behind that of `earlier`."""
@@ -170,6 +203,11 @@ class GrowingText:
         self._before, self._pending = earlier[shown:done], earlier[done:]
         self.start = -unfinished
         self.text, self.whole = detokenizer.piece(self._before, self._pending) if unfinished else ("", True)
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether the last token is a text by itself."""
+        return self.whole and len(self._pending) == 1
 
     @property
     def tail(self) -> str:

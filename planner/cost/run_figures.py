@@ -37,7 +37,8 @@ FIGURES = ("runs", "rows_in", "rows_out", "prompt_tokens", "cached_tokens", "sam
 class OperatorFigures:
     """Sums over all runs of one operator, of all problems. Tokens and `counts` are those of the runtime's `Usage`.
 
-    `runs` is how often the operator ran: inside a `repeat`, the rounds of all problems.
+    `runs` is how often the operator ran: inside a `repeat`, the rounds of all problems. `squares` are sums of squares
+    over problems, of the `rows` that it made and its `tokens` of both kinds.
     """
 
     runs: int = 0
@@ -48,6 +49,7 @@ class OperatorFigures:
     sampled_tokens: int = 0
     seconds: float = 0.0
     counts: Mapping[str, int] = field(default_factory=dict)
+    squares: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def cached_share(self) -> float | None:

@@ -87,7 +87,8 @@ class RouterStates:
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatistics:
-    """Means over problems. Inside a `repeat`, `runs` are its rounds. For `counts` see `Usage`.
+    """Means over problems. Inside a `repeat`, `runs` are its rounds. For `counts` see `Usage`, and for `squares`
+    `OperatorFigures`.
 
     `most` is the planner's bound on the rows that the operator can make, `words` is the operator as people read it.
     """
@@ -99,11 +100,20 @@ class OperatorStatistics:
     cached_tokens: float = 0.0
     sampled_tokens: float = 0.0
     counts: Mapping[str, float] = field(default_factory=dict)
+    squares: Mapping[str, float] = field(default_factory=dict)
     most: float | None = None
     words: str = ""
 
+    @property
+    def tokens(self) -> float:
+        return self.prompt_tokens + self.sampled_tokens
+
     def count(self, name: str) -> float:
         return self.counts.get(name, 0.0)
+
+    def deviation(self, mean: float, name: str) -> float | None:
+        """How far problems are from their mean, as a standard deviation; None where no run told."""
+        return math.sqrt(max(self.squares[name] - mean**2, 0.0)) if name in self.squares else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,9 +390,8 @@ def _means(figures: OperatorFigures, problems: int, most: float | None, words: s
     counts = {name: figures.counts[name] for name in _PLAN_INDEPENDENT if name in figures.counts}
     counts |= _allowed(figures.counts)
     means: dict[str, Any] = {name: getattr(figures, name) / problems for name in FIGURES}
-    return OperatorStatistics(
-        **means, counts={name: count / problems for name, count in counts.items()}, most=most, words=words
-    )
+    counted, squared = ({name: value / problems for name, value in sums.items()} for sums in (counts, figures.squares))
+    return OperatorStatistics(**means, counts=counted, squares=squared, most=most, words=words)
 
 
 def _allowed(counts: Mapping[str, int]) -> dict[str, int]:
@@ -400,9 +409,11 @@ def _weighted(old: OperatorStatistics | None, new: OperatorStatistics, weight: f
     if old is None:
         return new
     means: dict[str, Any] = {name: _weighted_mean(getattr(old, name), getattr(new, name), weight) for name in FIGURES}
-    names = dict.fromkeys([*old.counts, *new.counts])
-    counts = {name: _weighted_mean(old.counts.get(name), new.counts.get(name), weight) for name in names}
-    return replace(new, **means, counts=counts)
+    counts, squares = (
+        {name: _weighted_mean(before.get(name), after.get(name), weight) for name in dict.fromkeys([*before, *after])}
+        for before, after in ((old.counts, new.counts), (old.squares, new.squares))
+    )
+    return replace(new, **means, counts=counts, squares=squares)
 
 
 def _weighted_mean(old: float | None, new: float | None, weight: float) -> float:
@@ -421,7 +432,7 @@ def _program(data: Any) -> ProgramStatistics:
 
 
 def _operator(data: Any) -> OperatorStatistics:
-    return record(OperatorStatistics, data, counts=by_name(number))
+    return record(OperatorStatistics, data, absent=("squares",), counts=by_name(number), squares=by_name(number))
 
 
 def _scalar(value: Any) -> Value:

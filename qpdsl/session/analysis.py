@@ -13,7 +13,14 @@ from qpdsl.executor.measure.run_meter import RunMeter
 from qpdsl.planner.cost.device import SOURCE_WORDS, Device
 from qpdsl.planner.cost.estimate import Estimate, estimate_cost
 from qpdsl.planner.cost.run_figures import ExitRouterFigures, RouterFigures
-from qpdsl.planner.cost.statistics import Statistics, clock_key, device_key, fingerprint
+from qpdsl.planner.cost.statistics import (
+    OperatorStatistics,
+    ProgramStatistics,
+    Statistics,
+    clock_key,
+    device_key,
+    fingerprint,
+)
 from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.explain.analyze import Analysis
 from qpdsl.planner.explain.plan import in_words
@@ -41,13 +48,14 @@ class RunAnalysis:
         self.plan = plan
         self._device = device_of(session)
         self._load = load_of(session, problems, in_flight)
-        self._estimate = estimate_cost(plan, self._device, read_statistics(), self._load)
+        statistics = read_statistics()
+        self._estimate = estimate_cost(plan, self._device, statistics, self._load)
         self._implementations = session.implementations
         self._session = session
         self._routers = RouterMemory(session, plan, self._device)
         self._measuring = RunMeter(session.kv_page_bytes, session.kv_budget)
         session.events.subscribe(self._measuring.see)
-        session.events.emit(_estimated(plan, self._estimate))
+        session.events.emit(_estimated(plan, self._estimate, statistics.of(plan)))
 
     def done(self) -> Analysis:
         """The figures so far, with the estimate beside them."""
@@ -90,11 +98,12 @@ class RunAnalysis:
         learn(statistics, analysis, self._device, load, clocked=alone and whole)
 
 
-def _estimated(plan: PhysicalPlan, estimate: Estimate) -> Estimated:
-    problems = max(estimate.load.problems, 1)
+def _estimated(plan: PhysicalPlan, estimate: Estimate, known: ProgramStatistics | None) -> Estimated:
+    """`known`: what earlier runs of the very program came to."""
+    operators = {} if known is None else known.operators
     return Estimated(
         operators={
-            node.id: _of_operator(estimate, node.id, problems)
+            node.id: _of_operator(estimate, node.id, operators.get(node.id))
             for node in everything(plan.ops)
             if node.id in estimate.rows
         },
@@ -104,12 +113,20 @@ def _estimated(plan: PhysicalPlan, estimate: Estimate) -> Estimated:
         source=estimate.source,
         device=SOURCE_WORDS[estimate.device],
         clock=estimate.clock,
+        seen=0 if known is None else known.problems,
     )
 
 
-def _of_operator(estimate: Estimate, id: str, problems: int) -> OperatorEstimate:
+def _of_operator(estimate: Estimate, id: str, known: OperatorStatistics | None) -> OperatorEstimate:
+    problems = max(estimate.load.problems, 1)
     cost = None if (whole := estimate.costs.get(id)) is None else asdict(Cost.of([whole], problems))
-    return OperatorEstimate(rows=estimate.rows[id] / problems, rounds=estimate.rounds.get(id), **cost or {})
+    return OperatorEstimate(
+        rows=estimate.rows[id] / problems,
+        rounds=estimate.rounds.get(id),
+        rows_deviation=None if known is None else known.deviation(known.rows_out, "rows"),
+        tokens_deviation=None if known is None else known.deviation(known.tokens, "tokens"),
+        **cost or {},
+    )
 
 
 def learn(statistics: Statistics, analysis: Analysis, device: Device, load: RunLoad, *, clocked: bool = True) -> None:

@@ -61,6 +61,19 @@ def test_pieces_are_the_text_of_all_tokens_wherever_these_are_cut(kind: str, dat
     assert decoding.added(earlier, tokens) == text[len(letters.text_of(kind, earlier)) - len(decoding.tail(earlier)) :]
 
 
+@pytest.mark.parametrize("kind", letters.KINDS)
+@settings(max_examples=200)
+@given(data=st.data())
+def test_the_pieces_of_all_tokens_at_once_are_those_of_one_after_another(kind: str, data: st.DataObject) -> None:
+    tokens, earlier = data.draw(written(kind)), data.draw(written(kind))
+    growing = Detokenizer(letters.tokenizer(kind).backend_tokenizer).begin(earlier)
+    pieces = [growing.push(token) for token in tokens]
+    assert detokenizer(kind).pieces(earlier, tokens) == tuple(pieces)
+    if pieces:
+        pieces[-1] += growing.tail
+    assert detokenizer(kind).pieces(earlier, tokens, tail=True) == tuple(pieces)
+
+
 @pytest.fixture(scope="module", params=letters.KINDS)
 def written_by(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Writer:
     """The model of a kind."""

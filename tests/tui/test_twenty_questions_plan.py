@@ -24,6 +24,7 @@ from qpdsl.executor.events.events import (
     Event,
     InputListed,
     InstanceDone,
+    InstanceStarted,
     OperatorDone,
     OperatorEstimate,
     RunStarted,
@@ -161,6 +162,22 @@ def test_10_how_far_off_the_estimate_was(folder: Path, tmp_path: Path) -> None:
         if "generate llm" in line and "hot" in line
     ]
     assert re.search(r" 4 ×1\d over", line)
+
+
+@pytest.mark.parametrize(("deviation", "seen", "marked"), [(0.5, 100, True), (200.0, 100, False), (0.5, 2, False)])
+def test_10_an_estimate_is_off_where_problems_do_not_differ_so_much(
+    tmp_path: Path, deviation: float, seen: int, marked: bool
+) -> None:
+    """Without a key: rows half as many again are marked where problems hardly differ, and enough of them were seen."""
+    done = [event for event in recorded() if isinstance(event, OperatorDone) and not event.baseline]
+    started = sum(isinstance(event, InstanceStarted) and not event.baseline for event in recorded())
+    rows = sum(event.rows_out for event in done if event.operator == "1.0") / started
+    own = OperatorEstimate(rows=rows / 1.5, prompt_tokens=9.0, sampled_tokens=1.0, seconds=2.0)
+    own = replace(own, rows_deviation=deviation, tokens_deviation=1.0)
+    told = Estimated(operators={"1.0": own}, seconds=1.0, in_flight=1.0, kv_bytes=0, source="", device="", seen=seen)
+    shown = asked(changed(tmp_path / "few.jsonl", OperatorDone, [told]), "d", size=(100, 50))
+    assert ("×1.5 over" in shown) == marked
+    assert bool(re.search(r"expected +[\d.]+ rows \([\d.]+–[\d.]+\)", shown)) == (seen > 2)
 
 
 def test_16_what_filter_exit_and_drafts_decide(folder: Path, tmp_path: Path) -> None:

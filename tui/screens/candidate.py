@@ -222,15 +222,20 @@ def step_text(node: CandidateNode, palette: Palette, newline: str = "⏎") -> Te
         return Text(printable(candidate.step.strip("\n"), tabs=False), style=palette.text)
     text = Text()
     writers = _writers(candidate)
-    for place, (piece, logprob) in enumerate(zip(candidate.pieces, candidate.logprobs, strict=False)):
+    for place, (piece, sure) in enumerate(_tokens(candidate)):
         shown = newline.join(printable(line, tabs=False) for line in piece.split("\n"))
-        sure = math.exp(min(logprob, 0.0))
         if (writer := writers.get(place)) is not None:
             style = f"italic {getattr(palette, _WRITERS.get(writer, ('', 'muted', ''))[1])}"
         else:
-            style = palette.warn if sure < _UNSURE else palette.text
-        text.append(shown, f"underline {style}" if sure < 0.5 else style)
+            style = palette.warn if sure is not None and sure < _UNSURE else palette.text
+        text.append(shown, f"underline {style}" if sure is not None and sure < 0.5 else style)
     return text
+
+
+def _tokens(candidate: CandidateRecord) -> list[tuple[str, float | None]]:
+    """The pieces of its text with their probabilities, None where nobody asked for these."""
+    sure: list[float | None] = [math.exp(min(logprob, 0.0)) for logprob in candidate.logprobs]
+    return list(zip(candidate.pieces, sure or [None] * len(candidate.pieces), strict=False))
 
 
 def _writers(candidate: CandidateRecord) -> dict[int, str]:
@@ -268,20 +273,18 @@ def token_table(node: CandidateNode, width: int, palette: Palette) -> Text:
     candidate = node.record
     cells_each = 22
     columns = max(width // cells_each, 1)
-    pairs = list(zip(candidate.pieces, candidate.logprobs, strict=False))
+    pairs = _tokens(candidate)
     height = -(-len(pairs) // columns) if pairs else 0
     writers = _writers(candidate)
     text = Text()
     for line in range(height):
         for place in range(line, len(pairs), height):
-            piece, logprob = pairs[place]
+            piece, sure = pairs[place]
             sign = _WRITERS.get(writers[place], ("", "", "?"))[2] if place in writers else " "
-            sure = math.exp(min(logprob, 0.0))
             shown = one_line(piece) if piece.strip(" \t\r\n") else _whitespace(piece)
-            text.append_text(cell(Text(shown, style=palette.text), 9, right=True)).append(
-                f" {sure:.2f} ", palette.scale(sure)
-            )
-            text.append_text(cell(Text(figures.bar(sure, 5), style=palette.scale(sure)), 5))
+            text.append_text(cell(Text(shown, style=palette.text), 9, right=True))
+            text.append(f" {sure:.2f} " if sure is not None else " " * 6, palette.scale(sure))
+            text.append_text(cell(Text(figures.bar(sure or 0.0, 5), style=palette.scale(sure)), 5))
             text.append(f"{sign} ", palette.second)
         text.append("\n")
     for writer in candidate.written:
@@ -362,11 +365,9 @@ def ranking_table(
         line.append(f"{figures.score(key):>6} ", palette.scale(part))
         line.append_text(cell(Text(figures.bar(part or 0.0, 8), style=palette.scale(part)), 9))
         colour = palette.text if candidate.kept else palette.muted
-        line.append_text(
-            cell(
-                Text(one_line(node.writer.record.step), style=f"bold {colour}" if here else colour), max(width - 23, 8)
-            )
-        )
+        copies = f"×{node.copies} " if ranking.copies else ""
+        step = Text(copies + one_line(node.writer.record.step), style=f"bold {colour}" if here else colour)
+        line.append_text(cell(step, max(width - 23, 8)))
         text.append_text(line).append("\n")
     if len(ranking.ranked) > most:
         text.append(f"     and {len(ranking.ranked) - most} more\n", palette.muted)

@@ -19,7 +19,15 @@ from qpdsl.executor.events.operator_counts import told_counts
 from qpdsl.grammar.printable import one_line, shorten
 from qpdsl.tui.screens.plan_boxes import Boxes, boxes, operator_box
 from qpdsl.tui.screens.view import Copies, View
-from qpdsl.tui.state.decisions import by_model, by_round, decisions, expectation, kept_or_thrown, rounds
+from qpdsl.tui.state.decisions import (
+    Expectation,
+    by_model,
+    by_round,
+    decisions,
+    expectation,
+    kept_or_thrown,
+    rounds,
+)
 from qpdsl.tui.state.plan import OperatorTotals, PlanLine
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
@@ -246,19 +254,34 @@ def estimate_text(state: RunState, line: PlanLine) -> str:
     return f"{_short(expected.expected)} {expected.mark}"
 
 
+def _spread(expected: Expectation | None) -> str:
+    """Where what was expected lies, where that is known, and how far off it was."""
+    if expected is None:
+        return ""
+    between = "" if expected.between is None else f" ({_short(expected.between[0])}–{_short(expected.between[1])})"
+    return f"{between} {expected.mark}".rstrip()
+
+
 def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
     """What an operator was expected to take for a row of the input, and the last one with the whole run."""
     whole = state.estimate
     expected = None if whole is None else whole.operators.get(line.id)
     if whole is None or expected is None:
         return
+    tokens = expectation(state, line, "tokens")
     if expected.rounds is not None:
         yield "expected rounds", f"{expected.rounds:.1f}"
     if expected.prompt_tokens is not None and expected.sampled_tokens is not None:
         cached = f", {expected.cached_tokens:,.0f} cached" if expected.cached_tokens else ""
-        yield "expected tokens", f"{expected.prompt_tokens:,.0f} in{cached}, {expected.sampled_tokens:,.0f} out"
+        told = f"{expected.prompt_tokens:,.0f} in{cached}, {expected.sampled_tokens:,.0f} out"
+        both = "" if tokens is None or tokens.between is None else f", {_short(tokens.expected)} in all"
+        yield "expected tokens", f"{told}{both}{_spread(tokens)}"
     if expected.seconds is not None:
-        yield "expected time", figures.seconds(expected.seconds)
+        # Time goes by tokens.
+        ends: list[str] = []
+        if tokens is not None and tokens.between is not None and tokens.expected:
+            ends = [figures.seconds(expected.seconds * end / tokens.expected) for end in tokens.between]
+        yield "expected time", figures.seconds(expected.seconds) + (f" ({'–'.join(ends)})" if ends else "")
     if state.plan is not None and line is state.plan.lines[0]:
         clock = "" if whole.clock is None else f", times {whole.clock:.2g} as earlier runs took"
         yield "expected run", f"{figures.seconds(whole.seconds)}{clock}, {whole.in_flight:.0f} rows at once"
@@ -307,7 +330,7 @@ def short_facts(state: RunState, line: PlanLine) -> list[tuple[str, str]]:
             ("a problem", f"{_rows(per_problem(state, totals.rows_out))}, {per_problem(state, totals.tokens)} tokens")
         )
     if expected is not None:
-        facts.append(("expected", f"{_rows(_short(expected.expected))} {expected.mark}".rstrip()))
+        facts.append(("expected", f"{_rows(_short(expected.expected))}{_spread(expected)}"))
     elif line.estimate is not None:
         facts.append(("at most", f"{_rows(f'{line.estimate:,.0f}')} a problem"))
     if part is not None:

@@ -409,7 +409,9 @@ class SearchView(View):
             text.append_text(candidate.ranking_head(ranking, self.state.plan, palette))
             text.append_text(candidate.ranking_table(tree, ranking, node, width, palette, 24)).append("\n")
         if node.record.pieces:
-            text.append("tokens", f"bold {palette.text}").append("  and their probabilities\n", palette.muted)
+            text.append("tokens", f"bold {palette.text}")
+            known = "and their probabilities" if node.record.logprobs else "whose probabilities nobody asked for"
+            text.append(f"  {known}\n", palette.muted)
             text.append_text(candidate.token_table(node, width, palette))
         return text
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from qpdsl.tui.state.plan import OperatorTotals, PlanLine, PlanTree
 from qpdsl.tui.state.run_state import RunState
 
-# An estimate this many times off is worth a word.
-_OFF = 2.0
+# An estimate this many times off is worth a word, where nobody knows how problems differ; one this near to it never is.
+_OFF, _NEAR = 2.0, 1.1
+# So many problems say how they differ.
+_ENOUGH = 5
+# So far the middle 95% of a normal distribution reach, in standard deviations.
+_WIDE = 1.96
 
 
 def part(counts: Mapping[str, int], some: str, of: str) -> float | None:
@@ -67,31 +73,50 @@ def rounds(state: RunState, line: PlanLine) -> tuple[float, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedRows:
-    """What was expected of an operator for a problem, and what it does, `whole` where it does nothing more."""
+class Expectation:
+    """What was expected of an operator for a problem, and what it does, `whole` where it does nothing more.
+
+    `between`: where that lies with a probability of 95%, if problems differ as those before; None where none told.
+    """
 
     expected: float
     actual: float
     whole: bool
+    between: tuple[float, float] | None = None
 
     @property
     def mark(self) -> str:
-        """`×12 over`, where they part."""
+        """`×12 over`, where they part: by more than problems differ, else by a lot."""
         if not self.actual or not self.expected:
             return ""
         off = self.actual / self.expected
-        if off < _OFF and (off > 1 / _OFF or not self.whole):
-            return ""
-        return f"×{max(off, 1 / off):.2g} {'over' if off > 1 else 'under'}"
+        low, high = self.between or (self.expected / _OFF, self.expected * _OFF)
+        parts = self.actual >= high if off > 1 else self.whole and self.actual <= low
+        return (
+            f"×{max(off, 1 / off):.2g} {'over' if off > 1 else 'under'}"
+            if parts and not 1 / _NEAR < off < _NEAR
+            else ""
+        )
 
 
-def expectation(state: RunState, line: PlanLine) -> ExpectedRows | None:
+def expectation(state: RunState, line: PlanLine, what: Literal["rows", "tokens"] = "rows") -> Expectation | None:
     """None where nothing was expected of it, or it has done nothing yet."""
-    expected = None if state.estimate is None else state.estimate.operators.get(line.id)
-    totals = state.operators.get(line.id)
-    if expected is None or totals is None or not totals.runs or not state.started:
+    whole, totals = state.estimate, state.operators.get(line.id)
+    own = None if whole is None else whole.operators.get(line.id)
+    if whole is None or own is None or totals is None or not totals.runs or not state.started:
         return None
-    return ExpectedRows(expected.rows, totals.rows_out / (state.started + state.missed_rows), not state.running)
+    problems = state.started + state.missed_rows
+    if what == "rows":
+        expected, deviation, actual = own.rows, own.rows_deviation, totals.rows_out
+    elif own.prompt_tokens is None or own.sampled_tokens is None:
+        return None
+    else:
+        expected, deviation, actual = own.prompt_tokens + own.sampled_tokens, own.tokens_deviation, totals.tokens
+    between = None
+    if deviation is not None and whole.seen >= _ENOUGH:
+        wide = _WIDE * deviation * math.sqrt(1 / (whole.seen - 1) + 1 / problems)
+        between = max(expected - wide, 0.0), expected + wide
+    return Expectation(expected, actual / problems, not state.running, between)
 
 
 @dataclass(frozen=True, slots=True)

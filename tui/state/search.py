@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Literal, get_args
 
 from qpdsl.executor.events.events import Aside, CandidateRecord, Compared, Expanded, GivenUp, Path, Selected, Valued
+from qpdsl.grammar.words import SEARCH_PRIOR, SEARCHED_COLUMNS
 
 # A candidate is known by both: a row that is looked at beside the others takes the paths that they will take.
 Key = tuple[Aside, Path]
@@ -24,10 +25,12 @@ _BEST = get_args(Fate)
 _LEFT: Mapping[str, Fate] = {"Vote": "outvoted", "Distinct": "duplicate", "Join": "joined"}
 # Operators whose rows stand in an order, so that there is a cut.
 _ORDERED = "TopK"
-# The operator that copies rows by their weights: how often says what each weighed.
+# The operator that copies rows by their shares, by which it is ranked; in older traces, by the copies.
 _RESAMPLED = "Split"
 # The name of an aside begins with it that is a way of a program under a budget: its rows are the program's.
 _WAY = "way "
+# Figures of rows, and no answers.
+_OF_SEARCHES = (*SEARCHED_COLUMNS, SEARCH_PRIOR)
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
@@ -317,6 +320,11 @@ class Ranking:
     def kept(self) -> int:
         return len(self.selection.kept)
 
+    @property
+    def copies(self) -> bool:
+        """Whether it gave out copies of its candidates, by their shares."""
+        return self.kind == _RESAMPLED
+
     @cached_property
     def span(self) -> tuple[float, float]:
         """The least and the greatest key."""
@@ -385,7 +393,11 @@ def right_candidates(tree: SearchTree, reference: str, answer: str | None) -> li
     """
     if answer is not None:
         return [node for node, right in graded_candidates(tree, reference, answer) if right]
-    return [node for node in tree.nodes() if any(same_answer(value, reference) for value in node.values.values())]
+    return [
+        node
+        for node in tree.nodes()
+        if any(same_answer(value, reference) for name, value in node.values.items() if name not in _OF_SEARCHES)
+    ]
 
 
 def graded_candidates(tree: SearchTree, reference: str, answer: str) -> Iterator[tuple[CandidateNode, bool]]:
@@ -455,7 +467,7 @@ def _ranking(tree: SearchTree, selection: Selected, kind: str) -> Ranking:
     for place, path in enumerate(paths):
         node = tree.node(path, selection.aside)
         keys = selection.weights or selection.keys
-        given = node.copies if kind == _RESAMPLED else keys[place] if place < len(keys) else node.score
+        given = keys[place] if place < len(keys) else node.copies if kind == _RESAMPLED else node.score
         key = float(given) if isinstance(given, (int, float)) else None
         ranked.append(Ranked(node, place < len(selection.kept), key))
     if kind in (_ORDERED, _RESAMPLED, ""):

@@ -50,8 +50,8 @@ class PanelHead:
         self._bias = torch.zeros(weights.count * weights.width, dtype=torch.float32)
         self._bias[: weights.outputs] = product.bias
         self.planner = HeadPlanner(weights.count, weights.width, share)
-        # Of weights in eight bits there is no smaller copy.
-        self._screens = isinstance(weights.panels, FloatPanels) and weights.nbytes >= _SCREENED_BYTES
+        # Whether draws may leave out ids that cannot win: of weights in eight bits there is no smaller copy.
+        self.screens = isinstance(weights.panels, FloatPanels) and weights.nbytes >= _SCREENED_BYTES
         # The mask of draws that have none.
         self._any = np.full(-(-weights.count * weights.width // 32), -1, dtype=np.int32)
         self._any_address: int = self._any.ctypes.data
@@ -114,12 +114,12 @@ class PanelHead:
 
     def prepare(self) -> None:
         """Makes now what the first screened draw would, which can be kept beside the weights."""
-        if self._screens:
+        if self.screens:
             self._screen  # noqa: B018
 
     def _screened(self, plan: HeadPlan, screened: Numbers | None) -> Numbers | None:
         """Which draws are screened, bool [D]: those over all panels that may be, where they are few; None for none."""
-        if screened is None or not self._screens or not screened.any():
+        if screened is None or not self.screens or not screened.any():
             return None
         own = np.zeros(len(screened), dtype=np.bool_)
         own[plan.over_all(self._product.weights.count)] = True

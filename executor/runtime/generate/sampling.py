@@ -408,7 +408,8 @@ class Sampling:
             sparse=self.strategy.decode.head in ("sparse", "deferred"),
             draft=self.drafting,
             route=self.instance.services.routing if self.strategy.decode.routes_heads else None,
-            logprobs=self.strategy.logprobs or self.instance.watched,
+            # Who watches is told them where that takes no longer.
+            logprobs=self.strategy.logprobs or (self.instance.watched and not self.model.screens),
             figures=self.strategy.figures,
             floor=continuation.floor,
             rank=first if self.op.first_tokens == "likeliest" and not continuation.drawn else None,

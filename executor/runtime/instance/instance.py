@@ -236,7 +236,8 @@ class Usage:
 class Decision:
     """How an operator told its rows apart: by these keys, those of each group by themselves.
 
-    `groups` are places of rows. `weights` are those of a vote's rows, None for one that was not counted.
+    `groups` are places of rows. `weights` are those of a vote's rows, None for one that was not counted; where copies
+    are shared out, each row's share of those of its group, None for one that goes on as it is.
     """
 
     groups: Sequence[Sequence[int]]

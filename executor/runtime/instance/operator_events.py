@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from qpdsl.executor.events.events import (
@@ -93,12 +93,12 @@ def emit_changes(node: PhysicalOp, before: Candidates, after: Candidates, instan
     """
     op, column = node.op, made_column(node.op)
     if isinstance(op, ops.Split):
-        parents = {row.path[:-1] for row in after}
-        if not_copied := [row.path for row in before if row.path not in parents]:
-            _emit_selection([row.path for row in before if row.path in parents], not_copied, instance)
+        parents = dict.fromkeys(row.path[:-1] for row in after)
+        if op.by is not None or len(parents) < len(before):
+            _emit_selected(op, before, parents, instance)
         emit_copies(after, instance)
     elif op.rows in ("fewer", "count", "one") and not isinstance(op, ops.Return):
-        _emit_selected(op, before, after, instance)
+        _emit_selected(op, before, [row.path for row in after], instance)
         if isinstance(op, ops.Join):
             emit_values(op.column.id, after, instance, scores=False)
     elif isinstance(op, ops.Say):
@@ -174,14 +174,14 @@ def _columns_from_beside(node: PhysicalOp) -> list[str]:
     return [name for name in node.columns if name in made and name not in FRESH]
 
 
-def _emit_selected(op: ops.Operator, before: Candidates, after: Candidates, instance: Instance) -> None:
-    """Which rows an operator kept, of each group by itself."""
+def _emit_selected(op: ops.Operator, before: Candidates, after: Iterable[Path], instance: Instance) -> None:
+    """Which rows an operator kept, by their paths, of each group by itself."""
     decision = instance.decision or Decision([range(len(before))])
     places = {row.path: place for place, row in enumerate(before)}
     group_of = {place: number for number, group in enumerate(decision.groups) for place in group}
     kept: list[list[int]] = [[] for _ in decision.groups]
-    for row in after:
-        if (place := places.get(row.path)) is not None:
+    for path in after:
+        if (place := places.get(path)) is not None:
             kept[group_of[place]].append(place)
     per = getattr(op, "per", None)
     for group, stay in zip(decision.groups, kept, strict=True):
@@ -189,28 +189,19 @@ def _emit_selected(op: ops.Operator, before: Candidates, after: Candidates, inst
         order = [*stay, *(place for place in group if place not in standing)]
         if not order:
             continue
-        _emit_selection(
-            [before[place].path for place in stay],
-            [before[place].path for place in order[len(stay) :]],
-            instance,
-            group=None if per is None else format_value(before[order[0]].columns.get(per.id)),
-            keys=tuple(_scalar(decision.keys[place]) for place in order) if decision.keys else (),
-            weights=tuple(decision.weights[place] for place in order) if decision.weights else (),
+        instance.services.events.emit(
+            Selected(
+                instance=instance.name,
+                operator=instance.operator,
+                rounds=instance.rounds,
+                aside=instance.aside,
+                kept=tuple(before[place].path for place in stay),
+                dropped=tuple(before[place].path for place in order[len(stay) :]),
+                group=None if per is None else format_value(before[order[0]].columns.get(per.id)),
+                keys=tuple(_scalar(decision.keys[place]) for place in order) if decision.keys else (),
+                weights=tuple(decision.weights[place] for place in order) if decision.weights else (),
+            )
         )
-
-
-def _emit_selection(kept: Sequence[Path], dropped: Sequence[Path], instance: Instance, **how: Any) -> None:
-    instance.services.events.emit(
-        Selected(
-            instance=instance.name,
-            operator=instance.operator,
-            rounds=instance.rounds,
-            aside=instance.aside,
-            kept=tuple(kept),
-            dropped=tuple(dropped),
-            **how,
-        )
-    )
 
 
 def emit_copies(copies: Candidates, instance: Instance) -> None:
@@ -250,8 +241,9 @@ def _emit_expanded(candidates: tuple[CandidateRecord, ...], instance: Instance) 
 
 
 def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int, model: TextModel) -> CandidateRecord:
-    told = len(sample.logprobs) == len(sample.tokens)
-    pieces = _pieces(sample.tokens, earlier, model, finished=row.generated.finished) if told else ()
+    text = model.marked_detokenizer
+    whole = len(sample.logprobs) == len(sample.tokens)
+    pieces = text.pieces(earlier, sample.tokens, tail=row.generated.finished) if whole else ()
     finish = row.columns.get("finish")
     return CandidateRecord(
         path=row.path,
@@ -261,7 +253,8 @@ def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int,
         logprob=row.generated.logprob,
         tokens=sample.size,
         pieces=pieces,
-        logprobs=sample.logprobs if pieces else (),
+        # All are 0 where nobody asked for them.
+        logprobs=sample.logprobs if pieces and any(sample.logprobs) else (),
         written=_by_writer(sample.steps.written) if pieces else {},
         thought=row.generated.thought.text if thought and not row.generated.thought.open else None,
         thought_tokens=thought,
@@ -270,15 +263,6 @@ def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int,
 
 def _by_writer(written: Sequence[tuple[int, Writer]]) -> dict[str, tuple[int, ...]]:
     return {one: tuple(place for place, writer in written if writer == one) for one in dict(written).values()}
-
-
-def _pieces(tokens: tuple[int, ...], earlier: tuple[int, ...], model: TextModel, *, finished: bool) -> tuple[str, ...]:
-    """The text of each token. A letter that is spread over several tokens comes with the last of them."""
-    text = model.marked_detokenizer.begin(earlier)
-    pieces = [text.push(token) for token in tokens]
-    if pieces and finished:
-        pieces[-1] += text.tail
-    return tuple(pieces)
 
 
 def emit_values(column: str, rows: Sequence[Row], instance: Instance, *, scores: bool) -> None:

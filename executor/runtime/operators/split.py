@@ -12,7 +12,7 @@ from itertools import accumulate, takewhile
 
 from qpdsl.executor.events.events import Path
 from qpdsl.executor.runtime.instance.candidates import Candidates, Row, uniform
-from qpdsl.executor.runtime.instance.instance import Instance, check_rows, checked
+from qpdsl.executor.runtime.instance.instance import Decision, Instance, check_rows, checked
 from qpdsl.executor.runtime.operators.relational import grouped, sort_key
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
 from qpdsl.grammar.words import Drawn
@@ -53,6 +53,8 @@ def _copies(op: ops.Split, rows: Candidates, instance: Instance) -> Candidates:
     keys = [sort_key(value) for value in instance.values(op.by, rows)]
     values = [value if is_number else None for is_number, value in keys]
     groups = grouped(rows, op.per)
+    if instance.watched:
+        instance.decision = Decision(groups, values, _told_shares(op, rows, groups, values, temperature))
     check_rows(len(rows) + len(groups) * count)
     copies: list[Row] = []
     # Groups whose rows share no more than those of another one have random numbers of their own all the same.
@@ -83,7 +85,7 @@ def _shared_out(
     chance: Callable[[int], float],
 ) -> list[Row]:
     """`count` rows: copies of those that are shared out, first copies first, and the finished ones that pass."""
-    passes = [row.generated.finished and op.finished == "pass" for row in rows]
+    passes = [_passes(op, row) for row in rows]
     shared = [value for value, passing in zip(values, passes, strict=True) if not passing]
     left = max(count - sum(passes), 0)
     if op.draw is None:
@@ -99,6 +101,28 @@ def _shared_out(
         for row, width in zip(rows, copies, strict=True)
         if copy < width
     ]
+
+
+def _passes(op: ops.Split, row: Row) -> bool:
+    return row.generated.finished and op.finished == "pass"
+
+
+def _told_shares(
+    op: ops.Split,
+    rows: Sequence[Row],
+    groups: Sequence[Sequence[int]],
+    values: Sequence[float | None],
+    temperature: float,
+) -> list[float | None]:
+    """By row, the share of the copies of its group that is due to it; None for one that passes."""
+    told: list[float | None] = [None] * len(rows)
+    for group in groups:
+        shared = [place for place in group if not _passes(op, rows[place])]
+        weights = _weights([values[place] for place in shared], temperature)
+        total = math.fsum(weights)
+        for place, weight in zip(shared, weights, strict=True):
+            told[place] = round(weight / total, SCORE_DIGITS)
+    return told
 
 
 def shares(values: Sequence[float | None], count: int, temperature: float) -> list[int]:

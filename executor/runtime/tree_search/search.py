@@ -26,7 +26,7 @@ from qpdsl.executor.runtime.tree_search.nodes import SearchNode, SearchPolicy
 from qpdsl.executor.runtime.tree_search.puct import Puct
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
 from qpdsl.grammar import ast
-from qpdsl.grammar.words import SEARCHED_COLUMNS
+from qpdsl.grammar.words import SEARCH_PRIOR, SEARCHED_COLUMNS
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp
 
@@ -165,12 +165,18 @@ class _Growth:
             tree.bandit.add(expansion.arm, [child.own for child in added if child.own is not None])
 
     def show(self, expanded: Iterable[SearchNode]) -> None:
-        """Tells whoever watches of the visits and values that expansions of these nodes have changed."""
-        changed = {above: None for node in expanded for below in (node, *node.children) for above in below.line()}
+        """Tells whoever watches what expansions of these nodes changed: visits, values, the children's priors."""
+        parents = list(expanded)
+        changed = {above: None for node in parents for below in (node, *node.children) for above in below.line()}
         nodes = [node for node in changed if node.parent is not None and node.visits]
         rows = [self._row(node, node.row, node.mean) for node in nodes]
         for column in SEARCHED_COLUMNS:
             emit_values(column, rows, self.instance, scores=False)
+        if self.op.method == "puct":
+            # There all children of a node are as likely.
+            priors = {child: 1 / len(node.children) for node in parents for child in node.children}
+            rows = [child.row.with_column(SEARCH_PRIOR, prior) for child, prior in priors.items()]
+            emit_values(SEARCH_PRIOR, rows, self.instance, scores=False)
 
     async def last_resort(self, root: SearchNode) -> SearchNode | None:
         """Where nothing is finished, the row at the end of the robust line, carried on greedily; None without one."""

@@ -129,6 +129,26 @@ def test_what_does_not_come_any_more_fades_away() -> None:
     assert Statistics.from_text(statistics.to_text()) == statistics
 
 
+def test_how_problems_differ_is_known_from_all_runs_that_told() -> None:
+    """The rows of 30 problems make 2, 4 or 6 rows each, in two runs; statistics of before say nothing of that."""
+    statistics, plan = Statistics(), plan_of()
+    for rows in ([2, 4, 6] * 4, [2, 4, 6] * 6):
+        sums = {"rows_out": sum(rows), "runs": len(rows)}
+        drawn = OperatorFigures(**sums, squares={"rows": sum(own**2 for own in rows)})
+        statistics.add(plan, RunFigures(len(rows), 0, 1, 1.0, {"1": drawn}, {}))
+    found = statistics.of(plan)
+    assert found is not None
+    own = found.operators["1"]
+    assert (own.rows_out, own.deviation(own.rows_out, "rows")) == pytest.approx((4.0, math.sqrt(8 / 3)))
+    assert own.deviation(own.tokens, "tokens") is None
+    assert Statistics.from_text(statistics.to_text()) == statistics
+    data = json.loads(statistics.to_text())
+    (entry,) = data["programs"].values()
+    del entry["operators"]["1"]["squares"]
+    before = Statistics.from_text(json.dumps(data)).of(plan)
+    assert before is not None and before.operators["1"].deviation(4.0, "rows") is None
+
+
 def test_the_clock_of_nominal_figures_is_none_of_measured_ones() -> None:
     statistics, plan = Statistics(), plan_of()
     statistics.add(plan, figures())

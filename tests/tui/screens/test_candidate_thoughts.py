@@ -1,4 +1,6 @@
-"""A candidate's thought: in the trace of a run, after the codec, and on the screen above the answer."""
+"""A candidate's thought: in the trace of a run, after the codec, and on the screen above the answer. And its tokens,
+whose probabilities are known or not.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from pathlib import Path
 
 from qpdsl.executor.events.codec import decode, encode
 from qpdsl.executor.events.events import CandidateRecord, Expanded
-from qpdsl.tui.screens.candidate import solution, sureness
+from qpdsl.tui.screens.candidate import solution, step_text, sureness, token_table
 from qpdsl.tui.state.search import SearchTree
 from qpdsl.tui.widgets.palette import Palette
 from tests.support.cli import Run
@@ -57,3 +59,17 @@ def test_the_screen_shows_the_thought_above_the_answer() -> None:
     assert shown[3].endswith("The answer is 8.")
     assert sureness(first, PALETTE).plain.startswith("20 tokens, 12 of them thought")
     assert "thought" not in solution(tree, second, None, PALETTE).plain + sureness(second, PALETTE).plain
+
+
+def test_tokens_are_shown_with_the_probabilities_that_are_known() -> None:
+    how = {"step": "4 = 4.", "tokens": 3, "pieces": ("4", " = ", "4."), "written": {"forced": (1,)}}
+    known = CandidateRecord(path=(0,), logprobs=(-0.7, 0.0, -0.01), **how)  # type: ignore[arg-type]
+    unknown = CandidateRecord(path=(1,), **how)  # type: ignore[arg-type]
+    tree = SearchTree()
+    tree.expanded(decode(encode(Expanded(instance="a", operator="1", candidates=(known, unknown)), 0.0)))  # type: ignore[arg-type]
+    first, second = tree.node((0,)), tree.node((1,))
+    assert step_text(first, PALETTE).plain == step_text(second, PALETTE).plain == "4 = 4."
+    told, untold = (token_table(node, 80, PALETTE).plain for node in (first, second))
+    assert "0.50" in told and "0.99" in told and "0." not in untold and "1.00" not in untold
+    assert "4." in untold and "! forced" in untold
+    assert sureness(second, PALETTE).plain == "3 tokens, 1 forced"

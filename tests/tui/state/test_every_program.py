@@ -16,6 +16,7 @@ from qpdsl.executor.runtime.run import InstanceResult
 from qpdsl.grammar import ast
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
+from qpdsl.grammar.words import SEARCH_PRIOR
 from qpdsl.planner.check.program import lower
 from qpdsl.planner.explain.plan import explain_json
 from qpdsl.planner.names.modules import Environment
@@ -229,3 +230,24 @@ def test_a_tree_search_tells_its_visits_and_values(watched: list[Watched]) -> No
         if node.key in visits:
             assert visits[node.key] >= sum(visits.get(child.key, 0) for child in node.children)
             assert "value" in {*node.values, *node.scores}
+    for node in one.tree.nodes():
+        priors = [child.values[SEARCH_PRIOR] for child in node.children if SEARCH_PRIOR in child.values]
+        assert not priors or sum(priors) == pytest.approx(1, abs=1e-5)  # type: ignore[arg-type]
+    assert any(SEARCH_PRIOR in node.values for node in one.tree.nodes())
+
+
+def test_copies_are_told_with_the_shares_that_they_follow(watched: list[Watched]) -> None:
+    """A share of the copies that were given out is due to each row, and where they are not drawn it gets these."""
+    found = set()
+    for one in watched:
+        for ranking in rankings(one.tree):
+            if not ranking.copies or not ranking.selection.weights:
+                continue
+            shares = [own for own in ranking.selection.weights if own is not None]
+            copies = [own.node.copies for own in ranking.ranked if own.key is not None]
+            assert sum(shares) == pytest.approx(1, abs=1e-3) or not shares, one.case.name
+            if "rebase" in one.case.name:
+                # Each share is rounded up, from the greatest on.
+                assert copies == sorted(copies, reverse=True), one.case.name
+            found.add(one.case.name)
+    assert any("rebase" in name for name in found) and any("particle" in name for name in found)
