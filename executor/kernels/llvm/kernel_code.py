@@ -250,11 +250,11 @@ class KernelCode:
         declared = self.module.globals.get(name)
         return ir.Function(self.module, kind, name) if declared is None else declared
 
-    def prefetch(self, pointer: Value) -> None:
-        """Prefetches a cache line that will be read soon."""
+    def prefetch(self, pointer: Value, *, writes: bool = False) -> None:
+        """Prefetches a cache line that will be read, or written, soon."""
         kind = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
-        read, near, data = (ir.Constant(I32, value) for value in (0, 2, 1))
-        self.builder.call(self.intrinsic("llvm.prefetch.p0", kind), [pointer, read, near, data])
+        numbers = [ir.Constant(I32, value) for value in (int(writes), 2, 1)]
+        self.builder.call(self.intrinsic("llvm.prefetch.p0", kind), [pointer, *numbers])
 
     def broadcast(self, pointer: Value) -> Value:
         return self.splat(self.builder.load(pointer, typ=F32, align=4))
