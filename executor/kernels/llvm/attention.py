@@ -41,6 +41,9 @@ TOGETHER = 8
 _OWN_KEYS = 16
 # A larger page would push the page that is being read out of a core's cache.
 _PREFETCH_BYTES = 1 << 16
+# With more keys and values of a layer than these, looking up where the pages of memory are takes long: they are fetched
+# for a sequence in small parts while the one before it is computed.
+_MUCH_BYTES = 1 << 22
 # Vector registers that hold sums while values are added up.
 _SUM_REGISTERS = 16
 # Above every number of a page.
@@ -216,8 +219,13 @@ class _Units:
         So a page comes from memory once.
         """
         code, builder, heads = self._code, self._code.builder, self._shape.kv_heads
-        arguments = code.arguments
-        unit, is_fresh = code.variable(I64, begin), code.variable(I1, ir.Constant(I1, 1))
+        arguments, cache = code.arguments, self._shape.cache
+        unit, is_fetched = code.variable(I64, begin), code.variable(I1, ir.Constant(I1, 0))
+        pages = builder.mul(builder.sub(end, begin), arguments["table"])
+        page_bytes = self._shape.page_size * cache.token_bytes
+        is_much = builder.icmp_signed(">", pages, code.number(_MUCH_BYTES // page_bytes * heads))
+        if page_bytes > _PREFETCH_BYTES:
+            is_much = ir.Constant(I1, 0)
         with code.repeat(lambda: builder.icmp_signed("<", unit.get(), end)):
             number, head = (of(unit.get(), code.number(heads)) for of in (builder.sdiv, builder.srem))
             whole = builder.sdiv(builder.sub(end, unit.get()), code.number(heads))
@@ -231,13 +239,14 @@ class _Units:
                 self._group.describe(index, row, code.add(row, 1), row)
             size = builder.select(is_whole, code.number(heads), code.number(1))
             following = code.add(number, 1)
-            following = builder.select(builder.icmp_signed("<", code.times(following, heads), end), following, number)
+            goes_ahead = builder.and_(is_much, builder.icmp_signed("<", code.times(following, heads), end))
             table = code.at(arguments["pages"], code.times(following, arguments["table"]), I32)
-            self._group.ahead = Ahead(table, is_fresh.get())
+            self._group.ahead = Ahead(table, goes_ahead, is_fetched.get())
             with code.loop(head, code.add(head, size)) as kv_head:
                 self._heads(kv_head, together)
             self._group.ahead = None
-            is_fresh.set(builder.or_(builder.not_(is_whole), builder.icmp_signed(">", together, code.number(1))))
+            is_alone = builder.icmp_signed("==", together, code.number(1))
+            is_fetched.set(builder.and_(goes_ahead, builder.and_(is_whole, is_alone)))
             unit.set(code.add(unit.get(), builder.mul(together, size)))
 
     def _heads(self, kv_head: Value, together: Value) -> None:
@@ -291,14 +300,16 @@ def context_of(code: KernelCode, row: Value, last: Value, sequence: Value) -> Va
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What is prefetched for a query that is computed alone, while the one before it is.
+    """Whether a query that is computed alone prefetches the pages of the next sequence, while it goes over its own.
 
-    pages:    the address of the page table of the sequence that comes next
-    is_fresh: whether nothing was prefetched for this one
+    pages:      the address of the page table of that sequence
+    goes:       whether it does
+    is_fetched: whether its own pages were prefetched so
     """
 
     pages: Value
-    is_fresh: Value
+    goes: Value
+    is_fetched: Value
 
 
 class QueryGroup:
@@ -550,7 +561,7 @@ class _Query:
         is_first = builder.icmp_signed("==", self._of.head, code.number(0))
         is_new = builder.icmp_signed("!=", number, self._of.fetched.get())
         if self._ahead is not None:
-            is_new = builder.and_(is_new, self._ahead.is_fresh)
+            is_new = builder.and_(is_new, builder.not_(self._ahead.is_fetched))
         with builder.if_then(builder.and_(is_first, is_new)):
             self._of.fetched.set(number)
             with code.loop(0, self._shape.page_size * cache.token_bytes, LINE_BYTES) as line:
@@ -562,14 +573,15 @@ class _Query:
         All passes of all heads together prefetch all of it.
         """
         code, cache, ahead = self._code, self._shape.cache, self._ahead
-        if ahead is None or self._shape.page_size * cache.token_bytes > _PREFETCH_BYTES:
+        if ahead is None:
             return
-        address = self._of.cache.page(code.integer(ahead.pages, page, I32), code.arguments["layer"])
-        size = -(-cache.token_bytes // (2 * self._shape.kv_heads))
-        part = code.add(code.times(self._of.head, 2), which)
-        begin = code.add(code.times(part, size * self._shape.page_size), code.times(token, size))
-        for line in range(0, size * tokens, LINE_BYTES):
-            code.prefetch(code.at(address, code.add(begin, line), I8))
+        with code.builder.if_then(ahead.goes):
+            address = self._of.cache.page(code.integer(ahead.pages, page, I32), code.arguments["layer"])
+            size = -(-cache.token_bytes // (2 * self._shape.kv_heads))
+            part = code.add(code.times(self._of.head, 2), which)
+            begin = code.add(code.times(part, size * self._shape.page_size), code.times(token, size))
+            for line in range(0, size * tokens, LINE_BYTES):
+                code.prefetch(code.at(address, code.add(begin, line), I8))
 
     def _token(self, position: Value) -> tuple[Value, Value]:
         """The address of the page that holds the token of a position, and its place there; for any position.
