@@ -229,13 +229,13 @@ class QueryTile:
         return [*zip(targets, scales, strict=True)]
 
     def _prefetch(self, position: Value) -> None:
-        """Prefetches the keys that are scored with that of a position."""
+        """Prefetches the keys that are scored with that of a position: pages are scattered."""
         code = self._code
         page, token = self._place_of(code.builder.and_(position, code.number(-self._tile.keys)))
         for number in range(self._tile.keys):
             key = self._cache.head(page, code.add(token, number), KEY, self._head)
             for line in range(0, self._shape.cache.head_bytes[KEY], LINE_BYTES):
-                code.prefetch(code.at(key, line, I8))
+                code.prefetch(code.at(key, line, I8), near=True)
 
     def _multiply(self, keys: Sequence[Value]) -> None:
         """Products of queries and keys, summed over the vectors of a key, and over `lanes` neighbours of a vector."""

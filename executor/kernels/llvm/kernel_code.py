@@ -250,10 +250,10 @@ class KernelCode:
         declared = self.module.globals.get(name)
         return ir.Function(self.module, kind, name) if declared is None else declared
 
-    def prefetch(self, pointer: Value, *, writes: bool = False) -> None:
-        """Prefetches a cache line that will be read, or written, soon."""
+    def prefetch(self, pointer: Value, *, near: bool = False, writes: bool = False) -> None:
+        """Prefetches a cache line that will be read, or written, soon: into the second cache, or the nearest."""
         kind = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
-        numbers = [ir.Constant(I32, value) for value in (int(writes), 2, 1)]
+        numbers = [ir.Constant(I32, value) for value in (int(writes), 3 if near else 2, 1)]
         self.builder.call(self.intrinsic("llvm.prefetch.p0", kind), [pointer, *numbers])
 
     def broadcast(self, pointer: Value) -> Value:
