@@ -241,7 +241,7 @@ class _Units:
             following = code.add(number, 1)
             goes_ahead = builder.and_(is_much, builder.icmp_signed("<", code.times(following, heads), end))
             table = code.at(arguments["pages"], code.times(following, arguments["table"]), I32)
-            self._group.ahead = Ahead(table, goes_ahead, is_fetched.get())
+            self._group.ahead = _Ahead(table, goes_ahead, is_fetched.get())
             with code.loop(head, code.add(head, size)) as kv_head:
                 self._heads(kv_head, together)
             self._group.ahead = None
@@ -299,7 +299,7 @@ def context_of(code: KernelCode, row: Value, last: Value, sequence: Value) -> Va
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class _Ahead:
     """Whether a query that is computed alone prefetches the pages of the next sequence, while it goes over its own.
 
     pages:      the address of the page table of that sequence
@@ -317,7 +317,7 @@ class QueryGroup:
 
     def __init__(self, code: KernelCode, shape: HeadShape, scores: Scores) -> None:
         self.code, self.shape, self.scores = code, shape, scores
-        self.ahead: Ahead | None = None
+        self.ahead: _Ahead | None = None
         self._fields = {name: code.array(I64, TOGETHER) for name in _FIELDS}
 
     def describe(self, index: Value, row: Value, last: Value, sequence: Value) -> None:
@@ -453,7 +453,7 @@ class HeadBlock:
 class _Query:
     """The code for query `index` of a group and the heads of a block."""
 
-    def __init__(self, of: HeadBlock, index: Value, ahead: Ahead | None = None) -> None:
+    def __init__(self, of: HeadBlock, index: Value, ahead: _Ahead | None = None) -> None:
         code, shape, group = of.code, of.shape, of.group
         self._ahead = ahead
         builder, arguments = code.builder, code.arguments
