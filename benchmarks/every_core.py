@@ -25,6 +25,7 @@ from benchmarks.common.real_models import DEFAULT
 from benchmarks.common.results import machine_line, write
 from benchmarks.common.subjects import subjects
 from benchmarks.engine.real_tables import OURS, cases_of
+from benchmarks.obstacles import StepObstacles, of_memory, of_search, of_serving
 
 SMALL, LARGE = "SmolLM2-135M", "Gemma-3-270M"
 _SEARCHES = 4
@@ -32,18 +33,25 @@ _SEARCHES = 4
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure and its goal. `most`: what it may be at the most; else it is to be reached at least."""
+    """A figure and its goal. `most`: what it may be at the most; else it is to be reached at least.
+
+    obstacle: what stands in the way, as far as it was recorded
+    """
 
     what: str
     goal: float
     reached: float
     unit: str = "times"
     most: bool = False
+    obstacle: str = ""
+
+    @property
+    def met(self) -> bool:
+        return self.reached <= self.goal if self.most else self.reached >= self.goal
 
     def __str__(self) -> str:
-        met = self.reached <= self.goal if self.most else self.reached >= self.goal
         sign = "≤" if self.most else "≥"
-        verdict = "met" if met else "**missed**"
+        verdict = "met" if self.met else "**missed**"
         return f"| {self.what} | {self.reached:.2f} {self.unit} | {sign} {self.goal:g} | {verdict} |"
 
 
@@ -120,7 +128,7 @@ class Parts:
         ]
         for file, read in places:
             if file.is_file():
-                yield from read(json.loads(file.read_text(encoding="utf-8")))
+                yield from read(_read(file))
 
     def _starts(self, record: Any) -> Iterator[Measure]:
         goals = {
@@ -143,41 +151,55 @@ class Parts:
             for part, goal in goals.items():
                 name = f"memory of {memory['model']}, {memory['start']} start"
                 name += ", after a token" if part == "resident" else ", peak"
-                yield Measure(name, goal, memory[part] / memory["file"], "files", most=True)
+                why = of_memory(memory, empty, part)
+                yield Measure(name, goal, memory[part] / memory["file"], "files", most=True, obstacle=why)
+                name += ", beyond a process without a model"
                 beyond = (memory[part] - empty[part]) / memory["file"]
-                yield Measure(f"{name}, beyond a process without a model", goal, beyond, "files", most=True)
+                yield Measure(name, goal, beyond, "files", most=True, obstacle=why)
 
     def _reals(self, record: Any) -> Iterator[Measure]:
         cases = [case for case in cases_of(record, "wall") if case.shape[2] == "equal"]
+        threads_file = self._given.output / "threads.json"
+        obstacles = StepObstacles(_read(threads_file) if threads_file.is_file() else None)
         own = {(case.entry["threads"], *case.shape): case for case in cases}
         for (threads, prompt, rows, _), case in own.items():
             if threads == 2 and prompt == 64:
                 for peer, least in (("vllm", 1.3), ("llama.cpp", 1.1)):
                     if peer in case:
-                        ratio = case.ratio(peer).median
-                        yield Measure(f"two threads, {rows} row(s), tokens a second over {peer}'s", least, ratio)
+                        ratio, name = case.ratio(peer).median, f"two threads, {rows} row(s), tokens a second over"
+                        why = obstacles.step(rows, ratio)
+                        yield Measure(f"{name} {peer}'s", least, ratio, obstacle=why)
                 alone = own.get((1, prompt, rows, "equal"))
                 if alone is not None:
-                    gain = case.speed(OURS) / alone.speed(OURS)
-                    yield Measure(f"two threads, {rows} row(s), over one thread", 1.8 if rows == 64 else 1.2, gain)
+                    gain, least = case.speed(OURS) / alone.speed(OURS), 1.8 if rows == 64 else 1.2
+                    why = obstacles.second_thread(rows)
+                    yield Measure(f"two threads, {rows} row(s), over one thread", least, gain, obstacle=why)
             if threads == 2 and "vllm" in case:
                 ratio = min(case.first("vllm")) / min(case.first(OURS))
-                yield Measure(f"first token, {rows} × {prompt} tokens, over vllm's, two threads", 1.2, ratio)
+                why = obstacles.read(rows, prompt, ratio)
+                name = f"first token, {rows} × {prompt} tokens, over vllm's, two threads"
+                yield Measure(name, 1.2, ratio, obstacle=why)
 
     def _searches(self, record: Any) -> Iterator[Measure]:
         for model, figures in record.get("vllm", {}).items():
             for side, found in figures["sides"].items():
                 if side.endswith("all cached"):
-                    yield Measure(f"beam search of {model} over the {side}", 2.2, found["slower_by"]["median"])
-                    yield Measure("the same, by sampled token", 2.2, found["slower_by_token"]["median"])
+                    why, name = of_search(figures["sides"], side), f"beam search of {model} over the {side}"
+                    yield Measure(name, 2.2, found["slower_by"]["median"], obstacle=why)
+                    yield Measure("the same, by sampled token", 2.2, found["slower_by_token"]["median"], obstacle=why)
 
     def _servings(self, record: Any) -> Iterator[Measure]:
+        sides = ("qpdsl serve, bare model", "engine without HTTP", "vllm serve")
+        ours, bare, theirs = (record["runs"].get(side, {}).get("64") for side in sides)
         for goal in record.get("goals", []):
-            yield Measure(goal["what"], 0.97, goal["reached"])
-        ours, theirs = (record["runs"].get(side, {}).get("64") for side in ("qpdsl serve, bare model", "vllm serve"))
+            yield Measure(goal["what"], 0.97, goal["reached"], obstacle=of_serving(ours, bare))
         if ours is not None and theirs is not None:
-            ratio = ours["first_p99"] / theirs["first_p99"]
-            yield Measure("p99 of the first token of 64 clients, over vLLM's", 1.0, ratio, most=True)
+            ratio, name = ours["first_p99"] / theirs["first_p99"], "p99 of the first token of 64 clients, over vLLM's"
+            yield Measure(name, 1.0, ratio, most=True, obstacle=of_serving(ours, theirs))
+
+
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def main() -> None:
@@ -200,6 +222,13 @@ def main() -> None:
     measures = list(parts.measures())
     lines = ["# Every core, the first second, and long prompts", ""]
     lines += ["| what | reached | goal | |", "|---|---:|---:|---|", *map(str, measures)]
+    missed: dict[str, list[str]] = {}
+    for measure in measures:
+        if not measure.met and measure.obstacle:
+            missed.setdefault(measure.obstacle, []).append(measure.what)
+    if missed:
+        lines += ["", "## What stands in the way", "", "| what | where it goes |", "|---|---|"]
+        lines += [f"| {'<br>'.join(names)} | {obstacle} |" for obstacle, names in missed.items()]
     lines += ["", "Written by `python -m benchmarks.every_core`.", "", machine_line(), ""]
     write(given.output, "every_core", "\n".join(lines), {"measures": [vars(measure) for measure in measures]})
     if failed:

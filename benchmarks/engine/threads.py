@@ -1,7 +1,7 @@
 """Where a step's time goes, beside what the processor could do; and a model of it at N threads, checked with two.
 
     python -m benchmarks.engine.threads [--folder FOLDER] [--model SmolLM2-135M] [--rows 1 8 64]
-        [--prompts 1x64 1x1024 1x4096 64x64] [--quick]
+        [--prompts 1x64 8x64 64x64 1x1024 1x4096] [--quick]
 
 The compiled layers are compiled once more with a reading of the thread's own clock after each part, so a part's time is
 its own, other processes take nothing from it, and waiting at barriers is told apart. What runs outside of compiled code
@@ -506,7 +506,9 @@ def main() -> None:
     options.add_argument("--model", default="SmolLM2-135M")
     options.add_argument("--rows", nargs="*", type=int, default=[1, 8, 64])
     options.add_argument("--context", type=int, default=128, help="tokens before a step")
-    options.add_argument("--prompts", nargs="*", default=["1x64", "64x64", "1x1024", "1x4096"], metavar="ROWSxTOKENS")
+    options.add_argument(
+        "--prompts", nargs="*", default=["1x64", "8x64", "64x64", "1x1024", "1x4096"], metavar="ROWSxTOKENS"
+    )
     options.add_argument("--quick", action="store_true", help="one repeat: does it work?")
     options.add_argument("--output", type=Path, default=RESULTS)
     arguments = options.parse_args()

@@ -20,12 +20,14 @@ lane of its position: so the path has the bits of the same tokens in their place
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from llvmlite import ir
 
 from qpdsl.executor.kernels.llvm.attention_tile import QueryTile, tile_scratch
 from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape, spread
-from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, I64, POINTER, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.kernel_code import F32, I1, I8, I32, I64, POINTER, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.panel_code import LINE_BYTES
 from qpdsl.executor.kernels.llvm.scores import AlibiKind, Scores
 
 # Where vectors of a head begin; and one of a query head of a block, by both.
@@ -35,11 +37,13 @@ Cell = tuple[int, int | Value]
 NO_WINDOW = 1 << 40
 # Queries of a group. With more, what is kept for each would no longer stay in a core's nearest cache.
 TOGETHER = 8
-_LINE_BYTES = 64
 # Keys that take as long as what a query takes besides keys.
 _OWN_KEYS = 16
 # A larger page would push the page that is being read out of a core's cache.
 _PREFETCH_BYTES = 1 << 16
+# With more keys and values of a layer than these, looking up where the pages of memory are takes long: they are fetched
+# for a sequence in small parts while the one before it is computed.
+_MUCH_BYTES = 1 << 22
 # Vector registers that hold sums while values are added up.
 _SUM_REGISTERS = 16
 # Above every number of a page.
@@ -215,7 +219,13 @@ class _Units:
         So a page comes from memory once.
         """
         code, builder, heads = self._code, self._code.builder, self._shape.kv_heads
-        unit = code.variable(I64, begin)
+        arguments, cache = code.arguments, self._shape.cache
+        unit, is_fetched = code.variable(I64, begin), code.variable(I1, ir.Constant(I1, 0))
+        pages = builder.mul(builder.sub(end, begin), arguments["table"])
+        page_bytes = self._shape.page_size * cache.token_bytes
+        is_much = builder.icmp_signed(">", pages, code.number(_MUCH_BYTES // page_bytes * heads))
+        if page_bytes > _PREFETCH_BYTES:
+            is_much = ir.Constant(I1, 0)
         with code.repeat(lambda: builder.icmp_signed("<", unit.get(), end)):
             number, head = (of(unit.get(), code.number(heads)) for of in (builder.sdiv, builder.srem))
             whole = builder.sdiv(builder.sub(end, unit.get()), code.number(heads))
@@ -228,8 +238,15 @@ class _Units:
                 row = code.add(number, index)
                 self._group.describe(index, row, code.add(row, 1), row)
             size = builder.select(is_whole, code.number(heads), code.number(1))
+            following = code.add(number, 1)
+            goes_ahead = builder.and_(is_much, builder.icmp_signed("<", code.times(following, heads), end))
+            table = code.at(arguments["pages"], code.times(following, arguments["table"]), I32)
+            self._group.ahead = _Ahead(table, goes_ahead, is_fetched.get())
             with code.loop(head, code.add(head, size)) as kv_head:
                 self._heads(kv_head, together)
+            self._group.ahead = None
+            is_alone = builder.icmp_signed("==", together, code.number(1))
+            is_fetched.set(builder.and_(goes_ahead, builder.and_(is_whole, is_alone)))
             unit.set(code.add(unit.get(), builder.mul(together, size)))
 
     def _heads(self, kv_head: Value, together: Value) -> None:
@@ -281,11 +298,26 @@ def context_of(code: KernelCode, row: Value, last: Value, sequence: Value) -> Va
     return code.builder.sub(context, code.add(code.builder.sub(last, row), -1))
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Whether a query that is computed alone prefetches the pages of the next sequence, while it goes over its own.
+
+    pages:      the address of the page table of that sequence
+    goes:       whether it does
+    is_fetched: whether its own pages were prefetched so
+    """
+
+    pages: Value
+    goes: Value
+    is_fetched: Value
+
+
 class QueryGroup:
     """Up to `TOGETHER` queries, by their numbers."""
 
     def __init__(self, code: KernelCode, shape: HeadShape, scores: Scores) -> None:
         self.code, self.shape, self.scores = code, shape, scores
+        self.ahead: _Ahead | None = None
         self._fields = {name: code.array(I64, TOGETHER) for name in _FIELDS}
 
     def describe(self, index: Value, row: Value, last: Value, sequence: Value) -> None:
@@ -340,7 +372,7 @@ class HeadBlock:
     def _alone(self) -> None:
         """One query: what is summed up stays in registers."""
         code = self.code
-        query = _Query(self, code.number(0))
+        query = _Query(self, code.number(0), self.group.ahead)
         peak = code.variable(code.vector, code.constant(float("-inf")))
         with code.loop(query.first, query.last) as page:
             query.score(page, peak)
@@ -421,8 +453,9 @@ class HeadBlock:
 class _Query:
     """The code for query `index` of a group and the heads of a block."""
 
-    def __init__(self, of: HeadBlock, index: Value) -> None:
+    def __init__(self, of: HeadBlock, index: Value, ahead: _Ahead | None = None) -> None:
         code, shape, group = of.code, of.shape, of.group
+        self._ahead = ahead
         builder, arguments = code.builder, code.arguments
         self._of, self._code, self._shape = of, code, shape
         row, offset = group.field("row", index), code.times(of.head, shape.dim)
@@ -455,6 +488,7 @@ class _Query:
             address = self._page(page)
             self._prefetch(page)
             with code.loop(0, size, of.tile) as at:
+                self._prefetch_ahead(page, KEY, at, of.tile)
                 tokens = [(address, code.add(at, number)) for number in range(of.tile)]
                 self._score(page, at, tokens, peak)
 
@@ -526,10 +560,28 @@ class _Query:
         number = builder.ptrtoint(following, I64)
         is_first = builder.icmp_signed("==", self._of.head, code.number(0))
         is_new = builder.icmp_signed("!=", number, self._of.fetched.get())
+        if self._ahead is not None:
+            is_new = builder.and_(is_new, builder.not_(self._ahead.is_fetched))
         with builder.if_then(builder.and_(is_first, is_new)):
             self._of.fetched.set(number)
-            with code.loop(0, self._shape.page_size * cache.token_bytes, _LINE_BYTES) as line:
+            with code.loop(0, self._shape.page_size * cache.token_bytes, LINE_BYTES) as line:
                 code.prefetch(code.at(following, line, I8))
+
+    def _prefetch_ahead(self, page: Value, which: int, token: Value, tokens: int) -> None:
+        """Prefetches what so many tokens of a pass over keys or values have to, of the next query's page in this place.
+
+        All passes of all heads together prefetch all of it.
+        """
+        code, cache, ahead = self._code, self._shape.cache, self._ahead
+        if ahead is None:
+            return
+        with code.builder.if_then(ahead.goes):
+            address = self._of.cache.page(code.integer(ahead.pages, page, I32), code.arguments["layer"])
+            size = -(-cache.token_bytes // (2 * self._shape.kv_heads))
+            part = code.add(code.times(self._of.head, 2), which)
+            begin = code.add(code.times(part, size * self._shape.page_size), code.times(token, size))
+            for line in range(0, size * tokens, LINE_BYTES):
+                code.prefetch(code.at(address, code.add(begin, line), I8))
 
     def _token(self, position: Value) -> tuple[Value, Value]:
         """The address of the page that holds the token of a position, and its place there; for any position.
@@ -628,6 +680,7 @@ class _Query:
     def _add_page(self, page: Value, start: Value, stop: Value, sums: dict[Cell, Variable]) -> None:
         address = self._page(page)
         with self._code.loop(start, stop) as token:
+            self._prefetch_ahead(page, VALUE, token, 1)
             self._add(address, token, self._kept(page, token), sums)
 
     def _add(self, address: Value, token: Value, kept: Value, sums: dict[Cell, Variable]) -> None:

@@ -19,7 +19,8 @@ import torch
 from llvmlite import ir
 
 from qpdsl.executor.kernels.llvm.cache import KEY, VALUE, Cache, HeadShape
-from qpdsl.executor.kernels.llvm.kernel_code import F32, I32, I64, POINTER, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, I64, POINTER, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.panel_code import LINE_BYTES
 from qpdsl.executor.kernels.llvm.scores import Scores
 
 # Query heads of a tile.
@@ -156,7 +157,8 @@ class QueryTile:
         code = self._code
         self._turn_queries()
         self._score_all()
-        self._fill("totals", 0, self._tile.parts(0)["totals"], 0.0)
+        for name in ("totals", "sums"):
+            self._fill(name, 0, self._tile.parts(0)[name], 0.0)
         with code.loop(self._begin, self._end, _BLOCK) as start:
             stop = code.least(code.add(start, _BLOCK), self._end)
             self._weigh(start, stop)
@@ -196,6 +198,7 @@ class QueryTile:
         after = builder.and_(code.add(self._last, tile.keys - 1), code.number(-tile.keys))
         self._fill("scores", self._place(self._begin), self._place(first), float("-inf"))
         with code.loop(first, after, tile.keys) as position:
+            self._prefetch(code.least(code.add(position, tile.keys), code.add(self._last, -1)))
             keys, scales = zip(*self._run(KEY, position, tile.keys, self._at("keys", 0)), strict=True)
             self._multiply(keys)
             self._finish(position, scales, peaks)
@@ -212,9 +215,7 @@ class QueryTile:
         In the room if they are stored otherwise. They share a page, and one of them is seen.
         """
         code, shape = self._code, self._shape
-        size = code.number(shape.page_size)
-        page = code.integer(self._pages, code.builder.udiv(position, size), I32)
-        page, token = self._cache.page(page, code.arguments["layer"]), code.builder.urem(position, size)
+        page, token = self._place_of(position)
         tokens = [(page, code.add(token, number)) for number in range(count)]
         sources = [self._cache.head(*token, which, self._head) for token in tokens]
         scales = [self._cache.scale(*token, which, self._head) for token in tokens]
@@ -226,6 +227,15 @@ class QueryTile:
             for part in range(0, numbers, code.width):
                 code.store(self._cache.load(source, which, part), code.at(target, part))
         return [*zip(targets, scales, strict=True)]
+
+    def _prefetch(self, position: Value) -> None:
+        """Prefetches the keys that are scored with that of a position: pages are scattered."""
+        code = self._code
+        page, token = self._place_of(code.builder.and_(position, code.number(-self._tile.keys)))
+        for number in range(self._tile.keys):
+            key = self._cache.head(page, code.add(token, number), KEY, self._head)
+            for line in range(0, self._shape.cache.head_bytes[KEY], LINE_BYTES):
+                code.prefetch(code.at(key, line, I8), near=True)
 
     def _multiply(self, keys: Sequence[Value]) -> None:
         """Products of queries and keys, summed over the vectors of a key, and over `lanes` neighbours of a vector."""
@@ -351,11 +361,7 @@ class QueryTile:
                 for number in range(tile.values)
                 for head in heads
             }
-            goes_on = builder.icmp_signed(">", start, self._begin)
-            sums = {
-                cell: code.variable(code.vector, builder.select(goes_on, code.load(place), code.constant(0.0)))
-                for cell, place in places.items()
-            }
+            sums = {cell: code.variable(code.vector, code.load(place)) for cell, place in places.items()}
             with code.loop(begin, end) as position:
                 of_block = builder.sub(position, start)
                 weights = [
@@ -404,6 +410,12 @@ class QueryTile:
         return [code.add(self._row, code.least(code.number(lane), most)) for lane in range(code.width)]
 
     # Places and numbers
+
+    def _place_of(self, position: Value) -> tuple[Value, Value]:
+        """The address of the layer's page that holds a position, and its place there."""
+        code, size = self._code, self._code.number(self._shape.page_size)
+        page = code.integer(self._pages, code.builder.udiv(position, size), I32)
+        return self._cache.page(page, code.arguments["layer"]), code.builder.urem(position, size)
 
     def _place(self, position: Value) -> Value:
         """Where the scores of a position begin among all scores."""

@@ -51,7 +51,9 @@ class HeadScreen:
         self._errors: _Floats = (self._copy.errors.amax(dim=1) * finish[0].abs()).numpy()
         self._listed = np.arange(weights.count, dtype=np.int32)
         self._code = _library(weights.width)
-        self._multiply = Library({"multiply": partial(emit_listed, panels=self._copy.panels, width=weights.width)})
+        self._screen = self._code["screen"]
+        self._product = Library({"multiply": partial(emit_listed, panels=self._copy.panels, width=weights.width)})
+        self._multiply = self._product.address("multiply")
 
     @property
     def nbytes(self) -> int:
@@ -72,7 +74,7 @@ class HeadScreen:
         Hidden states float32 [R, d]. Of each draw, [D]: its row, its temperature, its noise, the address of its mask.
         """
         count, panels = len(rows), len(self._listed)
-        length = x.norm(dim=1).numpy()
+        length = torch.linalg.vector_norm(x, dim=1).numpy()
         divisor = np.where(temperature > 0, temperature, 1.0).astype(np.float32)
         # In scores, of each draw and panel.
         errors = (length[rows] / divisor)[:, None] * self._errors
@@ -87,13 +89,12 @@ class HeadScreen:
             *(x.data_ptr(), self._copy.data.data_ptr(), self._bias.data_ptr(), x.data_ptr(), self._listed.ctypes.data),
             *(self._finish.data_ptr(), rows.ctypes.data, temperature.ctypes.data, keys.ctypes.data),
             *(positions.ctypes.data, masks.ctypes.data, reach.ctypes.data, room.data_ptr(), best.ctypes.data),
-            *(tops.ctypes.data, self._multiply.address("multiply"), self._copy.data.shape[1], self._inputs, 0),
+            *(tops.ctypes.data, self._multiply, self._copy.data.shape[1], self._inputs, 0),
             *(room_row, len(x)),
             *(count, self._vocabulary, panels),
         )
-        screen = self._code["screen"]
         bounds = [panels * thread // threads // TOGETHER * TOGETHER for thread in range(threads)] + [panels]
-        TEAM.run(threads, lambda thread: screen(*arguments, thread, bounds[thread], bounds[thread + 1]))
+        TEAM.run(threads, lambda thread: self._screen(*arguments, thread, bounds[thread], bounds[thread + 1]))
         least = (tops - errors).max(axis=1, keepdims=True)
         least -= 2 * SLACK + 4 * ROUNDING * np.abs(least)
         # What is no number is kept, and found by who computes it.

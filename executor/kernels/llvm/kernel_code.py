@@ -265,11 +265,11 @@ class KernelCode:
         declared = self.module.globals.get(name)
         return ir.Function(self.module, kind, name) if declared is None else declared
 
-    def prefetch(self, pointer: Value) -> None:
-        """Prefetches a cache line that will be read soon."""
+    def prefetch(self, pointer: Value, *, near: bool = False, writes: bool = False) -> None:
+        """Prefetches a cache line that will be read, or written, soon: into the second cache, or the nearest."""
         kind = ir.FunctionType(ir.VoidType(), [POINTER, I32, I32, I32])
-        read, near, data = (ir.Constant(I32, value) for value in (0, 2, 1))
-        self.builder.call(self.intrinsic("llvm.prefetch.p0", kind), [pointer, read, near, data])
+        numbers = [ir.Constant(I32, value) for value in (int(writes), 3 if near else 2, 1)]
+        self.builder.call(self.intrinsic("llvm.prefetch.p0", kind), [pointer, *numbers])
 
     def add_pairs(self, first: Value, second: Value, total: Value) -> Value:
         """`total` plus, in each lane, the products of the lane's two numbers of bfloat16: vectors of 32 bits a lane."""

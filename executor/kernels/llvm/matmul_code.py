@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from llvmlite import ir
 
-from qpdsl.executor.kernels.llvm.kernel_code import F32, I8, I32, KernelCode, Value, Variable
+from qpdsl.executor.kernels.llvm.kernel_code import F32, I1, I8, I32, KernelCode, Value, Variable
 from qpdsl.executor.kernels.llvm.panel_code import LINE_BYTES, GroupCode, emit_pair, emit_raw_pair
 from qpdsl.executor.kernels.llvm.panels import STEP, FloatPanels, GroupedPanels, Panels
 
@@ -304,6 +304,9 @@ class _Group(Protocol):
     def store(self, row: Value, number: int, value: Value) -> None:
         """Finishes an output vector of a row: the sums of panel `number` of the group."""
 
+    def expect(self, first: Value, rows: int) -> None:
+        """Prefetches what the outputs of rows are added to, if it may lie far from the core."""
+
 
 class _Neighbours:
     """The `panels` panels from `panel` on. With `masked`, it may be the last, which has fewer outputs than lanes."""
@@ -319,15 +322,30 @@ class _Neighbours:
 
     def store(self, row: Value, number: int, value: Value) -> None:
         code, builder, arguments = self._code, self._code.builder, self._code.arguments
-        factor, added = code.broadcast(arguments["factor"]), builder.trunc(arguments["add"], ir.IntType(1))
-        column = code.times(code.add(self._panel, number), code.width)
-        target = code.at(code.at(arguments["out"], builder.mul(row, arguments["out_row"])), column)
+        factor = code.broadcast(arguments["factor"])
+        column, target = self._target(row, number)
         lanes = code.below(builder.sub(arguments["outputs"], column)) if self._masked else None
         value = builder.fadd(value, code.load_some(code.at(arguments["bias"], column), lanes))
         before = code.variable(code.vector, code.constant(0.0))
-        with builder.if_then(added):
+        with builder.if_then(self._adds()):
             before.set(code.load_some(target, lanes))
         code.store_some(code.fma(value, factor, before.get()), target, lanes)
+
+    def expect(self, first: Value, rows: int) -> None:
+        code = self._code
+        with code.builder.if_then(self._adds()):
+            for row in range(rows):
+                for number in range(0, len(self.weights), max(1, LINE_BYTES // (4 * code.width))):
+                    code.prefetch(self._target(code.add(first, row), number)[1], writes=True)
+
+    def _adds(self) -> Value:
+        return self._code.builder.trunc(self._code.arguments["add"], I1)
+
+    def _target(self, row: Value, number: int) -> tuple[Value, Value]:
+        """The first output of panel `number`, and where it lies in a row of all."""
+        code, arguments = self._code, self._code.arguments
+        column = code.times(code.add(self._panel, number), code.width)
+        return column, code.at(code.at(arguments["out"], code.builder.mul(row, arguments["out_row"])), column)
 
 
 class _Listed:
@@ -356,6 +374,9 @@ class _Listed:
         target = code.at(given["out"], code.builder.mul(row, given["out_row"]))
         target = code.at(target, code.add(start, number * code.width))
         code.store(code.builder.fadd(value, bias), target)
+
+    def expect(self, first: Value, rows: int) -> None:
+        """The outputs of a block of ids stay near."""
 
 
 # By row and panel of a tile: sums, and where they wait.
@@ -393,8 +414,8 @@ class _Blocks(ABC):
     def _rows(self, group: _Group, top: Value, rows: Value) -> None:
         """The block of so many `rows` from `top` on."""
         code, given = self._code, self._code.arguments
-        with code.loop(0, given["inputs"], self._inputs) as begin:
-            end = code.least(code.add(begin, self._inputs), given["inputs"])
+        with code.loop(0, given["inputs"], self.inputs) as begin:
+            end = code.least(code.add(begin, self.inputs), given["inputs"])
             part = _Part(begin, end, self._widened(group, begin, end))
 
             def tile(index: Value, first: Value, count: int) -> None:
@@ -452,6 +473,7 @@ class _FloatBlocks(_Blocks):
 
     def _tile(self, tile: _Tile, places: _Places, part: _Part, index: Value) -> None:
         code, builder, sums = self._code, self._code.builder, tile.zeros()
+        tile.group.expect(tile.first, len(tile.inputs))
         with builder.if_then(builder.icmp_signed(">", part.begin, code.number(0))):
             for cell, total in sums.items():
                 total.set(code.load(places[cell]))
@@ -541,7 +563,7 @@ class _Tile:
     def __init__(self, code: KernelCode, group: _Group, first: Value, rows: int) -> None:
         self._code, self.group, self.first = code, group, first
         arguments, builder = code.arguments, code.builder
-        self._inputs = [
+        self.inputs = [
             code.at(arguments["x"], builder.mul(code.add(first, row), arguments["row"])) for row in range(rows)
         ]
         self.cells = [(row, number) for row in range(rows) for number in range(len(group.weights))]
@@ -586,7 +608,7 @@ class _Tile:
     def _accumulate(self, sums: _Sums, place: Value, weights: Sequence[Value]) -> None:
         """One input of each row: `place` is its number, `weights` are its weights in each panel."""
         code = self._code
-        for row, source in enumerate(self._inputs):
+        for row, source in enumerate(self.inputs):
             value = code.broadcast(code.at(source, place))
             for number, weight in enumerate(weights):
                 total = sums[row, number]
@@ -597,7 +619,7 @@ class _Tile:
         code, arguments = self._code, self._code.arguments
         number = code.builder.sdiv(arguments["inputs"], code.number(2))
         at = code.builder.sdiv(place, code.number(2))
-        for row in range(len(self._inputs)):
+        for row in range(len(self.inputs)):
             source = code.at(arguments["prepared"], code.builder.mul(code.add(self.first, row), number))
             pair = code.broadcast(code.at(source, at))
             for panel, weight in enumerate(weights):
@@ -630,8 +652,6 @@ class _Tile:
         code, arguments = self._code, self._code.arguments
         if form.offset is None:
             return []
-        groups = code.builder.sdiv(arguments["inputs"], code.number(form.group))
-        rows = [code.add(self.first, row) for row in range(len(self._inputs))]
-        return [
-            code.broadcast(code.at(arguments["prepared"], code.add(code.times(row, groups), group))) for row in rows
-        ]
+        sums, groups = arguments["prepared"], code.builder.sdiv(arguments["inputs"], code.number(form.group))
+        rows = [code.add(self.first, row) for row in range(len(self.inputs))]
+        return [code.broadcast(code.at(sums, code.add(code.times(row, groups), group))) for row in rows]
