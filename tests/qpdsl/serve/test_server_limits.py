@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -59,6 +61,22 @@ def test_nothing_waits_for_acknowledgements() -> None:
         accepted, _ = bound.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+def test_what_takes_long_to_read_is_read_beside_the_loop(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, loops = server.app.models["say_it"], list[bool]()
+    read = type(model).read
+    serving = {thread for thread in threading.enumerate() if not thread.name.startswith("qpdsl reads")}
+
+    def noted(self: Any, request: Any) -> Any:
+        loops.append(threading.current_thread() in serving)
+        return read(self, request)
+
+    monkeypatch.setattr(type(model), "read", noted)
+    bodies: list[dict[str, Any]] = [{}, {"user": "x" * 3000}, {"response_format": {"type": "text"}}]
+    for more in bodies:
+        assert content(server.chat("say_it", QUESTION, seed=1, **more))
+    assert loops == [True, False, False]
 
 
 def test_limits_and_keys(programs: Path, tmp_path: Path) -> None:
