@@ -181,7 +181,9 @@ def test_nothing_runs_where_clients_have_gone() -> None:
         head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-            assert connection.recv(100)
+            received = b""
+            while b"data: " not in received:
+                received += connection.recv(4096)
         until(lambda: server.session.busy == 0)
         assert 'qpdsl_engine_running_sequences{model="zoo/counting"} 0.0' in metrics(server)
         until(lambda: any(record.path == "/v1/completions" for record in server.log))
