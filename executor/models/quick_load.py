@@ -13,9 +13,9 @@ import torch
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.hub_snapshot import cached_snapshot
 from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated
-from qpdsl.executor.engine.memory.budget import trim_heap
 from qpdsl.executor.kernels.llvm.panel_file import PanelWriter
 from qpdsl.executor.models.known_model import DTYPES, Place, keep_panels
+from qpdsl.executor.models.mapped_files import trim_memory
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.verifiers.registry import BY_CONFIGURATION
 from qpdsl.grammar.words import KVType
@@ -39,7 +39,7 @@ def load(
         from qpdsl.executor.models import load as modules
 
         loaded = modules.load(name, location, device, dtype, kv_type, kind, adapter, slow, remember=True)
-    trim_heap()
+    trim_memory()
     return loaded
 
 
