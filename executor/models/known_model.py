@@ -471,8 +471,11 @@ class Place:
         files: Path,
         dtype: torch.dtype | None,
         writer: PanelWriter | None,
-    ) -> None:
-        """Writes down what the `first` load came to, if a model that is made from it has the same tokens and bits."""
+    ) -> PagedTextModel | None:
+        """Writes down what the `first` load came to, if a model that is made from it has the same tokens and bits.
+
+        Returns that model, which holds no more than later starts do; None where it is not the same.
+        """
         shelf = None if writer is None else CheckedPanels(writer)
         try:
             again = model.loaded(first.name, folder, files, dtype, first.paged.layout.kv_type, shelf)
@@ -481,14 +484,15 @@ class Place:
         except Exception:  # what cannot be made from a record is loaded as it was now
             is_known = False
         if not is_known:
-            return
+            return None
         if writer is not None:
-            keep_panels(first.paged, writer)
+            keep_panels(again.paged, writer)
         keep_file(self.record, content)
         with contextlib.suppress(OSError):
             by_age = sorted(self.record.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
             for old in by_age[_MAX_MODELS:]:
                 old.unlink(missing_ok=True)
+        return again
 
 
 def _digest(*parts: object) -> str:

@@ -237,8 +237,11 @@ class _Loading:
         is_known = paged.is_compiled and not paged.runs_modules
         if place is not None and outline is not None and is_keepable and is_known:
             own = None if verifier is None else verifier.kind
+            trim_memory()
             known = KnownModel(outline, paged.found, own, sorted(eos), self._outlined(tokenizer))
-            place.keep(known, loaded, self.folder, self.files, self._stored_dtype, writer)
+            trim_memory()
+            again = place.keep(known, loaded, self.folder, self.files, self._stored_dtype, writer)
+            loaded = again or loaded
         if writer is not None:
             writer.drop()
         return loaded

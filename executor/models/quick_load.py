@@ -5,6 +5,7 @@ Nothing here imports transformers' models, which takes seconds.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,10 @@ def load(
         from qpdsl.executor.models import load as modules
 
         loaded = modules.load(name, location, device, dtype, kv_type, kind, adapter, slow, remember=True)
+        # Modules refer to each other.
+        gc.collect()
+    # What it draws with is made by now, and with it all that runs code once.
+    _ = loaded.paged.panel_head
     trim_memory()
     return loaded
 
