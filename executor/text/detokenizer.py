@@ -126,7 +126,9 @@ class Detokenizer:
 
     def _falls_back(self, token: int) -> bool:
         """Whether a token is one byte of a byte-fallback vocabulary."""
-        return self._has_fallback and len(self.bytes_of(token)) == 1 and _FALLBACK.fullmatch(self._name(token)) is not None
+        return (
+            self._has_fallback and len(self.bytes_of(token)) == 1 and _FALLBACK.fullmatch(self._name(token)) is not None
+        )
 
     def _name(self, token: int) -> str:
         """The token in the vocabulary; empty for one that is not shown."""

@@ -33,6 +33,7 @@ class EventStreamResponse:
         self._arrived = asyncio.Event()
         # When something was last sent, on the loop's clock.
         self._sent = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         making = asyncio.create_task(self._make())
@@ -61,18 +62,8 @@ class EventStreamResponse:
     async def _send(self, making: asyncio.Task[None], send: Send) -> None:
         loop = asyncio.get_running_loop()
         await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *self._headers]})
-
-        def look() -> None:
-            """Has a comment sent, if it is time. One timer a stream: setting one for each chunk costs more than it."""
-            nonlocal timer
-            due = self._sent + self._quiet
-            if loop.time() >= due:
-                self._arrived.set()
-                due = loop.time() + self._quiet
-            timer = loop.call_at(due, look)
-
         self._sent = loop.time()
-        timer = loop.call_at(self._sent + self._quiet, look)
+        self._look()
         try:
             while not making.done() or self._ready:
                 await self._arrived.wait()
@@ -83,9 +74,18 @@ class EventStreamResponse:
                     self._sent = loop.time()
                     await send({"type": "http.response.body", "body": body or KEEP_ALIVE, "more_body": True})
         finally:
-            timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
         await making
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _look(self) -> None:
+        """Has a comment sent, if it is time. One timer a stream: one for each chunk would cost more than the chunk."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._sent + self._quiet:
+            self._sent = loop.time()
+            self._arrived.set()
+        self._timer = loop.call_at(self._sent + self._quiet, self._look)
 
 
 async def until_disconnect(receive: Receive) -> None:

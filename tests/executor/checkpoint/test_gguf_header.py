@@ -67,7 +67,7 @@ def test_lists_of_a_vocabulary_stay_in_the_file(tmp_path: Path) -> None:
 
 def test_a_damaged_text_of_a_vocabulary_is_told_where_it_is_read(tmp_path: Path) -> None:
     data = gguf_bytes({**METADATA, "texts": TEXTS}, TENSORS).replace("é4999".encode(), b"\xff\xff4999")
-    with pytest.raises(CheckpointError, match="`m.gguf` is cut off or damaged"):
+    with pytest.raises(CheckpointError, match=r"`m\.gguf` is cut off or damaged"):
         list(header(tmp_path, data).metadata["texts"])
 
 
