@@ -5,7 +5,9 @@
 MODEL is a folder or a GGUF file. Each start is a process of its own: the first one with an empty cache folder, the
 second with what that left behind. `--llama-cpp` names the Python of an environment with llama-cpp-python, which then
 loads the GGUF files too. Resident pages are counted by the system: `own` without pages of files, so without weights
-that are mapped; the peak with everything. What is `beyond` is more than a process takes that loads no model.
+that are mapped; the peak with everything. What is `beyond` is more than a process takes that loads no model. A second
+table says what that is made of: weights and code lie in pages of files, and how much of the rest is the tokenizer a
+process says that reads it and nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from benchmarks.common.folders import RESULTS
 
 NAME = "resident"
 _GOAL = 1.3
-_PEER = "llama.cpp"
+_PEER, _TOKENIZER = "llama.cpp", "tokenizer"
 _MIB = 2**20
 # Printed by the process that is measured, from what the system says of it: bytes.
 _SAY = """
@@ -32,7 +34,14 @@ import json, re
 def said(file, name):
     found = re.search(rf"^{name}:\\s+(\\d+) kB", open(f"/proc/self/{file}").read(), re.MULTILINE)
     return int(found[1]) * 1024
+def code():
+    mappings = re.findall(
+        r"\\.so\\S*\\n(?:\\w+: .*\\n)*?Rss: +(\\d+) kB\\n(?:\\w+: .*\\n)*?Anonymous: +(\\d+) kB",
+        open("/proc/self/smaps").read(),
+    )
+    return sum(int(resident) - int(own) for resident, own in mappings) * 1024
 print(json.dumps({
+    "code": code(),
     "resident": said("smaps_rollup", "Rss"), "own": said("smaps_rollup", "Anonymous"),
     "proportional": said("smaps_rollup", "Pss"), "peak": said("status", "VmHWM"),
 }))
@@ -55,6 +64,19 @@ if sys.argv[1] != "nothing":
     while engine.has_work:
         engine.step()
 """
+_OURS_TOKENIZER = """
+import sys
+from pathlib import Path
+import torch
+from qpdsl.executor.checkpoint.model_folder import ModelFolder
+from qpdsl.executor.models.known_model import stored_backend
+from qpdsl.executor.models.mapped_files import trim_memory
+from qpdsl.executor.models.quick_load import load  # as much code as the other processes have
+
+folder = ModelFolder.of("model", Path(sys.argv[1]))
+backend = stored_backend(folder, folder.path)
+trim_memory()
+"""
 _LLAMA = """
 import sys
 from llama_cpp import Llama
@@ -66,7 +88,10 @@ model("Mia has 3 boxes with 4 cards in each box.", max_tokens=2, temperature=0)
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a process that has drawn two tokens; see the head of this file. `file`: those of the weights."""
+    """Bytes of a process that has drawn two tokens; see the head of this file.
+
+    `file`: those of the weights. `code`: of libraries, as it lies in their files.
+    """
 
     model: str
     start: str
@@ -75,6 +100,7 @@ class Memory:
     own: int
     proportional: int
     peak: int
+    code: int
 
 
 def weights(model: Path) -> int:
@@ -97,9 +123,10 @@ def measured(python: str, code: str, model: Path | None, start: str, cache: str)
 
 def page(found: Sequence[Memory], machine: str) -> str:
     """`found`: the first is of a process without a model."""
+    shown = [memory for memory in found if memory.start != _TOKENIZER]
     head = "| model | start | file, MiB | own | proportional | resident | files | beyond | peak | files | beyond |"
     lines = ["# Memory beside the file", "", head, f"|---|---|{'---:|' * 9}"]
-    for memory in found:
+    for memory in shown:
         size, own, share, resident, most = (
             f"{part / _MIB:,.0f}"
             for part in (memory.file, memory.own, memory.proportional, memory.resident, memory.peak)
@@ -114,8 +141,28 @@ def page(found: Sequence[Memory], machine: str) -> str:
             cells += [text, times[0], times[1] if memory.start != _PEER else ""]
         lines.append(f"| {' | '.join(cells)} |")
     beyond = "`beyond` leaves out what a process takes without a model, more than a small file has"
-    lines += ["", f"In files: the goal is {_GOAL}; {beyond}.", "", "Written by `python -m benchmarks.resident`.", ""]
+    lines += ["", f"In files: the goal is {_GOAL}; {beyond}.", "", *_parts(found), ""]
+    lines += ["Written by `python -m benchmarks.resident`.", ""]
     return "\n".join([*lines, f"Measured on: {machine}.", ""])
+
+
+def _parts(found: Sequence[Memory]) -> list[str]:
+    """What is resident beyond a process without a model, in MiB, and what the goal leaves of it."""
+    lines = ["## What stands in the way", ""]
+    lines += ["| model | start | weights, mapped | code | tokenizer | other own | beyond | goal |"]
+    lines += [f"|---|---|{'---:|' * 6}"]
+    empty = found[0]
+    tokenizers = {memory.model: memory.own - empty.own for memory in found if memory.start == _TOKENIZER}
+    for memory in found:
+        if memory.start not in ("first", "second"):
+            continue
+        files, empty_files = (one.resident - one.own - one.code for one in (memory, empty))
+        own, tokenizer = memory.own - empty.own, tokenizers[memory.model]
+        parts = (files - empty_files, memory.code - empty.code, tokenizer, own - tokenizer)
+        shown = [f"{part / _MIB:,.0f}" for part in (*parts, memory.resident - empty.resident, _GOAL * memory.file)]
+        lines.append(f"| {memory.model} | {memory.start} | {' | '.join(shown)} |")
+    told = "In MiB. A load gives back the code that it ran: below 0 it is less than a process without a model has of it"
+    return [*lines, "", f"{told}, {empty.code / _MIB:,.0f}."]
 
 
 def main() -> None:
@@ -128,8 +175,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         found.append(measured(sys.executable, _OURS, None, "", cache))
         for model in given.models:
-            for start in ("first", "second"):
-                found.append(measured(sys.executable, _OURS, model.resolve(), start, cache))
+            for start, code in (("first", _OURS), ("second", _OURS), (_TOKENIZER, _OURS_TOKENIZER)):
+                found.append(measured(sys.executable, code, model.resolve(), start, cache))
                 print(found[-1], flush=True)
             if given.llama_cpp is not None and model.is_file():
                 found.append(measured(given.llama_cpp, _LLAMA, model.resolve(), _PEER, cache))

@@ -16,7 +16,7 @@ from typing import Any
 from qpdsl.executor.checkpoint import gguf_configs as configs
 from qpdsl.executor.checkpoint import gguf_layout as layout
 from qpdsl.executor.checkpoint.errors import CheckpointError
-from qpdsl.executor.checkpoint.gguf_header import GGUFHeader, GGUFTensor, part_names
+from qpdsl.executor.checkpoint.gguf_header import GGUFHeader, GGUFTensor, LongList, part_names
 from qpdsl.executor.checkpoint.gguf_layout import LAYER, Names, StoredTensor, Undo, Undone, is_vector
 from qpdsl.executor.checkpoint.gguf_settings import LONG_ROPE, ROPE_FACTORS, Settings
 
@@ -181,7 +181,7 @@ def _read(path: Path, *state: tuple[int, int, int]) -> GGUFModel:
             "The model's safetensors files may run"
         )
     tokens = header.metadata.get(f"{_TOKENIZER}tokens")
-    if header.metadata.get(f"{_TOKENIZER}model") is None or not isinstance(tokens, tuple):
+    if header.metadata.get(f"{_TOKENIZER}model") is None or not isinstance(tokens, tuple | LongList):
         raise CheckpointError(f"`{name}` has no tokenizer")
     config = _config(header, family)
     return GGUFModel(header, config, _generation_config(header), _tensors(header, family, config))

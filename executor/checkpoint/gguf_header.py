@@ -13,7 +13,8 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import prod
@@ -34,6 +35,8 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$", re.IGNORECASE)
 _MAX_DIMENSIONS = 4
 # Longer than any entry that is no damage: a chat template has some ten thousand bytes.
 _LONGEST_TEXT = 1 << 24
+# No model has so many layers; a longer list is of a vocabulary.
+_MOST_KEPT = 4096
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
 
@@ -101,9 +104,9 @@ class GGUFTensor:
 class GGUFHeader:
     """The head of a GGUF file, checked against the file's size.
 
-    `metadata` has numbers, texts, and lists of them (as tuples), by name. `tensors` are by name. `path` is the first
-    file of several, and `parts` has the name of each, and where its tensors begin, in bytes. `digest` is that of
-    everything before the tensors.
+    `metadata` has numbers, texts, and lists of them, by name: tuples, and a `LongList` for one as long as a vocabulary.
+    `tensors` are by name. `path` is the first file of several, and `parts` has the name of each, and where its tensors
+    begin, in bytes. `digest` is that of everything before the tensors.
     """
 
     path: Path
@@ -158,20 +161,49 @@ def part_names(name: str) -> list[str]:
     return [f"{stem}-{number:05}-of-{parts}{suffix}" for number in range(1, int(parts) + 1)]
 
 
+@dataclass(frozen=True, slots=True)
+class LongList:
+    """A list of a file, read where it lies whenever it is gone through: as Python's objects it takes ten times as much.
+
+    kind:  of its entries, by the number that files have for it
+    start: of the first of them, in bytes
+
+    To go through it raises CheckpointError where the file is damaged, and OSError.
+    """
+
+    path: Path
+    kind: int
+    count: int
+    start: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Any]:
+        with _reading(self.path, self.start) as reader:
+            yield from reader.entries(self.kind, self.count)
+
+
 def _one(path: Path) -> GGUFHeader:
     """That of one file, which need not be a whole model."""
-    name = path.name
     with path.open("rb") as file:
         start = file.read(32)
-        if is_pointer(start):
-            raise CheckpointError(f"`{name}` is a Git LFS pointer; fetch the file itself with `git lfs pull`")
-        if start[:4] != _MAGIC:
-            raise CheckpointError(f"`{name}` is no GGUF file")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            try:
-                return _Reader(path, data).header()
-            except (struct.error, UnicodeDecodeError) as error:
-                raise CheckpointError(f"`{name}` is cut off or damaged: its head cannot be read") from error
+    if is_pointer(start):
+        raise CheckpointError(f"`{path.name}` is a Git LFS pointer; fetch the file itself with `git lfs pull`")
+    if start[:4] != _MAGIC:
+        raise CheckpointError(f"`{path.name}` is no GGUF file")
+    with _reading(path, len(_MAGIC)) as reader:
+        return reader.header()
+
+
+@contextmanager
+def _reading(path: Path, place: int) -> Iterator[_Reader]:
+    """What reads the head of a file from a place on."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            yield _Reader(path, data, place)
+        except (struct.error, UnicodeDecodeError) as error:
+            raise CheckpointError(f"`{path.name}` is cut off or damaged: its head cannot be read") from error
 
 
 def _check_part(header: GGUFHeader, number: int, parts: int) -> None:
@@ -185,13 +217,13 @@ def _check_part(header: GGUFHeader, number: int, parts: int) -> None:
 
 
 class _Reader:
-    """Reads the head of the file at `path` from its bytes, from front to back."""
+    """Reads the head of the file at `path` from its bytes, from a place on."""
 
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
+    def __init__(self, path: Path, data: mmap.mmap, place: int) -> None:
         self.path = path
         self.data = data
         self.end = len(data)
-        self.place = len(_MAGIC)
+        self.place = place
 
     def header(self) -> GGUFHeader:
         version = self._number("I")
@@ -255,12 +287,42 @@ class _Reader:
         kind, count = self._number("I"), self._number("Q")
         if count > self.end:
             raise self._error("is damaged: a list is longer than the file")
+        if count <= _MOST_KEPT:
+            return tuple(self.entries(kind, count))
+        found = LongList(self.path, kind, count, self.place)
+        self._skip(kind, count)
+        return found
+
+    def entries(self, kind: int, count: int) -> Iterator[Any]:
+        """Those of a list."""
         if kind == _TEXT:
-            return self._texts(count)
-        form = f"<{count}{self._format(kind)}"
-        values = struct.unpack_from(form, self.data, self.place)
-        self.place += struct.calcsize(form)
-        return values
+            # As many as a vocabulary has would take long one by one.
+            data, end, place = self.data, self.end, self.place
+            for _ in range(count):
+                begin = place + 8
+                place = begin + _LENGTH(data, place)[0]
+                if place - begin > _LONGEST_TEXT or place > end:
+                    raise self._cut_off()
+                yield data[begin:place].decode()
+            self.place = place
+        else:
+            form = f"<{count}{self._format(kind)}"
+            yield from struct.unpack_from(form, self.data, self.place)
+            self.place += struct.calcsize(form)
+
+    def _skip(self, kind: int, count: int) -> None:
+        """Goes past a list."""
+        data, end, place = self.data, self.end, self.place
+        if kind == _TEXT:
+            for _ in range(count):
+                place += 8 + _LENGTH(data, place)[0]
+                if place > end:
+                    raise self._cut_off()
+        else:
+            place += struct.calcsize(f"<{count}{self._format(kind)}")
+        if place > end:
+            raise self._cut_off()
+        self.place = place
 
     def _format(self, kind: int) -> str:
         if kind not in _NUMBERS:
@@ -273,18 +335,6 @@ class _Reader:
         self.place += struct.calcsize(form)
         return value
 
-    def _texts(self, count: int) -> tuple[str, ...]:
-        """As many texts as a vocabulary has, which takes long one by one."""
-        data, end, place, texts = self.data, self.end, self.place, []
-        for _ in range(count):
-            begin = place + 8
-            place = begin + _LENGTH(data, place)[0]
-            if place - begin > _LONGEST_TEXT or place > end:
-                raise self._cut_off()
-            texts.append(data[begin:place].decode())
-        self.place = place
-        return tuple(texts)
-
     def _text(self) -> str:
         length: int = _LENGTH(self.data, self.place)[0]
         start = self.place + 8
@@ -294,7 +344,7 @@ class _Reader:
         return self.data[start : self.place].decode()
 
     def _cut_off(self) -> CheckpointError:
-        return self._error("is cut off or damaged: a text is longer than the file")
+        return self._error("is cut off or damaged: a text or a list is longer than the file")
 
     def _error(self, what: str) -> CheckpointError:
         return CheckpointError(f"`{self.path.name}` {what}")

@@ -254,6 +254,8 @@ class PagedEngine:
             else:
                 self._arrived.clear()
                 await self._arrived.wait()
+                # Others that come with it begin with it.
+                await take_turns()
 
     def check_integrity(self) -> None:
         """AssertionError unless the page accounts of every model balance."""

@@ -29,7 +29,6 @@ from tokenizers import Tokenizer
 from qpdsl.executor.checkpoint.cache_folder import cache_folder, keep_file, opened
 from qpdsl.executor.checkpoint.model_digest import model_digest
 from qpdsl.executor.checkpoint.model_folder import TOKENIZER, ModelFolder, isolated, no_hub
-from qpdsl.executor.engine.memory.budget import trim_heap
 from qpdsl.executor.engine.model.kept import KeptKV
 from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.engine.model.paged_model import PagedModel
@@ -43,6 +42,7 @@ from qpdsl.executor.kernels.llvm.panels import Shelf
 from qpdsl.executor.models.gguf_model import StoredTensors
 from qpdsl.executor.models.gguf_tokenizer import kept_backend
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
+from qpdsl.executor.models.mapped_files import trim_memory
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.text.quick_tokenizer import QuickTokenizer, TokenizerOutline
 from qpdsl.executor.text.text_tokenizer import TextTokenizer
@@ -363,7 +363,7 @@ class KnownModel:
         """
         tokenizer = _tokenizer(self.tokenizer, folder, files)
         # Or it would add to the most that a load takes.
-        trim_heap()
+        trim_memory()
         modules: Any = KnownModules(self.outline, folder, dtype)
         verifier, head = None, None
         if self.kind is not None:
@@ -471,8 +471,11 @@ class Place:
         files: Path,
         dtype: torch.dtype | None,
         writer: PanelWriter | None,
-    ) -> None:
-        """Writes down what the `first` load came to, if a model that is made from it has the same tokens and bits."""
+    ) -> PagedTextModel | None:
+        """Writes down what the `first` load came to, if a model that is made from it has the same tokens and bits.
+
+        Returns that model, which holds no more than later starts do; None where it is not the same.
+        """
         shelf = None if writer is None else CheckedPanels(writer)
         try:
             again = model.loaded(first.name, folder, files, dtype, first.paged.layout.kv_type, shelf)
@@ -481,14 +484,15 @@ class Place:
         except Exception:  # what cannot be made from a record is loaded as it was now
             is_known = False
         if not is_known:
-            return
+            return None
         if writer is not None:
-            keep_panels(first.paged, writer)
+            keep_panels(again.paged, writer)
         keep_file(self.record, content)
         with contextlib.suppress(OSError):
             by_age = sorted(self.record.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
             for old in by_age[_MAX_MODELS:]:
                 old.unlink(missing_ok=True)
+        return again
 
 
 def _digest(*parts: object) -> str:
@@ -515,7 +519,7 @@ def _is_same(again: PagedTextModel, first: PagedTextModel, shelf: Shelf | None) 
     """Whether two loads have the same tokens, and the same bits for some of them."""
     if _texts(again) != _texts(first):
         return False
-    trim_heap()
+    trim_memory()
     return again.paged.is_same(first.paged, shelf)
 
 

@@ -38,6 +38,8 @@ class Detokenizer:
         self._marked = marked
         added = tokenizer.get_added_tokens_decoder().items()
         self._hidden = {id for id, token in added if token.special and not marked}
+        # A byte-level vocabulary has no such tokens, and letters that are not whole yet in many a text.
+        self._has_fallback = any(tokenizer.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))
         self._pieces: dict[tuple[Tokens, Tokens], tuple[str, bool]] = {}
         # Of two tokens that are each a text by themselves, the first of which may be nothing: what the second adds.
         self._seconds: dict[tuple[int, int], str] = {}
@@ -46,7 +48,7 @@ class Detokenizer:
     def text(self, tokens: Tokens) -> str:
         """The text of all tokens; of a letter that the last ones only begin, U+FFFD."""
         text = self._tokenizer.decode(list(tokens), skip_special_tokens=not self._marked) if tokens else ""
-        if UNDECODABLE in text and any(map(self._falls_back, tokens)):
+        if self._has_fallback and UNDECODABLE in text and any(map(self._falls_back, tokens)):
             return self._sound_text(tokens)
         return text
 
@@ -157,7 +159,9 @@ class Detokenizer:
 
     def _falls_back(self, token: int) -> bool:
         """Whether a token is one byte of a byte-fallback vocabulary."""
-        return len(self.bytes_of(token)) == 1 and _FALLBACK.fullmatch(self._name(token)) is not None
+        return (
+            self._has_fallback and len(self.bytes_of(token)) == 1 and _FALLBACK.fullmatch(self._name(token)) is not None
+        )
 
     def _name(self, token: int) -> str:
         """The token in the vocabulary; empty for one that is not shown."""

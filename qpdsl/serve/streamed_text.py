@@ -39,14 +39,21 @@ class PendingUpdates:
         self._changed = asyncio.Event()
         self._progress: list[Progress] = []
         self._grown: dict[int, Growth] = {}
+        # Until when what comes is gathered, on the loop's clock, and what ends that then.
+        self._gathers_until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     def report(self, progress: Progress) -> None:
         self._progress.append(progress)
-        self._changed.set()
+        self._tell()
 
     def grow(self, index: int, more: Growth) -> None:
-        self._grown.setdefault(index, Growth()).add(more)
-        self._changed.set()
+        """Takes what a choice has grown by, and keeps `more` itself."""
+        if (grown := self._grown.get(index)) is None:
+            self._grown[index] = more
+        else:
+            grown.add(more)
+        self._tell()
 
     async def batches(
         self, work: asyncio.Future[Any], pause: Callable[[], float]
@@ -57,22 +64,40 @@ class PendingUpdates:
             if not done.cancelled():
                 # Where nobody reads any further, nobody asks what it was.
                 done.exception()
-            self._changed.set()
+            self._wake()
 
         work.add_done_callback(ended)
+        clock = asyncio.get_running_loop().time
         while not work.done():
             await self._changed.wait()
             self._changed.clear()
             taken = self._progress, self._grown
             self._progress, self._grown = [], {}
             yield taken
-            if (seconds := pause()) > 0 and not work.done():
-                await asyncio.wait((work,), timeout=seconds)
+            if (seconds := pause()) > 0:
+                self._gathers_until = clock() + seconds
+
+    def _tell(self) -> None:
+        """Wakes who waits for batches, unless what comes is still gathered."""
+        if self._timer is None and not self._changed.is_set():
+            loop = asyncio.get_running_loop()
+            if self._gathers_until > loop.time():
+                self._timer = loop.call_at(self._gathers_until, self._wake)
+            else:
+                self._changed.set()
+
+    def _wake(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._changed.set()
 
 
 def held_back(text: str, stops: Sequence[str]) -> int:
     """How many characters at the end are a stop text, or could be the beginning of one."""
-    longest = max(map(len, stops), default=0)
+    if not stops:
+        return 0
+    longest = max(map(len, stops))
     lengths = range(min(longest, len(text)), 0, -1)
     return next((length for length in lengths if any(stop.startswith(text[-length:]) for stop in stops)), 0)
 

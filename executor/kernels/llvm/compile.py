@@ -83,25 +83,43 @@ class Library:
 
 def _compiled(emitters: dict[str, Emitter], machine: Any) -> bytes:
     """How many arguments each function has, as JSON in a line of its own, and then the object code."""
-    module = ir.Module("qpdsl")
-    # A module is many small objects, all of them in use, which the collector would look at again and again.
+    text, counts = _written(emitters)
+    # What LLVM keeps of a module's types and constants goes with their context.
+    context = binding.create_context()
+    parsed = binding.parse_assembly(text, context)
+    del text
+    try:
+        parsed.verify()
+        # The kernels are written in vectors, and unrolled as far as it pays.
+        tuning = binding.create_pipeline_tuning_options(speed_level=2)
+        tuning.loop_unrolling = tuning.loop_vectorization = tuning.slp_vectorization = False
+        builder = binding.create_pass_builder(machine, tuning)
+        builder.getModulePassManager().run(parsed, builder)
+        return json.dumps(counts).encode() + b"\n" + bytes(machine.emit_object(parsed))
+    finally:
+        parsed.close()
+        context.close()
+
+
+def _written(emitters: dict[str, Emitter]) -> tuple[str, dict[str, int]]:
+    """The functions as LLVM's assembly, and how many arguments each has."""
+    # A module is many small objects, all of them in use, which the collector would look at again and again; and they
+    # refer to each other, so that it alone frees them: before LLVM makes as many again.
     collects = gc.isenabled()
     gc.disable()
+    gc.freeze()
     try:
+        module = ir.Module("qpdsl")
         for name, emit in emitters.items():
             emit(module, name)
-        parsed = binding.parse_assembly(str(module))
+        text, counts = str(module), {name: len(module.get_global(name).args) for name in emitters}
+        del module
+        gc.collect()
+        return text, counts
     finally:
+        gc.unfreeze()
         if collects:
             gc.enable()
-    parsed.verify()
-    # The kernels are written in vectors, and unrolled as far as it pays.
-    tuning = binding.create_pipeline_tuning_options(speed_level=2)
-    tuning.loop_unrolling = tuning.loop_vectorization = tuning.slp_vectorization = False
-    builder = binding.create_pass_builder(machine, tuning)
-    builder.getModulePassManager().run(parsed, builder)
-    counts = {name: len(module.get_global(name).args) for name in emitters}
-    return json.dumps(counts).encode() + b"\n" + bytes(machine.emit_object(parsed))
 
 
 def _machine() -> Any:

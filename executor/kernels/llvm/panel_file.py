@@ -205,6 +205,7 @@ class PanelWriter:
         """Gives up the file, if it has no name yet. What was placed in it stays there as long as it is used."""
         self._map_all()
         self._drop()
+        self._rest = np.zeros(0, dtype=np.uint8)
 
     def _begin(self) -> int:
         """Where the next entry begins."""
@@ -265,8 +266,8 @@ class CheckedPanels:
         return form, panels
 
     def beside(self, name: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """See `Shelf`."""
-        return make()
+        """See `Shelf`. It is written behind them."""
+        return self._written.beside(name, make)
 
     def spare(self) -> None:
         """See `Shelf`."""

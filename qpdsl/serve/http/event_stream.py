@@ -31,6 +31,9 @@ class EventStreamResponse:
         self._headers = headers
         self._ready: list[bytes] = []
         self._arrived = asyncio.Event()
+        # When something was last sent, on the loop's clock.
+        self._sent = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         making = asyncio.create_task(self._make())
@@ -57,23 +60,32 @@ class EventStreamResponse:
                 await close()
 
     async def _send(self, making: asyncio.Task[None], send: Send) -> None:
+        loop = asyncio.get_running_loop()
         await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *self._headers]})
-        while True:
-            quiet = False
-            try:
-                async with asyncio.timeout(self._quiet):
-                    await self._arrived.wait()
-            except TimeoutError:
-                quiet = True
-            self._arrived.clear()
-            body = b"".join(self._ready)
-            self._ready.clear()
-            if body or quiet:
-                await send({"type": "http.response.body", "body": body or KEEP_ALIVE, "more_body": True})
-            if making.done() and not self._ready:
-                break
+        self._sent = loop.time()
+        self._look()
+        try:
+            while not making.done() or self._ready:
+                await self._arrived.wait()
+                self._arrived.clear()
+                body = b"".join(self._ready)
+                self._ready.clear()
+                if body or not making.done():
+                    self._sent = loop.time()
+                    await send({"type": "http.response.body", "body": body or KEEP_ALIVE, "more_body": True})
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
         await making
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _look(self) -> None:
+        """Has a comment sent, if it is time. One timer a stream: one for each chunk would cost more than the chunk."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._sent + self._quiet:
+            self._sent = loop.time()
+            self._arrived.set()
+        self._timer = loop.call_at(self._sent + self._quiet, self._look)
 
 
 async def until_disconnect(receive: Receive) -> None:
@@ -84,12 +96,16 @@ async def until_disconnect(receive: Receive) -> None:
 
 async def or_disconnect(request: Request, work: Awaitable[Any]) -> Any:
     """What `work` gives; None where the client goes away before, and then the work is cancelled."""
-    working = asyncio.ensure_future(work)
-    gone = asyncio.create_task(until_disconnect(request.receive))
+    tasks = [asyncio.ensure_future(work)]
     try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
+        # Most work is done at once, and nobody need be watched meanwhile.
+        await asyncio.sleep(0)
+        if not tasks[0].done():
+            tasks.append(asyncio.create_task(until_disconnect(request.receive)))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].result() if tasks[0].done() else None
     finally:
-        for task in (working, gone):
+        left = [task for task in tasks if not task.done()]
+        for task in left:
             task.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)

@@ -295,5 +295,5 @@ def comment(text: str) -> bytes:
     return f": {' '.join(text.split())}\n\n".encode()
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=True, allow_nan=False)
+# Made once: `json.dumps` makes one for each value that is written in any but the usual way.
+_json = json.JSONEncoder(allow_nan=False).encode

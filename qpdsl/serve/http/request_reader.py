@@ -1,4 +1,4 @@
-"""Reads requests in threads: what a client sends, JSON, text and schemas, never holds up the loop of the engine.
+"""Reads requests in threads: large JSON, long texts and schemas never hold up the loop of the engine.
 
 Tokenizers and llguidance let Python's global lock go while they work, and the rest is bounded, so the loop goes on. Few
 threads work at once; small requests have one of their own, so that they do not wait for large ones. Whose turn it is to

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
-from qpdsl.executor.checkpoint.gguf_header import TYPES, GGUFHeader
+from qpdsl.executor.checkpoint.gguf_header import TYPES, GGUFHeader, LongList
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from tests.support.executor.gguf_files import Data, floats, gguf_bytes
 
@@ -54,7 +54,30 @@ def test_the_digest_is_of_the_head_alone(tmp_path: Path) -> None:
     assert header(tmp_path, gguf_bytes({**METADATA, "a.real": 0.25}, TENSORS), "third.gguf").digest != one
 
 
+TEXTS, REALS = [f"é{number}" for number in range(5000)], [number / 4 for number in range(5000)]
+
+
+def test_lists_of_a_vocabulary_stay_in_the_file(tmp_path: Path) -> None:
+    found = header(tmp_path, gguf_bytes({**METADATA, "texts": TEXTS, "reals": REALS, "after": 7}, TENSORS))
+    texts, reals = found.metadata["texts"], found.metadata["reals"]
+    assert isinstance(texts, LongList) and isinstance(reals, LongList) and len(texts) == len(reals) == 5000
+    assert [*texts] == TEXTS and [*texts] == TEXTS and [*reals] == REALS
+    assert "é4999" in texts and "é" not in texts and found.metadata["after"] == 7
+
+
+def test_a_damaged_text_of_a_vocabulary_is_told_where_it_is_read(tmp_path: Path) -> None:
+    data = gguf_bytes({**METADATA, "texts": TEXTS}, TENSORS).replace("é4999".encode(), b"\xff\xff4999")
+    with pytest.raises(CheckpointError, match=r"`m\.gguf` is cut off or damaged"):
+        list(header(tmp_path, data).metadata["texts"])
+
+
+LONG = gguf_bytes({**METADATA, "texts": TEXTS}, TENSORS)
 FAULTS: dict[str, tuple[bytes, str]] = {
+    "cut off in a vocabulary": (LONG[: len(LONG) // 2], "is cut off or damaged"),
+    "a text of a vocabulary without end": (
+        LONG.replace((6).to_bytes(8, "little") + "é1234".encode(), bytes([255] * 8) + "é1234".encode()),
+        "is cut off or damaged: a text or a list is longer than the file",
+    ),
     "another format": (b"GGML" + WHOLE[4:], "is no GGUF file"),
     "nothing": (b"", "is no GGUF file"),
     "a pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "is a Git LFS pointer"),

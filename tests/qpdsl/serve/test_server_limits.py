@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -59,6 +61,22 @@ def test_nothing_waits_for_acknowledgements() -> None:
         accepted, _ = bound.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+def test_what_takes_long_to_read_is_read_beside_the_loop(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, loops = server.app.models["say_it"], list[bool]()
+    read = type(model).read
+    serving = {thread for thread in threading.enumerate() if not thread.name.startswith("qpdsl reads")}
+
+    def noted(self: Any, request: Any) -> Any:
+        loops.append(threading.current_thread() in serving)
+        return read(self, request)
+
+    monkeypatch.setattr(type(model), "read", noted)
+    bodies: list[dict[str, Any]] = [{}, {"user": "x" * 3000}, {"response_format": {"type": "text"}}]
+    for more in bodies:
+        assert content(server.chat("say_it", QUESTION, seed=1, **more))
+    assert loops == [True, False, False]
 
 
 def test_limits_and_keys(programs: Path, tmp_path: Path) -> None:
@@ -163,7 +181,9 @@ def test_nothing_runs_where_clients_have_gone() -> None:
         head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-            assert connection.recv(100)
+            received = b""
+            while b"data: " not in received:
+                received += connection.recv(4096)
         until(lambda: server.session.busy == 0)
         assert 'qpdsl_engine_running_sequences{model="zoo/counting"} 0.0' in metrics(server)
         until(lambda: any(record.path == "/v1/completions" for record in server.log))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qpdsl.executor.models.text_model import TextModel
-from qpdsl.serve.streamed_text import StopTruncator
+from qpdsl.serve.streamed_text import Growth, PendingUpdates, StopTruncator
 from tests.support.executor import letters
 
 TEXT = st.text("ab. ", max_size=30)
@@ -59,3 +62,34 @@ def test_the_bound_counts_tokens() -> None:
     assert cut_of([], 3).whole("aa bb cc") == ("aa bb cc", "stop")
     assert cut_of([" c"], 3).whole("aa bb cc", "length") == ("aa bb", "stop")
     assert cut_of([], None).whole("aa bb", "length") == ("aa bb", "length")
+
+
+def test_what_comes_in_a_pause_is_one_batch_and_the_end_waits_for_no_pause() -> None:
+    async def check() -> tuple[list[str], float]:
+        updates, work, batches = PendingUpdates(), asyncio.get_running_loop().create_future(), list[str]()
+
+        async def read() -> None:
+            async for _, grown in updates.batches(work, lambda: pause):
+                batches.append(grown[0].text if grown else "")
+
+        pause, reading = 0.05, asyncio.create_task(read())
+        for letter in "abcd":
+            updates.grow(0, Growth(letter))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert batches == ["a"]
+        while len(batches) < 2:
+            await asyncio.sleep(0.01)
+        pause = 60.0
+        updates.grow(0, Growth("e"))
+        while len(batches) < 3:
+            await asyncio.sleep(0.01)
+        updates.grow(0, Growth("f"))
+        since = time.monotonic()
+        work.set_result(None)
+        await reading
+        return batches, time.monotonic() - since
+
+    batches, waited = asyncio.run(check())
+    # What is left when the answer is there follows from the answer.
+    assert batches[:3] == ["a", "bcd", "e"] and set(batches[3:]) <= {"f"} and waited < 30
