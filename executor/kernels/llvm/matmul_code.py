@@ -414,7 +414,7 @@ class _Blocks(ABC):
     def _rows(self, group: _Group, top: Value, rows: Value) -> None:
         """The block of so many `rows` from `top` on."""
         code, given = self._code, self._code.arguments
-        with code.loop(0, given["inputs"], self.inputs) as begin:
+        with code.loop(0, given["inputs"], self._inputs) as begin:
             end = code.least(code.add(begin, self.inputs), given["inputs"])
             part = _Part(begin, end, self._widened(group, begin, end))
 
