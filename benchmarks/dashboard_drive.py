@@ -1,126 +1,173 @@
-"""Every shipped program and idiom driven as its user would, and what the screens say beside what its summary says.
+"""Every shipped program and idiom driven as its user would, and what the screens say beside what its commands print.
 
-    python -m benchmarks.dashboard_drive [--only WORD]
+    python -m benchmarks.dashboard_drive [--only WORD] [--rows 2]
 
-Each runs once, watched from the start, by somebody who comes late, and replayed. Some then run over rows on a server
-that fails now and then, on two replicas, and as a sweep. What differs is printed; the exit code counts it.
+Each is swept (`eval`), and runs over rows here, on a server that fails now and then, and on two replicas. Each of these
+is watched from the start, by somebody who comes late, and replayed; a run here is set beside one of the sweep. What
+differs is printed, and what is refused with its reason; the exit code says whether anything differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import subprocess
-import sys
+import os
 import tempfile
-from collections.abc import Iterator
-from itertools import chain
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from qpdsl.executor.events.trace import LineReader, read_trace
-from qpdsl.tui.state.run_state import RunState
-from tests.support.remote.stub_server import stub
-from tests.support.shipped_programs import cases
-from tests.support.tui.driven import faults_of
+from family.tasks.counting import problems
+from qpdsl.cli import main as qpdsl
+from qpdsl.cluster.backends.process_backend import ProcessBackend
+from qpdsl.grammar.model_id import is_remote
+from qpdsl.grammar.parse.parser import parse_file
+from qpdsl.grammar.source import Source
+from qpdsl.planner.check.program import lower
+from qpdsl.planner.names.modules import Environment
+from qpdsl.planner.optimize.optimizer import planned
+from qpdsl.planner.strategies.written_strategies import strategies_of
+from tests.support.cluster.threaded_replicas import ThreadedBackend
+from qpdsl.session import user_cache
+from tests.support.paths import ROOT
+from tests.support.remote.stub_server import StubServer, stub
+from tests.support.shipped_programs import PROBLEM, Case, cases
+from tests.support.tui.driven import WAYS, Driven, drive, faults_of
 
-ROWS = ("--input", "counting-500", "--limit", "6")
-ON_A_SERVER = ("greedy", "self_consistency", "best_of_n", "beam_search")
-ON_REPLICAS = ("self_consistency", "beam_search", "dvts")
-SWEPT = ("self_consistency", "best_of_n")
-
-
-def ran(folder: Path, command: str, *arguments: str) -> tuple[dict[str, Any], RunState]:
-    """The summary of a command, and what its trace adds up to."""
-    trace = folder / "trace.jsonl"
-    line = [sys.executable, "-m", "qpdsl", command, *arguments, "--trace", str(trace), "--overwrite"]
-    done = subprocess.run(line, check=False, capture_output=True, text=True)
-    try:
-        summary = json.loads(done.stdout)
-    except ValueError:
-        raise SystemExit(f"{' '.join(line)}\n{done.stderr}") from None
-    state = RunState()
-    for event in read_trace(trace, LineReader()):
-        state.add(event)
-    return summary, state
+SCORERS = """\
+import qpdsl as qp
 
 
-def rows_apart(summary: dict[str, Any], state: RunState) -> Iterator[str]:
-    """What the rows of a run say beside its summary."""
-    rows = state.rows.values()
-    shown = {
-        "rows": state.done,
-        "failed": state.failed,
-        "correct": state.right,
-        "compared": state.judged,
-        "greedy_correct": state.greedy_right,
-        "tokens_in": sum(row.prompt_tokens for row in rows),
-        "tokens_out": sum(row.sampled_tokens for row in rows),
-    }
-    for name, value in shown.items():
-        if summary.get(name, value) != value:
-            yield f"{name} is {value:,} on the screens, {summary[name]:,} in the summary"
-    if "servers" in summary:
-        latest = [server.latest for server in state.servers.values()]
-        for name in ("requests", "retries"):
-            count = sum(getattr(one, name) for one in latest)
-            if count != summary["servers"][name]:
-                yield f"{name} at servers are {count:,} on the screens, {summary['servers'][name]:,} in the summary"
+@qp.scorer(rows="all")
+def likeness(text: list[str]) -> list[float]:
+    return [sum(len(set(one) & set(other)) for other in text) / 100 for one in text]
+"""
+# What a program needs beside its rows.
+OPTIONS = {
+    "minimum_bayes_risk": ("--python", "scorers.py"),
+    "code_repair": ("--allow-code",),
+    "code_with_tests": ("--allow-code",),
+    "compute_optimal": ("--budget", "tokens=400"),
+}
+SHOTS = [{"question": "Bo has 2.", "answer": "It is 2."}] * 2
+# One that takes processes of its own on a cluster. Others take threads, which are there sooner.
+ON_PROCESSES = "programs/beam_search"
+Part = tuple[str, Driven, list[str]]
 
 
-def cells_apart(summary: dict[str, Any], state: RunState) -> Iterator[str]:
-    """What the cells of a sweep say beside its table."""
-    if len(state.cells) != len(summary["cells"]):
-        yield f"{len(state.cells)} cells on the screens, {len(summary['cells'])} in the table"
-    for cell, reached in zip(summary["cells"], state.cells.values(), strict=False):
-        told = {
-            "rows": (reached.done, cell["problems"] * cell["seeds"]),
-            "failed": (reached.failed, cell["failed"]),
-            "right": (reached.right, round(cell["accuracy"] * cell["problems"] * cell["seeds"])),
-            "tokens": (reached.sampled_tokens, round(cell["tokens"] * cell["problems"] * cell["seeds"])),
-            "at work": (reached.running, 0),
-        }
-        yield from (
-            f"{reached.cell}: {name}: {one:,}, not {other:,}" for name, (one, other) in told.items() if one != other
+class Drive:
+    """One drive: its folder, its server, and how many rows each program is given."""
+
+    def __init__(self, folder: Path, server: StubServer, rows: int) -> None:
+        self._folder, self._server, self._rows = folder, server, rows
+        self._python = folder / "scorers.py"
+        self._python.write_text(SCORERS, "utf-8")
+
+    def parts(self, case: Case) -> Iterator[Part]:
+        """All that one program does, with what differs."""
+        target, options = str(case.path), self._options(case)
+        small = {name: value for name, value in case.given.items() if isinstance(value, int)}
+        sets, swept = _sets(small), _sets({**small, **({"n": "2,4"} if "n" in small else {})})
+        rows = ("--input", str(self._input(case)))
+        sweep = drive(self._folder, "eval", target, *rows, *swept, *options, "--fresh")
+        yield self._part("under eval", sweep)
+        here = drive(self._folder, "run", target, *rows, *sets, *options)
+        beside = sweep.printed["cells"][0]["runs"][0] if "cells" in sweep.printed else ""
+        yield self._part("here", here, beside)
+        models = [part for name in self._generating(case) for part in ("--model", f"{name}={self._model}")]
+        self._server.mend()
+        for fault in ("too_many", "overloaded"):
+            self._server.fail(fault, 1, seconds=0.01)
+        yield self._part(
+            "on a server", drive(self._folder, "run", target, *rows, *sets, *options, *models, "--completions", "none")
         )
+        backend = ProcessBackend(2) if case.name.startswith(f"{ON_PROCESSES} ") else ThreadedBackend()
+        with patch("qpdsl.cluster.fleet._backend", lambda address: backend):
+            cluster = drive(self._folder, "run", target, *rows, *sets, *options, "--cluster", "local:2")
+        yield self._part("on a cluster", cluster)
+
+    def know_the_server(self) -> None:
+        """Has it asked what it can before it fails."""
+        text = ("greedy", PROBLEM, "--model", f"llm={self._model}", "--completions", "none")
+        with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
+            qpdsl(["run", *text])
+
+    @property
+    def _model(self) -> str:
+        return f"vllm:{self._server.url}#{self._server.model}"
+
+    def _part(self, where: str, driven: Driven, beside: str = "") -> Part:
+        if driven.refusal:
+            return where, driven, []
+        return where, driven, faults_of(driven, ways=WAYS, beside=beside)
+
+    def _generating(self, case: Case) -> list[str]:
+        """The models that write; those that judge stay here."""
+        models = case.plan.models.items()
+        return [name for name, model in models if not is_remote(model) and not model.endswith("-prm")]
+
+    def _options(self, case: Case) -> list[str]:
+        told = OPTIONS.get(case.path.stem, ())
+        return [str(self._python) if part == "scorers.py" else part for part in told]
+
+    def _input(self, case: Case) -> Path:
+        """Rows for a program: what it has no value for, and another problem in each."""
+        rows = []
+        for number, problem in enumerate(islice(problems(5, "held-out"), self._rows)):
+            row: dict[str, Any] = {"id": f"row-{number}", "answer": problem.answer}
+            for name, value in case.given.items():
+                if not isinstance(value, int):
+                    row[name] = problem.text if value == PROBLEM else value
+            if case.path.stem == "few_shot_table":
+                row["shots"] = SHOTS
+            rows.append(row)
+        path = self._folder / "rows.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+        return path
 
 
-def elsewhere(folder: Path, only: str) -> Iterator[tuple[str, list[str]]]:
-    """Programs over rows: on a server with faults, on replicas, and as sweeps."""
-    output = ("--json", "--output", str(folder / "out.jsonl"), "--no-statistics")
-    for program in ON_A_SERVER:
-        if only in f"{program} server":
-            with stub("vllm") as server:
-                llm = ("--model", f"llm=vllm:{server.url}#{server.model}", "--completions", "none")
-                # The server is known before it fails.
-                ran(folder, "run", program, *llm, "--input", "counting-500", "--limit", "1", *output)
-                for fault in ("too_many", "overloaded"):
-                    server.fail(fault, 2)
-                yield f"{program} on a server", list(rows_apart(*ran(folder, "run", program, *llm, *ROWS, *output)))
-    for program in ON_REPLICAS:
-        if only in f"{program} cluster":
-            cluster = ("--cluster", "local:2")
-            yield f"{program} on a cluster", list(rows_apart(*ran(folder, "run", program, *cluster, *ROWS, *output)))
-    for program in SWEPT:
-        if only in f"{program} eval":
-            swept = ("--set", "n=2,4", *ROWS, "--format", "json")
-            yield f"{program} under eval", list(cells_apart(*ran(folder, "eval", program, *swept)))
-            on = (*swept, "--cluster", "local:2", "--fresh")
-            yield f"{program} under eval on a cluster", list(cells_apart(*ran(folder, "eval", program, *on)))
+def _sets(values: Mapping[str, object]) -> list[str]:
+    return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+
+
+def _all_cases() -> Iterator[Case]:
+    """Those of the shipped programs, each in one width, and the family of programs, under a budget."""
+    yield from (case for case in cases() if not case.name.endswith(" n=2"))
+    path = ROOT / "programs" / "compute_optimal.qp"
+    program = lower(parse_file(Source(path.name, path.read_text("utf-8"))), path.stem, Environment())
+    given = {"problem": PROBLEM, "expand": 2, "depth": 2}
+    yield Case("programs/compute_optimal", planned(strategies_of(program)[0]), {}, path, given)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="WORD", help="Those alone whose names have WORD.")
-    only, differ = parser.parse_args().only, list[bool]()
-    with tempfile.TemporaryDirectory() as name:
+    parser.add_argument("--rows", type=int, default=2, metavar="N", help="Rows for each program (2).")
+    args = parser.parse_args()
+    began, told = time.monotonic(), Counter[str]()
+    with tempfile.TemporaryDirectory() as name, stub("vllm") as server:
         folder = Path(name)
-        here = ((case.name, faults_of(case, folder)) for case in cases() if only in case.name)
-        for what, faults in chain(here, elsewhere(folder, only)):
-            print(f"{'✖' if faults else '✔'} {what}", *faults, sep="\n    ", flush=True)
-            differ.append(bool(faults))
-    print(f"{len(differ)} driven, {sum(differ)} differ")
-    raise SystemExit(any(differ))
+        # Nothing of the user's is read or written but compiled kernels.
+        kernels = user_cache.folder() / "kernels"
+        (folder / "cache" / "qpdsl").mkdir(parents=True)
+        (folder / "cache" / "qpdsl" / "kernels").symlink_to(kernels)
+        for variable, part in (("QPDSL_RUNS", "runs"), ("QPDSL_RUNTIME_DIR", "rt"), ("XDG_CACHE_HOME", "cache")):
+            os.environ[variable] = str(folder / part)
+        driver = Drive(folder, server, args.rows)
+        driver.know_the_server()
+        for case in (case for case in _all_cases() if args.only in case.name):
+            for where, driven, faults in driver.parts(case):
+                sign = "–" if driven.refusal else "✖" if faults else "✔"
+                why = [f"refused: {driven.refusal}"] if driven.refusal else faults
+                print(f"{sign} {case.name.split(' ')[0]} {where}", *why, sep="\n    ", flush=True)
+                told[sign] += 1
+    print(f"{told['✔']} agree, {told['✖']} differ, {told['–']} refused; {time.monotonic() - began:.0f} s")
+    raise SystemExit(bool(told["✖"]))
 
 
 if __name__ == "__main__":

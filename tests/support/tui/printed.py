@@ -1,0 +1,140 @@
+"""The figures that a dashboard prints, read off its screens as a user reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qpdsl.tui.state.compare import OtherRuns
+from qpdsl.tui.state.event_source import EventSource
+from tests.support.tui.screen import dashboard, press, settle
+
+SIZE = (200, 60)
+_HEADER = 2
+_WORDS = ("waiting", "running", "done", "right", "wrong", "failed")
+_UNITS = {"": 1.0, "k": 1e3, "M": 1e6}
+
+
+@dataclass(frozen=True)
+class Screens:
+    """`figures` by what they are of; `bodies` are texts of screens that do not depend on time, by name."""
+
+    figures: dict[str, Any]
+    bodies: dict[str, str]
+
+
+async def read(source: EventSource | Path, rows: int, runs: OtherRuns | None = None) -> Screens:
+    """Goes through all screens of a process that has ended, `rows` of which lie on the first page."""
+    async with dashboard(source, SIZE, runs=runs) as pilot:
+        first = await settle(pilot)
+        figures = dict(_header(first))
+        if "1 Cells" in first:
+            return Screens({**figures, "cells": _cells(first)}, {"Cells": _body(first)})
+        texts = {"Plan": first, "Tokens": await press(pilot, "u")}
+        await press(pilot, "escape")
+        texts["Engine"] = await press(pilot, "4")
+        texts["Compare"] = await press(pilot, "5")
+        texts["Rows"] = await press(pilot, "2", "home")
+        details, searched = [], []
+        for _ in range(rows):
+            details.append(await press(pilot, "d"))
+            searched.append(await press(pilot, "escape", "enter"))
+            await press(pilot, "2", "down")
+    counts = _counts(texts["Rows"])
+    figures |= {name: counts[name] for name in ("failed", "right")}
+    figures["at work"] = counts["waiting"] + counts["running"]
+    tokens = [_found(r"tokens +([\d,]+) in, ([\d,]+) out", text) for text in details]
+    figures["tokens in"], figures["tokens out"] = ([own[at] if own else None for own in tokens] for at in (0, 1))
+    figures["tokens in all"] = (_found(r"in all +([\d,]+)", texts["Tokens"]) or [0])[0]
+    figures["searched"] = list(map(_searched, searched))
+    for name in ("requests", "sent again"):
+        figures[name] = sum(map(_number, re.findall(rf"{name} +([\d,]+)", texts["Engine"])))
+    figures |= zip(
+        ("gained", "lost"), _found(r"(\d+) gained, (\d+) lost", texts["Compare"]) or (None, None), strict=True
+    )
+    bodies = {"Rows": _body(texts["Rows"]), "Tokens": _body(texts["Tokens"])}
+    bodies |= {f"Search of row {number}": _body(text) for number, text in enumerate(searched)}
+    return Screens(figures, bodies)
+
+
+def _body(text: str) -> str:
+    """A screen without the lines around it, and without times and what a replay alone has."""
+    lines = text.splitlines()[_HEADER:]
+    kept = [line for line in lines if " event " not in line and " q Leave" not in line]
+    return "\n".join(re.sub(r"\d+(\.\d+)? m?s\b", "", line).rstrip() for line in kept).strip()
+
+
+def _header(text: str) -> Iterator[tuple[str, Any]]:
+    head = "\n".join(text.splitlines()[:_HEADER])
+    phase = re.search(r"all failed|done|failed|running|interrupted|preparing", head)
+    yield "phase", phase and phase[0]
+    yield "rows", tuple(_found(r"([\d,]+)/([\d,]+) rows", head) or ()) or None
+    yield "failed in the header", (_found(r"✖ ([\d,]+) failed", head) or [0])[0]
+    yield "without an answer", (_found(r"([\d,]+) without an answer", head) or [0])[0]
+    yield "share right", (_found(r"(\d+)% ±\d+ right", head) or [None])[0]
+    greedy = re.search(r"greedy ([\d.]+)%", head)
+    yield "greedy right", None if greedy is None else round(float(greedy[1]))
+
+
+def _counts(rows: str) -> dict[str, int]:
+    """How many rows have each status, by the last lines of the screen, and by the lines of the rows themselves."""
+    told = dict.fromkeys(_WORDS, 0)
+    foot = next((line for line in reversed(rows.splitlines()) if re.match(r" +[·●✔≠✖] \d", line)), "")
+    for count, word in re.findall(r"([\d,]+) (\w+)", foot):
+        if word in told:
+            told[word] = _number(count)
+    return told
+
+
+def _cells(text: str) -> list[dict[str, Any]]:
+    """The lines of a sweep's table, by where their columns stand."""
+    lines = text.splitlines()
+    head = next(line for line in lines if "tokens a row" in line)
+    ends = {name: head.index(name) + len(name) for name in ("rows", "right", "failed", "tokens a row") if name in head}
+    cells = []
+    for line in lines[lines.index(head) + 1 :]:
+        if not re.match(r"[▸ ]*[✔●·] ", line):
+            break
+
+        def told(name: str, line: str = line) -> str:
+            """The word that ends where the name of its column does; empty where there is none."""
+            end = ends.get(name)
+            return "" if end is None or line[end - 1 : end].isspace() else (line[:end].split() or [""])[-1]
+
+        right, failed, tokens = told("right"), told("failed"), told("tokens a row")
+        cells.append(
+            {
+                "rows": tuple(map(_number, told("rows").split("/"))),
+                "failed": _number(failed or "0"),
+                "right": round(float(right.rstrip("%"))) if right else None,
+                "tokens a row": round(_rounded(tokens)) if tokens else 0,
+            }
+        )
+    return cells
+
+
+def _searched(text: str) -> str:
+    """What a row's search says of itself."""
+    if "replicas send no candidates" in text:
+        return "none"
+    if "★" in text:
+        return "answer"
+    return "failed" if "✖" in "\n".join(text.splitlines()[_HEADER:]) else "nothing"
+
+
+def _found(pattern: str, text: str) -> list[int] | None:
+    found = re.search(pattern, text)
+    return None if found is None else [_number(part) for part in found.groups()]
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def _rounded(text: str) -> float:
+    """A figure as `1,234` or `12.3k`."""
+    unit = text[-1] if text[-1] in _UNITS else ""
+    return float(text.removesuffix(unit).replace(",", "")) * _UNITS[unit]
