@@ -10,34 +10,33 @@ differs is printed, and what is refused with its reason; the exit code says whet
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 from family.tasks.counting import problems
 from qpdsl.cli import main as qpdsl
 from qpdsl.cluster.backends.process_backend import ProcessBackend
-from qpdsl.grammar.model_id import is_remote
 from qpdsl.grammar.parse.parser import parse_file
 from qpdsl.grammar.source import Source
 from qpdsl.planner.check.program import lower
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.strategies.written_strategies import strategies_of
-from tests.support.cluster.threaded_replicas import ThreadedBackend
 from qpdsl.session import user_cache
+from tests.support.cluster.threaded_replicas import ThreadedBackend
 from tests.support.paths import ROOT
 from tests.support.remote.stub_server import StubServer, stub
 from tests.support.shipped_programs import PROBLEM, Case, cases
-from tests.support.tui.driven import WAYS, Driven, drive, faults_of
+from tests.support.tui.driven import Driven, drive, faults_of
 
 SCORERS = """\
 import qpdsl as qp
@@ -57,85 +56,77 @@ OPTIONS = {
 SHOTS = [{"question": "Bo has 2.", "answer": "It is 2."}] * 2
 # One that takes processes of its own on a cluster. Others take threads, which are there sooner.
 ON_PROCESSES = "programs/beam_search"
-Part = tuple[str, Driven, list[str]]
 
 
 class Drive:
-    """One drive: its folder, its server, and how many rows each program is given."""
+    """Programs over the same rows in one place after another: `PLACES` are the names of the methods that do so."""
+
+    PLACES = ("under_eval", "here", "on_a_server", "on_a_cluster")
 
     def __init__(self, folder: Path, server: StubServer, rows: int) -> None:
         self._folder, self._server, self._rows = folder, server, rows
+        self._model = f"vllm:{server.url}#{server.model}"
         self._python = folder / "scorers.py"
         self._python.write_text(SCORERS, "utf-8")
 
-    def parts(self, case: Case) -> Iterator[Part]:
-        """All that one program does, with what differs."""
-        target, options = str(case.path), self._options(case)
-        small = {name: value for name, value in case.given.items() if isinstance(value, int)}
-        sets, swept = _sets(small), _sets({**small, **({"n": "2,4"} if "n" in small else {})})
-        rows = ("--input", str(self._input(case)))
-        sweep = drive(self._folder, "eval", target, *rows, *swept, *options, "--fresh")
-        yield self._part("under eval", sweep)
-        here = drive(self._folder, "run", target, *rows, *sets, *options)
-        beside = sweep.printed["cells"][0]["runs"][0] if "cells" in sweep.printed else ""
-        yield self._part("here", here, beside)
-        models = [part for name in self._generating(case) for part in ("--model", f"{name}={self._model}")]
+    def under_eval(self, case: Case) -> Driven:
+        """In two widths, where it has one."""
+        small = _small(case)
+        return self._drive("eval", case, *_sets({**small, **({"n": "2,4"} if "n" in small else {})}), "--fresh")
+
+    def here(self, case: Case) -> Driven:
+        return self._run(case)
+
+    def on_a_server(self, case: Case) -> Driven:
+        """Its models that write are there, those that judge here. Two requests fail."""
+        models = [name for name, model in case.plan.models.items() if not model.endswith("-prm")]
         self._server.mend()
         for fault in ("too_many", "overloaded"):
             self._server.fail(fault, 1, seconds=0.01)
-        yield self._part(
-            "on a server", drive(self._folder, "run", target, *rows, *sets, *options, *models, "--completions", "none")
-        )
+        there = [part for name in models for part in ("--model", f"{name}={self._model}")]
+        return self._run(case, *there, "--completions", "none")
+
+    def on_a_cluster(self, case: Case) -> Driven:
         backend = ProcessBackend(2) if case.name.startswith(f"{ON_PROCESSES} ") else ThreadedBackend()
         with patch("qpdsl.cluster.fleet._backend", lambda address: backend):
-            cluster = drive(self._folder, "run", target, *rows, *sets, *options, "--cluster", "local:2")
-        yield self._part("on a cluster", cluster)
+            return self._run(case, "--cluster", "local:2")
 
     def know_the_server(self) -> None:
-        """Has it asked what it can before it fails."""
-        text = ("greedy", PROBLEM, "--model", f"llm={self._model}", "--completions", "none")
-        with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
-            qpdsl(["run", *text])
+        """Has the server asked what it can, before it fails."""
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            qpdsl(["run", "greedy", PROBLEM, "--model", f"llm={self._model}", "--completions", "none"])
 
-    @property
-    def _model(self) -> str:
-        return f"vllm:{self._server.url}#{self._server.model}"
+    def _run(self, case: Case, *more: str) -> Driven:
+        return self._drive("run", case, *_sets(_small(case)), *more)
 
-    def _part(self, where: str, driven: Driven, beside: str = "") -> Part:
-        if driven.refusal:
-            return where, driven, []
-        return where, driven, faults_of(driven, ways=WAYS, beside=beside)
-
-    def _generating(self, case: Case) -> list[str]:
-        """The models that write; those that judge stay here."""
-        models = case.plan.models.items()
-        return [name for name, model in models if not is_remote(model) and not model.endswith("-prm")]
-
-    def _options(self, case: Case) -> list[str]:
-        told = OPTIONS.get(case.path.stem, ())
-        return [str(self._python) if part == "scorers.py" else part for part in told]
+    def _drive(self, command: str, case: Case, *more: str) -> Driven:
+        options = [str(self._python) if part == "scorers.py" else part for part in OPTIONS.get(case.path.stem, ())]
+        return drive(self._folder, command, str(case.path), "--input", str(self._input(case)), *options, *more)
 
     def _input(self, case: Case) -> Path:
         """Rows for a program: what it has no value for, and another problem in each."""
         rows = []
         for number, problem in enumerate(islice(problems(5, "held-out"), self._rows)):
-            row: dict[str, Any] = {"id": f"row-{number}", "answer": problem.answer}
-            for name, value in case.given.items():
-                if not isinstance(value, int):
-                    row[name] = problem.text if value == PROBLEM else value
+            given = {name: value for name, value in case.given.items() if name not in _small(case)}
+            own = {name: problem.text if value == PROBLEM else value for name, value in given.items()}
             if case.path.stem == "few_shot_table":
-                row["shots"] = SHOTS
-            rows.append(row)
+                own["shots"] = SHOTS
+            rows.append({"id": f"row-{number}", "answer": problem.answer, **own})
         path = self._folder / "rows.jsonl"
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
         return path
+
+
+def _small(case: Case) -> dict[str, int]:
+    """How much of a program is run."""
+    return {name: value for name, value in case.given.items() if isinstance(value, int)}
 
 
 def _sets(values: Mapping[str, object]) -> list[str]:
     return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
 
 
-def _all_cases() -> Iterator[Case]:
+def all_cases() -> Iterator[Case]:
     """Those of the shipped programs, each in one width, and the family of programs, under a budget."""
     yield from (case for case in cases() if not case.name.endswith(" n=2"))
     path = ROOT / "programs" / "compute_optimal.qp"
@@ -160,11 +151,16 @@ def main() -> None:
             os.environ[variable] = str(folder / part)
         driver = Drive(folder, server, args.rows)
         driver.know_the_server()
-        for case in (case for case in _all_cases() if args.only in case.name):
-            for where, driven, faults in driver.parts(case):
-                sign = "–" if driven.refusal else "✖" if faults else "✔"
-                why = [f"refused: {driven.refusal}"] if driven.refusal else faults
-                print(f"{sign} {case.name.split(' ')[0]} {where}", *why, sep="\n    ", flush=True)
+        for case in (case for case in all_cases() if args.only in case.name):
+            beside = ""
+            for place in Drive.PLACES:
+                driven = getattr(driver, place)(case)
+                refusal = driven.refusal
+                faults = [] if refusal else faults_of(driven, beside=beside if place == "here" else "")
+                beside = beside or driven.saved
+                sign = "–" if refusal else "✖" if faults else "✔"
+                what = f"{sign} {case.name.split(' ')[0]} {place.replace('_', ' ')}"
+                print(what, *([f"refused: {refusal}"] if refusal else faults), sep="\n    ", flush=True)
                 told[sign] += 1
     print(f"{told['✔']} agree, {told['✖']} differ, {told['–']} refused; {time.monotonic() - began:.0f} s")
     raise SystemExit(bool(told["✖"]))

@@ -43,6 +43,11 @@ class Driven:
     watchers: Mapping[str, EventSource | Path]
 
     @property
+    def saved(self) -> str:
+        """The run of a sweep's first cell; empty where there is none."""
+        return next((run for cell in self.printed.get("cells", ()) for run in cell["runs"]), "")
+
+    @property
     def refusal(self) -> str:
         """Why it did not run, empty where it did."""
         if self.code in (Exit.OK, Exit.ROW_FAILED):
