@@ -129,7 +129,7 @@ def faults_of(driven: Driven, *, ways: Sequence[str] = WAYS, beside: str = "") -
 def _apart(driven: Driven, shown: Screens, beside: str) -> Iterator[str]:
     told = _told_of_sweep(driven) if "cells" in driven.printed else _told_of_run(driven)
     for name, value in told.items():
-        if (seen := shown.figures.get(name)) != value:
+        if not _alike(seen := shown.figures.get(name), value):
             yield f"{name}: {seen!r} on the screens, {value!r} printed"
     if beside:
         with contextlib.redirect_stdout(out := io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -138,6 +138,17 @@ def _apart(driven: Driven, shown: Screens, beside: str) -> Iterator[str]:
         for name in ("gained", "lost"):
             if shown.figures.get(name) != paired[name]:
                 yield f"{name}: {shown.figures.get(name)!r} on Compare, {paired[name]!r} by `diff`"
+
+
+def _alike(seen: Any, printed: Any) -> bool:
+    """Whether a figure of the screens is that which was printed, as far as it is shown: a float may be rounded."""
+    if isinstance(printed, list) and isinstance(seen, list):
+        return len(seen) == len(printed) and all(map(_alike, seen, printed))
+    if isinstance(printed, dict) and isinstance(seen, dict):
+        return all(_alike(seen.get(name), value) for name, value in printed.items())
+    if isinstance(printed, float) and isinstance(seen, float):
+        return abs(seen - printed) <= max(0.51, 0.006 * printed)
+    return bool(seen == printed)
 
 
 def _first_apart(one: str, other: str) -> str:
@@ -165,12 +176,13 @@ def _told_of_run(driven: Driven) -> dict[str, Any]:
     }
     if "correct" in summary:
         told["right"] = summary["correct"]
-        told["share right"] = round(100 * summary["correct"] / summary["compared"])
+        told["share right"] = 100 * summary["correct"] / summary["compared"]
     if "greedy_correct" in summary:
-        told["greedy right"] = round(100 * summary["greedy_correct"] / summary["greedy_compared"])
+        told["greedy right"] = 100 * summary["greedy_correct"] / summary["greedy_compared"]
     if "servers" in summary:
         servers = summary["servers"]
         told |= {"requests": servers["requests"], "sent again": servers["retries"]}
+        told["tokens at servers"] = [float(servers[name]) for name in ("tokens_in", "tokens_out")]
     return told
 
 
@@ -184,8 +196,8 @@ def _told_of_sweep(driven: Driven) -> dict[str, Any]:
             {
                 "rows": (own, own),
                 "failed": cell["failed"],
-                "right": None if cell["accuracy"] is None else round(100 * cell["accuracy"]),
-                "tokens a row": round(cell["tokens"]),
+                "right": None if cell["accuracy"] is None else 100.0 * cell["accuracy"],
+                "tokens a row": float(cell["tokens"]),
             }
             for own, cell in zip(rows, cells, strict=True)
         ],

@@ -52,9 +52,11 @@ async def read(source: EventSource | Path, rows: int, runs: OtherRuns | None = N
     figures["searched"] = list(map(_searched, searched))
     for name in ("requests", "sent again"):
         figures[name] = sum(map(_number, re.findall(rf"{name} +([\d,]+)", texts["Engine"])))
-    figures |= zip(
-        ("gained", "lost"), _found(r"(\d+) gained, (\d+) lost", texts["Compare"]) or (None, None), strict=True
-    )
+    there = [panel for panel in texts["Engine"].split("╭") if "://" in panel.split("\n")[0]]
+    sent = [re.search(r"tokens +([\d,.kM]+) in, ([\d,.kM]+) out", panel) for panel in there]
+    figures["tokens at servers"] = [sum(_rounded(own[at]) for own in sent if own is not None) for at in (1, 2)]
+    flipped = _found(r"(\d+) gained, (\d+) lost", texts["Compare"]) or (None, None)
+    figures["gained"], figures["lost"] = flipped
     bodies = {"Rows": _body(texts["Rows"]), "Tokens": _body(texts["Tokens"])}
     bodies |= {f"Search of row {number}": _body(text) for number, text in enumerate(searched)}
     return Screens(figures, bodies)
@@ -74,9 +76,9 @@ def _header(text: str) -> Iterator[tuple[str, Any]]:
     yield "rows", tuple(_found(r"([\d,]+)/([\d,]+) rows", head) or ()) or None
     yield "failed in the header", (_found(r"✖ ([\d,]+) failed", head) or [0])[0]
     yield "without an answer", (_found(r"([\d,]+) without an answer", head) or [0])[0]
-    yield "share right", (_found(r"(\d+)% ±\d+ right", head) or [None])[0]
-    greedy = re.search(r"greedy ([\d.]+)%", head)
-    yield "greedy right", None if greedy is None else round(float(greedy[1]))
+    for name, pattern in (("share right", r"(\d+)% ±\d+ right"), ("greedy right", r"greedy ([\d.]+)%")):
+        share = re.search(pattern, head)
+        yield name, None if share is None else float(share[1])
 
 
 def _counts(rows: str) -> dict[str, int]:
@@ -109,8 +111,8 @@ def _cells(text: str) -> list[dict[str, Any]]:
             {
                 "rows": tuple(map(_number, told("rows").split("/"))),
                 "failed": _number(failed or "0"),
-                "right": round(float(right.rstrip("%"))) if right else None,
-                "tokens a row": round(_rounded(tokens)) if tokens else 0,
+                "right": float(right.rstrip("%")) if right else None,
+                "tokens a row": _rounded(tokens) if tokens else 0.0,
             }
         )
     return cells
