@@ -25,12 +25,6 @@ from unittest.mock import patch
 from family.tasks.counting import problems
 from qpdsl.cli import main as qpdsl
 from qpdsl.cluster.backends.process_backend import ProcessBackend
-from qpdsl.grammar.parse.parser import parse_file
-from qpdsl.grammar.source import Source
-from qpdsl.planner.check.program import lower
-from qpdsl.planner.names.modules import Environment
-from qpdsl.planner.optimize.optimizer import planned
-from qpdsl.planner.strategies.written_strategies import strategies_of
 from qpdsl.session import user_cache
 from tests.support.cluster.threaded_replicas import ThreadedBackend
 from tests.support.paths import ROOT
@@ -129,10 +123,10 @@ def _sets(values: Mapping[str, object]) -> list[str]:
 def all_cases() -> Iterator[Case]:
     """Those of the shipped programs, each in one width, and the family of programs, under a budget."""
     yield from (case for case in cases() if not case.name.endswith(" n=2"))
-    path = ROOT / "programs" / "compute_optimal.qp"
-    program = lower(parse_file(Source(path.name, path.read_text("utf-8"))), path.stem, Environment())
+    # It has the models of beam search.
+    plan = next(case.plan for case in cases() if case.path.stem == "beam_search")
     given = {"problem": PROBLEM, "expand": 2, "depth": 2}
-    yield Case("programs/compute_optimal", planned(strategies_of(program)[0]), {}, path, given)
+    yield Case("programs/compute_optimal", plan, {}, ROOT / "programs" / "compute_optimal.qp", given)
 
 
 def main() -> None:
@@ -152,12 +146,14 @@ def main() -> None:
         driver = Drive(folder, server, args.rows)
         driver.know_the_server()
         for case in (case for case in all_cases() if args.only in case.name):
-            beside = ""
+            swept = False
             for place in Drive.PLACES:
                 driven = getattr(driver, place)(case)
                 refusal = driven.refusal
-                faults = [] if refusal else faults_of(driven, beside=beside if place == "here" else "")
-                beside = beside or driven.saved
+                # Who watches how is compared where candidates are there too.
+                how = {"beside": swept} if place == "here" else {"ways": ("replayed",)}
+                faults = [] if refusal else faults_of(driven, **how)
+                swept = swept or not refusal
                 sign = "–" if refusal else "✖" if faults else "✔"
                 what = f"{sign} {case.name.split(' ')[0]} {place.replace('_', ' ')}"
                 print(what, *([f"refused: {refusal}"] if refusal else faults), sep="\n    ", flush=True)

@@ -32,20 +32,16 @@ _EARLY = 3
 
 @dataclass(frozen=True)
 class Driven:
-    """What a command came to: its exit code, what it printed on stdout (JSON) and on stderr, a record for each row, and
-    the watchers by how they came to it.
+    """What a command came to: its arguments, its exit code, what it printed on stdout (JSON) and on stderr, a record
+    for each row, and the watchers by how they came to it.
     """
 
+    arguments: Sequence[str]
     code: int
     printed: Mapping[str, Any]
     notes: str
     records: Sequence[Mapping[str, Any]]
     watchers: Mapping[str, EventSource | Path]
-
-    @property
-    def saved(self) -> str:
-        """The run of a sweep's first cell; empty where there is none."""
-        return next((run for cell in self.printed.get("cells", ()) for run in cell["runs"]), "")
 
     @property
     def refusal(self) -> str:
@@ -107,11 +103,11 @@ def drive(folder: Path, command: str, *arguments: str) -> Driven:
     watchers.come_late()
     records = [json.loads(line) for line in output.read_text("utf-8").splitlines()] if output.exists() else []
     by_name = dict(zip(WAYS, (watchers.live, watchers.late, trace), strict=True))
-    return Driven(code, json.loads(out.getvalue() or "{}"), err.getvalue(), records, by_name)
+    return Driven(arguments, code, json.loads(out.getvalue() or "{}"), err.getvalue(), records, by_name)
 
 
-def faults_of(driven: Driven, *, ways: Sequence[str] = WAYS, beside: str = "") -> list[str]:
-    """Where screens differ from what the command printed, and from each other. `beside` is a saved run to compare with.
+def faults_of(driven: Driven, *, ways: Sequence[str] = WAYS, beside: bool = False) -> list[str]:
+    """Where screens differ from what the command printed, from each other and, `beside` a saved run, from `qpdsl diff`.
 
     Of the figures that depend on time none is looked at.
     """
@@ -126,18 +122,18 @@ def faults_of(driven: Driven, *, ways: Sequence[str] = WAYS, beside: str = "") -
     return faults
 
 
-def _apart(driven: Driven, shown: Screens, beside: str) -> Iterator[str]:
+def _apart(driven: Driven, shown: Screens, beside: bool) -> Iterator[str]:
     told = _told_of_sweep(driven) if "cells" in driven.printed else _told_of_run(driven)
     for name, value in told.items():
         if not _alike(seen := shown.figures.get(name), value):
             yield f"{name}: {seen!r} on the screens, {value!r} printed"
     if beside:
         with contextlib.redirect_stdout(out := io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            main(["diff", beside, "last", "--format", "json"])
-        paired = json.loads(out.getvalue())
+            main(["diff", str(shown.figures["beside"]), "last", "--format", "json"])
+        paired = json.loads(out.getvalue() or "{}")
         for name in ("gained", "lost"):
-            if shown.figures.get(name) != paired[name]:
-                yield f"{name}: {shown.figures.get(name)!r} on Compare, {paired[name]!r} by `diff`"
+            if name not in paired or shown.figures[name] != len(paired[name]):
+                yield f"{name}: {shown.figures[name]!r} on Compare, {paired.get(name)!r} by `diff`"
 
 
 def _alike(seen: Any, printed: Any) -> bool:
@@ -161,7 +157,7 @@ def _told_of_run(driven: Driven) -> dict[str, Any]:
     """What a run's summary and records say, by the names of the screens' figures."""
     summary, records = driven.printed, driven.records
     rows, failed = summary["rows"], summary["failed"]
-    on_replicas = "replicas" in driven.notes
+    found = "none" if "--cluster" in driven.arguments else "answer"
     told = {
         "phase": "all failed" if failed == rows else "done",
         "rows": (rows, rows),
@@ -172,7 +168,7 @@ def _told_of_run(driven: Driven) -> dict[str, Any]:
         "tokens in": [record["tokens_in"] for record in records],
         "tokens out": [record["tokens_out"] for record in records],
         "tokens in all": summary["tokens_in"] + summary["tokens_out"],
-        "searched": ["failed" if "error" in record else "none" if on_replicas else "answer" for record in records],
+        "searched": ["failed" if "error" in record or "unanswered" in record else found for record in records],
     }
     if "correct" in summary:
         told["right"] = summary["correct"]

@@ -10,9 +10,9 @@ from typing import Any
 
 from qpdsl.tui.state.compare import OtherRuns
 from qpdsl.tui.state.event_source import EventSource
-from tests.support.tui.screen import dashboard, press, settle
+from tests.support.tui.screen import dashboard, settle, text
 
-SIZE = (200, 60)
+WIDTH, HEIGHT = 150, 44
 _HEADER = 2
 _WORDS = ("waiting", "running", "done", "right", "wrong", "failed")
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6}
@@ -28,21 +28,29 @@ class Screens:
 
 async def read(source: EventSource | Path, rows: int, runs: OtherRuns | None = None) -> Screens:
     """Goes through all screens of a process that has ended, `rows` of which lie on the first page."""
-    async with dashboard(source, SIZE, runs=runs) as pilot:
+    # A replay has a line more, for its position.
+    async with dashboard(source, (WIDTH, HEIGHT + isinstance(source, Path)), runs=runs) as pilot:
+
+        async def keyed(*keys: str) -> str:
+            """The screen after these keys. What they change is drawn by them: nothing happens any more by itself."""
+            await pilot.press(*keys)
+            await pilot.pause()
+            return text(pilot.app)  # type: ignore[arg-type]
+
         first = await settle(pilot)
         figures = dict(_header(first))
         if "1 Cells" in first:
             return Screens({**figures, "cells": _cells(first)}, {"Cells": _body(first)})
-        texts = {"Plan": first, "Tokens": await press(pilot, "u")}
-        await press(pilot, "escape")
-        texts["Engine"] = await press(pilot, "4")
-        texts["Compare"] = await press(pilot, "5")
-        texts["Rows"] = await press(pilot, "2", "home")
+        texts = {"Plan": first, "Tokens": await keyed("u")}
+        await keyed("escape")
+        texts["Engine"] = await keyed("4")
+        texts["Compare"] = await keyed("5")
+        texts["Rows"] = await keyed("2", "home")
         details, searched = [], []
         for _ in range(rows):
-            details.append(await press(pilot, "d"))
-            searched.append(await press(pilot, "escape", "enter"))
-            await press(pilot, "2", "down")
+            details.append(await keyed("d"))
+            searched.append(await keyed("escape", "enter"))
+            await keyed("2", "down")
     counts = _counts(texts["Rows"])
     figures |= {name: counts[name] for name in ("failed", "right")}
     figures["at work"] = counts["waiting"] + counts["running"]
@@ -57,9 +65,10 @@ async def read(source: EventSource | Path, rows: int, runs: OtherRuns | None = N
     figures["tokens at servers"] = [sum(_rounded(own[at]) for own in sent if own is not None) for at in (1, 2)]
     flipped = _found(r"(\d+) gained, (\d+) lost", texts["Compare"]) or (None, None)
     figures["gained"], figures["lost"] = flipped
-    bodies = {"Rows": _body(texts["Rows"]), "Tokens": _body(texts["Tokens"])}
-    bodies |= {f"Search of row {number}": _body(text) for number, text in enumerate(searched)}
-    return Screens(figures, bodies)
+    beside = re.search(r"^with (\S+) ", texts["Compare"], re.M)
+    figures["beside"] = None if beside is None else beside[1]
+    bodies = {f"Search of row {number}": _body(text) for number, text in enumerate(searched)}
+    return Screens(figures, {"Rows": _body(texts["Rows"]), **bodies})
 
 
 def _body(text: str) -> str:
@@ -98,7 +107,7 @@ def _cells(text: str) -> list[dict[str, Any]]:
     ends = {name: head.index(name) + len(name) for name in ("rows", "right", "failed", "tokens a row") if name in head}
     cells = []
     for line in lines[lines.index(head) + 1 :]:
-        if not re.match(r"[▸ ]*[✔●·] ", line):
+        if not re.match(r"[▌ ]*[✔●·] ", line):
             break
 
         def told(name: str, line: str = line) -> str:
