@@ -65,7 +65,7 @@ async def read(source: EventSource | Path, rows: int, runs: OtherRuns | None = N
     figures["tokens at servers"] = [sum(_rounded(own[at]) for own in sent if own is not None) for at in (1, 2)]
     flipped = _found(r"(\d+) gained, (\d+) lost", texts["Compare"]) or (None, None)
     figures["gained"], figures["lost"] = flipped
-    beside = re.search(r"^with (\S+) ", texts["Compare"], re.M)
+    beside = re.search(r"\bwith (\S+)  ", texts["Compare"])
     figures["beside"] = None if beside is None else beside[1]
     bodies = {f"Search of row {number}": _body(text) for number, text in enumerate(searched)}
     return Screens(figures, {"Rows": _body(texts["Rows"]), **bodies})
