@@ -1,126 +1,165 @@
-"""Every shipped program and idiom driven as its user would, and what the screens say beside what its summary says.
+"""Every shipped program and idiom driven as its user would, and what the screens say beside what its commands print.
 
-    python -m benchmarks.dashboard_drive [--only WORD]
+    python -m benchmarks.dashboard_drive [--only WORD] [--rows 2]
 
-Each runs once, watched from the start, by somebody who comes late, and replayed. Some then run over rows on a server
-that fails now and then, on two replicas, and as a sweep. What differs is printed; the exit code counts it.
+Each is swept (`eval`), and runs over rows here, on a server that fails now and then, and on two replicas. Each of these
+is watched from the start, by somebody who comes late, and replayed; a run here is set beside one of the sweep. What
+differs is printed, and what is refused with its reason; the exit code says whether anything differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
+import os
 import tempfile
-from collections.abc import Iterator
-from itertools import chain
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
-from qpdsl.executor.events.trace import LineReader, read_trace
-from qpdsl.tui.state.run_state import RunState
-from tests.support.remote.stub_server import stub
-from tests.support.shipped_programs import cases
-from tests.support.tui.driven import faults_of
+from family.tasks.counting import problems
+from qpdsl.cli import main as qpdsl
+from qpdsl.cluster.backends.process_backend import ProcessBackend
+from qpdsl.session import user_cache
+from tests.support.cluster.threaded_replicas import ThreadedBackend
+from tests.support.paths import ROOT
+from tests.support.remote.stub_server import StubServer, stub
+from tests.support.shipped_programs import PROBLEM, Case, cases
+from tests.support.tui.driven import Driven, drive, faults_of
 
-ROWS = ("--input", "counting-500", "--limit", "6")
-ON_A_SERVER = ("greedy", "self_consistency", "best_of_n", "beam_search")
-ON_REPLICAS = ("self_consistency", "beam_search", "dvts")
-SWEPT = ("self_consistency", "best_of_n")
-
-
-def ran(folder: Path, command: str, *arguments: str) -> tuple[dict[str, Any], RunState]:
-    """The summary of a command, and what its trace adds up to."""
-    trace = folder / "trace.jsonl"
-    line = [sys.executable, "-m", "qpdsl", command, *arguments, "--trace", str(trace), "--overwrite"]
-    done = subprocess.run(line, check=False, capture_output=True, text=True)
-    try:
-        summary = json.loads(done.stdout)
-    except ValueError:
-        raise SystemExit(f"{' '.join(line)}\n{done.stderr}") from None
-    state = RunState()
-    for event in read_trace(trace, LineReader()):
-        state.add(event)
-    return summary, state
+SCORERS = """\
+import qpdsl as qp
 
 
-def rows_apart(summary: dict[str, Any], state: RunState) -> Iterator[str]:
-    """What the rows of a run say beside its summary."""
-    rows = state.rows.values()
-    shown = {
-        "rows": state.done,
-        "failed": state.failed,
-        "correct": state.right,
-        "compared": state.judged,
-        "greedy_correct": state.greedy_right,
-        "tokens_in": sum(row.prompt_tokens for row in rows),
-        "tokens_out": sum(row.sampled_tokens for row in rows),
-    }
-    for name, value in shown.items():
-        if summary.get(name, value) != value:
-            yield f"{name} is {value:,} on the screens, {summary[name]:,} in the summary"
-    if "servers" in summary:
-        latest = [server.latest for server in state.servers.values()]
-        for name in ("requests", "retries"):
-            count = sum(getattr(one, name) for one in latest)
-            if count != summary["servers"][name]:
-                yield f"{name} at servers are {count:,} on the screens, {summary['servers'][name]:,} in the summary"
+@qp.scorer(rows="all")
+def likeness(text: list[str]) -> list[float]:
+    return [sum(len(set(one) & set(other)) for other in text) / 100 for one in text]
+"""
+# What a program needs beside its rows.
+OPTIONS = {
+    "minimum_bayes_risk": ("--python", "scorers.py"),
+    "code_repair": ("--allow-code",),
+    "code_with_tests": ("--allow-code",),
+    "compute_optimal": ("--budget", "tokens=400"),
+}
+SHOTS = [{"question": "Bo has 2.", "answer": "It is 2."}] * 2
+# One that takes processes of its own on a cluster. Others take threads, which are there sooner.
+ON_PROCESSES = "programs/beam_search"
 
 
-def cells_apart(summary: dict[str, Any], state: RunState) -> Iterator[str]:
-    """What the cells of a sweep say beside its table."""
-    if len(state.cells) != len(summary["cells"]):
-        yield f"{len(state.cells)} cells on the screens, {len(summary['cells'])} in the table"
-    for cell, reached in zip(summary["cells"], state.cells.values(), strict=False):
-        told = {
-            "rows": (reached.done, cell["problems"] * cell["seeds"]),
-            "failed": (reached.failed, cell["failed"]),
-            "right": (reached.right, round(cell["accuracy"] * cell["problems"] * cell["seeds"])),
-            "tokens": (reached.sampled_tokens, round(cell["tokens"] * cell["problems"] * cell["seeds"])),
-            "at work": (reached.running, 0),
-        }
-        yield from (
-            f"{reached.cell}: {name}: {one:,}, not {other:,}" for name, (one, other) in told.items() if one != other
-        )
+class Drive:
+    """Programs over the same rows in one place after another: `PLACES` are the names of the methods that do so."""
+
+    PLACES = ("under_eval", "here", "on_a_server", "on_a_cluster")
+
+    def __init__(self, folder: Path, server: StubServer, rows: int) -> None:
+        self._folder, self._server, self._rows = folder, server, rows
+        self._model = f"vllm:{server.url}#{server.model}"
+        self._python = folder / "scorers.py"
+        self._python.write_text(SCORERS, "utf-8")
+
+    def under_eval(self, case: Case) -> Driven:
+        """In two widths, where it has one."""
+        small = _small(case)
+        return self._drive("eval", case, *_sets({**small, **({"n": "2,4"} if "n" in small else {})}), "--fresh")
+
+    def here(self, case: Case) -> Driven:
+        return self._run(case)
+
+    def on_a_server(self, case: Case) -> Driven:
+        """Its models that write are there, those that judge here. Two requests fail."""
+        models = [name for name, model in case.plan.models.items() if not model.endswith("-prm")]
+        self._server.mend()
+        for fault in ("too_many", "overloaded"):
+            self._server.fail(fault, 1, seconds=0.01)
+        there = [part for name in models for part in ("--model", f"{name}={self._model}")]
+        return self._run(case, *there, "--completions", "none")
+
+    def on_a_cluster(self, case: Case) -> Driven:
+        backend = ProcessBackend(2) if case.name.startswith(f"{ON_PROCESSES} ") else ThreadedBackend()
+        with patch("qpdsl.cluster.fleet._backend", lambda address: backend):
+            return self._run(case, "--cluster", "local:2")
+
+    def know_the_server(self) -> None:
+        """Has the server asked what it can, before it fails."""
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            qpdsl(["run", "greedy", PROBLEM, "--model", f"llm={self._model}", "--completions", "none"])
+
+    def _run(self, case: Case, *more: str) -> Driven:
+        return self._drive("run", case, *_sets(_small(case)), *more)
+
+    def _drive(self, command: str, case: Case, *more: str) -> Driven:
+        options = [str(self._python) if part == "scorers.py" else part for part in OPTIONS.get(case.path.stem, ())]
+        return drive(self._folder, command, str(case.path), "--input", str(self._input(case)), *options, *more)
+
+    def _input(self, case: Case) -> Path:
+        """Rows for a program: what it has no value for, and another problem in each."""
+        rows = []
+        for number, problem in enumerate(islice(problems(5, "held-out"), self._rows)):
+            given = {name: value for name, value in case.given.items() if name not in _small(case)}
+            own = {name: problem.text if value == PROBLEM else value for name, value in given.items()}
+            if case.path.stem == "few_shot_table":
+                own["shots"] = SHOTS
+            rows.append({"id": f"row-{number}", "answer": problem.answer, **own})
+        path = self._folder / "rows.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+        return path
 
 
-def elsewhere(folder: Path, only: str) -> Iterator[tuple[str, list[str]]]:
-    """Programs over rows: on a server with faults, on replicas, and as sweeps."""
-    output = ("--json", "--output", str(folder / "out.jsonl"), "--no-statistics")
-    for program in ON_A_SERVER:
-        if only in f"{program} server":
-            with stub("vllm") as server:
-                llm = ("--model", f"llm=vllm:{server.url}#{server.model}", "--completions", "none")
-                # The server is known before it fails.
-                ran(folder, "run", program, *llm, "--input", "counting-500", "--limit", "1", *output)
-                for fault in ("too_many", "overloaded"):
-                    server.fail(fault, 2)
-                yield f"{program} on a server", list(rows_apart(*ran(folder, "run", program, *llm, *ROWS, *output)))
-    for program in ON_REPLICAS:
-        if only in f"{program} cluster":
-            cluster = ("--cluster", "local:2")
-            yield f"{program} on a cluster", list(rows_apart(*ran(folder, "run", program, *cluster, *ROWS, *output)))
-    for program in SWEPT:
-        if only in f"{program} eval":
-            swept = ("--set", "n=2,4", *ROWS, "--format", "json")
-            yield f"{program} under eval", list(cells_apart(*ran(folder, "eval", program, *swept)))
-            on = (*swept, "--cluster", "local:2", "--fresh")
-            yield f"{program} under eval on a cluster", list(cells_apart(*ran(folder, "eval", program, *on)))
+def _small(case: Case) -> dict[str, int]:
+    """How much of a program is run."""
+    return {name: value for name, value in case.given.items() if isinstance(value, int)}
+
+
+def _sets(values: Mapping[str, object]) -> list[str]:
+    return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+
+
+def all_cases() -> Iterator[Case]:
+    """Those of the shipped programs, each in one width, and the family of programs, under a budget."""
+    yield from (case for case in cases() if not case.name.endswith(" n=2"))
+    # It has the models of beam search.
+    plan = next(case.plan for case in cases() if case.path.stem == "beam_search")
+    given = {"problem": PROBLEM, "expand": 2, "depth": 2}
+    yield Case("programs/compute_optimal", plan, {}, ROOT / "programs" / "compute_optimal.qp", given)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="WORD", help="Those alone whose names have WORD.")
-    only, differ = parser.parse_args().only, list[bool]()
-    with tempfile.TemporaryDirectory() as name:
+    parser.add_argument("--rows", type=int, default=2, metavar="N", help="Rows for each program (2).")
+    args = parser.parse_args()
+    began, told = time.monotonic(), Counter[str]()
+    with tempfile.TemporaryDirectory() as name, stub("vllm") as server:
         folder = Path(name)
-        here = ((case.name, faults_of(case, folder)) for case in cases() if only in case.name)
-        for what, faults in chain(here, elsewhere(folder, only)):
-            print(f"{'✖' if faults else '✔'} {what}", *faults, sep="\n    ", flush=True)
-            differ.append(bool(faults))
-    print(f"{len(differ)} driven, {sum(differ)} differ")
-    raise SystemExit(any(differ))
+        # Nothing of the user's is read or written but compiled kernels.
+        kernels = user_cache.folder() / "kernels"
+        (folder / "cache" / "qpdsl").mkdir(parents=True)
+        (folder / "cache" / "qpdsl" / "kernels").symlink_to(kernels)
+        for variable, part in (("QPDSL_RUNS", "runs"), ("QPDSL_RUNTIME_DIR", "rt"), ("XDG_CACHE_HOME", "cache")):
+            os.environ[variable] = str(folder / part)
+        driver = Drive(folder, server, args.rows)
+        driver.know_the_server()
+        for case in (case for case in all_cases() if args.only in case.name):
+            swept = False
+            for place in Drive.PLACES:
+                driven = getattr(driver, place)(case)
+                refusal = driven.refusal
+                # Who watches how is compared where candidates are there too.
+                how = {"beside": swept} if place == "here" else {"ways": ("replayed",)}
+                faults = [] if refusal else faults_of(driven, **how)
+                swept = swept or not refusal
+                sign = "–" if refusal else "✖" if faults else "✔"
+                what = f"{sign} {case.name.split(' ')[0]} {place.replace('_', ' ')}"
+                print(what, *([f"refused: {refusal}"] if refusal else faults), sep="\n    ", flush=True)
+                told[sign] += 1
+    print(f"{told['✔']} agree, {told['✖']} differ, {told['–']} refused; {time.monotonic() - began:.0f} s")
+    raise SystemExit(bool(told["✖"]))
 
 
 if __name__ == "__main__":

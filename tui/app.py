@@ -1,44 +1,28 @@
-"""The dashboard: screens over one source of events, with its palette of commands.
-
-Texts from outside are made printable where a screen takes them up. `PrintableOnly` catches what was forgotten there,
-and what comes from elsewhere, such as a text that was pasted into a field: no character that a terminal would obey
-reaches a cell.
-"""
+"""The dashboard: screens over one source of events."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
-import sys
-import termios
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from subprocess import Popen
 from typing import ClassVar
 
-from rich.cells import cell_len
-from rich.segment import Segment
-from textual._context import active_message_pump
-from textual.actions import ActionParseResult
-from textual.app import App, ComposeResult, SystemCommand
-from textual.await_complete import AwaitComplete
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.color import Color
-from textual.command import DiscoveryHit, Hit, Hits, Provider
-from textual.dom import DOMNode
+from textual.command import Provider
 from textual.driver import Driver
-from textual.events import Event, InputEvent, Key, Resize
+from textual.events import Key, Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
-from textual.worker import WorkerFailed, get_current_worker
 
-from qpdsl.grammar.ascii_signs import in_ascii, needs_ascii
-from qpdsl.grammar.printable import is_printable, one_line, shorten
+from qpdsl.grammar.printable import one_line, shorten
 from qpdsl.tui.changed_cells import ChangedCells, changing
+from qpdsl.tui.commands import Commands
+from qpdsl.tui.resilient_app import ResilientApp, in_words
 from qpdsl.tui.screens.cells import CellsView
 from qpdsl.tui.screens.compare import CompareView
 from qpdsl.tui.screens.engine import EngineView
@@ -48,9 +32,10 @@ from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
 from qpdsl.tui.screens.verifier import VerifierView
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.state.compare import OtherName, OtherRun, OtherRuns, common_rows
+from qpdsl.tui.state.compare import OtherRuns
 from qpdsl.tui.state.decisions import effects
 from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, SocketSource
+from qpdsl.tui.terminal import as_it_was, is_behind, last_filters
 from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport, screens_of
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.glossary import KEYS, explained, rule_text
@@ -61,133 +46,21 @@ _FRAME = 0.25
 _TICK = 1 / 30
 # Bytes a second for what is drawn by itself; keys are answered at once, and what they draw counts.
 _BYTES = 16_000
-# What may be done while a question, a page of facts or the palette lies over the screen.
-_OVER_ALL = ("turn", "leave", "quit")
 _JUMP = 0.05
-# So many saved runs are read to find one that has rows of this one.
-_READ = 8
-# The mouse, pasting and the keys as they were, the screen of before, and the cursor.
-_RESET = "\033[?1000l\033[?1003l\033[?1015l\033[?1006l\033[?2004l\033[<u\033[?1049l\033[0m\033[?25h"
-_COMMANDS = (
-    ("Next failure", "next_row('failed')", "The search of the next row that failed (!)"),
-    ("Next wrong row", "next_row('wrong')", "The search of the next row with a wrong answer (w)"),
-    ("Filter rows", "filter", "Those with some words, a status or an operator (/)"),
-    ("Compare", "compare", "Beside which saved run this one is set (c)"),
-    ("Rules", "rules", "What each rule of the plan has saved (r)"),
-    ("Where the tokens went", "usage", "By operator, round, model and what became of them (u)"),
-    ("Copy", "copy", "A text, a path, a prompt, the command that repeats a row (y)"),
-    ("Verifier", "verifier", "Whether its scores tell right from wrong (v)"),
-    ("Next theme", "next_theme", "Dark, light, high contrast (t)"),
-    ("Words and keys", "explain", "What the words under the cursor mean, and all keys (?)"),
-    ("Notes", "notes", "What was skipped or missed (n)"),
-    ("Leave", "leave", "Close the dashboard (q)"),
-)
-# What each screen has.
-_HELP = {
-    "plan": "The operators and their figures",
-    "search": "The tree of candidates",
-    "engine": "Memory, batches, tokens a second",
-    "rows": "The inputs and their answers",
-    "compare": "This run beside a saved one",
-    "cells": "The programs and values side by side",
-    "requests": "What clients ask, and how long it takes",
-}
-_REPLAY = (
-    ("Pause or play", "play", "space"),
-    ("Faster", "faster(1)", "+"),
-    ("Slower", "faster(-1)", "-"),
-    ("One event on", "step(1)", "."),
-    ("One event back", "step(-1)", ","),
-    ("To the beginning", "seek(0)", "("),
-    ("To the end", "seek(1)", ")"),
-)
 # A page beside the screens, which has no number.
 _VERIFIER = "verifier"
-_INSTEAD = "\N{REPLACEMENT CHARACTER}"
-
-
-class Commands(Provider):
-    """The commands that the palette searches."""
-
-    async def discover(self) -> Hits:
-        for name, action, help_ in self._all():
-            yield DiscoveryHit(name, self._runner(action), help=help_)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for name, action, help_ in self._all():
-            score = matcher.match(name)
-            if score > 0:
-                yield Hit(score, matcher.highlight(name), self._runner(action), help=help_)
-
-    def _all(self) -> Iterator[tuple[str, str, str]]:
-        app = self.app
-        assert isinstance(app, Dashboard)
-        for number, name in enumerate(app.screens, 1):
-            yield f"Show {name.title()}", f"screen('{name}')", f"{_HELP[name]} ({number})"
-        yield from _COMMANDS
-        if app.replaying:
-            yield from _REPLAY
-
-    def _runner(self, action: str) -> Callable[[], Awaitable[None]]:
-        async def run() -> None:
-            await self.app.run_action(action)
-
-        return run
-
-
-class PrintableOnly(LineFilter):
-    """Puts a sign in the place of each such character, as many as it has cells, so that a line keeps its width."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [segment if segment.control else Segment(_masked(segment.text), segment.style) for segment in segments]
-
-
-def _masked(text: str) -> str:
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        char if is_printable(char, text[at - 1] if at else "") else _INSTEAD * cell_len(char)
-        for at, char in enumerate(text)
-    )
-
-
-class AsciiOnly(LineFilter):
-    """For a terminal whose encoding has no lines and blocks: a sign in ASCII in the place of each of ours."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [segment if segment.control else Segment(_plain(segment.text), segment.style) for segment in segments]
-
-
-def _plain(text: str) -> str:
-    plain = in_ascii(text)
-    return plain if plain.isascii() else "".join(char if char.isascii() else "?" * cell_len(char) for char in plain)
-
-
-_PRINTABLE_ONLY, _ASCII_ONLY = PrintableOnly(), AsciiOnly()
-
-
-def _is_behind() -> bool:
-    """Whether the terminal takes nothing more now. Textual draws on the standard error stream."""
-    try:
-        return sys.__stderr__ is not None and not select.select([], [sys.__stderr__], [], 0)[1]
-    except (OSError, ValueError):
-        return False
-
-
-async def _nothing() -> None:
-    pass
 
 
 class DashboardFault(Exception):
     """The dashboard itself has failed. What it showed is not touched by that."""
 
 
-class Dashboard(App[Leave | None]):
+class Dashboard(ResilientApp[Leave | None]):
     """`asks` says whether leaving must ask what to do with the run; `over` whether there is nothing left to watch."""
 
     TITLE = "qpdsl"
     CSS_PATH = "dashboard.tcss"
+    OVER_ALL = ("turn", "leave", "quit")
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Commands}
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
@@ -239,69 +112,21 @@ class Dashboard(App[Leave | None]):
         self.source = source
         self.picked = first
         self._above: list[str] = []
-        self.fault: Exception | None = None
         self._asks = asks
         self._over = over
         self._clocked = clocked
         self._runs = runs
-        self._names: list[OtherName] | None = None
         self._drawn: tuple[object, ...] = ()
         self._ticked = time.monotonic()
-        self.faults: list[str] = []
         self._paced = time.monotonic()
         self._owed = 0.0
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's own, and the last look at every line before it is drawn."""
-        # Textual draws on the standard error stream.
-        plain = [_ASCII_ONLY] if needs_ascii(getattr(sys.__stderr__, "encoding", None)) else []
-        return [*super().get_line_filters(), _PRINTABLE_ONLY, *plain]
-
-    def _handle_exception(self, error: Exception) -> None:
-        """Closes the dashboard. Textual would print a traceback, with values of the run in it.
-
-        What fails in the palette, or in what else lies over the screen, closes that alone.
-        """
-        failed = get_current_worker().node if isinstance(error, WorkerFailed) else active_message_pump.get(None)
-        if self._running and isinstance(failed, DOMNode) and self._lies_over(failed):
-            self.call_later(self._go_on, f"{type(failed).__name__} failed", error)
-            return
-        self.fault = self.fault or error
-        super()._handle_exception(error)
-        if not os.environ.get("QPDSL_DEBUG"):
-            self._exit_renderables.clear()
+        return [*super().get_line_filters(), *last_filters()]
 
     def get_driver_class(self) -> type[Driver]:
         """The one of the platform, which writes only the cells that change."""
         return changing(super().get_driver_class(), self._cells)
-
-    async def run_action(
-        self,
-        action: str | ActionParseResult,
-        default_namespace: DOMNode | None = None,
-        namespaces: Mapping[str, DOMNode] | None = None,
-    ) -> bool:
-        """Carries out what a key stands for; one that was on its way as something came over the screen does nothing.
-
-        One that fails closes what lies over the screen, and is told in the notes: Textual's own lists cannot take some
-        keys before they are laid out.
-        """
-        if self._is_covered(action, default_namespace):
-            return False
-        try:
-            return await super().run_action(action, default_namespace, namespaces)
-        except Exception as error:
-            self._go_on(f"a key could not be obeyed ({action})", error)
-            return True
-
-    async def on_event(self, event: Event) -> None:
-        """Takes an event. A key or a click that fails where it is passed on is treated as one that fails."""
-        try:
-            await super().on_event(event)
-        except Exception as error:
-            if not isinstance(event, InputEvent):
-                raise
-            self._go_on(f"{type(event).__name__} could not be passed on", error)
 
     async def on_key(self, event: Key) -> None:
         """Closes a page of facts or a list that has no use for a key of the screen below, and carries that out."""
@@ -313,29 +138,6 @@ class Dashboard(App[Leave | None]):
             event.prevent_default()
             self.pop_screen()
             await self.run_action(below.binding.action, below.node)
-
-    def _lies_over(self, node: DOMNode) -> bool:
-        """Whether a widget is, or was, part of something else than the first screen."""
-        owner = next((above for above in node.ancestors_with_self if isinstance(above, Screen)), None)
-        return owner is not None and owner is not self.screen_stack[0]
-
-    def _go_on(self, what: str, error: Exception) -> None:
-        self.faults.append(f"{what}: {_words(error)}")
-        while len(self.screen_stack) > 1:
-            self.pop_screen()
-
-    def pop_screen(self) -> AwaitComplete:
-        """Closes what lies over the screen; a second click or key that would close it finds nothing to do."""
-        return super().pop_screen() if len(self.screen_stack) > 1 else AwaitComplete(_nothing())
-
-    def _is_covered(self, action: str | ActionParseResult, namespace: DOMNode | None) -> bool:
-        """Whether what an action belongs to lies under another screen."""
-        if len(self.screen_stack) == 1:
-            return False
-        if namespace is None or namespace is self:
-            name = action.partition("(")[0] if isinstance(action, str) else action[1]
-            return name.removeprefix("app.") not in _OVER_ALL
-        return self.screen not in namespace.ancestors_with_self
 
     @property
     def replaying(self) -> bool:
@@ -350,7 +152,7 @@ class Dashboard(App[Leave | None]):
             yield RowsView("rows")
             yield CellsView("cells")
             yield RequestsView("requests")
-            yield CompareView("compare")
+            yield CompareView("compare", self._runs)
             yield VerifierView(_VERIFIER)
         if self.source.player is not None:
             yield Transport(self.source.player)
@@ -382,7 +184,7 @@ class Dashboard(App[Leave | None]):
         now = time.monotonic()
         self._owed = max(self._owed - (now - self._paced) * _BYTES, 0.0) + self._cells.written
         self._paced, self._cells.written = now, 0
-        if self._owed <= _BYTES * _FRAME and not _is_behind():
+        if self._owed <= _BYTES * _FRAME and not is_behind():
             self.draw()
 
     def draw(self, *, force: bool = False) -> None:
@@ -391,9 +193,7 @@ class Dashboard(App[Leave | None]):
         if state.changes and self.picked not in (*self.screens, _VERIFIER):
             # What it is has become known.
             self.action_screen(self.screens[0])
-        # Before that, a replay does not know which of the saved runs is its own.
-        if self._names is None and self._runs is not None and (state.saved is not None or state.done):
-            self._find_last()
+        self.query_one(CompareView).look_for_last(state)
         self.query_one(Title).show(state, source.phase, source.elapsed, self.picked)
         if self.source.player is not None:
             self.query_one(Transport).refresh()
@@ -501,46 +301,18 @@ class Dashboard(App[Leave | None]):
         at = names.index(self.theme) if self.theme in names else -1
         self.theme = names[(at + 1) % len(names)]
 
-    def _find_last(self) -> None:
-        """Reads which runs are saved, and takes the last one of the same program that has rows of this one."""
-        assert self._runs is not None
-        self._names = []
-        with contextlib.suppress(Exception):
-            self._names = self._runs.names()
-        state, title = self.source.state, self.query_one(Title)
-        program = state.begun.program if state.begun is not None else ""
-        own = [run for run in self._names if run.name != state.saved and run.rows]
-        self._names = sorted(own, key=lambda run: run.program != program)
-        for run in [run for run in self._names if run.program == program][:_READ]:
-            saved = self._read(run.name)
-            if saved is not None and common_rows(state, saved):
-                title.last = run
-                self.query_one(CompareView).show(saved)
-                return
-
-    def _read(self, name: str) -> OtherRun | None:
-        assert self._runs is not None
-        try:
-            return self._runs.read(name)
-        except Exception as error:
-            self.notify(f"run {name} cannot be read: {_words(error)}")
-            return None
-
     def action_compare(self) -> None:
         """Asks beside which saved run this one is to be set."""
-        names = self._names
-        if not names or "compare" not in self.screens:
-            early = names is None and self._runs is not None
-            self.notify("no row has begun yet" if early else "there is no other saved run to compare with")
-            return
-        told = [f"{run.name}  {run.program}  {_right(run)}" for run in names]
+        if "compare" in self.screens:
+            self.query_one(CompareView).ask()
+        else:
+            self.notify("there are no rows to compare here")
 
-        def chosen(at: int | None) -> None:
-            if at is not None and (saved := self._read(names[at].name)) is not None:
-                self.query_one(CompareView).show(saved)
-                self.action_screen("compare")
+    def on_compare_view_last_found(self, message: CompareView.LastFound) -> None:
+        self.query_one(Title).show_last(message.run)
 
-        self.push_screen(ChoiceQuestion("compare with", told), chosen)
+    def on_compare_view_chosen(self) -> None:
+        self.action_screen("compare")
 
     def action_rules(self) -> None:
         """What each rule of the plan has saved."""
@@ -640,10 +412,6 @@ class Dashboard(App[Leave | None]):
             view.set_space(size)
 
 
-def _right(run: OtherName) -> str:
-    return f"{run.right / run.judged:.0%} of {run.judged:,} right" if run.judged else f"{run.rows:,} rows"
-
-
 def watch_socket(path: Path, runs: OtherRuns) -> None:
     """Watches a run that was started elsewhere. Raises DashboardFault."""
     _shown(Dashboard(SocketSource(path), runs=runs))
@@ -679,34 +447,10 @@ def replay_trace(
 def _shown(app: Dashboard) -> Leave | None:
     """Shows a dashboard until it is closed. Raises DashboardFault, with the terminal as it was before."""
     try:
-        with _terminal_as_it_was():
+        with as_it_was():
             leave = app.run()
     except Exception as error:
-        raise DashboardFault(_words(error)) from error
+        raise DashboardFault(in_words(error)) from error
     if app.fault is not None:
-        raise DashboardFault(_words(app.fault)) from app.fault
+        raise DashboardFault(in_words(app.fault)) from app.fault
     return leave
-
-
-def _words(error: Exception) -> str:
-    """An exception in one line; that of a worker is wrapped in one that says nothing."""
-    error = error.error if isinstance(error, WorkerFailed) and isinstance(error.error, Exception) else error
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-@contextlib.contextmanager
-def _terminal_as_it_was() -> Iterator[None]:
-    """Puts the terminal back where an error gets out of Textual, which does so itself otherwise."""
-    try:
-        before = termios.tcgetattr(sys.__stdin__.fileno()) if sys.__stdin__ is not None else None
-    except (OSError, ValueError, termios.error):
-        before = None
-    try:
-        yield
-    except BaseException:
-        if before is not None and sys.__stderr__ is not None:
-            with contextlib.suppress(OSError, ValueError, termios.error):
-                termios.tcsetattr(sys.__stdin__.fileno(), termios.TCSANOW, before)  # type: ignore[union-attr]
-                sys.__stderr__.write(_RESET)
-                sys.__stderr__.flush()
-        raise

@@ -25,7 +25,7 @@ from qpdsl.cli.exits import Exit
 from qpdsl.executor.text.detokenizer import Detokenizer
 from qpdsl.grammar.diagnostic import MAX_DIAGNOSTICS
 from qpdsl.grammar.printable import one_line, printable
-from qpdsl.tui.app import PrintableOnly
+from qpdsl.tui.terminal import PrintableOnly
 from tests.support.cli import Terminal
 from tests.support.paths import ROOT
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle

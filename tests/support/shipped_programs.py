@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from qpdsl.executor.runtime.instance.functions import PythonFunction
@@ -56,11 +57,13 @@ FUNCTIONS = (PythonFunction("likeness", likeness, "all"),)
 
 @dataclass(frozen=True)
 class Case:
-    """A program, and what it is given."""
+    """A program, and what it is given; `given` is what a user gives it."""
 
     name: str
     plan: PhysicalPlan
     values: dict[str, Any]
+    path: Path = ROOT
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 def cases() -> Iterator[Case]:
@@ -78,7 +81,8 @@ def cases() -> Iterator[Case]:
         for n in (VALUES["n"], 2) if "n" in small else (None,):
             given = {name: VALUES[name] for name in open_ | small} | ({} if n is None else {"n": n})
             # So that samples run ahead where they can.
-            yield Case(f"{path.parent.name}/{path.stem} n={n}", replace(plan, floor=64), arguments(plan, **given))
+            name, ahead = f"{path.parent.name}/{path.stem} n={n}", replace(plan, floor=64)
+            yield Case(name, ahead, arguments(plan, **given), path, given)
 
 
 def session(**rest: Any) -> Session:

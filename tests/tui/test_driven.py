@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.shipped_programs import cases
+from benchmarks.dashboard_drive import Drive, all_cases
+from tests.support.remote.stub_server import stub
 from tests.support.tui.driven import faults_of
-
-# A search with a verifier, one that looks aside, a tree search, a vote, and two models.
-SAMPLE = ("programs/beam_search", "programs/lookahead", "search/puct", "programs/self_consistency", "structure/filter")
+from tests.support.user_cache import own_cache
 
 
-@pytest.mark.parametrize("name", SAMPLE)
-def test_screens_say_what_the_summary_says_live_late_and_replayed(name: str, tmp_path: Path) -> None:
-    case = next(case for case in cases() if case.name.split(" ")[0] == name)
-    assert faults_of(case, tmp_path) == []
+@pytest.fixture
+def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drive]:
+    own_cache(tmp_path / "cache", monkeypatch)
+    monkeypatch.setenv("QPDSL_RUNTIME_DIR", str(tmp_path / "rt"))
+    with stub("vllm") as server:
+        yield Drive(tmp_path, server, 2)
+
+
+# A search that looks aside, a vote in all places, a program that servers cannot run, and one that fails.
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("programs/lookahead", ("here",)),
+        ("programs/self_consistency", Drive.PLACES),
+        ("structure/filter", ("here", "on_a_cluster")),
+    ],
+)
+def test_screens_print_what_commands_do(name: str, places: tuple[str, ...], drive: Drive) -> None:
+    case = next(case for case in all_cases() if case.name.split(" ")[0] == name)
+    if "on_a_server" in places:
+        drive.know_the_server()
+    for place in places:
+        driven = getattr(drive, place)(case)
+        assert driven.refusal == ""
+        assert faults_of(driven, beside=place == "here" and "under_eval" in places) == [], place

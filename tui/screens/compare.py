@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
+from qpdsl.tui.resilient_app import in_words
 from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.compare import (
     Beside,
+    OtherName,
     OtherRun,
+    OtherRuns,
     RowPair,
     answer_text,
     common_rows,
@@ -28,6 +36,7 @@ from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.panel import Panel
+from qpdsl.tui.widgets.questions import ChoiceQuestion
 from qpdsl.tui.widgets.table import Heading, TableColumn, cell, fitted, row
 
 COLUMNS = (
@@ -44,6 +53,9 @@ COLUMNS = (
 _SIGNS = {"lost": ("▼", "bad"), "gained": ("▲", "good"), "other answer": ("~", "warn"), "same": ("=", "muted")}
 # Characters before the place where two texts part.
 _BEFORE = 24
+# So many saved runs are read to find one that has rows of this one.
+_READ = 8
+Value = TypeVar("Value")
 
 
 class PairLines(LineList):
@@ -78,9 +90,23 @@ class CompareView(View):
         Binding("l", "plans", "Both plans"),
     ]
 
-    def __init__(self, id: str) -> None:
+    class LastFound(Message):
+        """The last saved run of the same program that has rows of this one."""
+
+        def __init__(self, run: OtherName) -> None:
+            super().__init__()
+            self.run = run
+
+    class Chosen(Message):
+        """The user wants to see this run beside another one."""
+
+    def __init__(self, id: str, runs: OtherRuns | None) -> None:
         super().__init__(id)
         self.saved: OtherRun | None = None
+        self._runs = runs
+        # None as long as nobody has asked for them, or they are still being read.
+        self._names: list[OtherName] | None = None
+        self._asked = False
         self._comparison: Beside | None = None
         self._compared: tuple[object, ...] = ()
 
@@ -95,6 +121,59 @@ class CompareView(View):
         """Sets this run beside another one from now on."""
         self.saved = saved
         self.draw()
+
+    def look_for_last(self, state: RunState) -> None:
+        """Has it found which runs are saved, once it is known which rows this one has.
+
+        Before that, a replay does not know which of the saved runs is its own.
+        """
+        if self._runs is not None and not self._asked and (state.saved is not None or state.done):
+            self._asked = True
+            self.run_worker(self._find_last(self._runs, state), name="saved runs")
+
+    def ask(self) -> None:
+        """Asks beside which saved run this one is to be set."""
+        names, runs = self._names, self._runs
+        if runs is None or not names:
+            early = "the saved runs are still being read" if self._asked else "no row has begun yet"
+            none = runs is None or names is not None
+            self.app.notify("there is no other saved run to compare with" if none else early)
+            return
+
+        def chosen(at: int | None) -> None:
+            if at is not None:
+                self.run_worker(self._show_chosen(runs, names[at].name), name="saved runs")
+
+        told = [f"{run.name}  {run.program}  {_right(run)}" for run in names]
+        self.app.push_screen(ChoiceQuestion("compare with", told), chosen)
+
+    async def _find_last(self, runs: OtherRuns, state: RunState) -> None:
+        """Takes the last one of the same program that has rows of this one."""
+        names: list[OtherName] = []
+        with contextlib.suppress(Exception):
+            names = await _aside(runs.names)
+        program = state.begun.program if state.begun is not None else ""
+        own = [run for run in names if run.name != state.saved and run.rows]
+        self._names = sorted(own, key=lambda run: run.program != program)
+        for run in [run for run in self._names if run.program == program][:_READ]:
+            saved = await self._read(runs, run.name)
+            if saved is not None and common_rows(state, saved):
+                self.post_message(self.LastFound(run))
+                if self.saved is None:
+                    self.show(saved)
+                return
+
+    async def _show_chosen(self, runs: OtherRuns, name: str) -> None:
+        if (saved := await self._read(runs, name)) is not None:
+            self.show(saved)
+            self.post_message(self.Chosen())
+
+    async def _read(self, runs: OtherRuns, name: str) -> OtherRun | None:
+        try:
+            return await _aside(lambda: runs.read(name))
+        except Exception as error:
+            self.app.notify(f"run {name} cannot be read: {in_words(error)}")
+            return None
 
     @property
     def pair(self) -> RowPair | None:
@@ -185,6 +264,32 @@ class CompareView(View):
         )
         facts = [f"{name} {value}" for name, value in _changed_facts(self.state, self.saved)]
         return Text(" " + "  ".join([words, *facts]), style=palette.warn if changed or facts else palette.muted)
+
+
+async def _aside(work: Callable[[], Value]) -> Value:
+    """What `work` gives, which a thread does: a slow disk keeps neither keys waiting nor, in the end, the process."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Value] = loop.create_future()
+
+    def deliver(take: Callable[[], None]) -> None:
+        # Nobody may wait any more.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(lambda: None if done.done() else take())
+
+    def run() -> None:
+        try:
+            value = work()
+        except Exception as error:
+            deliver(lambda error=error: done.set_exception(error))  # type: ignore[misc]
+        else:
+            deliver(lambda: done.set_result(value))
+
+    threading.Thread(target=run, name="qpdsl saved runs", daemon=True).start()
+    return await done
+
+
+def _right(run: OtherName) -> str:
+    return f"{run.right / run.judged:.0%} of {run.judged:,} right" if run.judged else f"{run.rows:,} rows"
 
 
 def _changed_facts(state: RunState, saved: OtherRun) -> list[tuple[str, str]]:

@@ -40,7 +40,7 @@ def plotted(plots: Sequence[Plot], width: int, height: int, palette: Palette) ->
         columns = max(min(width, len(plot.values) * _WIDEST), len(plot.values))
         values = [plot.values[at * len(plot.values) // columns] for at in range(columns)]
         most = next((top for top in (plot.most, plot.top) if top is not None), max(plot.values, default=0.0))
-        lines.append(_title(plot.title, figures.count(most), width, palette))
+        lines.append(_title(plot.title, f"{most:.2g}" if 0 < most < 1 else figures.count(most), width, palette))
         lines += [Text(line, style=plot.colour) for line in figures.graph(values, width, tall, plot.top)]
     return lines + [Text()] * (height - len(lines))
 

@@ -65,10 +65,15 @@ class Title(Widget):
         self._phase = "waiting"
         self._elapsed = 0.0
         self._picked = SCREENS[0]
-        self.last: OtherName | None = None
+        self._last: OtherName | None = None
 
     def show(self, state: RunState, phase: str, elapsed: float, picked: str) -> None:
         self._state, self._phase, self._elapsed, self._picked = state, phase, elapsed, picked
+        self.refresh()
+
+    def show_last(self, run: OtherName) -> None:
+        """Says from now on how well that run did."""
+        self._last = run
         self.refresh()
 
     def render(self) -> Text:
@@ -182,8 +187,8 @@ class Title(Widget):
             yield f"{right} right", palette.text
             if state.greedy_judged:
                 yield f"greedy {figures.share(state.greedy_right / state.greedy_judged)}", palette.muted
-            if self.last is not None and self.last.judged:
-                yield f"last {figures.share(self.last.right / self.last.judged)}", palette.muted
+            if self._last is not None and self._last.judged:
+                yield f"last {figures.share(self._last.right / self._last.judged)}", palette.muted
         if money := cost(state):
             yield money, palette.text
 

@@ -1,124 +1,202 @@
-"""A program driven as its user would, and whatever can show it: live, from the middle on, and replayed.
-
-What the screens say is compared with what the run's summary says. `faults_of` gives what differs, in words.
+"""A command driven as its user would, in this process, and whoever watches it: from the start, from its middle on, and
+as it is played again. `faults_of` says, in words, where their screens differ from what the command printed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
-from qpdsl.cli.runs.run_events import emit_row, emit_start
-from qpdsl.executor.events.codec import decode, encode, header
-from qpdsl.executor.events.events import Event, ModelsLoaded, OperatorDone, RunEnded
-from qpdsl.executor.events.trace import LineReader, read_trace
-from qpdsl.grammar.printable import one_line
-from qpdsl.runs.data.input_row import InputRow
-from qpdsl.runs.job import Job
-from qpdsl.runs.row_outcome import Outcome
-from qpdsl.runs.runner import outcomes_of
-from qpdsl.session.session import Session
-from qpdsl.session.settings import Settings
-from qpdsl.tui.state.run_state import RunState
-from tests.support.shipped_programs import Case, session
+from qpdsl.cli import main
+from qpdsl.cli.exits import Exit
+from qpdsl.cli.runs.compared_runs import ComparedRuns
+from qpdsl.executor.events.codec import decode, encode
+from qpdsl.executor.events.events import CellReached, Event, OperatorDone, RowDone
+from qpdsl.executor.events.stream import EventStream
+from qpdsl.tui.state.event_source import EventSource
 from tests.support.tui.held_source import HeldSource
-from tests.support.tui.screen import dashboard, press, settle
+from tests.support.tui.printed import Screens, read
 
-SIZE = (160, 50)
-# Operators that have ended before somebody comes late.
-_EARLY = 2
-
-
-def faults_of(case: Case, folder: Path) -> list[str]:
-    """What differs, of a program that is run once."""
-    one = session()
-    one.load(case.plan)
-    live, lines = RunState(), [header()]
-
-    def see(event: Event) -> None:
-        line = encode(event, one.events.zero)
-        lines.append(line)
-        live.add(decode(line))
-
-    one.events.subscribe(see, details=True)
-    job, row = Job(case.plan, None, 0), InputRow("row", dict(case.values))
-    emit_start(one.events, Settings(), job, [row])
-    one.events.emit(ModelsLoaded(models=tuple(case.plan.models.values()), seconds=0.1))
-    outcome, late = asyncio.run(_run(one, job, row))
-    emit_row(one.events, row, outcome)
-    one.events.emit(RunEnded(status="done"))
-    (folder / "trace.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-    replayed = RunState()
-    for event in read_trace(folder / "trace.jsonl", LineReader()):
-        replayed.add(event)
-    faults = [f"{how}: {fault}" for how, state in (("live", live), ("late", late)) for fault in _apart(state, replayed)]
-    return [*faults, *asyncio.run(_on_screens(replayed, outcome))]
+WAYS = ("live", "late", "replayed")
+# Events of this kind that are over before somebody comes late.
+_EARLY = 3
 
 
-async def _run(one: Session, job: Job, row: InputRow) -> tuple[Outcome, RunState]:
-    """The outcome, and the state of somebody who came when some operators had ended."""
-    late, ended = RunState(), 0
-    come = asyncio.Event()
+@dataclass(frozen=True)
+class Driven:
+    """What a command came to: its arguments, its exit code, what it printed on stdout (JSON) and on stderr, a record
+    for each row, and the watchers by how they came to it.
+    """
 
-    def count(event: Event) -> None:
-        nonlocal ended
-        ended += isinstance(event, OperatorDone)
-        if ended == _EARLY:
-            come.set()
+    arguments: Sequence[str]
+    code: int
+    printed: Mapping[str, Any]
+    notes: str
+    records: Sequence[Mapping[str, Any]]
+    watchers: Mapping[str, EventSource | Path]
 
-    async def attach() -> None:
-        await come.wait()
-        one.events.subscribe(lambda event: late.add(decode(encode(event, one.events.zero))), details=True, history=True)
-
-    task = asyncio.create_task(attach())
-    (outcome,) = await outcomes_of(one, job, [row], 1)
-    if not come.is_set():
-        come.set()
-    await task
-    return outcome, late
-
-
-def _apart(state: RunState, other: RunState) -> Iterator[str]:
-    """What two states of one run do not agree on."""
-    for name in ("done", "failed", "unanswered", "right", "running", "started"):
-        if getattr(state, name) != getattr(other, name):
-            yield f"{name} is {getattr(state, name)}, not {getattr(other, name)}"
-    if state.operators != other.operators:
-        yield "sums of operators differ"
-    for name, tree in other.trees.items():
-        own = state.trees.get(name)
-        if own is None or own.fates != tree.fates:
-            yield f"the tree has {None if own is None else own.fates}, not {tree.fates}"
+    @property
+    def refusal(self) -> str:
+        """Why it did not run, empty where it did."""
+        if self.code in (Exit.OK, Exit.ROW_FAILED):
+            return ""
+        lines = [line for line in self.notes.splitlines() if "error" in line]
+        return lines[-1] if lines else self.notes.strip() or f"exit code {self.code}"
 
 
-async def _on_screens(state: RunState, outcome: Outcome) -> list[str]:
-    source, faults = HeldSource(), list[str]()
-    source.state = state
+class _Watchers:
+    """Two who watch a process of this one: the first from its first event on, the second once some things are over."""
 
-    def wants(shown: str, where: str, *texts: str | None) -> None:
-        faults.extend(f"{where} does not say {text!r}" for text in texts if text and text not in shown)
+    def __init__(self) -> None:
+        self.live, self.late = HeldSource(), HeldSource()
+        self._over = 0
+        self._stream: EventStream | None = None
 
-    async with dashboard(source, SIZE) as pilot:
-        plan = await settle(pilot)
-        wants(plan, "the header", "all failed" if outcome.failure else "done")
-        for operator in state.operators:
-            line = None if state.plan is None else state.plan.line(operator)
-            if line is None:
-                faults.append(f"operator {operator} is no line of the plan")
-        searched = await press(pilot, "3")
-        (row,) = state.rows.values()
-        tree = state.trees.get(row.id)
-        if tree is not None and tree.answering is not None:
-            wants(searched, "Search", "★ the answer")
-        elif outcome.failure:
-            wants(searched, "Search", one_line(outcome.failure)[:30])
-        engine = await press(pilot, "4")
-        for model in state.models.values():
-            wants(engine, "Engine", model.name[:20])
-        rows = await press(pilot, "2")
-        answer = one_line(row.answer or "")
-        wants(rows, "Rows", one_line(outcome.failure)[:30] if outcome.failure else answer[:12])
-        details = await press(pilot, "d")
-        wants(details, "the row", f"{outcome.tokens_in:,} in, {outcome.tokens_out:,} out")
+    def stream(self, *bounds: int) -> EventStream:
+        """The stream of the process, which is being watched."""
+        self._stream = stream = EventStream(*bounds)
+        stream.subscribe(self._see, details=True)
+        return stream
+
+    def come_late(self) -> None:
+        """Has the second one come now, if it has not come yet."""
+        if self._stream is not None and self._over >= 0:
+            self._over = -1
+            self._stream.subscribe(lambda event: self.late.state.add(self._read(event)), details=True, history=True)
+
+    def _see(self, event: Event) -> None:
+        self.live.state.add(self._read(event))
+        if self._over >= 0 and isinstance(event, (OperatorDone, RowDone, CellReached)):
+            self._over += 1
+            if self._over >= _EARLY:
+                # The stream is busy with this event, and before the rows run there is no loop.
+                with contextlib.suppress(RuntimeError):
+                    asyncio.get_running_loop().call_soon(self.come_late)
+
+    def _read(self, event: Event) -> Event:
+        """The event as it comes over a socket."""
+        assert self._stream is not None
+        return decode(encode(event, self._stream.zero))
+
+
+def drive(folder: Path, command: str, *arguments: str) -> Driven:
+    """Runs `qpdsl run` over rows, or `qpdsl eval`; what it writes lies in `folder`."""
+    trace, output = folder / "trace.jsonl", folder / "out.jsonl"
+    for path in (trace, output):
+        path.unlink(missing_ok=True)
+    printed = ("--json", "--output", str(output), "--no-statistics") if command == "run" else ("--format", "json")
+    watchers, out, err = _Watchers(), io.StringIO(), io.StringIO()
+    with (
+        patch("qpdsl.cli.watched.EventStream", watchers.stream),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main([command, *arguments, *printed, "--trace", str(trace)])
+    watchers.come_late()
+    records = [json.loads(line) for line in output.read_text("utf-8").splitlines()] if output.exists() else []
+    by_name = dict(zip(WAYS, (watchers.live, watchers.late, trace), strict=True))
+    return Driven(arguments, code, json.loads(out.getvalue() or "{}"), err.getvalue(), records, by_name)
+
+
+def faults_of(driven: Driven, *, ways: Sequence[str] = WAYS, beside: bool = False) -> list[str]:
+    """Where screens differ from what the command printed, from each other and, `beside` a saved run, from `qpdsl diff`.
+
+    Of the figures that depend on time none is looked at.
+    """
+    runs = ComparedRuns() if beside else None
+    shown = {way: asyncio.run(read(driven.watchers[way], len(driven.records), runs)) for way in ways}
+    faults = [f"{way}: {fault}" for way, own in shown.items() for fault in _apart(driven, own, beside)]
+    first = shown[ways[0]].bodies
+    for way in ways[1:]:
+        other = shown[way].bodies
+        differing = [name for name, text in first.items() if text != other[name]]
+        faults += [f"{name}: {ways[0]} {_first_apart(first[name], other[name])} {way}" for name in differing]
     return faults
+
+
+def _apart(driven: Driven, shown: Screens, beside: bool) -> Iterator[str]:
+    told = _told_of_sweep(driven) if "cells" in driven.printed else _told_of_run(driven)
+    for name, value in told.items():
+        if not _alike(seen := shown.figures.get(name), value):
+            yield f"{name}: {seen!r} on the screens, {value!r} printed"
+    if beside:
+        with contextlib.redirect_stdout(out := io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            main(["diff", str(shown.figures["beside"]), "last", "--format", "json"])
+        paired = json.loads(out.getvalue() or "{}")
+        for name in ("gained", "lost"):
+            if name not in paired or shown.figures[name] != len(paired[name]):
+                yield f"{name}: {shown.figures[name]!r} on Compare, {paired.get(name)!r} by `diff`"
+
+
+def _alike(seen: Any, printed: Any) -> bool:
+    """Whether a figure of the screens is that which was printed, as far as it is shown: a float may be rounded."""
+    if isinstance(printed, list) and isinstance(seen, list):
+        return len(seen) == len(printed) and all(map(_alike, seen, printed))
+    if isinstance(printed, dict) and isinstance(seen, dict):
+        return all(_alike(seen.get(name), value) for name, value in printed.items())
+    if isinstance(printed, float) and isinstance(seen, float):
+        return abs(seen - printed) <= max(0.51, 0.006 * printed)
+    return bool(seen == printed)
+
+
+def _first_apart(one: str, other: str) -> str:
+    """The first lines in which two texts differ, with a sign between."""
+    pairs = zip_longest(one.splitlines(), other.splitlines(), fillvalue="")
+    return next(f"{mine.split()} / {theirs.split()}" for mine, theirs in pairs if mine != theirs)
+
+
+def _told_of_run(driven: Driven) -> dict[str, Any]:
+    """What a run's summary and records say, by the names of the screens' figures."""
+    summary, records = driven.printed, driven.records
+    rows, failed = summary["rows"], summary["failed"]
+    found = "none" if "--cluster" in driven.arguments else "answer"
+    told = {
+        "phase": "all failed" if failed == rows else "done",
+        "rows": (rows, rows),
+        "failed in the header": failed,
+        "failed": failed,
+        "without an answer": summary.get("unanswered", 0),
+        "at work": 0,
+        "tokens in": [record["tokens_in"] for record in records],
+        "tokens out": [record["tokens_out"] for record in records],
+        "tokens in all": summary["tokens_in"] + summary["tokens_out"],
+        "searched": ["failed" if "error" in record or "unanswered" in record else found for record in records],
+    }
+    if "correct" in summary:
+        told["right"] = summary["correct"]
+        told["share right"] = 100 * summary["correct"] / summary["compared"]
+    if "greedy_correct" in summary:
+        told["greedy right"] = 100 * summary["greedy_correct"] / summary["greedy_compared"]
+    if "servers" in summary:
+        servers = summary["servers"]
+        told |= {"requests": servers["requests"], "sent again": servers["retries"]}
+        told["tokens at servers"] = [float(servers[name]) for name in ("tokens_in", "tokens_out")]
+    return told
+
+
+def _told_of_sweep(driven: Driven) -> dict[str, Any]:
+    """What the table of a sweep says, likewise."""
+    cells = driven.printed["cells"]
+    rows = [cell["problems"] * cell["seeds"] for cell in cells]
+    return {
+        "phase": "done",
+        "cells": [
+            {
+                "rows": (own, own),
+                "failed": cell["failed"],
+                "right": None if cell["accuracy"] is None else 100.0 * cell["accuracy"],
+                "tokens a row": float(cell["tokens"]),
+            }
+            for own, cell in zip(rows, cells, strict=True)
+        ],
+        "rows": (sum(rows), sum(rows)),
+        "failed in the header": sum(cell["failed"] for cell in cells),
+    }

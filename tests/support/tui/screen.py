@@ -32,6 +32,9 @@ async def settle(pilot: Pilot[Leave | None]) -> str:
     await pilot.pause()
     app.draw(force=True)
     await pilot.pause()
+    while any(worker.name == "saved runs" and worker.is_running for worker in app.workers):
+        await pilot.pause(0.001)
+        await pilot.pause()
     return text(app)
 
 

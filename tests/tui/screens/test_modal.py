@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from textual._wait import wait_for_idle
 from textual.command import CommandPalette
 from textual.pilot import Pilot
+from textual.widget import Widget
 from textual.widgets import OptionList
 
 from qpdsl.tui.app import Dashboard
@@ -89,5 +91,42 @@ def test_what_fails_inside_the_palette_closes_it_alone(monkeypatch: pytest.Monke
             assert "IndexError" in await press(pilot, "n")
             await press(pilot, "escape")
             assert "KV pages" in await press(pilot, "4")
+
+    asyncio.run(main())
+
+
+def fail() -> None:
+    raise LookupError("told")
+
+
+async def fail_later() -> None:
+    fail()
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        lambda widget: widget.call_later(fail),
+        lambda widget: widget.call_after_refresh(fail),
+        lambda widget: widget.set_timer(0.001, fail),
+        lambda widget: widget.run_worker(fail_later()),
+    ],
+)
+def test_textual_says_where_something_failed(failing: Callable[[Widget], object]) -> None:
+    """It does so by private parts of it (`resilient_app.py`). Without the one what fails in the palette ends the
+    dashboard; without the other any failure ends it with a traceback.
+    """
+
+    async def main() -> None:
+        async with dashboard(BEAM) as pilot:
+            await press(pilot, "n")
+            failing(pilot.app.screen.query_one("#details"))
+            # What failed takes no more messages, so that no pilot waits for it.
+            await asyncio.sleep(0.05)
+            await wait_for_idle(0)
+            (fault,) = app_of(pilot).faults
+            # What is to be done after a drawing is done by the screen.
+            assert fault in ("VerticalScroll failed: LookupError: told", "Details failed: LookupError: told")
+            assert len(pilot.app.screen_stack) == 1 and "LookupError: told" in await press(pilot, "n")
 
     asyncio.run(main())

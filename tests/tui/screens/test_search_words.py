@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -37,15 +38,15 @@ MADE = Expanded(
 )
 
 
-def search(folder: Path, size: tuple[int, int], *some: Event) -> str:
-    """The Search screen after these events, the cursor on the first candidate."""
+def search(folder: Path, size: tuple[int, int], *some: Event, key: str = "3") -> str:
+    """The Search screen after these events, the cursor on the first candidate, or another one."""
     how = {"seed": 0, "device": "cpu", "concurrency": 1, "pid": 1, "wall": 0.0, "version": "0"}
     begun = RunStarted(at=0.0, program="p", plan=PLAN, rows=1, **how)  # type: ignore[arg-type]
     path = write(folder / "run.jsonl", [begun, *some])
 
     async def main() -> str:
         async with dashboard(path, size) as pilot:
-            return await press(pilot, "3", "home")
+            return await press(pilot, key, "home")
 
     return asyncio.run(main())
 
@@ -100,3 +101,12 @@ def test_a_cluster_says_that_its_replicas_send_no_candidates(tmp_path: Path) -> 
     shown = search(tmp_path, SMALL, InstanceStarted(instance="a"), step)
     assert "replicas send no candidates" in shown and "no candidates yet" not in shown
     assert "no candidates yet" in search(tmp_path, SMALL, InstanceStarted(instance="a"))
+
+
+def test_a_graph_of_a_replica_has_the_top_of_its_values(tmp_path: Path) -> None:
+    """Its batches are told without how many sequences they may have, and its rates may be small."""
+    held = EngineFigures("m @ local-0", 4, 1, 0, 1, 9, 0, {"sequences": 6.0, "seconds": 0.5})
+    steps = [EngineStepped(at=float(at), report=held) for at in (1, 5_000)]
+    shown = search(tmp_path, SMALL, InstanceStarted(at=0.0, instance="a"), *steps, key="4")
+    tops = dict(re.findall(r"(batch|decode tok/s) ·+ top (\S+)", shown))
+    assert tops.keys() == {"batch", "decode tok/s"} and tops["batch"] == "6" and 0 < float(tops["decode tok/s"]) < 1

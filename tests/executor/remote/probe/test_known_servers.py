@@ -16,6 +16,7 @@ from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.remote.probe.known_servers import cached_capabilities, known_or_probed
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
+from tests.support.remote.faults import Kind
 from tests.support.remote.stub_server import StubServer, stub
 
 NAME = "servers.json"
@@ -53,6 +54,18 @@ def test_a_server_is_asked_once_a_day(kept: Path, server: StubServer) -> None:
     kept.write_text(json.dumps(said), "utf-8")
     asked = server.counts.requests
     assert known(server) == found and server.counts.requests > asked
+
+
+@pytest.mark.parametrize("kind", ["too_many", "overloaded"])
+def test_a_server_that_is_busy_is_waited_for(
+    kept: Path, server: StubServer, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """For longer than one that answers nonsense: it may be busy with other runs."""
+    monkeypatch.setattr("qpdsl.executor.remote.server.failures._FIRST", 0.001)
+    monkeypatch.setattr("qpdsl.executor.remote.probe.probe_client._PAUSE", 0.001)
+    found = known(server)
+    server.fail(kind, times=7)
+    assert known(server, again=True) == found
 
 
 def test_another_version_is_asked_anew(kept: Path) -> None:
