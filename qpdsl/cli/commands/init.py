@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from qpdsl.cli.console import put
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_ids
+from qpdsl.grammar.model_id import base_of
 
 _PROGRAM = """\
 # Samples several solutions of a problem and takes the answer that most of them reach.
@@ -63,7 +66,6 @@ def command(model: str | None) -> Exit:
     """
     import json
     from itertools import islice
-    from pathlib import Path
 
     from qpdsl.errors import UsageError
     from qpdsl.grammar.printable import printable
@@ -73,6 +75,8 @@ def command(model: str | None) -> Exit:
 
     if model is not None and printable(model) != model:
         raise UsageError("`--model` takes a name that can be printed")
+    if model is not None and _is_path(model) and not Path(base_of(model)).expanduser().exists():
+        raise UsageError(f"there is no `{model}`", "`--model` takes a file or folder, a hub id, or a model on a server")
     if model is None or model.startswith("zoo/"):
         with shipped_data()["counting-500"].open(encoding="utf-8") as file:
             rows = "".join(islice(file, _ROWS))
@@ -101,7 +105,9 @@ def command(model: str | None) -> Exit:
 
 def _place(model: str) -> str:
     """A path as the file of the project has it: one of this folder begins with a dot."""
-    from pathlib import Path
-
     path = Path(model).expanduser()
     return f"./{path}" if path.exists() and not path.is_absolute() and not model.startswith(".") else model
+
+
+def _is_path(model: str) -> bool:
+    return base_of(model).endswith(".gguf") or model.startswith((".", "/", "~"))

@@ -22,7 +22,7 @@ from qpdsl.planner.values.value import Value, dumps, plain, shown
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.graders.grader import same_answer
 from qpdsl.runs.job import Job, run_one
-from qpdsl.runs.row_outcome import Outcome, outcome, plain_rows
+from qpdsl.runs.row_outcome import Outcome, outcome, plain_candidates, plain_rows
 from qpdsl.runs.summary import LEFT_EARLY, TOO_LONG, aligned
 from qpdsl.runs.usage import (
     FilterFigures,
@@ -52,7 +52,7 @@ _LAST_NUMBER = re.compile(r"`final_answer` found nothing.*`last_number` would fi
 
 def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, files: RunFiles) -> Exit:
     """Runs the program once, with its values for its parameters, and prints what it gave."""
-    job = Job.of(prepared, options.seed or 0, with_rows=options.rows)
+    job = Job.of(prepared, options.seed or 0, with_rows=options.rows, with_candidates=options.rows)
     row = row_of_values(prepared)
     check_options(job.plan, row.arguments)
     if options.text is not None and not options.text.strip():
@@ -149,6 +149,9 @@ def _lines(
     if options.rows:
         for number, columns in enumerate(plain_rows(result.rows), 1):
             lines += ["", f"row {number}", *_row(columns)]
+        for number, candidate in enumerate(plain_candidates(result.candidates or ()), 1):
+            known = {name: value for name, value in candidate.items() if value is not None and name != "ballot"}
+            lines += ["", f"candidate {number}", *_row(known)]
     return lines
 
 
@@ -192,6 +195,8 @@ def _as_json(
         record["waits"] = waits_json(waits)
     if options.rows:
         record["rows"] = plain_rows(result.rows)
+        if result.candidates is not None:
+            record["candidates"] = plain_candidates(result.candidates)
     return record
 
 
