@@ -75,8 +75,6 @@ def command(model: str | None) -> Exit:
 
     if model is not None and printable(model) != model:
         raise UsageError("`--model` takes a name that can be printed")
-    if model is not None and _is_path(model) and not Path(base_of(model)).expanduser().exists():
-        raise UsageError(f"there is no `{model}`", "`--model` takes a file or folder, a hub id, or a model on a server")
     if model is None or model.startswith("zoo/"):
         with shipped_data()["counting-500"].open(encoding="utf-8") as file:
             rows = "".join(islice(file, _ROWS))
@@ -97,6 +95,8 @@ def command(model: str | None) -> Exit:
     for name in texts:
         if Path(name).exists() or Path(name).is_symlink():
             raise UsageError(f"`{name}` is there already", "begin in an empty folder")
+    if model is not None and _is_path(model) and not Path(base_of(model)).expanduser().exists():
+        raise UsageError(f"there is no `{model}`", "`--model` takes a file or folder, a hub id, or a model on a server")
     for name, text in texts.items():
         write_whole(Path(name), text.splitlines())
     put(f"{', '.join(texts)} written; go on with `qpdsl run solve.qp --input problems`")
