@@ -80,7 +80,8 @@ def test_rows_of_one_answer_show_what_it_was_chosen_from(qpdsl: Run) -> None:
     assert len(texts) == 4 and record["text"] in texts
     assert record["tokens_out"] == sum(candidate["tokens"] for candidate in record["candidates"])
     out = qpdsl(*args).out
-    assert "\ncandidate 4\n" in out and out.count(texts[3].splitlines()[0])
+    assert "\ncandidate 4\n" in out and texts[3].splitlines()[0] in out
+    assert "`--rows` shows what" in qpdsl(*args[:-1], "--candidates").err
 
 
 def test_a_pipeline_takes_its_open_names_from_set(qpdsl: Run) -> None:
