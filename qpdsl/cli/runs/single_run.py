@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from qpdsl.session.session import Session
 
 # Where another way to find `final_answer` would have found one.
-_FOUND_NOTHING = "`final_answer` found nothing"
+_FOUND_NOTHING, _CUT_OFF = "`final_answer` found nothing", "cut off by `max_tokens`"
 _LAST_NUMBER = re.compile(r"`final_answer` found nothing.*`last_number` would find", re.DOTALL)
 
 
@@ -82,10 +82,12 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
         say(f"error: {result.error}")
         if result.unscored and not options.json:
             say(f"note: {result.unscored:,} candidates have no score {TOO_LONG}")
-        if result.rows and not options.rows:
+        if (result.rows or _FOUND_NOTHING in result.error) and not options.rows:
             other = ""
             if _LAST_NUMBER.search(result.error):
                 other = "`--answer last_number` finds that; "
+            elif _CUT_OFF in result.error and any(one.name == "max_tokens" for one in job.plan.params):
+                other = "`--set max_tokens=…` lets a text go on; "
             elif _FOUND_NOTHING in result.error:
                 other = "`--answer text` takes the whole text as the answer; "
             say(f"help: {other}`--rows` shows what was generated")
