@@ -86,10 +86,10 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
             other = ""
             if _LAST_NUMBER.search(result.error):
                 other = "`--answer last_number` finds that; "
-            elif _CUT_OFF in result.error and any(one.name == "max_tokens" for one in job.plan.params):
-                other = "`--set max_tokens=…` lets a text go on; "
             elif _FOUND_NOTHING in result.error:
-                other = "`--answer text` takes the whole text as the answer; "
+                longer = any(one.name == "max_tokens" for one in job.plan.params) and _CUT_OFF in result.error
+                other = "`--set max_tokens=…` lets a text go on; " if longer else ""
+                other += "`--answer text` takes the whole text as the answer; "
             say(f"help: {other}`--rows` shows what was generated")
         return Exit.ROW_FAILED
     return Exit.OK
