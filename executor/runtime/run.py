@@ -228,7 +228,7 @@ async def _run_operators(chain: tuple[PhysicalOp, ...], score_column: str | None
             candidates = await candidates_of(chain[choice:], rows, instance, score_column, _operate)
         rows = _in_order(await _run_chain(chain[choice or 0 :], rows, instance), chain[-1].columns)
     except (RowError, TooLarge, OverflowError) as failure:
-        return ProgramEnd((), failure=failure)
+        return ProgramEnd((), failure=failure, candidates=candidates)
     if rows and not rows[0].generated.finished and ends_in_steps(chain):
         instance.usage.counts[UNFINISHED] += 1
     column = rows[0].columns.get(score_column) if rows and score_column else None

@@ -22,7 +22,7 @@ from qpdsl.grammar.suggest import did_you_mean, meant
 from qpdsl.grammar.words import AUTO_FORM
 
 # What options are called elsewhere, where no spelling leads from there to here.
-_ELSEWHERE = {"temp": "temperature", "samples": "n", "num_samples": "n"}
+CALLED_ELSEWHERE = {"temp": "temperature", "samples": "n", "num_samples": "n"}
 
 
 class Faults:
@@ -54,7 +54,7 @@ class Faults:
         notes, bounds = (f"form: {usage}",), {"min", "max"}
         # The other end of a range is another thing.
         like = [name for name in known if {key[:3], name[:3]} != bounds]
-        other = _ELSEWHERE.get(key, "")
+        other = CALLED_ELSEWHERE.get(key, "")
         help = meant(other, span) if other in like else did_you_mean(key, like, span)
         if not help and kind == "role":
             help = {"help": f"`let {key} = …` makes a column, in a stage of its own"}

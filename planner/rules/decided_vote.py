@@ -196,8 +196,8 @@ def _in_waves(node: PhysicalOp) -> bool:
 
 def _words(node: PhysicalOp) -> Iterator[str]:
     match node.strategy:
-        case GenerateStrategy(vote=str(vote)):
-            yield f"to {vote} as drawn"
+        case GenerateStrategy(vote=str()):
+            yield "each goes on once drawn"
         case VoteStrategy(decided=True, waves=waves):
             does = "stops when decided" if isinstance(node.op, ops.Vote) else "gives up what it cannot keep"
             yield f"{does}, samples in waves" if waves else does

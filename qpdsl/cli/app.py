@@ -223,11 +223,13 @@ def _unknown_option(option: str, ctx: click.Context) -> str:
     from qpdsl.errors import shorten
     from qpdsl.grammar import ast
     from qpdsl.grammar.ast.stage import options as options_of
+    from qpdsl.grammar.builders.expressions import CALLED_ELSEWHERE
     from qpdsl.grammar.suggest import closest
 
     name = option.lstrip("-")
     message = f"there is no option `{shorten(option)}`"
     word = name.replace("-", "_")
+    word = CALLED_ELSEWHERE.get(word, word)
     if any("--set" in param.opts for param in ctx.command.get_params(ctx)):
         if word in declared(ctx, "params"):
             return f"{message}; `{word}` is a parameter of the program: `--set {word}=…`"

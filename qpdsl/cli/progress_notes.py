@@ -82,8 +82,9 @@ class ProgressNotes:
         if self._ends is None and self._rate.total:
             # All rows may be at work side by side, and none ends for long.
             words.insert(1, f"{self._rate.total:,} tokens")
-        if self._silent:
-            return " ".join([*words, *(self._silence(model, now) for model in list(self._silent))])
+        silent = [model for model, (begun, _) in list(self._silent.items()) if now - begun > MOMENT]
+        if silent:
+            return " ".join([*words, *(self._silence(model, now) for model in silent)])
         return " ".join(words if self._ends is None else [*words, f"{_clock(max(self._ends - now, 0))} left"])
 
     @contextlib.contextmanager
@@ -179,11 +180,12 @@ class ProgressNotes:
         if more > 0:
             self._answered[event.model] = event.at
             self._rate.add(event.at, more)
-        begun = event.at - event.failing
-        if event.why is None or self._answered.get(event.model, 0.0) > begun:
+        if event.why is None or more > 0:
             self._silent.pop(event.model, None)
             self._told.discard(event.model)
         else:
+            # What was answered before the first failure may be reported after it.
+            begun = max(event.at - event.failing, self._answered.get(event.model, 0.0))
             self._silent[event.model] = begun, event.why
 
     @contextlib.contextmanager

@@ -159,7 +159,9 @@ async def outcome(
         error, greedy = error or f"greedy decoding {greedy.error}", None
     grade = await grading.grade(result.value, failed=result.error is not None and not result.unanswered)
     greedy_grade = None if greedy is None else await grading.grade(greedy.value)
-    candidates = None if result.candidates is None else await grading.candidates(_plain_candidates(result.candidates))
+    # Of a program that left no row nothing is said of its samples either.
+    chosen_from = result.candidates if result.rows else None
+    candidates = None if chosen_from is None else await grading.candidates(plain_candidates(chosen_from))
     return Outcome(
         id=row.id,
         answer=result.value,
@@ -242,7 +244,7 @@ def _words(grader: Grader, error: Exception) -> str:
     return str(error) if isinstance(error, GraderError) else f"the grader `{grader.name}` failed: {raised(error)}"
 
 
-def _plain_candidates(candidates: Iterable[FinalCandidate]) -> list[dict[str, Any]]:
+def plain_candidates(candidates: Iterable[FinalCandidate]) -> list[dict[str, Any]]:
     return [
         {
             "answer": plain(candidate.answer),

@@ -653,7 +653,10 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         for name, one in given(self):
             if one.needs is not None and getattr(self, one.needs) in (None, False, "none"):
                 why = f", {one.why}" if one.why else ""
-                raise UsageError(f"`{option_of(name, one)}` needs `{option_of(one.needs, known[one.needs])}`{why}")
+                raise UsageError(
+                    f"`{option_of(name, one)}` needs `{option_of(one.needs, known[one.needs])}`{why}",
+                    "`--rows` shows what one answer was chosen from" if name == "candidates" else None,
+                )
         if self.input is not None and self.text is not None:
             raise UsageError("the texts of `--input` are its rows'", "leave out the text, or `--input`")
         if self.grader is not None:

@@ -11,18 +11,13 @@ import pytest
 
 from qpdsl.cli import main
 from qpdsl.runs.store.run_folder import RunFolder
+from tests.support.documents import masked
 from tests.support.paths import ROOT
 from tests.support.user_cache import own_cache
 
 PAGE = ROOT / "docs" / "tune" / "budgets.md"
 BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
 PROGRAM = re.compile(r"^```qp\n(.*?)^```$", re.M | re.S)
-# What is another at another time or on another machine.
-VARYING = re.compile(r"^(seconds|first token|each token) .*", re.M)
-
-
-def masked(text: str) -> list[str]:
-    return [" ".join(line.split()) for line in VARYING.sub(r"\1", text).splitlines()]
 
 
 def test_the_page_shows_what_is_printed(

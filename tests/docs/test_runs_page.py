@@ -11,6 +11,7 @@ import pytest
 
 from qpdsl.cli import main
 from qpdsl.runs.store.run_folder import RunFolder
+from tests.support.documents import TIMED, masked
 from tests.support.paths import ROOT
 from tests.support.saved_runs import cut_short
 from tests.support.user_cache import own_cache
@@ -23,16 +24,10 @@ FINISHED = 16
 VARYING = (
     (re.compile(r"\d{8}-\d{6}-\w{7}"), "RUN"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "TIME"),
-    (re.compile(r"^(seconds|first token|each token|machine|engine|file|output|command) .*", re.M), r"\1"),
+    TIMED,
+    (re.compile(r"^(machine|engine|file|output|command) .*", re.M), r"\1"),
     (re.compile(r"^plan\n.*?\n\n", re.M | re.S), ""),
 )
-
-
-def masked(text: str) -> list[str]:
-    for pattern, name in VARYING:
-        text = pattern.sub(name, text)
-    # Columns are as wide as what stands in them.
-    return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -63,6 +58,6 @@ def test_the_page_shows_what_is_printed(
             found = re.sub(r"^(machine\s+)[^,]*, ", r"\1", found, flags=re.M)
             text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{found}```", 1)
         else:
-            assert masked(found) == masked(shown), command
+            assert masked(found, VARYING) == masked(shown, VARYING), command
     if os.environ.get("QPDSL_REGENERATE"):
         PAGE.write_text(text + heading + rest, "utf-8")

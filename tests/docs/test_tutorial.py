@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli import main
-from tests.support.documents import files, masked
+from tests.support.documents import TIMED, files, is_shown, masked
 from tests.support.paths import ROOT
 from tests.support.user_cache import own_cache
 
@@ -18,16 +18,10 @@ COMMAND = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
 PROGRAM = re.compile(r"`(\w+\.qp)`:\n\n```qp\n(.*?)^```$", re.M | re.S)
 # What differs from time to time and from machine to machine.
 VARYING = (
-    (re.compile(r"^(seconds|first token|each token) .*", re.M), r"\1"),
+    TIMED,
     # The seconds of a sweep, which may be on the front or not.
     (re.compile(r"^(.*% to [\d.]+% +[\d,]+(?: \*)?) +[\d.]+(?: \*)?", re.M), r"\1"),
 )
-
-
-def is_shown(found: list[str], shown: list[str]) -> bool:
-    """Whether the lines are those that the page shows, where `…` may stand for any."""
-    pattern = "".join("(?:.*\n)*?" if line == "…" else f"{re.escape(line)}\n" for line in shown)
-    return re.fullmatch(pattern, "".join(f"{line}\n" for line in found)) is not None
 
 
 def test_the_session_prints_what_is_shown(

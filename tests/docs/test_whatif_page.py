@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from qpdsl.cli import main
-from tests.support.documents import masked
+from tests.support.documents import TIMED, masked
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "use" / "whatif.md"
 BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
 # What is another at another time: seconds, which cell is on their front, and how far samples came that were given up.
 VARYING = (
-    (re.compile(r"^(seconds|first token|each token|samples) .*", re.M), r"\1"),
+    TIMED,
+    (re.compile(r"^(samples) .*", re.M), r"\1"),
     (re.compile(r"\d+\.\d{3}( \*)?"), "N"),
     (re.compile(r"\d+\.\d KiB,"), "N KiB,"),
 )

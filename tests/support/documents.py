@@ -90,8 +90,19 @@ def python_codes(text: str, folder: Path, program: str | None = None) -> list[st
     return []
 
 
-def masked(text: str, varying: Iterable[tuple[re.Pattern[str], str]]) -> list[str]:
+Masks = Iterable[tuple[re.Pattern[str], str]]
+# What takes as long as it takes.
+TIMED = (re.compile(r"^(seconds|first token|each token) .*", re.M), r"\1")
+
+
+def masked(text: str, varying: Masks = (TIMED,)) -> list[str]:
     """The lines of what a command prints, without what is another at another time or as wide as its neighbours."""
     for pattern, name in varying:
         text = pattern.sub(name, text)
     return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def is_shown(found: list[str], shown: list[str]) -> bool:
+    """Whether the lines are those that the page shows, where `…` may stand for any."""
+    pattern = "".join("(?:.*\n)*?" if line == "…" else f"{re.escape(line)}\n" for line in shown)
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in found)) is not None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from qpdsl.executor.checkpoint.errors import ModelError
-from qpdsl.grammar.model_id import DialectName, dialect_of, without_think
+from qpdsl.grammar.model_id import DialectName, dialect_of, without_think, written_out
 
 _SIGN = " tokenizer="
 _EXAMPLE = "; write it as in `vllm:http://127.0.0.1:8000/v1#name`"
@@ -43,7 +43,8 @@ class Address:
         except ValueError:
             raise ModelError(model, f"`{url}` is not a URL{_EXAMPLE}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_one:
-            raise ModelError(model, f"`{url}` is not the URL of a server{_EXAMPLE}")
+            known = f"; `{url}` alone is the name of one" if written_out(url) != url else ""
+            raise ModelError(model, f"`{url}` is not the URL of a server{_EXAMPLE}{known}")
         if parts.username is not None or parts.password is not None or parts.query:
             raise ModelError(model, "the URL of a server has no password and no query; keys come from the environment")
         if not place.isprintable():

@@ -36,7 +36,7 @@ class ExplainOptions(Settings):
         heading=MEASURING,
         help="Run the program, and show actual beside estimated cost per operator.",
     )
-    rows: bool = _output(False, help="Plan for `run --rows`, where all columns are read.")
+    rows: bool = _output(False, help="Plan for `run --rows`, where all columns are read and no vote ends early.")
     verbose: bool = _output(
         False,
         usual=True,
@@ -69,8 +69,8 @@ class ExplainOptions(Settings):
 def command(**values: Any) -> Exit:
     """Show how a program will run: its operators as a tree, last first, with estimates of the rows they make.
 
-    With --analyze the program runs, on TEXT or on --input, and each operator is shown with its measurements beside its
-    estimates.
+    --verbose says what each rule did to the plan. With --analyze the program runs, on TEXT or on --input, and each
+    operator is shown with its measurements beside its estimates.
 
     \b
     qpdsl explain beam_search --verbose
@@ -95,7 +95,7 @@ def command(**values: Any) -> Exit:
     check_shares([bound], options)
     for note in damaged_files():
         say(f"note: {note}")
-    use = PlanUse(rows=options.rows, alone=True)
+    use = PlanUse(rows=options.rows, confidence=options.rows, alone=True)
     # Without `--analyze` nothing runs, so that a program with code can be shown.
     planning = replace(options, allow_code=options.allow_code if options.analyze else UNCONFINED)
     prepared = prepare(bound, planning, use, policies(options, bound.surroundings))

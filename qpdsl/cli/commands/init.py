@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from qpdsl.cli.console import put
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.proposals import complete_ids
+from qpdsl.grammar.model_id import base_of
 
 _PROGRAM = """\
 # Samples several solutions of a problem and takes the answer that most of them reach.
@@ -63,7 +66,6 @@ def command(model: str | None) -> Exit:
     """
     import json
     from itertools import islice
-    from pathlib import Path
 
     from qpdsl.errors import UsageError
     from qpdsl.grammar.printable import printable
@@ -93,6 +95,8 @@ def command(model: str | None) -> Exit:
     for name in texts:
         if Path(name).exists() or Path(name).is_symlink():
             raise UsageError(f"`{name}` is there already", "begin in an empty folder")
+    if model is not None and _is_path(model) and not Path(base_of(model)).expanduser().exists():
+        raise UsageError(f"there is no `{model}`", "`--model` takes a file or folder, a hub id, or a model on a server")
     for name, text in texts.items():
         write_whole(Path(name), text.splitlines())
     put(f"{', '.join(texts)} written; go on with `qpdsl run solve.qp --input problems`")
@@ -101,7 +105,9 @@ def command(model: str | None) -> Exit:
 
 def _place(model: str) -> str:
     """A path as the file of the project has it: one of this folder begins with a dot."""
-    from pathlib import Path
-
     path = Path(model).expanduser()
     return f"./{path}" if path.exists() and not path.is_absolute() and not model.startswith(".") else model
+
+
+def _is_path(model: str) -> bool:
+    return base_of(model).endswith(".gguf") or model.startswith((".", "/", "~"))

@@ -97,7 +97,11 @@ class RunOptions(Settings):
         "The run is saved either way: `qpdsl runs`.",
     )
     json: bool = _output(False, usual=True, help="Print JSON: with --input and --output the summary.")
-    rows: bool = _output(False, usual=True, help="Show all final rows with all their columns too.")
+    rows: bool = _output(
+        False,
+        usual=True,
+        help="Show all final rows with all their columns too, and of one answer what it was chosen from.",
+    )
     save_samples: bool = _output(
         False,
         needs="input",
@@ -155,7 +159,8 @@ def plan_use(options: RunOptions) -> PlanUse:
         # What is asked of saved samples is planned as `qpdsl eval` plans.
         alone=not options.saves_samples,
         fixed=options.saves_samples,
-        confidence=options.candidates or options.saves_samples,
+        # Of one answer the rows are shown with what they were chosen from.
+        confidence=options.candidates or options.saves_samples or (options.rows and options.input is None),
         greedy=options.greedy and not options.analyze,
         load=_load(options),
     )

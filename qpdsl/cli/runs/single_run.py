@@ -22,7 +22,7 @@ from qpdsl.planner.values.value import Value, dumps, plain, shown
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.graders.grader import same_answer
 from qpdsl.runs.job import Job, run_one
-from qpdsl.runs.row_outcome import Outcome, outcome, plain_rows
+from qpdsl.runs.row_outcome import Outcome, outcome, plain_candidates, plain_rows
 from qpdsl.runs.summary import LEFT_EARLY, TOO_LONG, aligned
 from qpdsl.runs.usage import (
     FilterFigures,
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from qpdsl.session.session import Session
 
 # Where another way to find `final_answer` would have found one.
-_FOUND_NOTHING = "`final_answer` found nothing"
+_FOUND_NOTHING, _CUT_OFF = "`final_answer` found nothing", "cut off by `max_tokens`"
 _LAST_NUMBER = re.compile(r"`final_answer` found nothing.*`last_number` would find", re.DOTALL)
 
 
 def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, files: RunFiles) -> Exit:
     """Runs the program once, with its values for its parameters, and prints what it gave."""
-    job = Job.of(prepared, options.seed or 0, with_rows=options.rows)
+    job = Job.of(prepared, options.seed or 0, with_rows=options.rows, with_candidates=options.rows)
     row = row_of_values(prepared)
     check_options(job.plan, row.arguments)
     if options.text is not None and not options.text.strip():
@@ -82,12 +82,14 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
         say(f"error: {result.error}")
         if result.unscored and not options.json:
             say(f"note: {result.unscored:,} candidates have no score {TOO_LONG}")
-        if result.rows and not options.rows:
+        if (result.rows or _FOUND_NOTHING in result.error) and not options.rows:
             other = ""
             if _LAST_NUMBER.search(result.error):
                 other = "`--answer last_number` finds that; "
             elif _FOUND_NOTHING in result.error:
-                other = "`--answer text` takes the whole text as the answer; "
+                longer = any(one.name == "max_tokens" for one in job.plan.params) and _CUT_OFF in result.error
+                other = "`--set max_tokens=…` lets a text go on; " if longer else ""
+                other += "`--answer text` takes the whole text as the answer; "
             say(f"help: {other}`--rows` shows what was generated")
         return Exit.ROW_FAILED
     return Exit.OK
@@ -149,6 +151,9 @@ def _lines(
     if options.rows:
         for number, columns in enumerate(plain_rows(result.rows), 1):
             lines += ["", f"row {number}", *_row(columns)]
+        for number, candidate in enumerate(plain_candidates(result.candidates or ()), 1):
+            known = {name: value for name, value in candidate.items() if value is not None and name != "ballot"}
+            lines += ["", f"candidate {number}", *_row(known)]
     return lines
 
 
@@ -192,6 +197,8 @@ def _as_json(
         record["waits"] = waits_json(waits)
     if options.rows:
         record["rows"] = plain_rows(result.rows)
+        if result.candidates is not None:
+            record["candidates"] = plain_candidates(result.candidates)
     return record
 
 

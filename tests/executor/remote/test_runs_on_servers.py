@@ -163,6 +163,10 @@ def test_what_a_server_lacks_is_refused_before_anything_is_sent(tmp_path: Path, 
         model = ("--set", f"problem={PROBLEM}", "--model", address(server, "openai"))
         assert "cannot continue a turn that it has begun" in qpdsl("run", steps, *model).err
         before = len(server.bodies)
+        page = (ROOT / "docs" / "use" / "remote_models.md").read_text("utf-8")
+        (shown,) = re.findall(r"^```\n(error\[QP403\].*?)^```$", page, re.M | re.S)
+        told = qpdsl("run", "beam_search", *model).err.replace(server.url, "http://127.0.0.1:9000/v1")
+        assert told.replace(f"#{server.model}", "#NAME").endswith(shown)
         program.write_text(SAMPLED.replace("temperature=0.8", "temperature=0.8 top_k=5"), "utf-8")
         ran = qpdsl("run", program, *model)
         assert ran.code == 2 and "ignores `top_k`" in ran.err and "help: leave out `top_k`" in ran.err

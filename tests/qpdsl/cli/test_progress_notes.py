@@ -98,6 +98,9 @@ def test_tokens_of_servers_count_and_their_silence_is_told(said: list[str]) -> N
     # It answers again, while others of its requests are still to be sent once more.
     stream.emit(dataclasses.replace(DEAD, at=170.0, sampled_tokens=50, failing=60.0))
     assert progress.words(171.0) == "0/0 rows 50 tokens 50 tokens/s"
+    # What it answered before it fell silent was reported after the first failure.
+    stream.emit(dataclasses.replace(DEAD, at=180.0, sampled_tokens=50, failing=20.0))
+    assert "no answer for 0:11, given up after 10:00" in progress.words(181.0)
     stream.emit(dataclasses.replace(DEAD, at=172.0, sampled_tokens=100, failing=60.0))
     assert progress.words(172.0) == "0/0 rows 100 tokens 50 tokens/s"
 

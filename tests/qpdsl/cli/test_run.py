@@ -73,6 +73,17 @@ def test_rows_are_shown_with_all_their_columns(qpdsl: Run, sampled: Path) -> Non
         assert out.count(f"\n  {column} ") == 2
 
 
+def test_rows_of_one_answer_show_what_it_was_chosen_from(qpdsl: Run) -> None:
+    args = ("run", "self_consistency", "--set", "n=4", "--set", PROBLEM, "--rows")
+    record = json.loads(qpdsl(*args, "--json").out)
+    texts = [candidate["text"] for candidate in record["candidates"]]
+    assert len(texts) == 4 and record["text"] in texts
+    assert record["tokens_out"] == sum(candidate["tokens"] for candidate in record["candidates"])
+    out = qpdsl(*args).out
+    assert "\ncandidate 4\n" in out and texts[3].splitlines()[0] in out
+    assert "`--rows` shows what" in qpdsl(*args[:-1], "--candidates").err
+
+
 def test_a_pipeline_takes_its_open_names_from_set(qpdsl: Run) -> None:
     pipeline = "chat user=q | generate llm n=k temperature=0.8 max_tokens=4 | return text"
     ran = qpdsl("run", "-e", pipeline, "--set", "q=Mia has 3 cards.", "--set", "k=3", "--rows", "--json")

@@ -73,6 +73,7 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
         (["check", "nope.qp"], "there is no file `nope.qp`"),
         (["run", "greedy", "--problem", "x"], "`problem` is a parameter of the program: `--set problem=…`"),
         (["run", "greedy", "--max-tokens", "9"], "`max_tokens` is a parameter of the program: `--set max_tokens=…`"),
+        (["run", "best_of_n", "--num-samples", "9"], "`n` is a parameter of the program: `--set n=…`"),
         (["run", "greedy", "--temperature", "1"], "the program says it, as `generate MODEL temperature=…`"),
         (["explain", "greedy", "x", "--analyze", "--input", "counting-500"], "the texts of `--input` are its rows'"),
         (["run", "problem=x"], "`problem=x` is no program"),
