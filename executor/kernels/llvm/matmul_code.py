@@ -415,7 +415,7 @@ class _Blocks(ABC):
         """The block of so many `rows` from `top` on."""
         code, given = self._code, self._code.arguments
         with code.loop(0, given["inputs"], self._inputs) as begin:
-            end = code.least(code.add(begin, self.inputs), given["inputs"])
+            end = code.least(code.add(begin, self._inputs), given["inputs"])
             part = _Part(begin, end, self._widened(group, begin, end))
 
             def tile(index: Value, first: Value, count: int) -> None:
