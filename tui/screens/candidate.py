@@ -205,14 +205,14 @@ def operator_text(plan: PlanTree | None, operator: str) -> str:
 
 
 def name(node: CandidateNode, plan: PlanTree | None) -> str:
-    """What a node is called that wrote no text: what looks at rows aside, the row that it copies, else its path."""
+    """What a node is called that wrote no text: what looks at rows aside, the row that it copies, else its number."""
     if node.heads:
         frame = node.aside[-1]
         line = plan.line(frame.partition("@")[0]) if plan else None
         return one_line(frame if line is None else line.text)
     if node.path[-1] < 0:
         return "rolled out"
-    return one_line(node.writer.record.step) or f"[{'.'.join(map(str, node.path))}]"
+    return one_line(node.writer.record.step) or f"copy {node.path[-1] + 1}"
 
 
 def step_text(node: CandidateNode, palette: Palette, newline: str = "⏎") -> Text:
@@ -284,9 +284,15 @@ def token_table(node: CandidateNode, width: int, palette: Palette) -> Text:
             text.append_text(cell(Text(figures.bar(sure, 5), style=palette.scale(sure)), 5))
             text.append(f"{sign} ", palette.second)
         text.append("\n")
-    for writer in candidate.written:
+    return text
+
+
+def writers(node: CandidateNode, palette: Palette) -> Text:
+    """The signs of what else than a draw of the model wrote tokens."""
+    text = Text()
+    for writer in node.record.written:
         word, _, sign = _WRITERS.get(writer, (one_line(writer), "", "?"))
-        text.append(f"{sign} ", palette.second).append(f"{word}  ", palette.muted)
+        text.append(f"  {sign} ", palette.second).append(word, palette.muted)
     return text
 
 
@@ -349,6 +355,8 @@ def ranking_table(
     """The round's candidates by rank, and a line where the cut was; before them the votes by answer."""
     text = tally(tree, ranking, width, palette)
     chosen = tree.ranked_row(chosen)
+    # Where all votes weigh the same, the answers are told.
+    answers = ranking.selection.keys if ranking.tally and ranking.span[0] == ranking.span[1] else None
     shown = ranking.ranked[:most]
     for place, candidate in enumerate(shown, 1):
         if place - 1 == ranking.kept and ranking.cuts:
@@ -359,8 +367,12 @@ def ranking_table(
         line = Text(f"{'▸' if here else ' '}{place:>3} ", style=palette.accent if here else palette.muted)
         sign, _, colour = FATES[tree.fate(node.writer if node.writer.answer else node)]
         line.append(f"{'●' if sign == '=' and candidate.kept else sign} ", getattr(palette, colour))
-        line.append(f"{figures.score(key):>6} ", palette.scale(part))
-        line.append_text(cell(Text(figures.bar(part or 0.0, 8), style=palette.scale(part)), 9))
+        if answers is not None and place <= len(answers):
+            answer = "" if answers[place - 1] is None else one_line(str(answers[place - 1]))
+            line.append_text(cell(Text(answer, style=palette.text), 15)).append(" ")
+        else:
+            line.append(f"{figures.score(key):>6} ", palette.scale(part))
+            line.append_text(cell(Text(figures.bar(part or 0.0, 8), style=palette.scale(part)), 9))
         colour = palette.text if candidate.kept else palette.muted
         line.append_text(
             cell(

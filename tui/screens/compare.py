@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -10,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
+from qpdsl.tui.screens.rows import ids_of
 from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.compare import (
     Beside,
@@ -28,11 +30,11 @@ from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.panel import Panel
-from qpdsl.tui.widgets.table import Heading, TableColumn, cell, fitted, row
+from qpdsl.tui.widgets.table import Heading, TableColumn, as_wide_as, cell, fitted, row
 
 COLUMNS = (
-    TableColumn("id", "id", 14, right=False, weight=90),
-    TableColumn("what", "here", 14, right=False, weight=95),
+    TableColumn("id", "id", 24, right=False, weight=102),
+    TableColumn("what", "here", 14, right=False, weight=101),
     TableColumn("here", "answer here", 0, right=False, weight=100, least=12),
     TableColumn("there", "answer there", 0, right=False, weight=99, least=12),
     TableColumn("reference", "right answer", 13, right=False, weight=60),
@@ -50,6 +52,12 @@ class PairLines(LineList):
     def __init__(self) -> None:
         super().__init__(id="pair-lines")
         self.state = RunState()
+        self.columns: Sequence[TableColumn] = COLUMNS
+
+    def show(self, state: RunState, pairs: Sequence[RowPair]) -> None:
+        self.state = state
+        self.columns = (as_wide_as(COLUMNS[0], ids_of(pair.here for pair in pairs), COLUMNS[0].width), *COLUMNS[1:])
+        self.set_items(pairs, lambda pair: pair.here.id)
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
         pair: RowPair = self.items[index]
@@ -67,7 +75,7 @@ class PairLines(LineList):
             "before": Text(figures.count(there.tokens), style=palette.muted),
             "differs": Text(_around(mine, theirs) if mine != theirs else "", style=palette.muted),
         }
-        return row(fitted(COLUMNS, width), values)
+        return row(fitted(self.columns, width), values)
 
 
 class CompareView(View):
@@ -107,8 +115,10 @@ class CompareView(View):
         if self.saved is not None and stamp != self._compared:
             self._comparison, self._compared = compared(state, self.saved), stamp
         lines = self.query_one(PairLines)
-        lines.state = state
-        lines.set_items(self._comparison.pairs if self._comparison else (), lambda pair: pair.here.id)
+        lines.show(state, self._comparison.pairs if self._comparison else ())
+        heading = self.query_one(Heading)
+        heading.show(lines.columns)
+        heading.visible = self._comparison is not None
         self.query_one("#compare-head", Static).update(_head(self._comparison, palette))
         self.query_one("#compare-foot", Static).update(self._foot(palette))
         self._show_pair()

@@ -52,5 +52,9 @@ class _Lines(LineList):
         super().__init__(id=f"{listing.id}-lines")
         self._listing = listing
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Nothing lies below a line."""
+        return action != "choose"
+
     def line(self, index: int, width: int, palette: Palette) -> Text:
         return row(fitted(self._listing.COLUMNS, width), self._listing.values(self.items[index], palette))

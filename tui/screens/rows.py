@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -23,11 +24,11 @@ from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.panel import Panel
-from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
+from qpdsl.tui.widgets.table import Heading, TableColumn, as_wide_as, fitted, row
 
 COLUMNS = (
     TableColumn("number", "#", 6, weight=40),
-    TableColumn("id", "id", 14, right=False, weight=85),
+    TableColumn("id", "id", 24, right=False, weight=85),
     TableColumn("status", "status", 9, right=False, weight=100),
     TableColumn("answer", "answer", 0, right=False, weight=95, least=12),
     TableColumn("reference", "right answer", 13, right=False, weight=30),
@@ -46,8 +47,9 @@ SIGNS: dict[Status, tuple[str, str]] = {
     "wrong": ("≠", "warn"),
     "failed": ("✖", "bad"),
 }
-# So many reasons of failures are listed, each in so many cells.
+# So many reasons of failures are listed, each in so many cells at the least.
 _REASONS, _REASON = 3, 48
+_MEASURED = 500
 _CYCLE = ("number", "status", "score", "tokens", "seconds", "answer")
 
 
@@ -217,11 +219,11 @@ class RowsView(View):
                 text.append(f"{sign} ", getattr(palette, colour)).append(f"{count:,} {status}  ", palette.muted)
         if lost_rows := sum(row_state.lost is not None for row_state in state.rows.values()):
             text.append(f"{lost_rows:,} wrong had a right answer  ", palette.warn)
-        for group in state.failures[:_REASONS]:
-            text.append(
-                f"{len(group.rows):,}× {shorten(failure_text(state, group.operator, group.reason), _REASON)}  ",
-                palette.bad,
-            )
+        groups = state.failures[:_REASONS]
+        room = max((self.size.width - text.cell_len) // max(len(groups), 1) - 8, _REASON)
+        for group in groups:
+            why = shorten(failure_text(state, group.operator, group.reason), room)
+            text.append(f"{len(group.rows):,}× {why}  ", palette.bad)
         return text
 
     def _show_row(self) -> None:
@@ -250,8 +252,19 @@ class RowsView(View):
 def _told_columns(state: RunState) -> Sequence[TableColumn]:
     """Those that have something to show: not every run has right answers, scores or answers without a search."""
     optional = ("reference", "lost", "greedy", "score")
-    told = {name for name in optional if any(getattr(own, name) is not None for own in state.rows.values())}
-    return tuple(column for column in COLUMNS if column.name not in optional or column.name in told)
+    rows = state.rows.values()
+    told = {name for name in optional if any(getattr(own, name) is not None for own in rows)}
+    texts = {"number": [f"{len(rows):,} "], "id": ids_of(rows)}
+    return tuple(
+        as_wide_as(column, texts[column.name], column.width) if column.name in texts else column
+        for column in COLUMNS
+        if column.name not in optional or column.name in told
+    )
+
+
+def ids_of(rows: Iterable[RowState]) -> list[str]:
+    """The ids of the first rows, which say how wide those of all are."""
+    return [one_line(own.id) for own in islice(rows, _MEASURED)]
 
 
 def lost(row_state: RowState) -> str:

@@ -13,12 +13,12 @@ from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.candidate import lost_text, operator_text
-from qpdsl.tui.screens.view import View
+from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.run_state import RowState, RunState
 from qpdsl.tui.state.verifier import Misled, VerifierQuality, Width, qualities_of, wider_cuts, widths
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.line_list import LineList
-from qpdsl.tui.widgets.palette import Palette
+from qpdsl.tui.widgets.palette import NO_COLOURS, Palette
 from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
 
 _BAR = 16
@@ -26,8 +26,8 @@ _BAR = 16
 _MANY, _NOTICEABLE = 400, 1.02
 COLUMNS = (
     TableColumn("row", "wrong row", 14, right=False, weight=100),
-    TableColumn("right", "right", 6, weight=80),
-    TableColumn("wrong", "wrong", 6, weight=80),
+    TableColumn("right", "right scored", 12, weight=80),
+    TableColumn("wrong", "wrong scored", 12, weight=80),
     TableColumn("why", "why", 0, right=False, weight=90, least=24),
 )
 
@@ -37,6 +37,13 @@ class WrongLines(LineList):
 
     def __init__(self) -> None:
         super().__init__(id="verifier-lines")
+        self.columns: Sequence[TableColumn] = COLUMNS
+
+    def show(self, wrong: Sequence[tuple[str, Misled | None, str]]) -> None:
+        """Scores have columns where there are any."""
+        ranked = any(misled is not None for _, misled, _ in wrong)
+        self.columns = [column for column in COLUMNS if ranked or column.name not in ("right", "wrong")]
+        self.set_items(wrong, lambda item: item[0])
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
         id_, misled, why = self.items[index]
@@ -46,7 +53,7 @@ class WrongLines(LineList):
             "wrong": Text("" if misled is None else figures.score(misled.wrong), style=palette.text),
             "why": Text(why, style=palette.warn),
         }
-        return row(fitted(COLUMNS, width), values)
+        return row(fitted(self.columns, width), values)
 
 
 class VerifierView(View):
@@ -72,14 +79,23 @@ class VerifierView(View):
             self._misled = {one.row: one for quality in qualities(state) for one in quality.misled}
             self.query_one("#verifier-figures", Static).update(Text("\n").join(verifier_lines(state, palette)))
         wrong = list(self._wrong())
-        lines = self.query_one(WrongLines)
-        lines.set_items(wrong, lambda item: item[0])
-        lines.visible = self.query_one(Heading).visible = bool(wrong)
+        lines, heading = self.query_one(WrongLines), self.query_one(Heading)
+        lines.show(wrong)
+        heading.show(lines.columns)
+        lines.visible = heading.visible = bool(wrong)
         self.query_one("#verifier-foot", Static).update(self._foot(palette))
 
     def on_line_list_entered(self) -> None:
         if (item := self.query_one(WrongLines).item) is not None:
             self.post_message(self.Opened(item[0]))
+
+    def copies(self) -> Copies:
+        item = self.query_one(WrongLines).item
+        told = "\n".join(line.plain for line in verifier_lines(self.state, NO_COLOURS))
+        return [("these figures", told), ("id of the row", "" if item is None else item[0])]
+
+    def words(self) -> tuple[str, ...]:
+        return ("AUC", "within a row", "ties", "calibration", "misled", "pass@k", "taken", "wider cut")
 
     def _wrong(self) -> Iterator[tuple[str, Misled | None, str]]:
         """Rows, the wrong ones first, and what became of their right answers."""
@@ -97,7 +113,7 @@ class VerifierView(View):
             return Text("")
         told = f" {len(wrong):,} wrong row{'s' * (len(wrong) != 1)}, {had:,} of them had a right answer"
         text = Text(told, style=palette.muted)
-        return text.append("  enter: its search", palette.muted) if had else text
+        return text
 
 
 def verifier_lines(state: RunState, palette: Palette) -> Iterator[Text]:
