@@ -34,12 +34,12 @@ from qpdsl.tui.widgets.table import Heading, TableColumn, as_wide_as, cell, fitt
 
 COLUMNS = (
     TableColumn("id", "id", 24, right=False, weight=102),
-    TableColumn("what", "here", 14, right=False, weight=101),
+    TableColumn("what", "outcome", 14, right=False, weight=101),
     TableColumn("here", "answer here", 0, right=False, weight=100, least=12),
     TableColumn("there", "answer there", 0, right=False, weight=99, least=12),
     TableColumn("reference", "right answer", 13, right=False, weight=60),
-    TableColumn("tokens", "tokens", 7, weight=50),
-    TableColumn("before", "there", 7, weight=40),
+    TableColumn("tokens", "tok here", 8, weight=50),
+    TableColumn("before", "tok there", 9, weight=40),
     TableColumn("differs", "first difference", 0, right=False, weight=20, least=34),
 )
 # Sign and colour of what became of a row.

@@ -144,7 +144,9 @@ class PlanView(View):
         below = _BELOW_TALL if self.has_class("tall") else _BELOW_LOW if self.has_class("low") else _BELOW
         height = max(lines.count + 1, _SIDE if self.has_class("wide") else 0)
         self.query_one(".panes").styles.height = max(min(height, self.size.height - 1 - below), 2)
-        self.query_one(Heading).show(lines.columns)
+        heading = self.query_one(Heading)
+        heading.show(lines.columns)
+        heading.visible = bool(lines.count)
         self._show_side()
         self.query_one("#plan-foot", Static).update(self._foot())
 
@@ -181,6 +183,8 @@ class PlanView(View):
             side = self.query_one("#plan-side", Static)
             side.update(operator_facts(self.state, line).render(palette, max(side.size.width, 1)))
         told = boxes(self.state, palette)
+        if self.state.plan is None:
+            told = [lambda width: [Text("the plan is shown once the run begins", style=palette.muted)]]
         if not wide and line is not None:
             told.insert(0, partial(operator_box, self.state, line, short_facts(self.state, line), palette))
         self.query_one(Boxes).show(told, more_boxes(self.state, palette))
@@ -189,7 +193,7 @@ class PlanView(View):
         palette = Palette.of(self.app)
         plan = self.state.plan
         if plan is None:
-            return Text(" the plan comes with the run's first event", style=palette.muted)
+            return Text()
         begun, missed, shares = self.state.begun, self.state.missed_events, self.state.time_shares
         time = ", ".join(
             f"{name} {figures.share(shares[name])}" for name in sorted(shares, key=lambda name: -shares[name])

@@ -12,7 +12,7 @@ from qpdsl.tui.widgets.palette import Palette
 
 # Cells for the figures, and of these for their names.
 FIGURES, LABEL = 36, 13
-# Runs of fewer seconds have tenths of them on their axis.
+# The axis of fewer seconds has tenths of them.
 _SHORT = 10.0
 
 
@@ -44,7 +44,9 @@ def plotted(plots: Sequence[Plot], begun: float, end: float, width: int, height:
 
 def _axis(begun: float, end: float, width: int) -> str:
     """When the plots begin and end, and half of the way."""
-    first, half, last = map(figures.clock if end >= _SHORT else figures.seconds, (begun, (begun + end) / 2, end))
+    tenths = end - begun < _SHORT
+    times = (begun, (begun + end) / 2, end)
+    first, half, last = (figures.clock(at) + (f".{int(at * 10) % 10}" if tenths else "") for at in times)
     between = max(width - len(first) - len(half) - len(last), 2)
     return f"{first}{half:^{between + len(half)}}{last}"
 

@@ -219,7 +219,9 @@ class SearchView(View):
         lines.show(self.searched, self.state.plan, row_state, living=self.living)
         if self.searched is not None and not lines.by_hand:
             self._point_at_what_is_new(lines)
-        self.query_one(Heading).show(lines.columns)
+        heading = self.query_one(Heading)
+        heading.show(lines.columns)
+        heading.visible = bool(lines.count)
         self.query_one("#search-row", Static).update(self._head(Palette.of(self.app)))
         self._show_verdict()
         self.query_one("#search-foot", Static).update(

@@ -92,9 +92,9 @@ class Title(Widget):
         if self._phase == "done" and state.failed:
             # A run that came to its end with rows that failed is not as good as it looks.
             sign, word, colour = _ALL_FAILED if state.failed == state.done else (sign, word, "warn")
-        if self._phase == "preparing" and state.step:
-            word = shorten(one_line(state.step), max(width // 2, 12))
         left = Text.assemble((" ◆ ", palette.accent), (one_line(self._title()), "bold"))
+        if self._phase == "preparing" and state.step:
+            word = shorten(one_line(state.step), max(width - left.cell_len - 12, 12))
         right = Text.assemble((f"{sign} {word}", f"bold {getattr(palette, colour)}"))
         parts = [(figures.clock(self._elapsed), palette.text)]
         if state.command == "eval":
@@ -162,7 +162,7 @@ class Title(Widget):
             line.append(self._tab(number, name), f"{style} underline" if on else style)
         told, between = Text(), "  " if self.size.width >= _ROOMY else " "
         for text, style in self._told(palette):
-            if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 1 > self.size.width:
+            if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 3 > self.size.width:
                 break
             told.append(between if told else "").append(text, style)
         return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 0)).append_text(told)
@@ -290,6 +290,8 @@ class KeyLine(Widget):
 
 def _has_use(action: str, state: RunState) -> bool:
     """Whether there is anything that a key could show."""
+    if state.begun is None and not state.cells and not state.requests:
+        return action in _FIRST
     if action in ("rules", "usage"):
         return state.plan is not None
     if action == "next_row('failed')":
