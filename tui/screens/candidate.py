@@ -150,7 +150,8 @@ def vote_line(vote: VoteCourse, reference: str | None, palette: Palette) -> Text
         text.append(f"decided after {vote.decided} of {vote.rows}", palette.text)
     else:
         lead = f"lead {weight(vote.lead)}" if vote.lead else "a tie"
-        text.append(f"open until the last of {vote.rows}, {lead}", palette.warn)
+        voted = any(own.answer is not None for own in vote.tally)
+        text.append(f"open until the last of {vote.rows}, {lead}" if voted else "without an answer", palette.warn)
     shown = [*vote.tally[:_TALLY], *(own for own in vote.tally[_TALLY:] if is_right(own, reference))]
     for place, own in enumerate(shown):
         answer = "no answer" if own.answer is None else one_line(own.answer)
@@ -329,7 +330,7 @@ def values(node: CandidateNode, palette: Palette) -> Text:
     """Its columns, and the matches that it played."""
     text = Text()
     for name_, value in node.values.items():
-        shown = f"{value:.5g}" if isinstance(value, float) else str(value)
+        shown = f"{value:.5g}" if isinstance(value, float) else figures.NONE if value is None else str(value)
         text.append(f"{one_line(name_)} ", palette.muted).append(f"{one_line(shown)}  ", f"bold {palette.text}")
     if node.matches:
         won = sum(chance >= 0.5 for _, chance in node.matches)

@@ -90,9 +90,7 @@ def _front(cells: Sequence[CellReached]) -> set[str]:
     return {
         name
         for name, right, tokens in told
-        if not any(
-            other >= right and fewer <= tokens and (other, fewer) != (right, tokens) for _, other, fewer in told
-        )
+        if not any(other >= right and fewer <= tokens and (other, fewer) != (right, tokens) for _, other, fewer in told)
     }
 
 

@@ -182,7 +182,17 @@ class EngineView(View):
 
     def words(self) -> tuple[str, ...]:
         time = ("decode", "prefill", "verifier", "waits for server", "Python", "idle")
-        local = ("KV", "prefix hits", "batch", "preemptions", "first token", "each token", "process", "KV leased", "head")
+        local = (
+            "KV",
+            "prefix hits",
+            "batch",
+            "preemptions",
+            "first token",
+            "each token",
+            "process",
+            "KV leased",
+            "head",
+        )
         remote = ("in flight", "sent again", "prompt cache")
         return (*time, *(local if self.state.models else ()), *(remote if self.state.servers else ()))
 

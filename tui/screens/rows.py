@@ -50,6 +50,8 @@ SIGNS: dict[Status, tuple[str, str]] = {
 # So many reasons of failures are listed, each in so many cells at the least.
 _REASONS, _REASON = 3, 48
 _MEASURED = 500
+# The most cells for an answer where the question stands beside it.
+_ANSWER = 100
 _CYCLE = ("number", "status", "score", "tokens", "seconds", "answer")
 
 
@@ -254,9 +256,10 @@ def _told_columns(state: RunState) -> Sequence[TableColumn]:
     optional = ("reference", "lost", "greedy", "score")
     rows = state.rows.values()
     told = {name for name in optional if any(getattr(own, name) is not None for own in rows)}
-    texts = {"number": [f"{len(rows):,} "], "id": ids_of(rows)}
+    answers = [one_line(own.why or own.answer or "") for own in islice(rows, _MEASURED)]
+    texts = {"number": [f"{len(rows):,} "], "id": ids_of(rows), "answer": answers}
     return tuple(
-        as_wide_as(column, texts[column.name], column.width) if column.name in texts else column
+        as_wide_as(column, texts[column.name], column.width or _ANSWER) if column.name in texts else column
         for column in COLUMNS
         if column.name not in optional or column.name in told
     )

@@ -11,6 +11,7 @@ from textual import events
 from textual.binding import ActiveBinding
 from textual.message import Message
 from textual.widget import Widget
+from textual.widgets import Input
 
 from qpdsl.grammar.printable import cells, one_line, shorten
 from qpdsl.tui.state.compare import OtherName, interval
@@ -252,6 +253,10 @@ class KeyLine(Widget):
         palette = Palette.of(self.app)
         line = Text(" ", end="", no_wrap=True)
         self._places = []
+        if isinstance(self.screen.focused, Input):
+            for key, words in (("enter", "Keep these"), ("esc", "Show all")):
+                line.append(f"{key} ", f"bold {palette.accent}").append(f"{words}  ", palette.muted)
+            return line
         for active in self._shown():
             binding = active.binding
             words = binding.description

@@ -20,7 +20,10 @@ from qpdsl.tui.widgets.palette import Palette
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """`width` 0 takes what is left, at least `least`. Where space is short those with the lowest `weight` go first."""
+    """`width` 0 takes what is left, at least `least`, and no more than `most` cells where that is known.
+
+    Where space is short those with the lowest `weight` go first.
+    """
 
     name: str
     title: str
@@ -28,12 +31,16 @@ class TableColumn:
     right: bool = True
     weight: int = 10
     least: int = 16
+    most: int | None = None
 
 
 def as_wide_as(column: TableColumn, texts: Iterable[str], most: int) -> TableColumn:
-    """The column, as wide as its title and the longest text that it shows, up to the most cells."""
-    longest = max((cells(text) for text in texts), default=0)
-    return replace(column, width=max(min(longest, most), cells(column.title)))
+    """The column, as wide as its title and the longest text that it shows, up to the most cells.
+
+    One that takes what is left takes no more than that.
+    """
+    need = max(min(max((cells(text) for text in texts), default=0), most), cells(column.title))
+    return replace(column, width=need) if column.width else replace(column, most=need)
 
 
 class PlacedColumn(NamedTuple):
@@ -57,6 +64,7 @@ def fitted(columns: Sequence[TableColumn], width: int) -> list[PlacedColumn]:
         share = column.width
         if not share:
             share = max(left // open_, 1)
+            share = share if column.most is None else min(share, max(column.most, column.least))
             left, open_ = left - share, open_ - 1
         layout.append(PlacedColumn(column, at + gap, share))
         at += gap + share
