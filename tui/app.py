@@ -199,7 +199,7 @@ class Dashboard(App[Leave | None]):
         Binding("exclamation_mark", "next_row('failed')", "Next failure", key_display="!"),
         Binding("w", "next_row('wrong')", "Next wrong"),
         Binding("c", "compare", "Compare"),
-        Binding("slash", "filter", "Find", key_display="/"),
+        Binding("slash", "filter", "Filter", key_display="/"),
         Binding("question_mark", "explain", "Help", key_display="?"),
         Binding("r", "rules", "Rules"),
         Binding("u", "usage", "Tokens"),

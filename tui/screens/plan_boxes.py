@@ -23,7 +23,7 @@ from qpdsl.tui.widgets.table import cell
 Box = Callable[[int], list[Text]]
 _LEAST = 36
 _TREND = 16
-_NAME = 11
+_NAME = 12
 # Lines for the reason of a failure.
 _REASON = 2
 # More rows at work are not made ready, however high the screen is.
@@ -83,7 +83,7 @@ def operator_box(
     lines = [_title(one_line(line.text), "", palette.text, palette, width)]
     now, room = rate(state, totals), max(width - _NAME, 12)
     now += f"  {figures.trend(totals.series.trend(state.now, min(_TREND, max(room - len(now) - 2, 1))))}"
-    for name, value in [("now", now), *facts]:
+    for name, value in [("now" if state.ended is None else "in the mean", now), *facts]:
         for at, part in enumerate(wrap(value, room)):
             lines.append(Text.assemble((f"{'' if at else name:<{_NAME}}", palette.muted), (part, palette.text)))
     return lines
@@ -141,7 +141,8 @@ def _at_work(state: RunState, row: RowState, palette: Palette, width: int) -> Te
 
 def model_box(state: RunState, palette: Palette, width: int) -> list[Text]:
     """The models: how fast they are, what waits for servers, and what these cost against its bound."""
-    lines = [_title("models", cost(state), palette.text, palette, width)]
+    told = cost(state) or ("tokens" if state.ended is not None else "")
+    lines = [_title("models", told, palette.text, palette, width)]
     for name, model in state.models.items():
         kind, unit = ("decode", "tok/s") if model.decode_tokens else ("prefill", "prompt tok/s")
         if state.ended is None:

@@ -112,8 +112,7 @@ class VerifierView(View):
         if not self.state.judged:
             return Text("")
         told = f" {len(wrong):,} wrong row{'s' * (len(wrong) != 1)}, {had:,} of them had a right answer"
-        text = Text(told, style=palette.muted)
-        return text
+        return Text(told, style=palette.muted)
 
 
 def verifier_lines(state: RunState, palette: Palette) -> Iterator[Text]:

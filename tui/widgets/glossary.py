@@ -80,7 +80,7 @@ WORDS: Mapping[str, str] = {
     "p-value": "how likely rows would flip at least as unevenly if neither run were better (McNemar's exact test)",
     "first difference": "the first place where the texts of the two rows part",
     "◆": "no other cell is as right for fewer tokens, or more right for as many",
-    "tokens a row": "the tokens that were sampled for a row of the cell, those of other cells that it shares among them",
+    "tokens a row": "the tokens that were sampled for a row of it, with those that another cell had drawn",
     "shared": "the share of its tokens that another cell had drawn",
     "prompt": "the tokens of the request",
     "sampled": "the tokens that were sampled for it, of all candidates",
