@@ -216,6 +216,11 @@ def name(node: CandidateNode, plan: PlanTree | None) -> str:
     return one_line(node.writer.record.step) or f"copy {node.path[-1] + 1}"
 
 
+def in_line(step: str) -> str:
+    """A text in one line, its empty lines left out."""
+    return one_line("\n".join(line for line in step.split("\n") if line.strip()))
+
+
 def step_text(node: CandidateNode, palette: Palette, newline: str = "⏎") -> Text:
     """The step's text, each token in the colour of its probability, or of what else than the model's draw wrote it."""
     candidate = node.record
@@ -377,7 +382,7 @@ def ranking_table(
         colour = palette.text if candidate.kept else palette.muted
         line.append_text(
             cell(
-                Text(one_line(node.writer.record.step), style=f"bold {colour}" if here else colour), max(width - 23, 8)
+                Text(in_line(node.writer.record.step), style=f"bold {colour}" if here else colour), max(width - 23, 8)
             )
         )
         text.append_text(line).append("\n")

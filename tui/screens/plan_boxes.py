@@ -23,7 +23,7 @@ from qpdsl.tui.widgets.table import cell
 Box = Callable[[int], list[Text]]
 _LEAST = 36
 _TREND = 16
-_NAME = 12
+_NAME = 11
 # Lines for the reason of a failure.
 _REASON = 2
 # More rows at work are not made ready, however high the screen is.
@@ -83,7 +83,7 @@ def operator_box(
     lines = [_title(one_line(line.text), "", palette.text, palette, width)]
     now, room = rate(state, totals), max(width - _NAME, 12)
     now += f"  {figures.trend(totals.series.trend(state.now, min(_TREND, max(room - len(now) - 2, 1))))}"
-    for name, value in [("now" if state.ended is None else "in the mean", now), *facts]:
+    for name, value in [("now" if state.ended is None else "mean", now), *facts]:
         for at, part in enumerate(wrap(value, room)):
             lines.append(Text.assemble((f"{'' if at else name:<{_NAME}}", palette.muted), (part, palette.text)))
     return lines

@@ -96,7 +96,7 @@ class TreeLines(LineList):
         sign, _, colour = candidate.FATES[fate]
         text = Text(strokes, style=palette.faint).append(f"{sign} ", f"bold {getattr(palette, colour)}")
         marks = self._marks(line, palette)
-        shown = one_line(record.step) or candidate.name(node, self.plan)
+        shown = candidate.in_line(record.step) or candidate.name(node, self.plan)
         shown = shorten(shown, max(_text_room(self.columns, width) - cells(text.plain) - cells(marks.plain), 8))
         lit = f"bold {palette.good}" if node.key in self.way else palette.text if fate in _STANDING else palette.muted
         text.append(shown, lit)

@@ -19,17 +19,21 @@ from qpdsl.tui.state.verifier import Misled, VerifierQuality, Width, qualities_o
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import NO_COLOURS, Palette
-from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
+from qpdsl.tui.widgets.table import Heading, TableColumn, as_wide_as, fitted, row
 
 _BAR = 16
 # From so many rows on, figures are counted again at this factor.
 _MANY, _NOTICEABLE = 400, 1.02
 COLUMNS = (
-    TableColumn("row", "wrong row", 14, right=False, weight=100),
-    TableColumn("right", "right scored", 12, weight=80),
-    TableColumn("wrong", "wrong scored", 12, weight=80),
+    TableColumn("row", "wrong row", 24, right=False, weight=100),
+    TableColumn("right", "right at", 8, weight=80),
+    TableColumn("wrong", "wrong at", 8, weight=80),
     TableColumn("why", "why", 0, right=False, weight=90, least=24),
 )
+
+
+# Columns that stand where the answers of a wrong row have scores.
+_SCORES = ("right", "wrong")
 
 
 class WrongLines(LineList):
@@ -42,7 +46,9 @@ class WrongLines(LineList):
     def show(self, wrong: Sequence[tuple[str, Misled | None, str]]) -> None:
         """Scores have columns where there are any."""
         ranked = any(misled is not None for _, misled, _ in wrong)
-        self.columns = [column for column in COLUMNS if ranked or column.name not in ("right", "wrong")]
+        first, *others = COLUMNS
+        names = as_wide_as(first, [one_line(id_) for id_, _, _ in wrong], first.width)
+        self.columns = [names, *(column for column in others if ranked or column.name not in _SCORES)]
         self.set_items(wrong, lambda item: item[0])
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
@@ -95,7 +101,8 @@ class VerifierView(View):
         return [("these figures", told), ("id of the row", "" if item is None else item[0])]
 
     def words(self) -> tuple[str, ...]:
-        return ("AUC", "within a row", "ties", "calibration", "misled", "pass@k", "taken", "wider cut")
+        told = ("AUC", "within a row", "ties", "calibration", "misled", "pass@k", "taken", "wider cut")
+        return (*told, *(column.title for column in self.query_one(WrongLines).columns if column.name in _SCORES))
 
     def _wrong(self) -> Iterator[tuple[str, Misled | None, str]]:
         """Rows, the wrong ones first, and what became of their right answers."""
@@ -104,7 +111,7 @@ class VerifierView(View):
         for own in rows:
             if own.id in misled or own.lost is not None:
                 why = "a wrong answer stood above it" if own.lost is None else lost_text(own.lost, self.state.plan)
-                yield own.id, misled.get(own.id), why
+                yield own.id, misled.get(own.id), why.removeprefix("a right answer was lost: ")
 
     def _foot(self, palette: Palette) -> Text:
         wrong = [own for own in self.state.rows.values() if own.correct is False]

@@ -163,7 +163,7 @@ class Title(Widget):
             line.append(self._tab(number, name), f"{style} underline" if on else style)
         told, between = Text(), "  " if self.size.width >= _ROOMY else " "
         for text, style in self._told(palette):
-            if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 3 > self.size.width:
+            if cells(line.plain) + told.cell_len + cells(text) + len(between) * bool(told) + 1 > self.size.width:
                 break
             told.append(between if told else "").append(text, style)
         return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 0)).append_text(told)

@@ -54,6 +54,8 @@ WORDS: Mapping[str, str] = {
     "misled": "rows in which a wrong answer had a higher score than every right one",
     "pass@k": "the chance that one of k samples is right: what a perfect verifier would come to",
     "taken": "the share of rows whose answer is right",
+    "right at": "the highest score of a right answer of the row",
+    "wrong at": "the highest score of a wrong one",
     "wider cut": "how many right answers that were dropped a wider cut would have kept",
     "decode": "the time in which the model of a `generate` drew tokens",
     "prefill": "the time in which it read prompts",
