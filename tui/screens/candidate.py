@@ -381,9 +381,7 @@ def ranking_table(
             line.append_text(cell(Text(figures.bar(part or 0.0, 8), style=palette.scale(part)), 9))
         colour = palette.text if candidate.kept else palette.muted
         line.append_text(
-            cell(
-                Text(in_line(node.writer.record.step), style=f"bold {colour}" if here else colour), max(width - 23, 8)
-            )
+            cell(Text(in_line(node.writer.record.step), style=f"bold {colour}" if here else colour), max(width - 23, 8))
         )
         text.append_text(line).append("\n")
     if len(ranking.ranked) > most:

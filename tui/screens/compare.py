@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
-from qpdsl.tui.screens.rows import ids_of
+from qpdsl.tui.screens.rows import ANSWER, MEASURED
 from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.compare import (
     Beside,
@@ -56,7 +56,16 @@ class PairLines(LineList):
 
     def show(self, state: RunState, pairs: Sequence[RowPair]) -> None:
         self.state = state
-        self.columns = (as_wide_as(COLUMNS[0], ids_of(pair.here for pair in pairs), COLUMNS[0].width), *COLUMNS[1:])
+        some = pairs[:MEASURED]
+        texts = {
+            "id": [one_line(pair.here.id) for pair in some],
+            "here": [one_line(pair.here.answer or pair.here.why or "") for pair in some],
+            "there": [one_line(pair.there.answer) for pair in some],
+        }
+        self.columns = [
+            as_wide_as(column, texts[column.name], column.width or ANSWER) if column.name in texts else column
+            for column in COLUMNS
+        ]
         self.set_items(pairs, lambda pair: pair.here.id)
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
@@ -239,7 +248,8 @@ def _side_by_side(state: RunState, pair: RowPair, palette: Palette, width: int) 
     for name, text in (("here", mine), ("there", theirs)):
         start = max(at - _BEFORE, 0)
         told = Text.assemble((f"{name:<6}", palette.muted), ("…" if start else "", palette.muted))
-        told.append(one_line(text[start:at]), palette.muted).append(one_line(text[at:]), f"bold {palette.text}")
+        space = " " if text[start:at][-1:] == " " else ""
+        told.append(one_line(text[start:at]) + space, palette.muted).append(one_line(text[at:]), f"bold {palette.text}")
         lines.append(told)
     if half < 40:
         return Text("\n").join(cell(line, width) for line in lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -49,9 +49,8 @@ SIGNS: dict[Status, tuple[str, str]] = {
 }
 # So many reasons of failures are listed, each in so many cells at the least.
 _REASONS, _REASON = 3, 48
-_MEASURED = 500
-# The most cells for an answer where the question stands beside it.
-_ANSWER = 100
+# So many rows say how wide the texts of all are, and the most cells for an answer where other texts stand beside it.
+MEASURED, ANSWER = 500, 100
 _CYCLE = ("number", "status", "score", "tokens", "seconds", "answer")
 
 
@@ -256,18 +255,14 @@ def _told_columns(state: RunState) -> Sequence[TableColumn]:
     optional = ("reference", "lost", "greedy", "score")
     rows = state.rows.values()
     told = {name for name in optional if any(getattr(own, name) is not None for own in rows)}
-    answers = [one_line(own.why or own.answer or "") for own in islice(rows, _MEASURED)]
-    texts = {"number": [f"{len(rows):,} "], "id": ids_of(rows), "answer": answers}
+    some = list(islice(rows, MEASURED))
+    answers = [one_line(own.why or own.answer or "") for own in some]
+    texts = {"number": [f"{len(rows):,} "], "id": [one_line(own.id) for own in some], "answer": answers}
     return tuple(
-        as_wide_as(column, texts[column.name], column.width or _ANSWER) if column.name in texts else column
+        as_wide_as(column, texts[column.name], column.width or ANSWER) if column.name in texts else column
         for column in COLUMNS
         if column.name not in optional or column.name in told
     )
-
-
-def ids_of(rows: Iterable[RowState]) -> list[str]:
-    """The ids of the first rows, which say how wide those of all are."""
-    return [one_line(own.id) for own in islice(rows, _MEASURED)]
 
 
 def lost(row_state: RowState) -> str:
