@@ -72,6 +72,8 @@ def _stacked(boxes: Sequence[Box], width: int, height: int) -> list[Text]:
     for number, own in enumerate(told):
         room = height - len(lines) - sum(min(len(other), 2) for other in told[number + 1 :])
         lines += own[: max(room, 1)]
+        if len(own) > max(room, 1) > 1 and lines[-1].cell_len <= width - 2:
+            lines[-1].append(" …")
     return lines[:height]
 
 

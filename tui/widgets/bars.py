@@ -38,6 +38,8 @@ _FIRST = ("leave", "explain", "play")
 # From these widths on there is room for the names of all screens, and for blanks.
 _TABS = 48
 _ROOMY = 100
+# Cells that a state has in the first line however long the program's name is.
+_STATE = 12
 _ALL_FAILED = ("✖", "all failed", "bad")
 
 
@@ -93,7 +95,8 @@ class Title(Widget):
         if self._phase == "done" and state.failed:
             # A run that came to its end with rows that failed is not as good as it looks.
             sign, word, colour = _ALL_FAILED if state.failed == state.done else (sign, word, "warn")
-        left = Text.assemble((" ◆ ", palette.accent), (one_line(self._title()), "bold"))
+        title = shorten(one_line(self._title()), max(width - min(cells(word), _STATE) - 7, 8))
+        left = Text.assemble((" ◆ ", palette.accent), (title, "bold"))
         if self._phase == "preparing" and state.step:
             word = shorten(one_line(state.step), max(width - left.cell_len - 12, 12))
         right = Text.assemble((f"{sign} {word}", f"bold {getattr(palette, colour)}"))
