@@ -69,7 +69,7 @@ class CellsView(Listing):
         return text
 
     def words(self) -> tuple[str, ...]:
-        return ("now", "right", "◆", "tokens a row", "shared")
+        return ("right", "◆", "tokens a row", "shared")
 
     def copies(self) -> Copies:
         item = self.query_one(LineList).item

@@ -159,7 +159,7 @@ class CompareView(View):
         return [*told, ("name of the other run", self.saved.name)]
 
     def words(self) -> tuple[str, ...]:
-        return ("p-value", "interval", "first difference")
+        return ("gained", "lost", "other answer", "points", "interval", "p-value", "first difference")
 
     def _facts(self, pair: RowPair) -> Facts:
         mine = answer_text(self.state, pair.here)

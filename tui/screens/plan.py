@@ -173,7 +173,7 @@ class PlanView(View):
 
     def words(self) -> tuple[str, ...]:
         line = self.selected
-        told = ("estimate", "flow", "hot", "rows/pr.", "tok/pr.", "time")
+        told = ("now", "hot", "flow", "rows/pr.", "estimate", "tok/pr.", "time", "decisions")
         return told if line is None else (line.operator, *line.rules, *told)
 
     def _show_side(self) -> None:

@@ -78,6 +78,10 @@ WORDS: Mapping[str, str] = {
     "greedy": "the answer without a search: the likeliest token each time",
     "left": "the time until all rows are done: with 95% it lies between these, by how much rows differ in theirs",
     "right": "the share of graded rows that are right, and how far the true share may lie from that, with 95%",
+    "gained": "the row is right here and wrong there",
+    "lost": "the row is wrong here and right there",
+    "other answer": "the answers differ, and both are right or both wrong",
+    "points": "the share of right answers here less that there, of 100, over the rows that both have",
     "interval": "with 95% the true difference lies in it",
     "p-value": "how likely rows would flip at least as unevenly if neither run were better (McNemar's exact test)",
     "first difference": "the first place where the texts of the two rows part",
@@ -88,11 +92,9 @@ WORDS: Mapping[str, str] = {
     "sampled": "the tokens that were sampled for it, of all candidates",
     "p50": "half of the requests took at most so long; 95% at most p95, 99% at most p99",
 }
-# Operators of a plan that are no stages, or have another name than theirs.
+# Operators of a plan that are no stages, or more than one.
 _OPERATORS = {
     "SetContext": "the chat or prompt that models are shown",
-    "Repeat": "repeats what is inside it, round by round",
-    "TopK": "keeps the best rows",
     "BudgetedArms": "tries one way after the other, as far as the budget goes",
 }
 
@@ -126,6 +128,11 @@ def rule_text(rules: Mapping[str, Any], name: str) -> str:
 
 def explained(word: str, rules: Mapping[str, Any]) -> str:
     """What a column, an operator or a rule is."""
-    stage = STAGES.get(word.lower())
-    usage = "" if stage is None else f"a stage: {stage.usage}"
-    return WORDS.get(word) or rule_text(rules, word) or _OPERATORS.get(word) or usage or "an operator of the plan"
+    told = WORDS.get(word) or rule_text(rules, word) or _OPERATORS.get(word) or _stage_text(word)
+    return told or "an operator of the plan"
+
+
+def _stage_text(operator: str) -> str:
+    """How the stage of an operator is written, and what it does: the first sentence of its documentation."""
+    stage = next((stage for stage in STAGES.values() if stage.operator == operator), None)
+    return "" if stage is None else " ".join((stage.__doc__ or stage.usage).split()).partition(". ")[0]

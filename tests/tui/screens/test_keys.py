@@ -313,7 +313,8 @@ def test_the_last_line_names_the_keys_that_have_something_to_show() -> None:
 
 def test_words_are_those_of_the_screen_and_of_the_line_of_the_cursor() -> None:
     async def test(pilot: Pilot) -> None:
-        for screen, words in (("3", "row was read from it"), ("4", "taken from the system"), ("v", "perfect verifier")):
+        said = {"1": "rows that the model goes on with", "3": "row was read from it", "4": "taken from the system"}
+        for screen, words in {**said, "v": "perfect verifier"}.items():
             told = " ".join((await press(pilot, screen, "question_mark")).replace("│", " ").split())
             assert words in told, told
             assert "an operator of the plan" not in told
