@@ -69,15 +69,15 @@ class Dashboard(ResilientApp[Leave | None]):
         ),
         Binding("tab", "turn(1)", "Next screen", show=False, priority=True),
         Binding("shift+tab", "turn(-1)", "Screen before", show=False, priority=True),
-        Binding("exclamation_mark", "next_row('failed')", "Next failure", show=False),
-        Binding("w", "next_row('wrong')", "Next wrong row", show=False),
-        Binding("c", "compare", "Compare", show=False),
-        Binding("slash", "filter", "Filter", show=False),
-        Binding("question_mark", "explain", "Words", key_display="?"),
+        Binding("exclamation_mark", "next_row('failed')", "Next failure", key_display="!"),
+        Binding("w", "next_row('wrong')", "Next wrong"),
+        Binding("c", "compare", "Compare"),
+        Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("question_mark", "explain", "Help", key_display="?"),
         Binding("r", "rules", "Rules"),
-        Binding("u", "usage", "Tokens", show=False),
+        Binding("u", "usage", "Tokens"),
         Binding("y", "copy", "Copy"),
-        Binding("v", "verifier", "Verifier", show=False),
+        Binding("v", "verifier", "Verifier"),
         Binding("escape", "up", "Back", show=False),
         Binding("t", "next_theme", "Theme", show=False),
         Binding("n", "notes", "Notes", show=False),
@@ -156,7 +156,7 @@ class Dashboard(ResilientApp[Leave | None]):
             yield VerifierView(_VERIFIER)
         if self.source.player is not None:
             yield Transport(self.source.player)
-        yield KeyLine()
+        yield KeyLine(self.source.player)
 
     def on_mount(self) -> None:
         self.run_worker(self.source.follow())
@@ -197,6 +197,7 @@ class Dashboard(ResilientApp[Leave | None]):
         self.query_one(Title).show(state, source.phase, source.elapsed, self.picked)
         if self.source.player is not None:
             self.query_one(Transport).refresh()
+        self.query_one(KeyLine).show(state)
         stamp = (id(state), state.changes, int(state.now), self.picked, source.phase)
         if force or stamp != self._drawn:
             self._drawn = stamp

@@ -150,7 +150,8 @@ def vote_line(vote: VoteCourse, reference: str | None, palette: Palette) -> Text
         text.append(f"decided after {vote.decided} of {vote.rows}", palette.text)
     else:
         lead = f"lead {weight(vote.lead)}" if vote.lead else "a tie"
-        text.append(f"open until the last of {vote.rows}, {lead}", palette.warn)
+        voted = any(own.answer is not None for own in vote.tally)
+        text.append(f"open until the last of {vote.rows}, {lead}" if voted else "without an answer", palette.warn)
     shown = [*vote.tally[:_TALLY], *(own for own in vote.tally[_TALLY:] if is_right(own, reference))]
     for place, own in enumerate(shown):
         answer = "no answer" if own.answer is None else one_line(own.answer)
@@ -205,14 +206,19 @@ def operator_text(plan: PlanTree | None, operator: str) -> str:
 
 
 def name(node: CandidateNode, plan: PlanTree | None) -> str:
-    """What a node is called that wrote no text: what looks at rows aside, the row that it copies, else its path."""
+    """What a node is called that wrote no text: what looks at rows aside, the row that it copies, else its number."""
     if node.heads:
         frame = node.aside[-1]
         line = plan.line(frame.partition("@")[0]) if plan else None
         return one_line(frame if line is None else line.text)
     if node.path[-1] < 0:
         return "rolled out"
-    return one_line(node.writer.record.step) or f"[{'.'.join(map(str, node.path))}]"
+    return one_line(node.writer.record.step) or f"copy {node.path[-1] + 1}"
+
+
+def in_line(step: str) -> str:
+    """A text in one line, its empty lines left out."""
+    return one_line("\n".join(line for line in step.split("\n") if line.strip()))
 
 
 def step_text(node: CandidateNode, palette: Palette, newline: str = "⏎") -> Text:
@@ -287,9 +293,15 @@ def token_table(node: CandidateNode, width: int, palette: Palette) -> Text:
             text.append_text(cell(Text(figures.bar(sure or 0.0, 5), style=palette.scale(sure)), 5))
             text.append(f"{sign} ", palette.second)
         text.append("\n")
-    for writer in candidate.written:
+    return text
+
+
+def writers(node: CandidateNode, palette: Palette) -> Text:
+    """The signs of what else than a draw of the model wrote tokens."""
+    text = Text()
+    for writer in node.record.written:
         word, _, sign = _WRITERS.get(writer, (one_line(writer), "", "?"))
-        text.append(f"{sign} ", palette.second).append(f"{word}  ", palette.muted)
+        text.append(f"  {sign} ", palette.second).append(word, palette.muted)
     return text
 
 
@@ -326,7 +338,7 @@ def values(node: CandidateNode, palette: Palette) -> Text:
     """Its columns, and the matches that it played."""
     text = Text()
     for name_, value in node.values.items():
-        shown = f"{value:.5g}" if isinstance(value, float) else str(value)
+        shown = f"{value:.5g}" if isinstance(value, float) else figures.NONE if value is None else str(value)
         text.append(f"{one_line(name_)} ", palette.muted).append(f"{one_line(shown)}  ", f"bold {palette.text}")
     if node.matches:
         won = sum(chance >= 0.5 for _, chance in node.matches)
@@ -352,6 +364,8 @@ def ranking_table(
     """The round's candidates by rank, and a line where the cut was; before them the votes by answer."""
     text = tally(tree, ranking, width, palette)
     chosen = tree.ranked_row(chosen)
+    # Where all votes weigh the same, the answers are told.
+    answers = ranking.selection.keys if ranking.tally and ranking.span[0] == ranking.span[1] else None
     shown = ranking.ranked[:most]
     for place, candidate in enumerate(shown, 1):
         if place - 1 == ranking.kept and ranking.cuts:
@@ -362,11 +376,15 @@ def ranking_table(
         line = Text(f"{'▸' if here else ' '}{place:>3} ", style=palette.accent if here else palette.muted)
         sign, _, colour = FATES[tree.fate(node.writer if node.writer.answer else node)]
         line.append(f"{'●' if sign == '=' and candidate.kept else sign} ", getattr(palette, colour))
-        line.append(f"{figures.score(key):>6} ", palette.scale(part))
-        line.append_text(cell(Text(figures.bar(part or 0.0, 8), style=palette.scale(part)), 9))
+        if answers is not None and place <= len(answers):
+            answer = "" if answers[place - 1] is None else one_line(str(answers[place - 1]))
+            line.append_text(cell(Text(answer, style=palette.text), 15)).append(" ")
+        else:
+            line.append(f"{figures.score(key):>6} ", palette.scale(part))
+            line.append_text(cell(Text(figures.bar(part or 0.0, 8), style=palette.scale(part)), 9))
         colour = palette.text if candidate.kept else palette.muted
         copies = f"×{node.copies} " if ranking.copies else ""
-        step = Text(copies + one_line(node.writer.record.step), style=f"bold {colour}" if here else colour)
+        step = Text(copies + in_line(node.writer.record.step), style=f"bold {colour}" if here else colour)
         line.append_text(cell(step, max(width - 23, 8)))
         text.append_text(line).append("\n")
     if len(ranking.ranked) > most:

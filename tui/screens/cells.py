@@ -9,8 +9,11 @@ from rich.text import Text
 from qpdsl.executor.events.events import CellReached
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.listing import Listing
+from qpdsl.tui.screens.view import Copies
+from qpdsl.tui.state.compare import interval
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import TableColumn
 
@@ -23,7 +26,8 @@ class CellsView(Listing):
         TableColumn("now", "now", 4, weight=80),
         TableColumn("rows", "rows", 13, weight=90),
         TableColumn("bar", "", _BAR, right=False, weight=20),
-        TableColumn("right", "right", 6, weight=85),
+        TableColumn("right", "right", 8, weight=85),
+        TableColumn("front", "", 1, right=False, weight=30),
         TableColumn("failed", "failed", 6, weight=40),
         TableColumn("tokens", "tokens a row", 12, weight=60),
         TableColumn("shared", "shared", 6, weight=50),
@@ -44,7 +48,8 @@ class CellsView(Listing):
             "now": Text(f"●{item.running}" if item.running else "", style=palette.good),
             "rows": Text(f"{item.done:,}/{item.rows:,}", style=palette.text),
             "bar": Text(figures.bar(part, _BAR), style=colour),
-            "right": Text(figures.share(item.right / item.judged) if item.judged else "", style=palette.text),
+            "right": Text(_right(item), style=palette.text),
+            "front": Text("◆" if item.cell in _front(list(self.state.cells.values())) else "", style=palette.accent),
             "failed": Text(f"{item.failed:,}" if item.failed else "", style=palette.bad),
             "tokens": Text(figures.count(item.sampled_tokens / item.done) if item.done else "", style=palette.text),
             "shared": Text(_shared([item]), style=palette.muted),
@@ -58,7 +63,35 @@ class CellsView(Listing):
         text = Text(f" {over:,} of {len(cells):,} cells are done", style=palette.muted)
         drawn = sum(cell.sampled_tokens - cell.shared_tokens for cell in cells)
         text.append(f"  {figures.count(drawn)} tokens drawn", palette.text)
-        return text.append(f"  {_shared(cells)} of all tokens shared between cells" if _shared(cells) else "")
+        text.append(f"  {_shared(cells)} of all tokens shared between cells" if _shared(cells) else "")
+        if _front(cells):
+            text.append("  ◆ ", palette.accent).append("none is as right for fewer tokens", palette.muted)
+        return text
+
+    def words(self) -> tuple[str, ...]:
+        return ("right", "◆", "tokens a row", "shared")
+
+    def copies(self) -> Copies:
+        item = self.query_one(LineList).item
+        return [] if item is None else [("cell", item.cell)]
+
+
+def _right(cell: CellReached) -> str:
+    """The share of right answers, and how far the true one may lie from it."""
+    if not cell.judged:
+        return ""
+    share, sure = cell.right / cell.judged, interval(cell.right, cell.judged)
+    return f"{share:.0%} ±{max(sure.high - share, share - sure.low) * 100:.0f}"
+
+
+def _front(cells: Sequence[CellReached]) -> set[str]:
+    """The cells that no other one beats in both right answers and tokens."""
+    told = [(cell.cell, cell.right / cell.judged, cell.sampled_tokens / cell.done) for cell in cells if cell.judged]
+    return {
+        name
+        for name, right, tokens in told
+        if not any(other >= right and fewer <= tokens and (other, fewer) != (right, tokens) for _, other, fewer in told)
+    }
 
 
 def _shared(cells: Sequence[CellReached]) -> str:

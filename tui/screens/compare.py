@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
 from rich.text import Text
@@ -16,6 +16,7 @@ from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.resilient_app import in_words
+from qpdsl.tui.screens.rows import ANSWER, MEASURED
 from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.compare import (
     Beside,
@@ -37,16 +38,16 @@ from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.panel import Panel
 from qpdsl.tui.widgets.questions import ChoiceQuestion
-from qpdsl.tui.widgets.table import Heading, TableColumn, cell, fitted, row
+from qpdsl.tui.widgets.table import Heading, TableColumn, as_wide_as, cell, fitted, row
 
 COLUMNS = (
-    TableColumn("id", "id", 14, right=False, weight=90),
-    TableColumn("what", "here", 14, right=False, weight=95),
+    TableColumn("id", "id", 24, right=False, weight=102),
+    TableColumn("what", "outcome", 14, right=False, weight=101),
     TableColumn("here", "answer here", 0, right=False, weight=100, least=12),
     TableColumn("there", "answer there", 0, right=False, weight=99, least=12),
     TableColumn("reference", "right answer", 13, right=False, weight=60),
-    TableColumn("tokens", "tokens", 7, weight=50),
-    TableColumn("before", "there", 7, weight=40),
+    TableColumn("tokens", "tok here", 8, weight=50),
+    TableColumn("before", "tok there", 9, weight=40),
     TableColumn("differs", "first difference", 0, right=False, weight=20, least=34),
 )
 # Sign and colour of what became of a row.
@@ -62,6 +63,21 @@ class PairLines(LineList):
     def __init__(self) -> None:
         super().__init__(id="pair-lines")
         self.state = RunState()
+        self.columns: Sequence[TableColumn] = COLUMNS
+
+    def show(self, state: RunState, pairs: Sequence[RowPair]) -> None:
+        self.state = state
+        some = pairs[:MEASURED]
+        texts = {
+            "id": [one_line(pair.here.id) for pair in some],
+            "here": [one_line(pair.here.answer or pair.here.why or "") for pair in some],
+            "there": [one_line(pair.there.answer) for pair in some],
+        }
+        self.columns = [
+            as_wide_as(column, texts[column.name], column.width or ANSWER) if column.name in texts else column
+            for column in COLUMNS
+        ]
+        self.set_items(pairs, lambda pair: pair.here.id)
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
         pair: RowPair = self.items[index]
@@ -79,7 +95,7 @@ class PairLines(LineList):
             "before": Text(figures.count(there.tokens), style=palette.muted),
             "differs": Text(_around(mine, theirs) if mine != theirs else "", style=palette.muted),
         }
-        return row(fitted(COLUMNS, width), values)
+        return row(fitted(self.columns, width), values)
 
 
 class CompareView(View):
@@ -186,8 +202,10 @@ class CompareView(View):
         if self.saved is not None and stamp != self._compared:
             self._comparison, self._compared = compared(state, self.saved), stamp
         lines = self.query_one(PairLines)
-        lines.state = state
-        lines.set_items(self._comparison.pairs if self._comparison else (), lambda pair: pair.here.id)
+        lines.show(state, self._comparison.pairs if self._comparison else ())
+        heading = self.query_one(Heading)
+        heading.show(lines.columns)
+        heading.visible = self._comparison is not None
         self.query_one("#compare-head", Static).update(_head(self._comparison, palette))
         self.query_one("#compare-foot", Static).update(self._foot(palette))
         self._show_pair()
@@ -219,7 +237,7 @@ class CompareView(View):
         return [*told, ("name of the other run", self.saved.name)]
 
     def words(self) -> tuple[str, ...]:
-        return ("p-value", "interval", "first difference")
+        return ("gained", "lost", "other answer", "points", "interval", "p-value", "first difference")
 
     def _facts(self, pair: RowPair) -> Facts:
         mine = answer_text(self.state, pair.here)
@@ -334,7 +352,8 @@ def _side_by_side(state: RunState, pair: RowPair, palette: Palette, width: int) 
     for name, text in (("here", mine), ("there", theirs)):
         start = max(at - _BEFORE, 0)
         told = Text.assemble((f"{name:<6}", palette.muted), ("…" if start else "", palette.muted))
-        told.append(one_line(text[start:at]), palette.muted).append(one_line(text[at:]), f"bold {palette.text}")
+        space = " " if text[start:at][-1:] == " " else ""
+        told.append(one_line(text[start:at]) + space, palette.muted).append(one_line(text[at:]), f"bold {palette.text}")
         lines.append(told)
     if half < 40:
         return Text("\n").join(cell(line, width) for line in lines)

@@ -16,7 +16,7 @@ from textual.widgets import Static
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.model_figures import Window, model_facts, model_plots, server_facts, server_plots
 from qpdsl.tui.screens.plots import FIGURES, Plot, plotted
-from qpdsl.tui.screens.view import View
+from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.engine import Series
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.state.time_spent import SPENT, Shortage, Spent
@@ -37,8 +37,8 @@ TIME: dict[Spent, tuple[str, str]] = {
 TIME_WORDS: dict[Spent, str] = {name: "waits for server" if name == "server" else name for name in SPENT}
 # A window of the graphs is this part of the run at the least.
 _FINEST = 64
-# Runs of fewer seconds have tenths of them on their axis.
-_SHORT = 10.0
+# From this width of the screen on the figures of a model stand in two columns.
+_ROOMY = 150
 
 
 class ModelPanel(Widget):
@@ -49,42 +49,54 @@ class ModelPanel(Widget):
         self.model = name
         self.state = RunState()
         self.window: Window = None
+        self._sight = 0
         self.border_title = Text(one_line(name))
 
-    def show(self, state: RunState, window: Window) -> None:
-        self.state, self.window = state, window
-        series = self._series
-        begun, end = window or (series.width * series.begun, series.width * len(series.buckets))
-        shown = figures.clock if end >= _SHORT else figures.seconds
-        self.border_subtitle = f"{shown(begun)} to {shown(end)}"
+    def show(self, state: RunState, window: Window, sight: int) -> None:
+        """`sight` are the lines of it that the screen has; the plots stand in these, however many figures there are."""
+        self.state, self.window, self._sight = state, window, sight
+        self.border_subtitle = "zoomed, Z shows more" if window else ""
         self.refresh()
 
     def on_resize(self) -> None:
-        self.show(self.state, self.window)
+        self.show(self.state, self.window, self._sight)
 
     @property
     def lines(self) -> int:
-        """How many figures there are, a line each."""
-        return len(self._facts(Palette.of(self.app)))
+        """How many lines the figures need."""
+        return math.ceil(len(self._facts(Palette.of(self.app))) / self._columns)
+
+    @property
+    def _columns(self) -> int:
+        return 2 if self.app.size.width >= _ROOMY else 1
 
     def render(self) -> Text:
         palette = Palette.of(self.app)
-        width, height = self.size.width, self.size.height
+        width, height, columns = self.size.width, self.size.height, self._columns
         facts = self._facts(palette)
-        left = FIGURES if width >= 70 else width
-        lines = facts[:height]
         if width < 70:
-            return Text("\n").join(lines)
-        lines += [Text()] * (height - len(lines))
-        graphs = plotted(self._plots(palette), width - left - 2, height, palette)
-        return Text("\n").join(
-            cell(line, left).append("  ").append_text(graph) for line, graph in zip(lines, graphs, strict=False)
-        )
+            return Text("\n").join(facts[:height])
+        tall = math.ceil(len(facts) / columns)
+        series, room = self._series, width - columns * (FIGURES + 2)
+        begun, end = self.window or (series.width * series.begun, series.width * len(series.buckets))
+        graphs = plotted(self._plots(palette), begun, end, room, min(height, max(self._sight, _LEAST)), palette)
+        lines = []
+        for at in range(height):
+            line = Text(end="")
+            for own in (at + number * tall for number in range(columns)):
+                line.append_text(cell(facts[own] if at < tall and own < len(facts) else "", FIGURES)).append("  ")
+            lines.append(line.append_text(graphs[at]) if at < len(graphs) else line)
+        return Text("\n").join(lines)
 
     @property
     def _series(self) -> Series:
         known = self.state.models.get(self.model) or self.state.servers.get(self.model)
         return Series() if known is None else known.series
+
+    @property
+    def figures(self) -> str:
+        """A line each, as a text."""
+        return "\n".join(fact.plain.rstrip() for fact in self._facts(Palette.of(self.app)))
 
     def _facts(self, palette: Palette) -> list[Text]:
         if (model := self.state.models.get(self.model)) is not None:
@@ -146,9 +158,10 @@ class EngineView(View):
         nothing = self.query_one("#no-models", Static)
         nothing.display = not names
         nothing.update(Text(" no model has been asked yet", style=Palette.of(self.app).muted))
-        height = max((self.size.height - len(told) - 1) // max(len(self._panels), 1), _LEAST + 2)
+        space = self.size.height - len(told) - 1
+        height = max(space // max(len(self._panels), 1), _LEAST + 2)
         for panel in self._panels.values():
-            panel.show(self.state, self._window)
+            panel.show(self.state, self._window, space - 2)
             # With its border. What has no room on the screen is scrolled to.
             panel.styles.height = max(min(height, _TALLEST), panel.lines + 2)
 
@@ -157,12 +170,31 @@ class EngineView(View):
         """The part of the run that the graphs show; None for all of it."""
         if self._zoom == 1:
             return None
-        width = self.state.now / self._zoom
-        last = max(self.state.now - self._back * width / 2, width)
+        state = self.state
+        begun = 0.0 if state.loaded is None else min(state.loaded.at, state.now)
+        width = (state.now - begun) / self._zoom
+        last = max(state.now - self._back * width / 2, begun + width)
         return last - width, last
 
+    def copies(self) -> Copies:
+        panels = [(name, panel.figures) for name, panel in self._panels.items()]
+        return [(f"figures of {one_line(name)}", told) for name, told in panels]
+
     def words(self) -> tuple[str, ...]:
-        return ("decode", "prefill", "idle", "KV", "prefix hits", "preemptions", "first token", "each token")
+        time = ("decode", "prefill", "verifier", "waits for server", "Python", "idle")
+        local = (
+            "KV",
+            "prefix hits",
+            "batch",
+            "preemptions",
+            "first token",
+            "each token",
+            "process",
+            "KV leased",
+            "head",
+        )
+        remote = ("in flight", "sent again", "prompt cache")
+        return (*time, *(local if self.state.models else ()), *(remote if self.state.servers else ()))
 
     def action_zoom(self, by: int) -> None:
         """Shows half of the time, or twice as much."""
@@ -183,14 +215,17 @@ def time_bar(state: RunState, width: int, palette: Palette) -> list[Text]:
         return []
     colours = {name: getattr(palette, colour) for name, (_, colour) in TIME.items()}
     order = [name for name in SPENT if name in shares]
-    bar, words, at = Text(), Text(), 0.0
+    bar, words, at = Text(), [Text()], 0.0
     for name in order:
         begun, at = at, at + shares[name]
         cells_ = round(at * (width - 2)) - round(begun * (width - 2))
         bar.append(TIME[name][0] * cells_, colours[name])
-        words.append(f"{TIME[name][0]} ", colours[name]).append(f"{TIME_WORDS[name]} ", palette.muted)
-        words.append(f"{figures.share(shares[name])}  ", palette.text)
-    return [bar, words]
+        word = Text.assemble((f"{TIME[name][0]} ", colours[name]), (f"{TIME_WORDS[name]} ", palette.muted))
+        word.append(f"{figures.share(shares[name])}  ", palette.text)
+        if words[-1].cell_len + word.cell_len > width:
+            words.append(Text())
+        words[-1].append_text(word)
+    return [bar, *words]
 
 
 def shortage_text(shortage: Shortage) -> str:

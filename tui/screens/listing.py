@@ -13,7 +13,10 @@ from qpdsl.tui.screens.view import View
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
+from qpdsl.tui.widgets.table import Heading, TableColumn, as_wide_as, fitted, row
+
+# So many items say how wide the names of all are, and the most cells of these.
+_MEASURED, _NAME = 500, 100
 
 
 class Listing(View):
@@ -36,21 +39,34 @@ class Listing(View):
 
     def compose(self) -> ComposeResult:
         yield Heading(self.COLUMNS)
-        yield _Lines(self)
+        yield Listed(self)
         yield Static(id=f"{self.id}-foot", classes="foot")
 
     def draw(self) -> None:
-        lines = self.query_one(_Lines)
-        lines.set_items(self.items(self.state), self.key_of)
+        lines = self.query_one(Listed)
+        lines.show(self.items(self.state))
+        self.query_one(Heading).show(lines.columns)
         if not lines.by_hand:
             lines.point(0)
         self.query_one(f"#{self.id}-foot", Static).update(self.foot(self.state, Palette.of(self.app)))
 
 
-class _Lines(LineList):
+class Listed(LineList):
     def __init__(self, listing: Listing) -> None:
         super().__init__(id=f"{listing.id}-lines")
         self._listing = listing
+        self.columns = listing.COLUMNS
+
+    def show(self, items: Sequence[Any]) -> None:
+        """What the first column calls them has as much room as it needs."""
+        first, *others = self._listing.COLUMNS
+        names = [self._listing.key_of(item) for item in items[:_MEASURED]]
+        self.columns = (as_wide_as(first, [f"{name}  " for name in names], _NAME), *others)
+        self.set_items(items, self._listing.key_of)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Nothing lies below a line."""
+        return action != "choose"
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
-        return row(fitted(self._listing.COLUMNS, width), self._listing.values(self.items[index], palette))
+        return row(fitted(self.columns, width), self._listing.values(self.items[index], palette))

@@ -24,6 +24,21 @@ _MEMORY = ("weight_bytes", "activation_bytes", "resident_bytes", "live_bytes", "
 # Cells of the bar of keys and values, and the share of live ones from which on memory is short.
 _BAR, _SHORT = 16, 0.9
 _SHOWN_ELSEWHERE = ("seconds", "steps", "sequences", "capacity", *_MEMORY, *_ROUTER)
+# How memory is divided concerns who works on the engine alone.
+_INNER = ("running", "pages_leased", "slabs", "slabs_free")
+# Seconds less than this are those of looking whether there is something to do.
+_LEAST = 1e-5
+# An engine's figures that have better words than their names, and of what they are.
+_WORDS = {
+    "leased_bytes": ("KV leased", ""),
+    "wasted_bytes": ("of it empty", ""),
+    "cached_tokens": ("from cache", " prompt tokens"),
+    "evictions": ("evicted", " pages"),
+    "thrashed": ("missed soon", " of these pages"),
+    "head_seconds": ("head", " a step"),
+    "draft_seconds": ("drafting", " a step"),
+    "mask_seconds": ("masks", " a step"),
+}
 
 
 def server_facts(server: ServerState, state: RunState, palette: Palette) -> list[Text]:
@@ -59,7 +74,7 @@ def server_facts(server: ServerState, state: RunState, palette: Palette) -> list
 
 def server_plots(server: ServerState, window: Window, palette: Palette) -> list[Plot]:
     """Its series over a window of time, without one over the whole run."""
-    series, limit = server.series, float(server.latest.limit)
+    series = server.series
     buckets = series.shown(window)
     held = [bucket.sequences / bucket.steps if bucket.steps else 0.0 for bucket in buckets]
     sampled = [bucket.decode / series.width for bucket in buckets]
@@ -68,7 +83,7 @@ def server_plots(server: ServerState, window: Window, palette: Palette) -> list[
     return [
         Plot("sampled tok/s", sampled, palette.good),
         Plot("prompt tok/s", sent, palette.accent),
-        Plot("in flight", held, palette.second, limit),
+        Plot(f"in flight of {server.latest.limit:,}", held, palette.second),
         Plot("waiting", waiting, palette.warn),
     ]
 
@@ -104,7 +119,7 @@ def model_facts(model: ModelState, state: RunState, palette: Palette) -> list[Te
     if regrets:
         facts.append(fact("router regret", f"{sum(regrets):.3f}", palette))
     for name, value in latest.others.items():
-        if value and name not in _SHOWN_ELSEWHERE:
+        if value > _LEAST and name not in _SHOWN_ELSEWHERE and name not in _INNER:
             facts.append(fact(*_figure(name, value), palette))
     return facts
 
@@ -188,11 +203,13 @@ def model_plots(model: ModelState, window: Window, palette: Palette) -> list[Plo
     def rates(kind: str) -> list[float]:
         return [getattr(bucket, kind) / series.width for bucket in buckets]
 
+    capacity = model.latest.others.get("capacity")
+    batch = f"batch of {capacity:,.0f}" if capacity else "batch"
     return [
         Plot("decode tok/s", rates("decode"), palette.good),
         Plot("prefill tok/s", rates("prefill"), palette.accent),
-        Plot("batch", list(map(_occupancy, buckets)), palette.second, model.latest.others.get("capacity") or None),
-        Plot("KV pages", [float(bucket.pages) for bucket in buckets], palette.warn, None, model.most_pages),
+        Plot(batch, list(map(_occupancy, buckets)), palette.second),
+        Plot(f"KV pages of {model.latest.pages:,}", [float(bucket.pages) for bucket in buckets], palette.warn),
     ]
 
 
@@ -207,8 +224,9 @@ def _milliseconds(value: float) -> str:
 def _figure(name: str, value: float) -> tuple[str, str]:
     """A figure of an engine by its name, in its unit, where the name ends in one."""
     words = one_line(name.replace("_", " "))
+    word, of = _WORDS.get(name, (words.removesuffix(" bytes").removesuffix(" seconds"), ""))
     if words.endswith(" bytes"):
-        return words.removesuffix(" bytes"), figures.size(value)
+        return word, figures.size(value) + of
     if words.endswith(" seconds"):
-        return words.removesuffix(" seconds"), figures.seconds(value)
-    return words, f"{value:,.0f}" if value == int(value) else f"{value:.3f}"
+        return word, figures.seconds(value) + of
+    return word, (f"{value:,.0f}" if value == int(value) else f"{value:.3f}") + of

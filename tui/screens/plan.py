@@ -17,7 +17,7 @@ from textual.widgets import Static
 
 from qpdsl.executor.events.operator_counts import told_counts
 from qpdsl.grammar.printable import one_line, shorten
-from qpdsl.tui.screens.plan_boxes import Boxes, boxes, operator_box
+from qpdsl.tui.screens.plan_boxes import Boxes, boxes, more_boxes, operator_box
 from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.decisions import (
     Expectation,
@@ -34,15 +34,19 @@ from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
+from qpdsl.tui.widgets.table import Heading, TableColumn, as_wide_as, fitted, row
 
 _BAR = 6
 _FLOW = 6
 # From this height on there is room for more of what is below the plan.
 _TALL = 36
+# Lines that what is below the plan has at the least: of a low screen, of a tall one, of others.
+_BELOW_LOW, _BELOW_TALL, _BELOW = 3, 12, 9
+# Lines for the facts beside the plan, and the most cells for what an operator decided.
+_SIDE, _DECIDED = 21, 44
 COLUMNS = (
     TableColumn("text", "operator", 0, right=False, weight=100, least=27),
-    TableColumn("now", "now", 7, right=False, weight=85),
+    TableColumn("now", "now", 7, right=False, weight=95),
     TableColumn("flow", "flow", _FLOW, right=False, weight=50),
     TableColumn("rows", "rows/pr.", 8, weight=90),
     TableColumn("estimate", "estimate", 12, right=False, weight=75),
@@ -59,17 +63,13 @@ class PlanLines(LineList):
     def __init__(self) -> None:
         super().__init__(id="plan-lines")
         self.state = RunState()
+        self.columns: Sequence[TableColumn] = COLUMNS
         self._hottest: str | None = None
-
-    @property
-    def columns(self) -> Sequence[TableColumn]:
-        """Those of which something is known: replicas do not say what their rows are in."""
-        on_replicas = self.state.process is not None and self.state.process.place
-        return [column for column in COLUMNS if not (on_replicas and column.name == "now")]
 
     def show(self, state: RunState) -> None:
         self.state, self._hottest = state, state.hottest
         lines = state.plan.lines if state.plan else ()
+        self.columns = _told_columns(state, lines)
         self.set_items(lines, lambda line: line.id)
         if not self.by_hand and self._hottest is not None:
             self.point(next(at for at, line in enumerate(lines) if line.id == self._hottest))
@@ -101,6 +101,21 @@ class PlanLines(LineList):
         return row(layout, values)
 
 
+def _told_columns(state: RunState, lines: Sequence[PlanLine]) -> Sequence[TableColumn]:
+    """Those of which something is known, as wide as what they tell: replicas do not say what their rows are in."""
+    own = [line for line in lines if line.id]
+    told = {
+        "estimate": [estimate_text(state, line) for line in own],
+        "decisions": [decided(state, line) for line in own],
+    }
+    on_replicas = state.process is not None and state.process.place
+    return [
+        as_wide_as(column, told[column.name], _DECIDED) if column.name in told else column
+        for column in COLUMNS
+        if any(told.get(column.name, "?")) and not (on_replicas and column.name == "now")
+    ]
+
+
 class PlanView(View):
     """Enter shows the rows in an operator; `d` all of its figures."""
 
@@ -129,12 +144,17 @@ class PlanView(View):
     def set_space(self, size: Size) -> None:
         super().set_space(size)
         self.set_class(size.height >= _TALL, "tall")
-        self.set_class(size.height < 16, "low")
 
     def draw(self) -> None:
         lines = self.query_one(PlanLines)
         lines.show(self.state)
-        self.query_one(Heading).show(lines.columns)
+        # As high as the plan; what is below has the rest.
+        below = _BELOW_TALL if self.has_class("tall") else _BELOW_LOW if self.has_class("low") else _BELOW
+        height = max(lines.count + 1, _SIDE if self.has_class("wide") else 0)
+        self.query_one(".panes").styles.height = max(min(height, self.size.height - 1 - below), 2)
+        heading = self.query_one(Heading)
+        heading.show(lines.columns)
+        heading.visible = bool(lines.count)
         self._show_side()
         self.query_one("#plan-foot", Static).update(self._foot())
 
@@ -161,7 +181,7 @@ class PlanView(View):
 
     def words(self) -> tuple[str, ...]:
         line = self.selected
-        told = ("estimate", "flow", "hot", "rows/pr.", "tok/pr.", "time")
+        told = ("now", "hot", "flow", "rows/pr.", "estimate", "tok/pr.", "time", "decisions")
         return told if line is None else (line.operator, *line.rules, *told)
 
     def _show_side(self) -> None:
@@ -171,15 +191,17 @@ class PlanView(View):
             side = self.query_one("#plan-side", Static)
             side.update(operator_facts(self.state, line).render(palette, max(side.size.width, 1)))
         told = boxes(self.state, palette)
+        if self.state.plan is None:
+            told = [lambda width: [Text("the plan is shown once the run begins", style=palette.muted)]]
         if not wide and line is not None:
             told.insert(0, partial(operator_box, self.state, line, short_facts(self.state, line), palette))
-        self.query_one(Boxes).show(told)
+        self.query_one(Boxes).show(told, more_boxes(self.state, palette))
 
     def _foot(self) -> Text:
         palette = Palette.of(self.app)
         plan = self.state.plan
         if plan is None:
-            return Text(" the plan comes with the run's first event", style=palette.muted)
+            return Text()
         begun, missed, shares = self.state.begun, self.state.missed_events, self.state.time_shares
         time = ", ".join(
             f"{name} {figures.share(shares[name])}" for name in sorted(shares, key=lambda name: -shares[name])

@@ -10,6 +10,7 @@ from rich.text import Text
 from textual.widget import Widget
 
 from qpdsl.grammar.printable import cells, one_line
+from qpdsl.tui.state.decisions import effects, kept_or_thrown
 from qpdsl.tui.state.plan import OperatorTotals, PlanLine
 from qpdsl.tui.state.run_state import NOW, RowState, RunState
 from qpdsl.tui.state.server import ServerState
@@ -23,6 +24,8 @@ Box = Callable[[int], list[Text]]
 _LEAST = 36
 _TREND = 16
 _NAME = 11
+# Lines for the reason of a failure.
+_REASON = 2
 # More rows at work are not made ready, however high the screen is.
 _MOST = 40
 
@@ -33,21 +36,27 @@ class Boxes(Widget):
     def __init__(self, id: str) -> None:
         super().__init__(id=id, classes="panel")
         self._boxes: list[Box] = []
+        self._more: list[Box] = []
 
-    def show(self, boxes: list[Box]) -> None:
-        self._boxes = boxes
-        self.display = bool(boxes)
+    def show(self, boxes: list[Box], more: list[Box]) -> None:
+        """Those that are shown however little room there is, and those that are where there is some left."""
+        self._boxes, self._more = boxes, more
         self.refresh()
 
     def render(self) -> Text:
         boxes, width, height = self._boxes, self.size.width, max(self.size.height, 1)
-        count = min(max(width // _LEAST, 1), len(boxes))
+        count = min(max(width // _LEAST, 1), len(boxes) + len(self._more))
         if not count:
             return Text("")
         room = (width - 2 * (count - 1)) // count
-        told = [_stacked([box], room, height) for box in boxes[: count - 1]] + [
-            _stacked(boxes[count - 1 :], room, height)
-        ]
+        first = boxes[: count - 1]
+        told = [_stacked(some, room, height) for some in ([[box] for box in first] + [boxes[len(first) :]])[:count]]
+        told += [list[Text]() for _ in range(count - len(told))]
+        for box in self._more:
+            own = box(room)
+            column = min(told, key=len)
+            if not column or len(column) + len(own) < height:
+                column += [Text(), *own] if column else own
         lines = []
         for at in range(height):
             line = Text(end="", no_wrap=True)
@@ -63,6 +72,8 @@ def _stacked(boxes: Sequence[Box], width: int, height: int) -> list[Text]:
     for number, own in enumerate(told):
         room = height - len(lines) - sum(min(len(other), 2) for other in told[number + 1 :])
         lines += own[: max(room, 1)]
+        if len(own) > max(room, 1) > 1 and lines[-1].cell_len <= width - 2:
+            lines[-1].append(" …")
     return lines[:height]
 
 
@@ -74,7 +85,7 @@ def operator_box(
     lines = [_title(one_line(line.text), "", palette.text, palette, width)]
     now, room = rate(state, totals), max(width - _NAME, 12)
     now += f"  {figures.trend(totals.series.trend(state.now, min(_TREND, max(room - len(now) - 2, 1))))}"
-    for name, value in [("now", now), *facts]:
+    for name, value in [("now" if state.ended is None else "mean", now), *facts]:
         for at, part in enumerate(wrap(value, room)):
             lines.append(Text.assemble((f"{'' if at else name:<{_NAME}}", palette.muted), (part, palette.text)))
     return lines
@@ -100,7 +111,9 @@ def failure_box(state: RunState, palette: Palette, width: int) -> list[Text]:
     lines = [_title(f"✖ {total:,} failed or without an answer", "! shows the next", palette.bad, palette, width)]
     for group in groups:
         why = failure_text(state, group.operator, group.reason)
-        lines.append(Text.assemble((f"{len(group.rows):>4,}× ", palette.bad), (why, palette.text)))
+        count = f"{len(group.rows):>3,}× "
+        for at, part in enumerate(wrap(why, max(width - len(count), 12), max_lines=_REASON, placeholder="…")):
+            lines.append(Text.assemble((" " * len(count) if at else count, palette.bad), (part, palette.text)))
     return lines
 
 
@@ -130,10 +143,14 @@ def _at_work(state: RunState, row: RowState, palette: Palette, width: int) -> Te
 
 def model_box(state: RunState, palette: Palette, width: int) -> list[Text]:
     """The models: how fast they are, what waits for servers, and what these cost against its bound."""
-    lines = [_title("models", cost(state), palette.text, palette, width)]
+    told = cost(state) or ("tokens" if state.ended is not None else "")
+    lines = [_title("models", told, palette.text, palette, width)]
     for name, model in state.models.items():
         kind, unit = ("decode", "tok/s") if model.decode_tokens else ("prefill", "prompt tok/s")
-        speed = f"{figures.count(model.series.rate(state.now, kind))} {unit}" if state.ended is None else ""
+        if state.ended is None:
+            speed = f"{figures.count(model.series.rate(state.now, kind))} {unit}"
+        else:
+            speed = f"{figures.count(model.prefill_tokens)} in, {figures.count(model.decode_tokens)} out"
         lines.append(_named(name, speed, palette, width))
     for name, server in state.servers.items():
         there = f"{server.latest.in_flight:,} of {server.latest.limit:,} there"
@@ -154,6 +171,43 @@ def boxes(state: RunState, palette: Palette) -> list[Box]:
     if state.models or state.servers:
         told.append(partial(model_box, state, palette))
     return told
+
+
+def more_boxes(state: RunState, palette: Palette) -> list[Box]:
+    """What the rules saved and where the tokens went, as far as there is something."""
+    told: list[Box] = []
+    if any(effect.words for effect in effects(state)):
+        told.append(partial(rules_box, state, palette))
+    if kept_or_thrown(state):
+        told.append(partial(tokens_box, state, palette))
+    return told
+
+
+def rules_box(state: RunState, palette: Palette, width: int) -> list[Text]:
+    """What each rule of the plan has saved; those of which nothing is counted are left out."""
+    lines = [_title("saved by rules", "r tells more", palette.text, palette, width)]
+    told = [effect for effect in effects(state) if effect.words]
+    label = max(len(effect.name) for effect in told) + 2
+    for effect in told:
+        parts = wrap(effect.words.removeprefix("saved "), max(width - label, 12))
+        names = [effect.name, *[""] * (len(parts) - 1)]
+        lines += [
+            Text.assemble((f"{name:<{label}}", palette.muted), (part, palette.text))
+            for name, part in zip(names, parts, strict=True)
+        ]
+    return lines
+
+
+def tokens_box(state: RunState, palette: Palette, width: int) -> list[Text]:
+    """What became of the tokens that were sampled, and in which rounds."""
+    fates = kept_or_thrown(state)
+    sampled = sum(tokens for _, tokens in fates) or 1
+    lines = [_title(f"{sampled:,} tokens sampled", "u tells more", palette.text, palette, width)]
+    for word, tokens in fates:
+        part = tokens / sampled
+        figure = Text.assemble((f"{word:<16}", palette.muted), (f"{figures.share(part):>5} ", palette.text))
+        lines.append(figure.append(figures.bar(part, min(max(width - 22, 4), _TREND)), palette.accent))
+    return lines
 
 
 def retries(server: ServerState, now: float) -> str:
@@ -178,4 +232,4 @@ def _named(name: str, value: str, palette: Palette, width: int) -> Text:
     room = max(width - len(value) - 1, 8)
     name = one_line(name)
     name = name if cells(name) <= room else f"…{name[-room + 1 :]}"
-    return Text.assemble((name, palette.text), (f" {value}", palette.muted))
+    return Text.assemble((name, palette.text), (value.rjust(max(width - cells(name), 0)), palette.muted))

@@ -8,8 +8,10 @@ from rich.text import Text
 
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.listing import Listing
+from qpdsl.tui.screens.view import Copies
 from qpdsl.tui.state.run_state import RequestState, RunState
 from qpdsl.tui.widgets import figures
+from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import TableColumn
 
@@ -47,6 +49,13 @@ class RequestsView(Listing):
             "seconds": Text(figures.seconds(took), style=palette.muted if item.ended is not None else palette.text),
         }
 
+    def words(self) -> tuple[str, ...]:
+        return ("prompt", "sampled", "p50")
+
+    def copies(self) -> Copies:
+        item = self.query_one(LineList).item
+        return [] if item is None else [("request", item.id)]
+
     def foot(self, state: RunState, palette: Palette) -> Text:
         ended = [request for request in state.requests.values() if request.ended is not None]
         if not state.requests:
@@ -55,6 +64,7 @@ class RequestsView(Listing):
         text = Text(f" {lately:,} ended in the last minute", style=palette.text)
         took = sorted(request.seconds for request in ended[-_LATEST:] if request.status == "answered")
         if took:
+            text.append("  time", palette.muted)
             for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
                 text.append(f"  {name} ", palette.muted)
                 text.append(figures.seconds(took[min(int(part * len(took)), len(took) - 1)]), palette.text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -23,11 +24,11 @@ from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.panel import Panel
-from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
+from qpdsl.tui.widgets.table import Heading, TableColumn, as_wide_as, fitted, row
 
 COLUMNS = (
     TableColumn("number", "#", 6, weight=40),
-    TableColumn("id", "id", 14, right=False, weight=85),
+    TableColumn("id", "id", 24, right=False, weight=85),
     TableColumn("status", "status", 9, right=False, weight=100),
     TableColumn("answer", "answer", 0, right=False, weight=95, least=12),
     TableColumn("reference", "right answer", 13, right=False, weight=30),
@@ -46,8 +47,10 @@ SIGNS: dict[Status, tuple[str, str]] = {
     "wrong": ("≠", "warn"),
     "failed": ("✖", "bad"),
 }
-# So many reasons of failures are listed, each in so many cells.
+# So many reasons of failures are listed, each in so many cells at the least.
 _REASONS, _REASON = 3, 48
+# So many rows say how wide the texts of all are, and the most cells for an answer where other texts stand beside it.
+MEASURED, ANSWER = 500, 100
 _CYCLE = ("number", "status", "score", "tokens", "seconds", "answer")
 
 
@@ -217,11 +220,11 @@ class RowsView(View):
                 text.append(f"{sign} ", getattr(palette, colour)).append(f"{count:,} {status}  ", palette.muted)
         if lost_rows := sum(row_state.lost is not None for row_state in state.rows.values()):
             text.append(f"{lost_rows:,} wrong had a right answer  ", palette.warn)
-        for group in state.failures[:_REASONS]:
-            text.append(
-                f"{len(group.rows):,}× {shorten(failure_text(state, group.operator, group.reason), _REASON)}  ",
-                palette.bad,
-            )
+        groups = state.failures[:_REASONS]
+        room = max((self.size.width - text.cell_len) // max(len(groups), 1) - 8, _REASON)
+        for group in groups:
+            why = shorten(failure_text(state, group.operator, group.reason), room)
+            text.append(f"{len(group.rows):,}× {why}  ", palette.bad)
         return text
 
     def _show_row(self) -> None:
@@ -250,8 +253,16 @@ class RowsView(View):
 def _told_columns(state: RunState) -> Sequence[TableColumn]:
     """Those that have something to show: not every run has right answers, scores or answers without a search."""
     optional = ("reference", "lost", "greedy", "score")
-    told = {name for name in optional if any(getattr(own, name) is not None for own in state.rows.values())}
-    return tuple(column for column in COLUMNS if column.name not in optional or column.name in told)
+    rows = state.rows.values()
+    told = {name for name in optional if any(getattr(own, name) is not None for own in rows)}
+    some = list(islice(rows, MEASURED))
+    answers = [one_line(own.why or own.answer or "") for own in some]
+    texts = {"number": [f"{len(rows):,} "], "id": [one_line(own.id) for own in some], "answer": answers}
+    return tuple(
+        as_wide_as(column, texts[column.name], column.width or ANSWER) if column.name in texts else column
+        for column in COLUMNS
+        if column.name not in optional or column.name in told
+    )
 
 
 def lost(row_state: RowState) -> str:

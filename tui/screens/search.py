@@ -10,11 +10,11 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.geometry import Size
 from textual.widgets import Static
 
 from qpdsl.executor.events.events import REPLICA_SIGN
 from qpdsl.grammar.printable import cells, one_line, printable, shorten
+from qpdsl.grammar.words import SEARCH_PRIOR
 from qpdsl.tui.screens import candidate
 from qpdsl.tui.screens.plan_boxes import failure_text
 from qpdsl.tui.screens.rows import SIGNS, row_copies, row_facts
@@ -35,8 +35,6 @@ _BAR = 6
 _STAY = 3.0
 # Cells for the answer in the first line.
 _ANSWER = 32
-# Below this height the tree has all the room.
-_LOW = 18
 # Fates of candidates that still count.
 _STANDING = ("answer", "finished", "kept", "open", "agreed")
 COLUMNS = (
@@ -44,8 +42,13 @@ COLUMNS = (
     TableColumn("score", "score", 6, weight=90),
     TableColumn("bar", "", _BAR, right=False, weight=30),
     TableColumn("text", "candidate", 0, right=False, weight=100, least=24),
+    TableColumn("visits", "visits", 6, weight=60),
+    TableColumn("value", "value", 6, weight=50),
+    TableColumn(SEARCH_PRIOR, "prior", 6, weight=40),
     TableColumn("tokens", "tok", 4, weight=10),
 )
+# Columns of a tree search, as its candidates have them.
+_WALKED = ("visits", "value", SEARCH_PRIOR)
 
 
 class TreeLines(LineList):
@@ -95,7 +98,7 @@ class TreeLines(LineList):
         sign, _, colour = candidate.FATES[fate]
         text = Text(strokes, style=palette.faint).append(f"{sign} ", f"bold {getattr(palette, colour)}")
         marks = self._marks(line, palette)
-        shown = one_line(record.step) or candidate.name(node, self.plan)
+        shown = candidate.in_line(record.step) or candidate.name(node, self.plan)
         shown = shorten(shown, max(_text_room(self.columns, width) - cells(text.plain) - cells(marks.plain), 8))
         lit = f"bold {palette.good}" if node.key in self.way else palette.text if fate in _STANDING else palette.muted
         text.append(shown, lit)
@@ -106,6 +109,7 @@ class TreeLines(LineList):
             "score": Text(figures.score(node.score) if node.scores else "", style=palette.scale(part)),
             "bar": Text(figures.bar(part or 0.0, _BAR) if node.scores else "", style=palette.scale(part)),
             "text": text,
+            **{name: Text(_walked(node, name), style=palette.second) for name in _WALKED},
             "tokens": Text(str(record.tokens or ""), style=palette.muted),
         }
         return row(fitted(self.columns, width), values)
@@ -114,15 +118,10 @@ class TreeLines(LineList):
         """What is to be said of a candidate after its text."""
         node, keys = line.node, {line.node.key, *(other.key for other in line.others)}
         text = Text()
-        visits = node.values.get("visits")
-        if isinstance(visits, (int, float)):
-            value = node.values.get("value")
-            shown = f", {figures.score(value)}" if isinstance(value, float) else ""
-            text.append(f"  {visits:g} visit{'s' * (visits != 1)}{shown}", palette.second)
         if node.matches:
             won = sum(chance >= 0.5 for _, chance in node.matches)
             text.append(f"  won {won} of {len(node.matches)}", palette.second)
-        if (copies := node.copies) > 1:
+        if (copies := node.copies) > 1 and "visits" not in node.values:
             text.append(f"  goes on ×{copies}", palette.second)
         if line.others:
             text.append(f"  ×{len(keys)}", f"bold {palette.second}")
@@ -143,11 +142,22 @@ def _told_columns(tree: SearchTree) -> Sequence[TableColumn]:
     """Those that have something to show."""
     empty = set() if any(node.scores for node in tree.nodes()) else {"score", "bar"}
     empty |= set() if any(node.round for node in tree.nodes()) else {"round"}
+    # Visits, values and priors say more of a tree search than bars, which have their room.
+    walked = {name for node in tree.nodes() if "visits" in node.values for name in node.values}
+    empty |= {*_WALKED} - walked | ({"bar"} if walked else set())
     return tuple(column for column in COLUMNS if column.name not in empty)
 
 
+def _walked(node: CandidateNode, name: str) -> str:
+    """How often a tree search came by a candidate, what it found it to be worth since, and how likely it was before."""
+    value = node.values.get(name)
+    if "visits" not in node.values or not isinstance(value, (int, float)):
+        return ""
+    return f"{value:g}" if name == "visits" else figures.score(value)
+
+
 def _text_room(columns: Sequence[TableColumn], width: int) -> int:
-    return next((own for column, own in fitted(columns, width) if column.name == "text"), width)
+    return next((own for column, _, own in fitted(columns, width) if column.name == "text"), width)
 
 
 class SearchView(View):
@@ -158,11 +168,12 @@ class SearchView(View):
     two drawings reads these, since the run goes on meanwhile.
     """
 
+    LOW = 18
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket", "row(-1)", "Row", key_display="[ ]"),
         Binding("right_square_bracket", "row(1)", "Next row", show=False),
         Binding("f", "follow", "Follow"),
-        Binding("x", "living", "Hide pruned"),
+        Binding("x", "living", "Pruned"),
         Binding("space", "fold", "Fold", show=False),
         Binding("o", "panel", "Ranking"),
     ]
@@ -190,10 +201,6 @@ class SearchView(View):
         yield Panel("enter", id="search-panel")
         yield Static(id="search-foot", classes="foot")
 
-    def set_space(self, size: Size) -> None:
-        super().set_space(size)
-        self.set_class(size.height < _LOW, "low")
-
     def open_row(self, row: str) -> None:
         """Shows the search of a row from now on."""
         self.row = row
@@ -214,7 +221,9 @@ class SearchView(View):
         lines.show(self.searched, self.state.plan, row_state, living=self.living)
         if self.searched is not None and not lines.by_hand:
             self._point_at_what_is_new(lines)
-        self.query_one(Heading).show(lines.columns)
+        heading = self.query_one(Heading)
+        heading.show(lines.columns)
+        heading.visible = bool(lines.count)
         self.query_one("#search-row", Static).update(self._head(Palette.of(self.app)))
         self._show_verdict()
         self.query_one("#search-foot", Static).update(
@@ -233,6 +242,16 @@ class SearchView(View):
             self.app.push_screen(Details(self._facts(tree, node)))
         elif row_state is not None:
             self.app.push_screen(Details(row_facts(self.state, row_state)))
+
+    def words(self) -> tuple[str, ...]:
+        lines, row_state = self.query_one(TreeLines), self.state.rows.get(self.instance or "")
+        if (node := lines.node) is None:
+            return ("candidate", "round")
+        told = [candidate.FATES[lines.tree_shown.fate(node)][1]]
+        if row_state is not None and row_state.correct is False:
+            told += ["lost here"] if row_state.lost is not None else ["went wrong here"]
+        titles = [column.title for column in lines.columns if column.title]
+        return (*told, *titles, "×4", "goes on ×2", "margin at the cut", "right answers", "log p", "coloured tokens")
 
     def copies(self) -> Copies:
         lines, row_state = self.query_one(TreeLines), self.state.rows.get(self.instance or "")
@@ -409,9 +428,9 @@ class SearchView(View):
             text.append_text(candidate.ranking_head(ranking, self.state.plan, palette))
             text.append_text(candidate.ranking_table(tree, ranking, node, width, palette, 24)).append("\n")
         if node.record.pieces:
-            text.append("tokens", f"bold {palette.text}")
             known = "and their probabilities" if node.record.logprobs else "whose probabilities nobody asked for"
-            text.append(f"  {known}\n", palette.muted)
+            text.append("tokens", f"bold {palette.text}").append(f"  {known}", palette.muted)
+            text.append_text(candidate.writers(node, palette)).append("\n")
             text.append_text(candidate.token_table(node, width, palette))
         return text
 
@@ -432,7 +451,8 @@ class SearchView(View):
                 ),
             )
         if node.record.pieces:
-            facts.add("tokens", Text("\n").append_text(candidate.token_table(node, width, palette)))
+            told = candidate.writers(node, palette).append("\n")
+            facts.add("tokens", told.append_text(candidate.token_table(node, width, palette)))
         return facts
 
 

@@ -13,23 +13,27 @@ from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.screens.candidate import lost_text, operator_text
-from qpdsl.tui.screens.view import View
+from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.run_state import RowState, RunState
 from qpdsl.tui.state.verifier import Misled, VerifierQuality, Width, qualities_of, wider_cuts, widths
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.line_list import LineList
-from qpdsl.tui.widgets.palette import Palette
-from qpdsl.tui.widgets.table import Heading, TableColumn, fitted, row
+from qpdsl.tui.widgets.palette import NO_COLOURS, Palette
+from qpdsl.tui.widgets.table import Heading, TableColumn, as_wide_as, fitted, row
 
 _BAR = 16
 # From so many rows on, figures are counted again at this factor.
 _MANY, _NOTICEABLE = 400, 1.02
 COLUMNS = (
-    TableColumn("row", "wrong row", 14, right=False, weight=100),
-    TableColumn("right", "right", 6, weight=80),
-    TableColumn("wrong", "wrong", 6, weight=80),
+    TableColumn("row", "wrong row", 24, right=False, weight=100),
+    TableColumn("right", "right at", 8, weight=80),
+    TableColumn("wrong", "wrong at", 8, weight=80),
     TableColumn("why", "why", 0, right=False, weight=90, least=24),
 )
+
+
+# Columns that stand where the answers of a wrong row have scores.
+_SCORES = ("right", "wrong")
 
 
 class WrongLines(LineList):
@@ -37,6 +41,15 @@ class WrongLines(LineList):
 
     def __init__(self) -> None:
         super().__init__(id="verifier-lines")
+        self.columns: Sequence[TableColumn] = COLUMNS
+
+    def show(self, wrong: Sequence[tuple[str, Misled | None, str]]) -> None:
+        """Scores have columns where there are any."""
+        ranked = any(misled is not None for _, misled, _ in wrong)
+        first, *others = COLUMNS
+        names = as_wide_as(first, [one_line(id_) for id_, _, _ in wrong], first.width)
+        self.columns = [names, *(column for column in others if ranked or column.name not in _SCORES)]
+        self.set_items(wrong, lambda item: item[0])
 
     def line(self, index: int, width: int, palette: Palette) -> Text:
         id_, misled, why = self.items[index]
@@ -46,7 +59,7 @@ class WrongLines(LineList):
             "wrong": Text("" if misled is None else figures.score(misled.wrong), style=palette.text),
             "why": Text(why, style=palette.warn),
         }
-        return row(fitted(COLUMNS, width), values)
+        return row(fitted(self.columns, width), values)
 
 
 class VerifierView(View):
@@ -72,14 +85,24 @@ class VerifierView(View):
             self._misled = {one.row: one for quality in qualities(state) for one in quality.misled}
             self.query_one("#verifier-figures", Static).update(Text("\n").join(verifier_lines(state, palette)))
         wrong = list(self._wrong())
-        lines = self.query_one(WrongLines)
-        lines.set_items(wrong, lambda item: item[0])
-        lines.visible = self.query_one(Heading).visible = bool(wrong)
+        lines, heading = self.query_one(WrongLines), self.query_one(Heading)
+        lines.show(wrong)
+        heading.show(lines.columns)
+        lines.visible = heading.visible = bool(wrong)
         self.query_one("#verifier-foot", Static).update(self._foot(palette))
 
     def on_line_list_entered(self) -> None:
         if (item := self.query_one(WrongLines).item) is not None:
             self.post_message(self.Opened(item[0]))
+
+    def copies(self) -> Copies:
+        item = self.query_one(WrongLines).item
+        told = "\n".join(line.plain for line in verifier_lines(self.state, NO_COLOURS))
+        return [("these figures", told), ("id of the row", "" if item is None else item[0])]
+
+    def words(self) -> tuple[str, ...]:
+        told = ("AUC", "within a row", "ties", "calibration", "misled", "pass@k", "taken", "wider cut")
+        return (*told, *(column.title for column in self.query_one(WrongLines).columns if column.name in _SCORES))
 
     def _wrong(self) -> Iterator[tuple[str, Misled | None, str]]:
         """Rows, the wrong ones first, and what became of their right answers."""
@@ -88,7 +111,7 @@ class VerifierView(View):
         for own in rows:
             if own.id in misled or own.lost is not None:
                 why = "a wrong answer stood above it" if own.lost is None else lost_text(own.lost, self.state.plan)
-                yield own.id, misled.get(own.id), why
+                yield own.id, misled.get(own.id), why.removeprefix("a right answer was lost: ")
 
     def _foot(self, palette: Palette) -> Text:
         wrong = [own for own in self.state.rows.values() if own.correct is False]
@@ -96,8 +119,7 @@ class VerifierView(View):
         if not self.state.judged:
             return Text("")
         told = f" {len(wrong):,} wrong row{'s' * (len(wrong) != 1)}, {had:,} of them had a right answer"
-        text = Text(told, style=palette.muted)
-        return text.append("  enter: its search", palette.muted) if had else text
+        return Text(told, style=palette.muted)
 
 
 def verifier_lines(state: RunState, palette: Palette) -> Iterator[Text]:

@@ -24,6 +24,8 @@ class View(Vertical):
 
     # From this width on there is room for a second pane beside the first.
     WIDE = 110
+    # Below this height what is told beside the list has few lines.
+    LOW = 16
     # Where the keys of the screen work.
     FOCUS = "LineList"
 
@@ -55,6 +57,7 @@ class View(Vertical):
     def set_space(self, size: Size) -> None:
         """Says how much room the screen has, before it is laid out."""
         self.set_class(size.width >= self.WIDE, "wide")
+        self.set_class(size.height < self.LOW, "low")
 
     def take_focus(self) -> None:
         self.query_one(self.FOCUS).focus()

@@ -35,7 +35,8 @@ _REST = 1.0
 NOW = 10.0
 # So far the middle 95% of a normal distribution reach, in standard deviations.
 _WIDE = 1.96
-_DIGITS = re.compile(r"\d[\d,.]*")
+# What differs between reasons that are the same: numbers, and what is quoted of a row.
+_PARTICULARS = re.compile(r'"(?:[^"\\]|\\.)*"?|\d[\d,.]*')
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,7 @@ class RunState:
         groups: dict[tuple[str | None, str], FailureGroup] = {}
         for row in self.rows.values():
             if row.why is not None:
-                key = row.failed_in, _DIGITS.sub("0", row.why)
+                key = row.failed_in, _PARTICULARS.sub("0", row.why)
                 groups.setdefault(key, FailureGroup(row.failed_in, row.why)).rows.append(row.id)
         return sorted(groups.values(), key=lambda group: -len(group.rows))
 

@@ -11,6 +11,7 @@ from textual import events
 from textual.binding import ActiveBinding
 from textual.message import Message
 from textual.widget import Widget
+from textual.widgets import Input
 
 from qpdsl.grammar.printable import cells, one_line, shorten
 from qpdsl.tui.state.compare import OtherName, interval
@@ -32,9 +33,13 @@ _PHASES = {
     "interrupted": ("■", "interrupted", "warn"),
     "gone": ("✖", "the run is gone", "bad"),
 }
+# Of the keys that every screen has.
+_FIRST = ("leave", "explain", "play")
 # From these widths on there is room for the names of all screens, and for blanks.
 _TABS = 48
 _ROOMY = 100
+# Cells that a state has in the first line however long the program's name is.
+_STATE = 12
 _ALL_FAILED = ("✖", "all failed", "bad")
 
 
@@ -95,9 +100,10 @@ class Title(Widget):
         if self._phase == "done" and state.failed:
             # A run that came to its end with rows that failed is not as good as it looks.
             sign, word, colour = _ALL_FAILED if state.failed == state.done else (sign, word, "warn")
+        title = shorten(one_line(self._title()), max(width - min(cells(word), _STATE) - 7, 8))
+        left = Text.assemble((" ◆ ", palette.accent), (title, "bold"))
         if self._phase == "preparing" and state.step:
-            word = shorten(one_line(state.step), max(width // 2, 12))
-        left = Text.assemble((" ◆ ", palette.accent), (one_line(self._title()), "bold"))
+            word = shorten(one_line(state.step), max(width - left.cell_len - 12, 12))
         right = Text.assemble((f"{sign} {word}", f"bold {getattr(palette, colour)}"))
         parts = [(figures.clock(self._elapsed), palette.text)]
         if state.command == "eval":
@@ -246,22 +252,30 @@ class Transport(Widget):
 class KeyLine(Widget):
     """One widget that draws all keys at once. Textual's own footer lays out a widget for each key, which is slower."""
 
-    def __init__(self) -> None:
+    def __init__(self, player: Player | None) -> None:
         super().__init__(id="keys")
+        self._state, self._player = RunState(), player
         self._places: list[tuple[int, int, str]] = []
 
     def render(self) -> Text:
         palette = Palette.of(self.app)
         line = Text(" ", end="", no_wrap=True)
         self._places = []
+        if isinstance(self.screen.focused, Input):
+            for key, words in (("enter", "Keep these"), ("esc", "Show all")):
+                line.append(f"{key} ", f"bold {palette.accent}").append(f"{words}  ", palette.muted)
+            return line
         for active in self._shown():
             binding = active.binding
+            words = binding.description
+            if binding.action == "play" and self._player is not None and self._player.paused:
+                words = "Play"
             key = binding.key_display or self.app.get_key_display(binding)
-            size = cells(f"{key} {binding.description}  ")
+            size = cells(f"{key} {words}  ")
             at = cells(line.plain)
             if at + size > self.size.width + 2:
                 break
-            line.append(f"{key} ", f"bold {palette.accent}").append(f"{binding.description}  ", palette.muted)
+            line.append(f"{key} ", f"bold {palette.accent}").append(f"{words}  ", palette.muted)
             self._places.append((at, at + size - 2, binding.action))
         return line
 
@@ -272,10 +286,29 @@ class KeyLine(Widget):
                 known = hasattr(view, f"action_{action.partition('(')[0]}")
                 await self.app.run_action(action, default_namespace=view if known else self.app)
 
+    def show(self, state: RunState) -> None:
+        self._state = state
+        self.refresh()
+
     def _shown(self) -> list[ActiveBinding]:
-        """Each action once: first what every screen has, the way out at the front."""
+        """Each action once that has something to do now: first those of the screen, then the way out and the help."""
         bindings: dict[str, ActiveBinding] = {}
         for active in self.screen.active_bindings.values():
-            if active.binding.show and active.enabled:
+            if active.binding.show and active.enabled and _has_use(active.binding.action, self._state):
                 bindings.setdefault(active.binding.action, active)
-        return list(bindings.values())
+        return sorted(
+            bindings.values(), key=lambda active: (active.node is self.app, active.binding.action not in _FIRST)
+        )
+
+
+def _has_use(action: str, state: RunState) -> bool:
+    """Whether there is anything that a key could show."""
+    if state.begun is None and not state.cells and not state.requests:
+        return action in _FIRST
+    if action in ("rules", "usage"):
+        return state.plan is not None
+    if action == "next_row('failed')":
+        return bool(state.failures)
+    if action == "next_row('wrong')":
+        return any(row.status == "wrong" for row in state.rows.values())
+    return action not in ("compare", "filter", "verifier") or "rows" in screens_of(state)

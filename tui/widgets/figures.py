@@ -44,6 +44,8 @@ def share(value: float | None) -> str:
 def seconds(value: float | None) -> str:
     if value is None:
         return NONE
+    if 0 < value < 0.000_95:
+        return f"{value * 1e6:.0f} µs"
     if value < 0.0995:
         return f"{value * 1000:.0f} ms"
     return f"{value:.1f} s" if value < 100 else f"{value:,.0f} s"
@@ -91,10 +93,10 @@ def resampled(values: Sequence[float], width: int, *, most: bool = False) -> lis
     return samples
 
 
-def graph(values: Sequence[float], width: int, height: int, top: float | None = None) -> list[str]:
+def graph(values: Sequence[float], width: int, height: int) -> list[str]:
     """Columns over time, the latest at the right, as `height` lines from the top down."""
     shown = resampled(values, width, most=True)
-    highest = top if top is not None else max(shown, default=0.0)
+    highest = max(shown, default=0.0)
     lines = []
     levels = [0 if highest <= 0 else _level(value / highest, height) for value in shown]
     for row in range(height - 1, -1, -1):

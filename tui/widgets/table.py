@@ -4,8 +4,10 @@ their titles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 from rich.text import Text
 from textual import events
@@ -18,7 +20,10 @@ from qpdsl.tui.widgets.palette import Palette
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """`width` 0 takes what is left, at least `least`. Where space is short those with the lowest `weight` go first."""
+    """`width` 0 takes what is left, at least `least`, and no more than `most` cells where that is known.
+
+    Where space is short those with the lowest `weight` go first.
+    """
 
     name: str
     title: str
@@ -26,33 +31,61 @@ class TableColumn:
     right: bool = True
     weight: int = 10
     least: int = 16
+    most: int | None = None
 
 
-def fitted(columns: Sequence[TableColumn], width: int) -> list[tuple[TableColumn, int]]:
-    """The columns that have room, with their widths; a cell parts two."""
+def as_wide_as(column: TableColumn, texts: Iterable[str], most: int) -> TableColumn:
+    """The column, as wide as its title and the longest text that it shows, up to the most cells.
+
+    One that takes what is left takes no more than that.
+    """
+    need = max(min(max((cells(text) for text in texts), default=0), most), cells(column.title))
+    return replace(column, width=need) if column.width else replace(column, most=need)
+
+
+class PlacedColumn(NamedTuple):
+    """`at` is its first cell."""
+
+    column: TableColumn
+    at: int
+    width: int
+
+
+def fitted(columns: Sequence[TableColumn], width: int) -> list[PlacedColumn]:
+    """The columns that have room, with their places; a cell parts two, or two where there is room for that."""
     kept = list(columns)
-    while len(kept) > 1 and sum(column.width or column.least for column in kept) + len(kept) - 1 > width:
+    while len(kept) > 1 and _needed(kept, 1) > width:
         kept.remove(min(kept, key=lambda column: column.weight))
-    left = width - sum(column.width for column in kept) - (len(kept) - 1)
+    gaps = _gaps(kept, 2 if _needed(kept, 2) <= width else 1)
+    left = width - sum(column.width for column in kept) - sum(gaps)
     open_ = sum(column.width == 0 for column in kept)
-    layout = []
-    for column in kept:
-        if column.width:
-            layout.append((column, column.width))
-        else:
-            share = left // open_
-            layout.append((column, max(share, 1)))
+    layout, at = list[PlacedColumn](), 0
+    for column, gap in zip(kept, gaps, strict=True):
+        share = column.width
+        if not share:
+            share = max(left // open_, 1)
+            share = share if column.most is None else min(share, max(column.most, column.least))
             left, open_ = left - share, open_ - 1
+        layout.append(PlacedColumn(column, at + gap, share))
+        at += gap + share
     return layout
 
 
-def row(layout: Sequence[tuple[TableColumn, int]], values: Mapping[str, Text | str], style: str = "") -> Text:
+def _needed(columns: Sequence[TableColumn], gap: int) -> int:
+    return sum(column.width or column.least for column in columns) + sum(_gaps(columns, gap))
+
+
+def _gaps(columns: Sequence[TableColumn], gap: int) -> list[int]:
+    """The blank cells before each column: two where what ends at the right meets what begins at the left."""
+    return [0, *(2 if before.right and not column.right else gap for before, column in pairwise(columns))]
+
+
+def row(layout: Sequence[PlacedColumn], values: Mapping[str, Text | str]) -> Text:
     """One line of a table."""
-    line = Text(end="", no_wrap=True, style=style)
-    for index, (column, width) in enumerate(layout):
-        if index:
-            line.append(" ")
-        line.append_text(cell(values.get(column.name, ""), width, right=column.right))
+    line, end = Text(end="", no_wrap=True), 0
+    for column, at, width in layout:
+        line.append(" " * (at - end)).append_text(cell(values.get(column.name, ""), width, right=column.right))
+        end = at + width
     return line
 
 
@@ -95,11 +128,9 @@ class Heading(Widget):
         return Text(" ").append_text(row(fitted(self.columns, self.size.width - 2), titles))
 
     def on_click(self, event: events.Click) -> None:
-        at = 1
-        for column, width in fitted(self.columns, self.size.width - 2):
-            if at <= event.x < at + width:
+        for column, at, width in fitted(self.columns, self.size.width - 2):
+            if at < event.x <= at + width:
                 self.post_message(self.Clicked(column.name))
-            at += width + 1
 
     def _title(self, column: TableColumn, palette: Palette) -> Text:
         if column.name != self.sorted_by:

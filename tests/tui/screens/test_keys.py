@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
 from textual.pilot import Pilot
 
 from qpdsl.tui.app import Dashboard
+from qpdsl.tui.screens.candidate import FATES
 from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
+from qpdsl.tui.widgets.glossary import WORDS
+from tests.support.tui.held_source import HeldSource
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle, text
 from tests.support.tui.traces import BEAM
 
@@ -220,12 +224,12 @@ def test_the_mouse_picks_screens_lines_columns_and_times() -> None:
             "too-long" in (await settle(pilot))
             and app_of(pilot).query_one(RowsView).query_one("#row-lines").cursor == 3
         )
-        await pilot.click("#rows Heading", offset=(24, 0))
+        await pilot.click("#rows Heading", offset=(18, 0))
         await settle(pilot)
         assert app_of(pilot).query_one(RowsView).sorted_by == "status"
         await pilot.click("#row-lines", offset=(10, 1), times=2)
         assert "candidate" in await settle(pilot)
-        await pilot.click("#keys", offset=(text(app_of(pilot)).splitlines()[-1].index("Hide pruned"), 0))
+        await pilot.click("#keys", offset=(text(app_of(pilot)).splitlines()[-1].index("x Pruned"), 0))
         assert app_of(pilot).query_one(SearchView).living
         await pilot.click("#transport", offset=(30, 0))
         player = app_of(pilot).source.player
@@ -289,3 +293,51 @@ def test_compare_says_why_it_has_no_details() -> None:
         assert notes == ["no other run is chosen: c chooses one"] * 2
 
     played(test)
+
+
+def test_the_last_line_names_the_keys_that_have_something_to_show() -> None:
+    async def main() -> None:
+        async with dashboard(HeldSource(), LARGE) as pilot:
+            assert (await settle(pilot)).splitlines()[-1].split() == ["q", "Leave", "?", "Help"]
+
+    async def test(pilot: Pilot) -> None:
+        keys = (await settle(pilot)).splitlines()[-1]
+        assert "enter Open" in keys and "! Next failure" in keys and "w Next wrong" in keys and "p Play" in keys
+        assert "p Pause" in (await press(pilot, "left_parenthesis", "p")).splitlines()[-1]
+        typing = (await press(pilot, "slash")).splitlines()[-1]
+        assert "esc Show all" in typing and "q Leave" not in typing
+
+    asyncio.run(main())
+    played(test, LARGE)
+
+
+def test_words_are_those_of_the_screen_and_of_the_line_of_the_cursor() -> None:
+    async def test(pilot: Pilot) -> None:
+        said = {"1": "rows that the model goes on with", "3": "row was read from it", "4": "taken from the system"}
+        for screen, words in {**said, "v": "perfect verifier"}.items():
+            told = " ".join((await press(pilot, screen, "question_mark")).replace("│", " ").split())
+            assert words in told, told
+            assert "an operator of the plan" not in told
+            await press(pilot, "escape")
+
+    played(test, LARGE)
+    assert all(word in WORDS for word in (fate for _, fate, _ in FATES.values()))
+
+
+def test_plots_have_the_time_below_them_that_they_are_of() -> None:
+    async def test(pilot: Pilot) -> None:
+        axis = re.compile(r"  (\d+:\d\d\S*) +(\d+:\d\d\S*) +(\d+:\d\d\S*) ")
+
+        def times(shown: str) -> tuple[str, ...]:
+            found = axis.search(shown.partition("KV pages of")[2])
+            assert found is not None, shown
+            return found.groups()
+
+        whole, zoomed = times(await press(pilot, "4")), await press(pilot, "z")
+        assert "Z shows more" in zoomed
+        (begun, _, end), (later, _, same) = whole, times(zoomed)
+        assert begun < later < same <= end
+        assert times(await press(pilot, "less_than_sign"))[2] < same
+        assert times(await press(pilot, "Z")) == whole
+
+    played(test, LARGE)

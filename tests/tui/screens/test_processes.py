@@ -86,6 +86,23 @@ def test_a_sweep_shows_its_cells_and_the_time_that_is_left() -> None:
     asyncio.run(main())
 
 
+def test_cells_that_no_other_one_beats_are_marked() -> None:
+    """As right for fewer tokens, or more right; with the half-width of Wilson's interval (95%) beside the share."""
+
+    async def main() -> None:
+        figures = {"few": (30, 900), "many": (45, 4000), "worse": (30, 1000), "dear": (45, 5000)}
+        cells = [
+            CellReached(at=1.0, cell=name, rows=50, done=50, right=right, judged=50, sampled_tokens=tokens)
+            for name, (right, tokens) in figures.items()
+        ]
+        async with dashboard(source_of(begun("eval", "p"), *cells), (110, 24)) as pilot:
+            lines = (await settle(pilot)).splitlines()[3 : 3 + len(cells)]
+            assert ["◆" in line for line in lines] == [True, True, False, False]
+            assert "60% ±14" in lines[0] and "90% ±11" in lines[1]
+
+    asyncio.run(main())
+
+
 def test_a_server_shows_requests_with_rates_percentiles_and_its_queue() -> None:
     async def main() -> None:
         seen: list[Event] = [begun("serve", "greedy"), ModelsLoaded(at=0.1, models=("m",), seconds=0.1)]

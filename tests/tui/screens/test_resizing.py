@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from textual.pilot import Pilot
 
 from qpdsl.executor.events.events import EngineFigures, EngineStepped, Event
+from qpdsl.tui.screens import compare, plan, rows, search
 from qpdsl.tui.screens.view import View
 from qpdsl.tui.widgets.bars import SCREENS
+from qpdsl.tui.widgets.table import TableColumn, fitted
 from tests.support.tui.screen import SMALL, dashboard, press, settle, text
 from tests.support.tui.traces import BEAM, recorded, write
 
@@ -87,3 +91,15 @@ def test_a_panel_says_how_much_it_leaves_out() -> None:
             assert "more lines, enter shows all" in await press(pilot, "3")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("columns", [plan.COLUMNS, rows.COLUMNS, search.COLUMNS, compare.COLUMNS])
+def test_columns_do_not_run_into_each_other(columns: Sequence[TableColumn]) -> None:
+    """What ends at the right and what begins at the left of the next column are two cells apart, the others one."""
+    for width in range(12, 220):
+        placed = fitted(columns, width)
+        assert placed[0].at == 0 and (len(placed) == 1 or placed[-1].at + placed[-1].width <= width)
+        for before, after in pairwise(placed):
+            apart = after.at - before.at - before.width
+            assert apart >= (2 if before.column.right and not after.column.right else 1)
+            assert before.width >= (before.column.width or before.column.least)

@@ -88,6 +88,25 @@ def test_what_is_drawn_can_be_read(theme: Theme) -> None:
                 assert _contrast(colour, ground) >= least, (colour, ground)
 
 
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
+def test_what_parts_the_screen_is_seen(theme: Theme) -> None:
+    """Lines between the parts of a screen, and the bars that say how much more there is, stand out by 3:1."""
+
+    async def main() -> None:
+        async with dashboard(BEAM, (120, 40)) as pilot:
+            pilot.app.theme = theme.name
+            await settle(pilot)
+            ground = Color.parse(theme.background or "")
+            for part in pilot.app.query(".panel, .side, ModelPanel"):
+                lines = {colour for kind, colour in part.styles.border if kind}
+                assert lines and all(_contrast((ground + line).hex, ground.hex) >= 3 for line in lines), part
+            for lists in pilot.app.query("LineList, .side, #models"):
+                rail = ground + lists.styles.scrollbar_background
+                assert _contrast((rail + lists.styles.scrollbar_color).hex, rail.hex) >= 3, lists
+
+    asyncio.run(main())
+
+
 def _contrast(one: str, other: str) -> float:
     def luminance(colour: str) -> float:
         parts = (part / 255 for part in Color.parse(colour).rgb)

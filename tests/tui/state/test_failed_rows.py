@@ -46,6 +46,16 @@ def test_why_a_row_has_no_answer_is_told(tmp_path: Path, screen: str) -> None:
     assert "✔ done" in whole and "6 without an answer" in whole and "0% ±39 right" in whole and why in whole
 
 
+def test_failures_that_differ_in_numbers_and_quotes_are_one_group() -> None:
+    state = RunState()
+    texts = [r'"so \" it ends"', '"7 of it"', '"cut of']
+    whys = [f"found nothing in {at} texts; the first ends {text}" for at, text in enumerate(texts)]
+    for at, why in enumerate([*whys, "HTTP 500"]):
+        figures = {"score": None, "prompt_tokens": 1, "sampled_tokens": 1, "seconds": 1.0}
+        state.add(RowDone(at=1.0, row=str(at), answer=None, error=why, **figures))  # type: ignore[arg-type]
+    assert [len(group.rows) for group in state.failures] == [3, 1]
+
+
 def test_the_header_the_summary_and_a_saved_run_count_alike() -> None:
     def outcome(**how: object) -> Outcome:
         figures = {"score": None, "tokens_in": 3, "tokens_out": 2, "near_ties": 0, "seconds": 0.1}
