@@ -17,6 +17,7 @@ from qpdsl.tui.state.search import (
     LostAnswer,
     Ranking,
     SearchTree,
+    TreeLine,
     Votes,
     groups_beside,
     is_share,
@@ -24,7 +25,7 @@ from qpdsl.tui.state.search import (
     ranking_of,
     same_answer,
 )
-from qpdsl.tui.state.verdict import Fall, VoteCourse, fall_of, last_vote, margin_at_the_cut
+from qpdsl.tui.state.verdict import Fall, Highlights, VoteCourse, fall_of, last_vote, margin_at_the_cut
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
@@ -132,6 +133,35 @@ def verdict_lines(state: RunState, row: str, palette: Palette) -> Iterator[Text]
         yield vote_line(vote, None if row_state is None else row_state.reference, palette)
     elif (cut := cut_line(tree, row_state, palette)) is not None:
         yield cut
+
+
+def marks(line: TreeLine, lit: Highlights, palette: Palette, folded: int = 0) -> Text:
+    """What is to be said of a candidate after its text; `folded` below it have no lines."""
+    node, keys = line.node, {line.node.key, *(other.key for other in line.others)}
+    text = Text()
+    visits = node.values.get("visits")
+    if isinstance(visits, (int, float)):
+        value = node.values.get("value")
+        shown = f", {figures.score(value)}" if isinstance(value, float) else ""
+        text.append(f"  {visits:g} visit{'s' * (visits != 1)}{shown}", palette.second)
+    if node.matches:
+        won = sum(chance >= 0.5 for _, chance in node.matches)
+        text.append(f"  won {won} of {len(node.matches)}", palette.second)
+    if (copies := node.copies) > 1:
+        text.append(f"  goes on ×{copies}", palette.second)
+    if line.others:
+        text.append(f"  ×{len(keys)}", f"bold {palette.second}")
+    if folded:
+        text.append(f"  +{folded}", palette.second)
+    if "\n" in node.record.step.strip() and (answer := node.values.get("answer")) is not None:
+        text.append(f"  → {shorten(one_line(str(answer)), 16)}", palette.text)
+    if node.key in lit.right:
+        text.append("  right", f"bold {palette.good}")
+    if lit.lost is not None and lit.lost.key in keys:
+        text.append("  lost here", f"bold {palette.warn}")
+    if lit.fell is not None and lit.fell.node is node:
+        text.append("  went wrong here", f"bold {palette.warn}")
+    return text
 
 
 def fall_text(fall: Fall) -> str:
