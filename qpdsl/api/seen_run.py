@@ -20,6 +20,7 @@ from qpdsl.executor.events.events import (
     RunStarted,
     Valued,
 )
+from qpdsl.grammar.words import COLUMNS
 from qpdsl.planner.explain.plan import explain_json
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _of_rows(id: str, candidates: Sequence[Candidate]) -> Iterator[Event]:
         for row, path in rows
     ]
     yield Expanded(at=0.0, instance=id, operator="", candidates=tuple(made))
-    for column in dict.fromkeys(name for row, _ in rows for name in row.columns if name != "text"):
+    for column in dict.fromkeys(name for row, _ in rows for name in row.columns if name not in COLUMNS):
         own = [(path, row.columns[column]) for row, path in rows if column in row.columns]
         values = tuple(value if isinstance(value, str | float | bool) else str(value) for _, value in own)
         paths, scores = tuple(path for path, _ in own), column == "score"

@@ -78,8 +78,8 @@ def progress_facts(state: RunState) -> Iterator[tuple[str, str]]:
     yield "rows", f"{sum(row.ended is not None for row in state.rows.values()):,} of {state.total:,}"
     yield "time", figures.clock(state.now)
     if state.ended is None and (left := state.left(state.now)) is not None:
-        between = state.left_between(state.now) or (left,)
-        yield "left", "–".join(dict.fromkeys(figures.clock(seconds) for seconds in between))
+        ends = state.left_between(state.now) or (left,)
+        yield "left", "–".join(dict.fromkeys(figures.clock(seconds) for seconds in ends))
     if state.ended is None and (state.models or state.servers):
         yield "now", f"{figures.count(state.rate())} tok/s"
     if state.failed:

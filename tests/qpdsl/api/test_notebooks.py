@@ -196,4 +196,4 @@ def test_runs_of_one_name_at_once_are_not_mixed(cell: Cell) -> None:
     rows = [{"problem": f"Tom has {n} coins. How many coins does Tom have?", "id": "same"} for n in (3, 4)]
     for result in program.map(rows, concurrency=2):
         shown = outline(result._repr_html_()).text
-        assert shown.count("★ the answer") == 1
+        assert "1 candidate " in shown and shown.startswith(result.value)
