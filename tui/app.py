@@ -48,7 +48,7 @@ from qpdsl.tui.screens.rows import RowsView
 from qpdsl.tui.screens.search import SearchView
 from qpdsl.tui.screens.verifier import VerifierView
 from qpdsl.tui.screens.view import View
-from qpdsl.tui.state.compare import OtherName, OtherRun, OtherRuns, common_rows
+from qpdsl.tui.state.compare import OtherName, OtherRun, OtherRuns, last_run, others_of
 from qpdsl.tui.state.decisions import effects
 from qpdsl.tui.state.event_source import EventSource, Player, ReplaySource, SocketSource
 from qpdsl.tui.widgets.bars import SCREENS, KeyLine, Title, Transport, screens_of
@@ -64,8 +64,6 @@ _BYTES = 16_000
 # What may be done while a question, a page of facts or the palette lies over the screen.
 _OVER_ALL = ("turn", "leave", "quit")
 _JUMP = 0.05
-# So many saved runs are read to find one that has rows of this one.
-_READ = 8
 # The mouse, pasting and the keys as they were, the screen of before, and the cursor.
 _RESET = "\033[?1000l\033[?1003l\033[?1015l\033[?1006l\033[?2004l\033[<u\033[?1049l\033[0m\033[?25h"
 _COMMANDS = (
@@ -507,16 +505,11 @@ class Dashboard(App[Leave | None]):
         self._names = []
         with contextlib.suppress(Exception):
             self._names = self._runs.names()
-        state, title = self.source.state, self.query_one(Title)
-        program = state.begun.program if state.begun is not None else ""
-        own = [run for run in self._names if run.name != state.saved and run.rows]
-        self._names = sorted(own, key=lambda run: run.program != program)
-        for run in [run for run in self._names if run.program == program][:_READ]:
-            saved = self._read(run.name)
-            if saved is not None and common_rows(state, saved):
-                title.last = run
-                self.query_one(CompareView).show(saved)
-                return
+        state = self.source.state
+        self._names = others_of(state, self._names)
+        if (last := last_run(state, self._names, self._read)) is not None:
+            self.query_one(Title).last, saved = last
+            self.query_one(CompareView).show(saved)
 
     def _read(self, name: str) -> OtherRun | None:
         assert self._runs is not None

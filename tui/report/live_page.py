@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from qpdsl.executor.events.trace import LineReader, TraceError
 from qpdsl.tui.report.page import ReportedRun
+from qpdsl.tui.state.compare import OtherRuns
 
 _LOOPBACK = "127.0.0.1"
 # Nothing of a run goes elsewhere, or is kept: the page has texts of the input and of the models.
@@ -29,15 +30,15 @@ _HEADERS = {
 
 
 class LivePage:
-    """A server of the page of one run, whose events come from its socket at `path`.
+    """A server of the page of one run, whose events come from its socket at `path`, beside the last one of `runs`.
 
     It listens from the beginning. `address` is where the page is; without its token nothing is answered but that there
     is nothing, and so is what was asked of another host's name.
     """
 
-    def __init__(self, path: Path, title: str) -> None:
+    def __init__(self, path: Path, title: str, runs: OtherRuns | None = None) -> None:
         self._path, self._title = path, title
-        self._run, self._reader = ReportedRun(), LineReader()
+        self._run, self._reader = ReportedRun(runs), LineReader()
         self._lock = threading.Lock()
         self._gone = False
         self._known: tuple[tuple[str, int, bool], str] | None = None

@@ -5,6 +5,7 @@ It has few enough points that a browser draws them at once, however long the run
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
@@ -13,6 +14,7 @@ from qpdsl.grammar.printable import one_line
 from qpdsl.tui.report.elements import framed, paragraphs, text
 from qpdsl.tui.report.pictures import Forwards
 from qpdsl.tui.report.sections import run_parts
+from qpdsl.tui.state.compare import OtherRun, OtherRuns, last_run
 from qpdsl.tui.state.run_state import RunState
 
 _MARK = b'<meta name="generator" content="qpdsl">'
@@ -28,11 +30,13 @@ def begins_page(file: BinaryIO) -> bool:
 class ReportedRun:
     """A run as its page shows it: its state, the forwards of its models, and `notes` on what was read of it.
 
-    `open_end` is the phase of a run that has not ended.
+    `open_end` is the phase of a run that has not ended. Of `runs` it is set beside the last one over the same rows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runs: OtherRuns | None = None) -> None:
         self.state = RunState()
+        self._runs = runs
+        self._last: OtherRun | None = None
         self.notes: Sequence[str] = ()
         self.open_end = "cut off"
         self._forwards = Forwards()
@@ -55,7 +59,10 @@ class ReportedRun:
         error = self.state.ended.error if self.state.ended else None
         told = f'<p class="bad" data-part="error">{text(error)}</p>' if error else ""
         notes = f'<div class="notes" data-part="notes">{paragraphs(self.notes)}</div>' if self.notes else ""
-        return told + notes + "\n".join(run_parts(self.state, self._forwards))
+        if self._runs is not None and self.state.rows:
+            # It is looked for once: runs that end meanwhile are not what this one is compared with.
+            self._last, self._runs = last_saved(self.state, self._runs), None
+        return told + notes + "\n".join(run_parts(self.state, self._forwards, self._last))
 
     def page(self, file: str, *, live: bool = False) -> str:
         """One HTML file that loads nothing; one that is `live` asks the server that it came from for what is new."""
@@ -64,9 +71,23 @@ class ReportedRun:
         return framed(one_line(f"{program} · {file}"), heading, self.main, live=live)
 
 
-def page(recording: Iterable[Event], notes: Sequence[str], file: str) -> str:
+def last_saved(state: RunState, runs: OtherRuns) -> OtherRun | None:
+    """The last run over the same rows; saved runs that cannot be read are as none."""
+
+    def read(name: str) -> OtherRun | None:
+        with contextlib.suppress(Exception):
+            return runs.read(name)
+        return None
+
+    with contextlib.suppress(Exception):
+        found = last_run(state, runs.names(), read)
+        return None if found is None else found[1]
+    return None
+
+
+def page(recording: Iterable[Event], notes: Sequence[str], file: str, runs: OtherRuns | None = None) -> str:
     """The page of a recorded run."""
-    reported = ReportedRun()
+    reported = ReportedRun(runs)
     reported.notes = notes
     for event in recording:
         reported.add(event)

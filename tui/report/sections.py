@@ -13,12 +13,13 @@ from qpdsl.grammar.printable import one_line
 from qpdsl.tui.report.elements import Markup, facts, folded, paragraphs, section, table, text, without_empty
 from qpdsl.tui.report.pictures import Forwards, accuracy, memory
 from qpdsl.tui.report.search_tree import row_search
+from qpdsl.tui.screens.compare import changed_facts, difference_line, plan_words
 from qpdsl.tui.screens.engine import TIME, TIME_WORDS, shortage_text
 from qpdsl.tui.screens.plan import decided, estimate_text, per_problem, time_share
 from qpdsl.tui.screens.plan_boxes import failure_text, retries
 from qpdsl.tui.screens.rows import SIGNS, again, lost
 from qpdsl.tui.screens.verifier import verifier_lines
-from qpdsl.tui.state.compare import interval
+from qpdsl.tui.state.compare import OtherRun, compared, interval, plan_changes, plan_lines
 from qpdsl.tui.state.decisions import by_model, by_round, effects, kept_or_thrown
 from qpdsl.tui.state.run_state import RowState, RunState
 from qpdsl.tui.state.time_spent import SPENT
@@ -33,8 +34,8 @@ _TREES = 24
 _ROWS = 2000
 
 
-def run_parts(state: RunState, forwards: Forwards) -> Iterator[str]:
-    """All parts of the page of a run, but for its head."""
+def run_parts(state: RunState, forwards: Forwards, last: OtherRun | None) -> Iterator[str]:
+    """All parts of the page of a run, but for its head; `last` is the run that it is set beside."""
     yield f'<div data-part="facts">{facts(run_facts(state))}</div>'
     for title, part in (
         ("Failures", failures(state)),
@@ -48,6 +49,7 @@ def run_parts(state: RunState, forwards: Forwards) -> Iterator[str]:
         ("Memory over time", memory(state)),
         ("Accuracy against tokens", accuracy(state)),
         ("Verifier", verifier(state)),
+        ("Beside the last run", "" if last is None else beside(state, last)),
         ("Search", _searches(state)),
         ("Rows", rows(state)),
     ):
@@ -220,6 +222,27 @@ def verifier(state: RunState) -> str:
     """Whether scores tell right answers from wrong ones, and whether wider would have helped."""
     said = [line.plain.rstrip() for line in verifier_lines(state, NO_COLOURS)] if state.judged else []
     return f'<div class="said">{paragraphs(said)}</div>' if said else ""
+
+
+def beside(state: RunState, last: OtherRun) -> str:
+    """The difference to another run and how sure it is, what was set up otherwise, and which rows came to what."""
+    comparison = compared(state, last)
+    if not comparison.pairs:
+        return ""
+    changes = [change for change in plan_changes(plan_lines(state.plan), last.plan) if change[0] != "="]
+    said = [difference_line(comparison, NO_COLOURS).plain, plan_words(len(changes))]
+    said += [f"{name} {value}" for name, value in changed_facts(state, last)]
+    plans = table("Plans", ["", "here", "there"], [[sign, here or "", there or ""] for sign, here, there in changes])
+    told = [
+        [pair.here.id, pair.what, pair.here.answer or pair.here.why or "", pair.there.answer, pair.here.reference or ""]
+        for pair in comparison.pairs
+        if pair.what != "same"
+    ]
+    rows = table(
+        "Rows that changed", ["row", "", "here", "there", "right answer"], told[:_ROWS], wide=(2, 3), tall=True
+    )
+    more = (folded("operators that changed", plans) if changes else "") + (rows if told else "")
+    return f'<div class="said">{paragraphs(said)}</div>{more}'
 
 
 def _told(state: RunState) -> list[str]:

@@ -109,7 +109,7 @@ class CompareView(View):
         lines = self.query_one(PairLines)
         lines.state = state
         lines.set_items(self._comparison.pairs if self._comparison else (), lambda pair: pair.here.id)
-        self.query_one("#compare-head", Static).update(_head(self._comparison, palette))
+        self.query_one("#compare-head", Static).update(difference_line(self._comparison, palette))
         self.query_one("#compare-foot", Static).update(self._foot(palette))
         self._show_pair()
 
@@ -176,18 +176,18 @@ class CompareView(View):
     def _foot(self, palette: Palette) -> Text:
         if self.saved is None:
             return Text("")
-        changes = plan_changes(plan_lines(self.state.plan), self.saved.plan)
-        changed = sum(sign != "=" for sign, _, _ in changes)
-        words = (
-            "the plans are the same"
-            if not changed
-            else f"{changed} operator{'s' * (changed != 1)} of the plan changed: l shows both"
-        )
-        facts = [f"{name} {value}" for name, value in _changed_facts(self.state, self.saved)]
+        changed = sum(sign != "=" for sign, _, _ in plan_changes(plan_lines(self.state.plan), self.saved.plan))
+        words = f"{plan_words(changed)}: l shows both" if changed else plan_words(changed)
+        facts = [f"{name} {value}" for name, value in changed_facts(self.state, self.saved)]
         return Text(" " + "  ".join([words, *facts]), style=palette.warn if changed or facts else palette.muted)
 
 
-def _changed_facts(state: RunState, saved: OtherRun) -> list[tuple[str, str]]:
+def plan_words(changed: int) -> str:
+    """How many operators of a plan are other ones."""
+    return f"{changed} operator{'s' * (changed != 1)} of the plan changed" if changed else "the plans are the same"
+
+
+def changed_facts(state: RunState, saved: OtherRun) -> list[tuple[str, str]]:
     """What else was set up in another way."""
     begun, plan = state.begun, state.plan
     mine = {} if begun is None else {"seed": str(begun.seed)}
@@ -201,7 +201,7 @@ def _changed_facts(state: RunState, saved: OtherRun) -> list[tuple[str, str]]:
     ]
 
 
-def _head(comparison: Beside | None, palette: Palette) -> Text:
+def difference_line(comparison: Beside | None, palette: Palette) -> Text:
     """The difference, and how sure it is."""
     if comparison is None:
         return Text("beside no other run yet: c chooses one", style=palette.muted)
@@ -260,6 +260,6 @@ def plan_facts(state: RunState, saved: OtherRun, palette: Palette) -> Facts:
         if there is not None:
             text.append(f"{'-' if here is None else '~'} there  {there}\n", colours[sign])
     facts.add("operators", text)
-    for name, value in _changed_facts(state, saved):
+    for name, value in changed_facts(state, saved):
         facts.add(name, value)
     return facts

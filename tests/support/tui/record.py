@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
@@ -15,21 +15,21 @@ from qpdsl.cli import main as qpdsl
 from qpdsl.runs.store.run_folder import VARIABLE
 from tests.support.paths import ROOT
 from tests.support.remote.stub_server import stub
+from tests.support.tui.traces import FOLDER
 
-FOLDER = Path(__file__).parent / "recorded"
 PROBLEMS = (ROOT / "programs" / "data" / "counting-500.jsonl").read_text("utf-8").splitlines()
 PEOPLE = (ROOT / "programs" / "data" / "person-100.jsonl").read_text("utf-8").splitlines()
 PUCT = str(ROOT / "programs" / "idioms" / "search" / "puct.qp")
 EARLY = """model llm = "zoo/counting"
-program early(problem: text, threshold: float = 0.9) -> text within loss(0.5) {
+program early(problem: text, threshold: float = 0.5) -> text within loss(0.5) {
   chat user=problem
-  generate llm via amortized(threshold, layer=3) temperature=0 max_tokens=60
+  generate llm via amortized(threshold, layer=2) temperature=0 max_tokens=60
   extract answer = final_answer
   return answer
 }
 """
 # A million tokens out cost 3.
-PRICES = {"stub": {"in": 1.0, "out": 3.0}}
+PRICES = {"stub": {"input": 1.0, "output": 3.0}}
 
 
 @dataclass(frozen=True)
@@ -56,33 +56,29 @@ RUNS = {
 }
 
 
-def record(name: str, target: Path) -> None:
-    """Runs one of them, and writes its trace."""
-    run = RUNS[name]
-    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        folder = Path(place)
-        stack.enter_context(patch.dict("os.environ", {VARIABLE: str(folder / "saved"), "XDG_CACHE_HOME": place}))
-        program = run.program
-        if "\n" in program:
-            (folder / f"{name}.qp").write_text(program, "utf-8")
-            program = str(folder / f"{name}.qp")
-        (folder / "rows.jsonl").write_text("\n".join(run.rows) + "\n", "utf-8")
-        options = stack.enter_context(_served(folder)) if run.remote else ()
-        paths = ["--input", str(folder / "rows.jsonl"), "--output", str(folder / "out.jsonl"), "--trace", str(target)]
-        code = qpdsl(["run", program, *paths, "--seed", "0", "--overwrite", *run.options, *options])
-        assert code in (0, 1), f"{name} ended with {code}"
-
-
-@contextmanager
-def _served(folder: Path) -> Iterator[tuple[str, ...]]:
-    """The options for a server that is slow, and too busy for some requests."""
-    (folder / "prices.json").write_text(json.dumps(PRICES), "utf-8")
-    with stub("vllm", pace=0.004) as server:
-        server.fail("too_many", 5, seconds=1.0)
-        server.fail("overloaded", 1)
-        yield "--model", f"llm=vllm:{server.url}#{server.model}", "--prices", str(folder / "prices.json")
+def record(name: str, target: Path, folder: Path) -> None:
+    """Runs one of them with what is cached in a folder of its own, and writes its trace."""
+    run, rows, program = RUNS[name], folder / f"{name}.rows.jsonl", RUNS[name].program
+    if "\n" in program:
+        program = str(folder / f"{name}.qp")
+        Path(program).write_text(run.program, "utf-8")
+    rows.write_text("\n".join(run.rows) + "\n", "utf-8")
+    paths = ["--input", str(rows), "--output", str(folder / "out.jsonl"), "--overwrite"]
+    places = {VARIABLE: str(folder / "saved"), "XDG_CACHE_HOME": str(folder / "cache")}
+    with patch.dict("os.environ", places), ExitStack() as stack:
+        command = ["run", program, *paths, *run.options]
+        if run.remote:
+            server = stack.enter_context(stub("vllm", pace=0.004))
+            prices = folder / "prices.json"
+            prices.write_text(json.dumps(PRICES), "utf-8")
+            command += ["--model", f"llm=vllm:{server.url}#{server.model}", "--prices", str(prices)]
+            # What the server can do is asked once, before anything goes wrong.
+            assert qpdsl([*command, "--limit", "1", "--seed", "1"]) == 0
+            server.fail("too_many", 6, seconds=1.0)
+        assert qpdsl([*command, "--seed", "0", "--trace", str(target)]) in (0, 1), name
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or RUNS:
-        record(name, FOLDER / f"{name}.jsonl")
+    with tempfile.TemporaryDirectory() as place:
+        for name in sys.argv[1:] or RUNS:
+            record(name, FOLDER / f"{name}.jsonl", Path(place))
