@@ -33,12 +33,10 @@ from qpdsl.tui.state.compare import OtherName, OtherRow, OtherRun
 from qpdsl.tui.widgets.bars import SCREENS
 from tests.support.paths import ROOT
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
-from tests.support.tui.traces import BEAM, FOLDER, recorded, write
+from tests.support.tui.traces import BEAM, FOLDER, recorded, when_busy, write
 
 PROBLEMS = (ROOT / "programs" / "data" / "counting-500.jsonl").read_text("utf-8").splitlines()[1:6]
 LONG = [json.dumps({"id": f"long-{n}", "problem": f"Mia has {n} boxes. " * (300 + n), "answer": "1"}) for n in (3, 4)]
-# Of the time of the run, when requests wait to be sent again.
-_BUSY = 0.3
 # What is run here, to be saved and compared: the rows, and options.
 RUNS: dict[str, tuple[Sequence[str], tuple[str, ...]]] = {
     "narrow": (PROBLEMS, ("--set", "width=1", "--set", "expand=1", "--disable-rule", "score_cache")),
@@ -170,7 +168,7 @@ def test_16_what_filter_exit_and_drafts_decide(tmp_path: Path) -> None:
 
 def test_17_what_it_costs_and_what_is_sent_again() -> None:
     """No key: the cost against its bound, and what waits for the server and why."""
-    busy = asked(FOLDER / "server.jsonl", size=(120, 40), part=_BUSY)
+    busy = asked(FOLDER / "server.jsonl", size=(120, 40), part=when_busy() + 0.001)
     assert re.search(r"cost 0\.00\d+ of 5", busy) and re.search(r"\d of \d+ there", busy)
     told = " ".join(busy.split())
     assert re.search(r"\d+ sent again, [1-9]\d* now waiting: .*429.*, next in \d+", told)

@@ -196,7 +196,7 @@ def tokens(state: RunState) -> str:
         told.append(["by the small one", f"{stood:,}", _bar(stood / draws), f"of {draws:,} draws stood"])
     if counts["large_draws"]:
         told.append(["by the large one", f"{counts['large_draws']:,}", "", f"draws, {counts['large_tokens']:,} read"])
-    return table("Where the tokens went", ["", "tokens", "share", ""], told, numbers=(1,), wide=(0, 3))
+    return table("Where the tokens went", ["by", "tokens", "share", "of these"], told, numbers=(1,), wide=(0, 3))
 
 
 def rules(state: RunState) -> str:
@@ -239,7 +239,7 @@ def beside(state: RunState, last: OtherRun) -> str:
         if pair.what != "same"
     ]
     rows = table(
-        "Rows that changed", ["row", "", "here", "there", "right answer"], told[:_ROWS], wide=(2, 3), tall=True
+        "Rows that changed", ["row", "what", "here", "there", "right answer"], told[:_ROWS], wide=(2, 3), tall=True
     )
     more = (folded("operators that changed", plans) if changes else "") + (rows if told else "")
     return f'<div class="said">{paragraphs(said)}</div>{more}'

@@ -35,7 +35,8 @@ _REST = 1.0
 NOW = 10.0
 # So far the middle 95% of a normal distribution reach, in standard deviations.
 _WIDE = 1.96
-_DIGITS = re.compile(r"\d[\d,.]*")
+# What differs in the reasons of rows that failed for one: numbers, and what is quoted of a text.
+_OWN = re.compile(r'\d[\d,.]*|"[^"]*"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Inside:
 
 @dataclass(slots=True)
 class FailureGroup:
-    """Rows that failed in one operator for one reason, but for its numbers; `operator` is None where nobody saw it."""
+    """Rows that failed in one operator for one reason, but for what is its own; `operator` is None where nobody saw it."""
 
     operator: str | None
     reason: str
@@ -260,7 +261,7 @@ class RunState:
         groups: dict[tuple[str | None, str], FailureGroup] = {}
         for row in self.rows.values():
             if row.why is not None:
-                key = row.failed_in, _DIGITS.sub("0", row.why)
+                key = row.failed_in, _OWN.sub("0", row.why)
                 groups.setdefault(key, FailureGroup(row.failed_in, row.why)).rows.append(row.id)
         return sorted(groups.values(), key=lambda group: -len(group.rows))
 

@@ -20,6 +20,12 @@ def recorded(name: str = "beam") -> list[Event]:
     return list(read_trace(FOLDER / f"{name}.jsonl", LineReader()))
 
 
+def when_busy() -> float:
+    """The part of the time of the run on a server at which requests wait to be sent again."""
+    reports = [event for event in recorded("server") if isinstance(event, events.ServerReported)]
+    return next(report.at for report in reports if report.resumes > 0) / recorded("server")[-1].at
+
+
 def write(path: Path, some: Iterator[Event] | list[Event]) -> Path:
     lines = [header(), *(encode(event, 0.0) for event in some)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
