@@ -184,7 +184,7 @@ def test_a_browser_draws_the_report_without_errors(qpdsl: Run, tmp_path: Path) -
 
 # Told by a page that is shown in a frame: how much wider parts are than their boxes.
 TELL = """<script>{
-const wide = [document.documentElement, ...document.querySelectorAll("section, .scroll, .tree li")];
+const wide = [document.documentElement, ...document.querySelectorAll("section:not(:has(.plot)), .scroll, .tree li")];
 parent.postMessage(wide.map((each) => each.scrollWidth - each.clientWidth), "*");
 }</script></body>"""
 FRAME = """<iframe width={} height=900 src={}></iframe><pre></pre><script>

@@ -15,7 +15,7 @@ _COLOURS = {"accent": "#2f6fe0", "second": "#8a4fe0", "good": "#0a9c86", "warn":
 _OWN = (
     "--text: currentColor; --surface: transparent; --line: rgba(128,128,128,.35);"
     "--muted: color-mix(in srgb, currentColor 70%, transparent); --faint: var(--muted);"
-    + "".join(f"--{name}: color-mix(in oklab, currentColor 40%, {mixed});" for name, mixed in _COLOURS.items())
+    + "".join(f"--{name}: color-mix(in oklab, currentColor 25%, {mixed});" for name, mixed in _COLOURS.items())
     + "th { position: static; } summary { cursor: pointer; } p { margin: .2rem 0; }"
 )
 
@@ -23,7 +23,7 @@ _OWN = (
 def runs_cell(state: RunState) -> str:
     """How far runs are and what they do, what failed, and the plan with what its operators did; folded in the end."""
     told = _progress(state)
-    line = one_line(f"{state.begun.program}: " if state.begun else "") + runs_line(state)
+    line = (f"{one_line(state.begun.program)}: " if state.begun else "") + runs_line(state)
     parts = [facts(told), failures(state), at_work(state), plan(state), time_spent(state)]
     return _styled(folded(line, *parts, is_open=state.ended is None))
 

@@ -30,11 +30,12 @@ def table(
     wide: Sequence[int] = (),
     code: Sequence[int] = (),
     tall: bool = False,
+    small: bool = False,
 ) -> str:
     """A table of texts; the columns `numbers` stand at the right, `wide` ones get room for sentences, `code` its font.
 
-    The caption is read out. A tall table scrolls. Each cell has the title of its column, for screens that are too
-    narrow for a table.
+    The caption is read out. A tall table scrolls. On screens that are too narrow for a table, unless it is a small one,
+    each cell stands beside the title of its column.
     """
     kinds = {**dict.fromkeys(numbers, "number"), **dict.fromkeys(wide, "wide"), **dict.fromkeys(code, "code")}
     marks = [f' class="{kinds[at]}"' if at in kinds else "" for at in range(len(head))]
@@ -47,7 +48,7 @@ def table(
         )
 
     body = "".join(f"<tr>{cells(row)}</tr>\n" for row in rows)
-    scroll = "scroll tall" if tall else "scroll"
+    scroll = "scroll" + " tall" * tall + " small" * small
     # What scrolls is reached by the keyboard.
     box = f'<div class="{scroll}" tabindex="0" role="region" aria-label="{text(caption)}">'
     shown = f'<caption class="read">{text(caption)}</caption>\n<thead><tr>{"".join(titles)}</tr></thead>\n'

@@ -5,6 +5,7 @@ Lines are drawn in SVG that is stretched, letters are HTML that is not; what a p
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -55,17 +56,46 @@ class Forwards:
 
     def picture(self, state: RunState) -> str:
         """A lane for each model, in which a box is a forward and its height the sequences in the batch."""
-        most = max((step.sequences for own in self._of.values() for step in own), default=0.0) or 1.0
-        lanes = "".join(_lane(state.models[name], own, most, state.now) for name, own in self._of.items())
+        span, most = _Span.of(state), max((step.sequences for own in self._of.values() for step in own), default=1.0)
+        lanes = "".join(_lane(state.models[name], own, most or 1.0, span) for name, own in self._of.items())
         keys = _legend([("accent", "mostly decode"), ("warn", "mostly prefill")])
-        return f"{lanes}{_axis(state.now)}{keys}" if lanes else ""
+        return f"{lanes}{span.axis}{keys}" if lanes else ""
 
 
-def _lane(model: ModelState, steps: Sequence[_Step], most: float, seconds: float) -> str:
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The time that pictures show: from when the models were there, `begun`, for so many seconds."""
+
+    begun: float
+    seconds: float
+
+    @classmethod
+    def of(cls, state: RunState) -> _Span:
+        begun = 0.0 if state.loaded is None else min(state.loaded.at, state.now)
+        return cls(begun, state.now - begun or 1.0)
+
+    def x(self, time: float) -> float:
+        return _WIDE * min(max((time - self.begun) / self.seconds, 0.0), 1.0)
+
+    @property
+    def axis(self) -> str:
+        """Round times below a picture."""
+        least = self.seconds / _TICKS
+        steps = [unit * factor for unit in (0.01, 0.1, 1, 10) for factor in (1, 2, 5)]
+        steps += [60 * minutes for minutes in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1440)]
+        step = next((step for step in steps if step >= least), least)
+        first, last = math.ceil(self.begun / step - 1e-9), math.floor((self.begun + self.seconds) / step + 1e-9)
+        shown = figures.seconds if self.begun + self.seconds < 60 else figures.clock
+        times = [at * step for at in range(first, last + 1)]
+        ticks = (f'<span style="left:{self.x(time) / 10:.1f}%">{shown(time) if time else 0}</span>' for time in times)
+        return f'<div class="ticks" aria-hidden="true">{"".join(ticks)}</div>'
+
+
+def _lane(model: ModelState, steps: Sequence[_Step], most: float, span: _Span) -> str:
     paths = {"accent": "", "warn": ""}
     for step in steps:
         tall = max(_HIGH * step.sequences / most, 3.0)
-        x, wide = _x(step.begun, seconds), max(_WIDE * step.seconds / (seconds or 1.0), 0.7)
+        x, wide = span.x(step.begun), max(_WIDE * step.seconds / span.seconds, 0.7)
         paths["warn" if step.prefill > step.decode else "accent"] += f"M{x:.1f},100v-{tall:.0f}h{wide:.1f}v{tall:.0f}z"
     said = f"{model.steps:,} forwards, {model.prefill_tokens:,} tokens prefilled and {model.decode_tokens:,} decoded"
     said += f", at most {max(step.sequences for step in steps):,.0f} sequences at once"
@@ -90,15 +120,15 @@ def memory(state: RunState) -> str:
     """The pages of keys and values that each model held over time."""
     models = [model for model in state.models.values() if model.most_pages]
     most = max((model.most_pages for model in models), default=0)
-    lines, told = "", []
+    lines, told, span = "", list[tuple[str, str]](), _Span.of(state)
     for at, model in enumerate(models):
         held = [(min((n + 1) * model.series.width, state.now), b.pages) for n, b in enumerate(model.series.buckets)]
-        points = "".join(f"L{_x(time, state.now):.1f},{_HIGH - _HIGH * pages / most:.1f}" for time, pages in held)
+        points = "".join(f"L{span.x(time):.1f},{_HIGH - _HIGH * pages / most:.1f}" for time, pages in held)
         colour = _COLOURS[at % len(_COLOURS)]
         lines += f'<path class="curve {colour}{" dashed" * (at > 0)}" d="M0,100{points}"/>'
         latest, said = model.latest, f"{model.name}: at most {model.most_pages:,} of {model.latest.pages:,} pages"
         told.append((colour, f"{said}, {latest.preemptions:,} preemptions{_waits(model)}"))
-    picture = _picture(lines, "pages held over time", "area") + _axis(state.now)
+    picture = _picture(lines, "pages held over time", "area") + span.axis
     return f'<p class="label">{most:,} pages</p>{picture}{_legend(told)}' if models else ""
 
 
@@ -146,30 +176,17 @@ def accuracy(state: RunState) -> str:
     ticks = "".join(f'<span style="left:{95 * part:.1f}%">{most * part:,.0f}</span>' for part in (0, 0.5, 1))
     picture = f'<p class="label">100% right</p>{_picture(drawn, "accuracy against tokens", "area")}'
     axis = f'<div class="ticks" aria-hidden="true">{ticks}</div><p class="hint">sampled tokens a row</p>'
-    return picture + axis + keys + folded("as a table", table("Accuracy by tokens", head, cells, numbers=range(4)))
-
-
-def _x(time: float, seconds: float) -> float:
-    return _WIDE * max(time, 0.0) / (seconds or 1.0)
+    return (
+        picture
+        + axis
+        + keys
+        + folded("as a table", table("Accuracy by tokens", head, cells, numbers=range(4), small=True))
+    )
 
 
 def _picture(drawn: str, said: str, kind: str) -> str:
     size = f'viewBox="0 0 {_WIDE:.0f} {_HIGH:.0f}" preserveAspectRatio="none"'
     return f'<svg class="{kind}" {size} role="img" aria-label="{text(said)}">{drawn}</svg>'
-
-
-def _axis(seconds: float) -> str:
-    """Round times below a picture."""
-    least = (seconds or 1.0) / _TICKS
-    steps = [unit * factor for unit in (0.01, 0.1, 1, 10) for factor in (1, 2, 5)]
-    steps += [60 * minutes for minutes in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1440)]
-    step = next((step for step in steps if step >= least), least)
-    times = [at * step for at in range(int((seconds or 1.0) / step + 1e-9) + 1)]
-    shown = figures.seconds if seconds < 60 else figures.clock
-    ticks = "".join(
-        f'<span style="left:{100 * time / (seconds or 1.0):.1f}%">{shown(time) if time else 0}</span>' for time in times
-    )
-    return f'<div class="ticks" aria-hidden="true">{ticks}</div>'
 
 
 def _legend(keys: Iterable[tuple[str, str]]) -> str:

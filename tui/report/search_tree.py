@@ -50,10 +50,11 @@ def _line(state: RunState, tree: SearchTree, line: TreeLine, lit: Highlights) ->
     told = marks(line, lit, NO_COLOURS).plain.strip()
     score = f"{figures.score(node.score)} " if node.scores else ""
     kind = "way" if node.key in lit.way else colour
+    tag = ("mark", "mark") if told.endswith(" here") else ('span class="hint"', "span")
     shown = Markup(
         f'<span class="strokes" aria-hidden="true">{strokes}</span><span class="{kind}">'
         f'{sign}<span class="read"> {word}</span> <span class="score">{score}</span>{text(short)}</span>'
-        + (f" <mark>{text(told)}</mark>" if told else "")
+        + (f" <{tag[0]}>{text(told)}</{tag[1]}>" if told else "")
     )
     columns = values(node, NO_COLOURS).plain.strip()
     more = "" if short == step or not step else f"<pre>{text(step)}</pre>"

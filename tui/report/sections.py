@@ -123,7 +123,11 @@ def at_work(state: RunState) -> str:
         place = f"{doing.rounds[-1] + 1}" if doing is not None and doing.rounds else ""
         inside = "" if line is None else one_line(line.text)
         rows.append([row.id, inside, place, figures.clock(state.now - (row.started or 0.0))])
-    return table("Rows at work", ["row", "in", "round", "time"], rows, numbers=(2, 3), wide=(1,)) if rows else ""
+    return (
+        table("Rows at work", ["row", "in", "round", "time"], rows, numbers=(2, 3), wide=(1,), small=True)
+        if rows
+        else ""
+    )
 
 
 def plan(state: RunState) -> str:
@@ -156,7 +160,9 @@ def plan(state: RunState) -> str:
 
 
 def _bar(share: float) -> str:
-    return Markup(f'<span class="bar" style="width:{3 * share:.2f}em"></span> {figures.share(share)}')
+    return Markup(
+        f'<span class="part"><span class="bar" style="width:{3 * share:.2f}em"></span> {figures.share(share)}</span>'
+    )
 
 
 def time_spent(state: RunState) -> str:
@@ -196,13 +202,15 @@ def tokens(state: RunState) -> str:
         told.append(["by the small one", f"{stood:,}", _bar(stood / draws), f"of {draws:,} draws stood"])
     if counts["large_draws"]:
         told.append(["by the large one", f"{counts['large_draws']:,}", "", f"draws, {counts['large_tokens']:,} read"])
-    return table("Where the tokens went", ["by", "tokens", "share", "of these"], told, numbers=(1,), wide=(0, 3))
+    return table(
+        "Where the tokens went", ["by", "tokens", "share", "of these"], told, numbers=(1,), wide=(0, 3), small=True
+    )
 
 
 def rules(state: RunState) -> str:
     """What each rule of the plan saved."""
     told = [[effect.name, effect.words or effect.without] for effect in effects(state)]
-    return table("Rules", ["rule", "saved"], told, wide=(1,)) if told else ""
+    return table("Rules", ["rule", "saved"], told, wide=(1,), small=True) if told else ""
 
 
 def servers(state: RunState) -> str:
@@ -293,7 +301,7 @@ def rows(state: RunState) -> str:
         told.append(
             [
                 Markup(f'<a href="#row-{text(row.id)}">{shown}</a>') if row.id in searched else row.id,
-                Markup(f'<span class="{row.status}">{sign}\u00a0{row.status}</span>'),
+                Markup(f'<span class="part {row.status}">{sign}\u00a0{row.status}</span>'),
                 row.answer or "",
                 row.reference or "",
                 lost(row),

@@ -245,7 +245,7 @@ def _groups(sides: Sequence[_Shown]) -> Iterator[str]:
     tables = []
     for field, values in group_fields([one.side for one in sides]).items():
         rows = [[shown(value), *(_group_cell(one.side, field, value) for one in sides)] for value in values]
-        tables.append(table(f"Accuracy by {field}", [field, *(one.letter for one in sides)], rows))
+        tables.append(table(f"Accuracy by {field}", [field, *(one.letter for one in sides)], rows, small=True))
     if tables:
         yield section("Accuracy by group", *tables)
 
