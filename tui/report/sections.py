@@ -20,7 +20,7 @@ from qpdsl.tui.screens.plan_boxes import failure_text, retries
 from qpdsl.tui.screens.rows import SIGNS, again, lost
 from qpdsl.tui.screens.verifier import verifier_lines
 from qpdsl.tui.state.compare import OtherRun, compared, interval, plan_changes, plan_lines
-from qpdsl.tui.state.decisions import by_model, by_round, effects, kept_or_thrown
+from qpdsl.tui.state.decisions import effects, spending
 from qpdsl.tui.state.run_state import RowState, RunState
 from qpdsl.tui.state.time_spent import SPENT
 from qpdsl.tui.state.verdict import Highlights
@@ -181,30 +181,13 @@ def time_spent(state: RunState) -> str:
 
 def tokens(state: RunState) -> str:
     """By operator, by round, by what became of them, by model."""
-    lines = [line for line in (state.plan.lines if state.plan else ()) if line.id in state.operators and not line.holds]
-    totals = [(one_line(line.text), state.operators[line.id]) for line in lines]
-    whole = sum(own.tokens for _, own in totals)
-    if not whole:
-        return ""
     told = [
-        [name, f"{own.tokens:,}", _bar(own.tokens / whole), f"{own.cached_tokens:,} from the cache"]
-        for name, own in totals
-        if own.tokens
+        [one_line(spent.name), f"{spent.tokens:,}", "" if spent.share is None else _bar(spent.share), spent.of]
+        for group in spending(state)
+        for spent in group
     ]
-    told += [[f"round {number}", f"{some:,}", _bar(some / whole), ""] for number, some in by_round(state)]
-    fates = kept_or_thrown(state)
-    sampled = sum(spent for _, spent in fates) or 1
-    told += [[word, f"{spent:,}", _bar(spent / sampled), "of what was sampled"] for word, spent in fates]
-    told += [[one_line(name), f"{read + drawn:,}", "", f"{drawn:,} drawn"] for name, read, drawn in by_model(state)]
-    counts = sum((own.counts for _, own in totals), Counter[str]())
-    if draws := counts["filter_draws"]:
-        stood = counts["filter_sure"]
-        told.append(["by the small one", f"{stood:,}", _bar(stood / draws), f"of {draws:,} draws stood"])
-    if counts["large_draws"]:
-        told.append(["by the large one", f"{counts['large_draws']:,}", "", f"draws, {counts['large_tokens']:,} read"])
-    return table(
-        "Where the tokens went", ["by", "tokens", "share", "of these"], told, numbers=(1,), wide=(0, 3), small=True
-    )
+    head = ["by", "tokens", "share", "of these"]
+    return table("Where the tokens went", head, told, numbers=(1,), wide=(0, 3), small=True) if told else ""
 
 
 def rules(state: RunState) -> str:
