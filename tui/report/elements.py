@@ -67,9 +67,9 @@ def section(title: str, *parts: str, hint: str = "") -> str:
     return f'<section data-part="{text(title)}"><h2>{text(title)}</h2>{said}{"".join(parts)}</section>'
 
 
-def folded(title: str, *parts: str, is_open: bool = False) -> str:
-    """Parts that are shown when their title is clicked."""
-    named = f'data-part="{text(title)}"{" open" * is_open}'
+def folded(title: str, *parts: str, is_open: bool = False, name: str = "") -> str:
+    """Parts that are shown when their title is clicked. `name` tells it from others where its title changes."""
+    named = f'data-part="{text(name or title)}"{" open" * is_open}'
     return f"<details {named}><summary>{text(title)}</summary>{''.join(parts)}</details>"
 
 

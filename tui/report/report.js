@@ -16,6 +16,7 @@ function filter() {
   byId("shown").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} shown`;
 }
 main.addEventListener("input", filter);
+filter();
 
 // The page of a run that goes on asks for what is new, until it has ended or its server is gone. A part that somebody
 // reads stays as it is: what was opened there, the words of the filter, and where the keyboard is.
@@ -38,12 +39,13 @@ function put(html) {
       }
       const words = old.querySelector("#filter"), at = old.querySelector(".tall")?.scrollTop;
       old.replaceWith(part);
-      if (words) { byId("filter").value = words.value; filter(); }
+      if (words) byId("filter").value = words.value;
       if (at) part.querySelector(".tall").scrollTop = at;
     } else if (last) last.after(part); else main.prepend(part);
     last = part;
   }
   for (const old of before.values()) old.remove();
+  filter();
 }
 async function follow() {
   try {

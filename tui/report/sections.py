@@ -257,6 +257,7 @@ def _searches(state: RunState) -> str:
             _title(state.rows[id_]) if id_ in state.rows else id_,
             _anchored(id_, row_search(state, id_)),
             is_open=id_ == first,
+            name=id_,
         )
         for id_ in names
     )
