@@ -123,7 +123,7 @@ def test_8_where_the_tokens_went(folder: Path) -> None:
     operators = [int(tokens.replace(",", "")) for tokens in each]
     whole = int(re.search(r"in all +([\d,]+)", shown)[1].replace(",", ""))  # type: ignore[index]
     assert sum(rounds) == sum(operators) == whole
-    shares = re.findall(r"(in the answer|kept beside it|thrown away) +[\d,]+ +([\d.]+)% of what was sampled", shown)
+    shares = re.findall(r"(in the answer|kept beside it|thrown away) +[\d,]+ +([\d.]+)% +of what was sampled", shown)
     assert len(shares) == 3 and sum(float(share) for _, share in shares) == pytest.approx(100, abs=2)
     assert "zoo/counting-prm" in shown
     assert re.search(

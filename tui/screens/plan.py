@@ -324,7 +324,7 @@ def usage_facts(state: RunState) -> Facts:
     for group in spending(state):
         facts.gap()
         for spent in group:
-            share = "" if spent.share is None else f" {figures.share(spent.share):>4} "
+            share = "" if spent.share is None else f" {figures.share(spent.share):>4}  "
             of = spent.of or figures.bar(spent.share or 0.0, 20)
             facts.add(shorten(one_line(spent.name), 22), f"{spent.tokens:>11,} {share}{of}".rstrip())
     return facts
