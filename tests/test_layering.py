@@ -45,7 +45,8 @@ NEVER_IMPORTS = {
     "executor.remote": "executor.engine executor.kernels",
     "runs": "api budgets cluster serve cli lsp tui.screens tui.widgets",
     "budgets": "api cluster serve cli lsp tui",
-    "api": "cluster serve cli lsp tui",
+    # The page of a run and the state that it is made of need no terminal: notebooks show them.
+    "api": "cluster serve cli lsp tui.app tui.screens tui.widgets",
     "serve": "api budgets cli lsp tui runs.graders",
     # Replicas are what `serve.replicas` makes of a cluster; whatever listens knows models alone.
     "serve.http": "cluster serve.replicas",

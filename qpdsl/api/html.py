@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from html import escape as escape_markup
 from typing import Any
 
-from qpdsl.api.candidate import Candidate
-from qpdsl.errors import shorten
 from qpdsl.grammar.printable import printable
 from qpdsl.planner.explain.plan import explain_json, notes, summary
 from qpdsl.planner.plan.physical import PhysicalPlan
@@ -19,9 +17,6 @@ from qpdsl.runs.plots import svg
 _MONO = "font-family:ui-monospace,monospace;font-size:0.92em;line-height:1.5"
 _INDENT = "margin-left:0.4em;padding-left:1em;border-left:1px solid rgba(128,128,128,0.4)"
 _FAINT = "opacity:0.65"
-_TEXT = "white-space:pre-wrap"
-# The characters of a candidate's line: the last of its text, where its answer is.
-_LINE = 100
 
 
 def program_html(head: str, text: str, plan: PhysicalPlan | None) -> str:
@@ -36,57 +31,6 @@ def plan_html(plan: PhysicalPlan) -> str:
     """A plan: the operators in the order in which they run, those of a loop or a branch inside it."""
     tree = f"<details open><summary>{_escape(summary(plan))}</summary>{_plan(plan)}</details>"
     return f'<div style="{_MONO}">{tree}</div>'
-
-
-def candidates_html(value: str, facts: str, rows: Sequence[Candidate]) -> str:
-    """What a run gave, and the tree of its final rows: what rows have in common stands above them."""
-    head = f'<b style="{_TEXT}">{_escape(value)}</b> {_faint(facts)}'
-    return f'<div style="{_MONO}">{head}{_branches(rows, 0, 0)}</div>'
-
-
-def _branches(rows: Sequence[Candidate], depth: int, begin: int) -> str:
-    """Rows whose paths are one up to `depth`, and their texts up to `begin`."""
-    if len(rows) < 2:
-        return "".join(_candidate(row, begin) for row in rows)
-    while len({row.path[depth : depth + 1] for row in rows}) == 1 and len(rows[0].path) > depth:
-        depth += 1
-    common = _common_lines(min(row.text for row in rows), max(row.text for row in rows))
-    inner = "".join(_branches(arm, depth + 1, max(begin, len(common))) for arm in _arms(rows, depth))
-    shared = f'<div style="{_TEXT}">{_escape(common[begin:].strip())}</div>' if common[begin:].strip() else ""
-    return f'<div style="{_INDENT}">{shared}{inner}</div>'
-
-
-def _common_lines(first: str, last: str) -> str:
-    """The lines with which two texts begin, and with them all that stand between the two in the order of texts."""
-    alike = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-    return first[: first.rfind("\n", 0, alike) + 1]
-
-
-def _arms(rows: Sequence[Candidate], depth: int) -> list[list[Candidate]]:
-    """The rows by the next part of their paths, in their order; each by itself where that has ended."""
-    arms: dict[object, list[Candidate]] = {}
-    for at, row in enumerate(rows):
-        arms.setdefault(row.path[depth] if len(row.path) > depth else ("ended", at), []).append(row)
-    return list(arms.values())
-
-
-def _candidate(row: Candidate, begin: int) -> str:
-    rest = row.text[begin:].strip()
-    lines = rest.splitlines() or [""]
-    score = row.columns.get("score")
-    named = f"{score:.3g} " if isinstance(score, float) else ""
-    columns = {name: value for name, value in row.columns.items() if name not in ("text", "score")}
-    shown = "".join(
-        f"<tr><td>{_escape(name)}</td><td>{_escape(shorten(str(value)))}</td></tr>" for name, value in columns.items()
-    )
-    more = f'<div style="{_TEXT}">{_escape(rest)}</div>' if len(lines) > 1 or len(rest) > _LINE else ""
-    head = f"{_faint(named)}{_escape(shorten(lines[-1], _LINE))}"
-    table = f"<details><summary>{_faint('columns')}</summary><table>{shown}</table></details>"
-    return f'<div style="{_INDENT}"><details><summary>{head}</summary>{more}{table}</details></div>'
-
-
-def _faint(text: str) -> str:
-    return f'<span style="{_FAINT}">{_escape(text)}</span>' if text else ""
 
 
 def evaluation_html(evaluation: SweepEvaluation) -> str:

@@ -1,4 +1,4 @@
-"""Programs that are called in the cell of a notebook: the cell waits for them, and shows how far they are.
+"""Programs that are called in the cell of a notebook: the cell waits for them, and shows what the report page would.
 
 The kernel runs cells in an event loop. A cell may keep that loop waiting, as the programs run in a thread of their own;
 elsewhere a call that keeps a loop waiting is refused, since others would wait with it.
@@ -10,24 +10,35 @@ import asyncio
 import contextlib
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from html import escape
+from dataclasses import replace
 from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qpdsl.executor.events.events import Event, OperatorDone
-from qpdsl.progress_words import ProgressWords
+from qpdsl.api.results import Result
+from qpdsl.api.seen_run import SeenRun, add, state_of
+from qpdsl.executor.events.events import (
+    Detail,
+    Event,
+    InstanceDone,
+    InstanceStarted,
+    OperatorStarted,
+    RowDone,
+    RunEnded,
+)
 
 if TYPE_CHECKING:
-    from qpdsl.planner.plan.physical import PhysicalPlan
+    from qpdsl.api.background import ProgramCall
     from qpdsl.session.session import Session
+    from qpdsl.tui.state.run_state import RunState
 
 T = TypeVar("T")
-# What is quicker shows nothing; what is slower is told of so often, in seconds.
+# What is quicker shows nothing; what is slower is drawn so often, in seconds.
 _QUICK = 0.5
-_OFTEN = 0.2
+_OFTEN = 0.3
 
 
 def in_notebook() -> bool:
@@ -50,14 +61,58 @@ def not_in_a_loop(instead: str, *, in_cells: bool = True) -> None:
     raise RuntimeError(f"an event loop is running here, and this call would block it: write {instead}")
 
 
-class ProgressLine:
-    """A line below the cell that says what `line` does, while there is something to wait for. Elsewhere nothing."""
+class RunsShown:
+    """Shows below a cell how far runs are while they are waited for, and keeps what their results show of them.
 
-    def __init__(self, line: Callable[[], str]) -> None:
-        self._line = line
-        self._begun = time.monotonic()
-        self._shown: Any = None
+    Elsewhere than in a notebook nothing is looked at. Events are taken in the thread of the runs, and read in the
+    caller's. `rows` is how many runs there will be, None where nobody knows; with `stays` the last of it remains.
+    """
+
+    def __init__(self, rows: int | None, *, stays: bool = False) -> None:
         self._needed = in_notebook()
+        self._rows, self._stays = rows, stays
+        self._begun, self._drawn_at = time.monotonic(), 0.0
+        self._shown: Any = None
+        self._taken: SimpleQueue[Event] = SimpleQueue()
+        self._sessions: dict[Session, Callable[[], None]] = {}
+        self._calls: dict[str, ProgramCall[Any]] = {}
+        self._events: defaultdict[str, list[Event]] = defaultdict(list)
+        self._at_work: Counter[str] = Counter()
+        # Runs of one name at once, whose events cannot be told apart.
+        self._mixed: set[str] = set()
+        self._waiting: list[Event] = []
+        self._state: RunState | None = None
+
+    def add(self, call: ProgramCall[Any]) -> None:
+        """Looks at a run from its begin on."""
+        if self._needed:
+            if call.session not in self._sessions:
+                self._sessions[call.session] = call.session.events.subscribe(self._taken.put, details=True)
+            self._calls[call.id] = call
+
+    def seen(self, result: Result[T]) -> Result[T]:
+        """The result of a run, with what was seen of it."""
+        self._read()
+        call = self._calls.pop(result.id, None)
+        if call is None:
+            return result
+        events = self._events.pop(result.id, [])
+        prompt, sampled = result.tokens
+        answer = "" if result.error is not None else str(result.value)
+        self._waiting.append(
+            RowDone(
+                row=result.id,
+                answer=answer,
+                score=result.score,
+                prompt_tokens=prompt,
+                sampled_tokens=sampled,
+                seconds=result.seconds,
+                error=result.error,
+            )
+        )
+        if result.id in self._mixed:
+            return result
+        return replace(result, _seen=SeenRun(call.plan, _asked(call), tuple(events)))
 
     def result(self, future: Future[T]) -> T:
         """The result of a future, waited for in this thread."""
@@ -73,29 +128,37 @@ class ProgressLine:
         """What comes next in a queue, waited for in this thread."""
         while self._needed:
             with contextlib.suppress(Empty):
-                return queue.get(timeout=_OFTEN)
+                result = queue.get(timeout=_OFTEN)
+                self.show()
+                return result
             self.show()
         return queue.get()
 
     def show(self) -> None:
-        """Brings the line up to date."""
-        seconds = time.monotonic() - self._begun
-        if self._needed and seconds >= _QUICK:
-            self._put(f"{self._line()} · {seconds:.0f} s")
+        """Draws what is new, where it is time for that."""
+        now = time.monotonic()
+        if self._needed and now - self._begun >= _QUICK and now - self._drawn_at >= _OFTEN:
+            self._drawn_at = now
+            self._draw()
 
     @contextlib.contextmanager
-    def shown(self) -> Iterator[ProgressLine]:
-        """Takes the line away at the end."""
+    def shown(self) -> Iterator[RunsShown]:
+        """Shows runs in the block."""
         try:
             yield self
         finally:
+            for end in self._sessions.values():
+                end()
             if self._shown is not None:
-                self._put("")
+                if self._stays:
+                    self._draw(ended=True)
+                else:
+                    self._put("", "")
             self._needed, self._shown = False, None
 
     @contextlib.asynccontextmanager
     async def beside(self) -> AsyncIterator[None]:
-        """Shows the line while others of this loop work, and takes it away at the end."""
+        """Shows them while others of this loop work."""
         if not self._needed:
             yield
             return
@@ -112,32 +175,51 @@ class ProgressLine:
             finally:
                 task.cancel()
 
-    def _put(self, text: str) -> None:
-        shower = import_module("IPython.display")
-        html = shower.HTML(f'<span style="opacity:0.65">{escape(text)}</span>' if text else "")
+    def _read(self) -> None:
+        """Takes what was emitted by now; of runs that are not these, nothing."""
+        while not self._taken.empty():
+            event = self._taken.get()
+            name = getattr(event, "instance", None)
+            if isinstance(event, InstanceStarted):
+                self._at_work[event.instance] += 1
+                if self._at_work[event.instance] > 1:
+                    self._mixed.add(event.instance)
+            elif isinstance(event, InstanceDone):
+                self._at_work[event.instance] -= 1
+            if name is not None and name not in self._calls:
+                continue
+            if name is not None:
+                self._events[name].append(event)
+            elif self._rows == 1 and len(self._calls) == 1:
+                self._events[next(iter(self._calls))].append(event)
+            if not isinstance(event, Detail) or isinstance(event, OperatorStarted):
+                self._waiting.append(event)
+
+    def _draw(self, *, ended: bool = False) -> None:
+        from qpdsl.tui.report.cell import runs_cell, runs_line
+
+        self._read()
+        if self._state is None and self._calls:
+            plan = next(iter(self._calls.values())).plan
+            self._state = state_of(plan, self._rows or 0, {id: _asked(call) for id, call in self._calls.items()})
+        if self._state is not None:
+            for event in self._waiting:
+                add(self._state, event, self._begun)
+            self._waiting.clear()
+            self._state.now = time.monotonic() - self._begun
+            if ended:
+                add(self._state, RunEnded(status="done"), self._begun)
+            self._put(runs_cell(self._state), runs_line(self._state))
+
+    def _put(self, html: str, line: str) -> None:
+        """What shows no HTML shows the line."""
+        bundle = {"text/html": html, "text/plain": line}
         if self._shown is None:
-            self._shown = shower.display(html, display_id=True)
+            self._shown = import_module("IPython.display").display(bundle, raw=True, display_id=True)
         else:
-            self._shown.update(html)
+            self._shown.update(bundle, raw=True)
 
 
-@contextlib.contextmanager
-def run_progress(session: Session, plan: PhysicalPlan) -> Iterator[ProgressLine]:
-    """Shows what the operators of a run came to last, and how many tokens it has sampled."""
-    if not in_notebook():
-        yield ProgressLine(lambda: "")
-        return
-    words, latest, sampled = ProgressWords(plan), "waiting", 0
-
-    def see(event: Event) -> None:
-        nonlocal latest, sampled
-        if isinstance(event, OperatorDone):
-            latest, sampled = words.line(event), sampled + event.sampled_tokens
-
-    progress = ProgressLine(lambda: f"{plan.name}: {latest} · {sampled:,} tokens in all")
-    end = session.events.subscribe(see)
-    try:
-        with progress.shown():
-            yield progress
-    finally:
-        end()
+def _asked(call: ProgramCall[Any]) -> str:
+    """The first text among its arguments."""
+    return next((value for value in call.arguments.values() if isinstance(value, str)), "")

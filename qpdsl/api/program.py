@@ -126,16 +126,17 @@ class Program(Generic[P, R]):
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """Runs the program and returns its value, with the final rows and their costs. Raises ArgumentError."""
         from qpdsl.api.background import submit
-        from qpdsl.api.notebook import not_in_a_loop, run_progress
+        from qpdsl.api.notebook import RunsShown, not_in_a_loop
 
         not_in_a_loop("`await program.acall(…)`, or `arun` for the whole result")
         call = self.call(args, kwargs)
-        future = submit(call.alone())
-        try:
-            with run_progress(call.session, call.plan) as progress:
-                return progress.result(future)
-        finally:
-            future.cancel()
+        with RunsShown(1).shown() as runs:
+            runs.add(call)
+            future = submit(call.alone())
+            try:
+                return runs.seen(runs.result(future))
+            finally:
+                future.cancel()
 
     async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same as calling the program, in an event loop."""
@@ -144,12 +145,12 @@ class Program(Generic[P, R]):
     async def arun(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """The same as `run`, in an event loop."""
         from qpdsl.api.background import submit
-        from qpdsl.api.notebook import run_progress
+        from qpdsl.api.notebook import RunsShown
 
-        call = self.call(args, kwargs)
-        with run_progress(call.session, call.plan) as progress:
-            async with progress.beside():
-                return await asyncio.wrap_future(submit(call.alone(), asyncio.get_running_loop()))
+        call, runs = self.call(args, kwargs), RunsShown(1)
+        runs.add(call)
+        async with runs.beside():
+            return runs.seen(await asyncio.wrap_future(submit(call.alone(), asyncio.get_running_loop())))
 
     @naming_keywords
     def map(

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from qpdsl.api.candidate import Candidate
+
+if TYPE_CHECKING:
+    from qpdsl.api.seen_run import SeenRun
 
 R = TypeVar("R", covariant=True)
 
@@ -62,6 +65,7 @@ class Result(Generic[R]):
     candidates: tuple[Candidate, ...] = ()
     _value: R | None = None
     _cause: BaseException | None = field(default=None, compare=False)
+    _seen: SeenRun | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         value = f"value={self._value!r}" if self.error is None else f"error={self.error!r}"
@@ -70,16 +74,17 @@ class Result(Generic[R]):
         return f"<result {named}{value}, score={self.score}, {rows}, {self.tokens}, seconds={self.seconds:.2f}>"
 
     def _repr_html_(self) -> str:
-        from qpdsl.api.html import candidates_html
+        from qpdsl.api.seen_run import run_html
 
         value = self._value if isinstance(self._value, str) else repr(self._value)
         score = "" if self.score is None else f"score {self.score:.3g} · "
-        cost = f"{self.tokens.sampled:,} tokens sampled · {self.tokens.prompt:,} of prompts · {self.seconds:.2f} s"
-        return candidates_html(value if self.error is None else f"error: {self.error}", score + cost, self.candidates)
+        tokens = f"{self.tokens.sampled:,} tokens sampled · {self.tokens.prompt:,} of prompts"
+        shown, costs = value if self.error is None else f"error: {self.error}", f"{tokens} · {self.seconds:.2f} s"
+        return run_html(self.id, self._seen, self.candidates, shown, score + costs)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What a user's function raised may not go into another process.
-        return {**self.__dict__, "_cause": None}
+        # What a user's function raised may not go into another process, and what was seen of the run is for its cell.
+        return {**self.__dict__, "_cause": None, "_seen": None}
 
     @property
     def transcript(self) -> tuple[Mapping[str, str], ...]:

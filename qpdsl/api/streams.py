@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from qpdsl.api.background import ProgramCall, call_soon, driven, submit
-from qpdsl.api.notebook import ProgressLine, not_in_a_loop
+from qpdsl.api.notebook import RunsShown, not_in_a_loop
 from qpdsl.api.results import Finished, Result, TextPiece
 from qpdsl.arguments import ArgumentError
 from qpdsl.grammar.suggest import closest
@@ -66,19 +66,23 @@ class Map(Generic[R]):
         ended: SimpleQueue[Result[R] | BaseException] = SimpleQueue()
         seeds = None if self._seeds is None else iter(self._seeds)
         rows, started = enumerate(self._rows), _StartedRows[R](self._floor, ended.put)
-        running, count = 0, _RowCount(self._rows)
+        running = 0
         try:
-            with ProgressLine(count.line).shown() as progress:
+            with self._shown().shown() as shown:
                 while True:
                     for index, row in islice(rows, self._concurrency - running):
-                        started.put(self._call(index, row, seeds))
+                        call = self._call(index, row, seeds)
+                        shown.add(call)
+                        started.put(call)
                         running += 1
                     if not running:
                         started.close()
                         return
-                    result = count.ended(progress.next_of(ended))
+                    result = shown.next_of(ended)
+                    if isinstance(result, BaseException):
+                        raise result
                     running -= 1
-                    yield result
+                    yield shown.seen(result)
         finally:
             started.cancel()
 
@@ -88,7 +92,7 @@ class Map(Generic[R]):
         ended: asyncio.Queue[Result[R] | BaseException | None] = asyncio.Queue()
         room, running = asyncio.Semaphore(self._concurrency), 0
         started = _StartedRows[R](self._floor, lambda result: loop.call_soon_threadsafe(ended.put_nowait, result), loop)
-        count = _RowCount(self._rows)
+        shown = self._shown()
         seeds = None if self._seeds is None else iter(self._seeds)
 
         async def feed() -> None:
@@ -96,7 +100,9 @@ class Map(Generic[R]):
             index = 0
             await room.acquire()
             async for row in _asynchronous(self._rows):
-                started.put(self._call(index, row, seeds))
+                call = self._call(index, row, seeds)
+                shown.add(call)
+                started.put(call)
                 running += 1
                 index += 1
                 await room.acquire()
@@ -104,20 +110,25 @@ class Map(Generic[R]):
         feeding = asyncio.create_task(feed())
         feeding.add_done_callback(lambda _: ended.put_nowait(None))
         try:
-            async with ProgressLine(count.line).beside():
+            async with shown.beside():
                 while running or not feeding.done():
                     result = await ended.get()
                     if result is None:
                         feeding.result()
                         continue
+                    if isinstance(result, BaseException):
+                        raise result
                     running -= 1
-                    yield count.ended(result)
+                    yield shown.seen(result)
                     room.release()
             feeding.result()
             await asyncio.to_thread(started.close)
         finally:
             feeding.cancel()
             started.cancel()
+
+    def _shown(self) -> RunsShown:
+        return RunsShown(len(self._rows) if isinstance(self._rows, Sized) else None, stays=True)
 
     def _call(self, index: int, row: Mapping[str, Any], seeds: Iterator[int] | None) -> ProgramCall[R]:
         """The run of a row. Raises ArgumentError."""
@@ -187,25 +198,6 @@ class _StartedRows(Generic[R]):
     def _failed(self, future: Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
             self._ended(error)
-
-
-class _RowCount:
-    """The rows that have ended, of all where their number is known, and the tokens that they sampled."""
-
-    def __init__(self, rows: InputRows) -> None:
-        self._all = f" of {len(rows):,}" if isinstance(rows, Sized) else ""
-        self._rows = self._sampled = 0
-
-    def ended(self, result: Result[R] | BaseException) -> Result[R]:
-        """Counts the result of a row. Raises what has ended all rows."""
-        if isinstance(result, BaseException):
-            raise result
-        self._rows += 1
-        self._sampled += result.tokens.sampled
-        return result
-
-    def line(self) -> str:
-        return f"{self._rows:,}{self._all} rows, {self._sampled:,} tokens"
 
 
 async def _asynchronous(rows: InputRows) -> AsyncIterator[Mapping[str, Any]]:

@@ -20,13 +20,13 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.ast.model_stages import MAX_ROWS
 from qpdsl.grammar.ast.walk import made_column
 from qpdsl.grammar.suggest import listed
+from qpdsl.planner.explain.plan import in_words
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.logical import Parameter
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value, frozen, plain, shown, thawed
-from qpdsl.progress_words import ProgressWords
 from qpdsl.runs.store.fingerprint import build, digest, operators
 from qpdsl.serve.completion_request import CompletionRequest, NoPlace, Refusal
 from qpdsl.serve.conversation import arguments_of, places, read_messages, read_prompt
@@ -339,14 +339,17 @@ class ProgramRequest:
         return take
 
     def _report(self, updates: PendingUpdates) -> Callable[[], None]:
-        """Puts what the runs have done among the updates; the function that is returned ends that."""
+        """Puts what operators have come to among the updates, in words; the function that is returned ends that."""
         names = {self._name(index): index for index in range(self.n)}
-        words = ProgressWords(self.program.plan)
+        kinds = {node.id: in_words(node.op) for node in everything(self.program.plan.ops)}
 
         def see(event: Event) -> None:
             if isinstance(event, OperatorDone) and event.instance in names:
                 whose = f"choice {names[event.instance]}: " if self.n > 1 else ""
-                updates.report(Progress(whose + words.line(event)))
+                place = "".join(f"round {number + 1}: " for number in event.rounds[-1:])
+                rows = f"{event.rows_out} row{'s' * (event.rows_out != 1)}"
+                tokens = f", {event.sampled_tokens} tokens" if event.sampled_tokens else ""
+                updates.report(Progress(f"{whose}{place}{kinds.get(event.operator, event.operator)}: {rows}{tokens}"))
 
         return self.program.session.events.subscribe(see)
 

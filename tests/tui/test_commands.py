@@ -18,6 +18,7 @@ from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.cli import Run, write_rows
 from tests.support.paths import ROOT
 from tests.support.saved_runs import rows_of_last
+from tests.support.tui.read_page import Page
 from tests.support.tui.traces import BEAM
 
 PATIENCE = 90
@@ -53,11 +54,13 @@ def test_the_report_is_one_page_that_loads_nothing(qpdsl: Run, tmp_path: Path) -
     assert qpdsl("report", trace).out.strip() == str(tmp_path / "beam.html")
     page = (tmp_path / "beam.html").read_text("utf-8")
     assert hostile not in page and "default-src 'none'" in page
-    assert not re.findall(r"""(?:src|href)\s*=\s*["']|@import|url\(""", page)
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
-    assert [row[1] for row in data["rows"]] == ["wrong", "right", "right", "failed", "right", "right"]
-    assert len(data["trees"]) == 5 and len(data["plan"]) == 8 and len(data["models"]) == 2
-    assert any(row[2] == hostile for row in data["rows"])
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#)|@import|url\(""", page)
+    read = Page.of(page)
+    assert [row["status"].split()[1] for row in read.table("Rows")] == [
+        *("wrong", "right", "right", "failed", "right", "right")
+    ]
+    assert len(read.table("Plan")) == 8 and sum(" candidates," in line for line in read.parts["Search"]) == 5
+    assert any(row["answer"] == hostile for row in read.table("Rows"))
 
 
 def test_the_chrome_trace_is_well_formed(qpdsl: Run, tmp_path: Path) -> None:
@@ -176,17 +179,13 @@ def test_a_browser_draws_the_report_without_errors(qpdsl: Run, tmp_path: Path) -
         capture_output=True, text=True, timeout=PATIENCE, check=True,
     )  # fmt: skip
     assert "Uncaught" not in done.stderr and "CONSOLE" not in done.stderr
-    assert done.stdout.count("<circle") > 50 and done.stdout.count("<rect") > 50 and "the answer" in done.stdout
+    assert "6 of 6 shown" in done.stdout and done.stdout.count("the answer") > 5
 
 
-# Told by a page that is shown in a frame: how much wider parts are than their boxes, and how far plots are scaled.
+# Told by a page that is shown in a frame: how much wider parts are than their boxes.
 TELL = """<script>{
-const wide = [document.documentElement, ...document.querySelectorAll(".scroll")];
-const drawn = [...document.querySelectorAll("#timeline svg, #memory svg, #accuracy svg")];
-parent.postMessage([
-  wide.map((each) => each.scrollWidth - each.clientWidth),
-  drawn.map((svg) => svg.viewBox.baseVal.width / svg.clientWidth)
-], "*");
+const wide = [document.documentElement, ...document.querySelectorAll("section:not(:has(.plot)), .scroll, .tree li")];
+parent.postMessage(wide.map((each) => each.scrollWidth - each.clientWidth), "*");
 }</script></body>"""
 FRAME = """<iframe width={} height=900 src={}></iframe><pre></pre><script>
 onmessage = (message) => {{ document.querySelector("pre").textContent = JSON.stringify(message.data); }};
@@ -209,6 +208,5 @@ def test_no_width_hides_a_part_of_a_page(
             ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom", f"file://{frame}"],
             capture_output=True, text=True, timeout=PATIENCE, check=True,
         )  # fmt: skip
-        wider, scales = json.loads(re.search(r"<pre>(.*?)</pre>", done.stdout)[1])
-        assert len(wider) > 1 and max(wider) <= 1, name
-        assert len(scales) == 3 * (name == "trace.html") and all(0.95 <= scale <= 1.05 for scale in scales)
+        wider = json.loads(re.search(r"<pre>(.*?)</pre>", done.stdout)[1])
+        assert len(wider) > 5 and max(wider) <= 1, name

@@ -1,6 +1,6 @@
 """What people ask of a run and its plan: each question by at most the keys that it should take, read off the screen.
 
-The runs are of five shipped programs. What a run on this machine has not, such as a server, is added to a recorded one.
+The recorded runs are of shipped programs, of an early exit, and on a server that is too busy now and then.
 """
 
 from __future__ import annotations
@@ -28,44 +28,35 @@ from qpdsl.executor.events.events import (
     OperatorDone,
     OperatorEstimate,
     RunStarted,
-    ServerReported,
 )
 from qpdsl.runs.store.run_folder import VARIABLE
 from qpdsl.tui.state.compare import OtherName, OtherRow, OtherRun
 from qpdsl.tui.widgets.bars import SCREENS
 from tests.support.paths import ROOT
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
-from tests.support.tui.traces import BEAM, recorded, write
+from tests.support.tui.traces import BEAM, FOLDER, recorded, when_busy, write
 
 PROBLEMS = (ROOT / "programs" / "data" / "counting-500.jsonl").read_text("utf-8").splitlines()[1:6]
 LONG = [json.dumps({"id": f"long-{n}", "problem": f"Mia has {n} boxes. " * (300 + n), "answer": "1"}) for n in (3, 4)]
-PUCT = str(ROOT / "programs" / "idioms" / "search" / "puct.qp")
-# Programs, what they run over, and options. The last two are of one program, to be compared.
-RUNS: dict[str, tuple[str, Sequence[str], tuple[str, ...]]] = {
-    "votes": ("self_consistency", PROBLEMS[:3], ("--set", "n=4")),
-    "tree": (PUCT, PROBLEMS[:2], ("--set", "simulations=4")),
-    "filter": ("filter_decoding", PROBLEMS[:2], ()),
-    "narrow": ("beam_search", PROBLEMS, ("--set", "width=1", "--set", "expand=1", "--disable-rule", "score_cache")),
-    "beam": ("beam_search", [*PROBLEMS[:4], *LONG], ()),
+# What is run here, to be saved and compared: the rows, and options.
+RUNS: dict[str, tuple[Sequence[str], tuple[str, ...]]] = {
+    "narrow": (PROBLEMS, ("--set", "width=1", "--set", "expand=1", "--disable-rule", "score_cache")),
+    "beam": ([*PROBLEMS[:4], *LONG], ()),
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The traces by their names, and the saved runs in a folder of their own."""
+    """Two traces by their names, and the saved runs in a folder of their own."""
     folder = tmp_path_factory.mktemp("asked")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(folder / "saved"))
-        for name, (program, problems, options) in RUNS.items():
-            (folder / f"{name}.rows.jsonl").write_text("\n".join(problems) + "\n", "utf-8")
-            run(program, str(folder / f"{name}.rows.jsonl"), folder / f"{name}.jsonl", *options)
-        run("constrained_json", "person-100", folder / "json.jsonl", "--limit", "2")
+        for name, (problems, options) in RUNS.items():
+            rows, trace = folder / f"{name}.rows.jsonl", folder / f"{name}.jsonl"
+            rows.write_text("\n".join(problems) + "\n", "utf-8")
+            paths = ["--input", str(rows), "--output", f"{trace}.out.jsonl", "--trace", str(trace)]
+            assert qpdsl(["run", "beam_search", *paths, *options]) in (0, 1)
     yield folder
-
-
-def run(program: str, rows: str, trace: Path, *options: str) -> None:
-    paths = ["--input", rows, "--output", f"{trace}.out.jsonl", "--trace", str(trace)]
-    assert qpdsl(["run", program, *paths, *options]) in (0, 1)
 
 
 @pytest.fixture
@@ -99,7 +90,7 @@ def test_2_how_well_and_how_sure(folder: Path, saved: ComparedRuns) -> None:
     """No key: the share of right answers, how sure that is, greedy decoding's and the last run's."""
     head = asked(folder / "beam.jsonl", runs=saved).splitlines()[1]
     assert re.search(r"\d+±\d+% right greedy \d+% last \d+%", head)
-    assert "last" not in asked(folder / "votes.jsonl", runs=saved).splitlines()[1]
+    assert "last" not in asked(FOLDER / "self_consistency.jsonl", runs=saved).splitlines()[1]
 
 
 def test_3_what_is_slow_now() -> None:
@@ -133,10 +124,12 @@ def test_8_where_the_tokens_went(folder: Path) -> None:
     operators = [int(tokens.replace(",", "")) for tokens in each]
     whole = int(re.search(r"in all +([\d,]+)", shown)[1].replace(",", ""))  # type: ignore[index]
     assert sum(rounds) == sum(operators) == whole
-    shares = re.findall(r"(in the answer|kept beside it|thrown away) +[\d,]+ +([\d.]+)% of what was sampled", shown)
+    shares = re.findall(r"(in the answer|kept beside it|thrown away) +[\d,]+ +([\d.]+)% +of what was sampled", shown)
     assert len(shares) == 3 and sum(float(share) for _, share in shares) == pytest.approx(100, abs=2)
     assert "zoo/counting-prm" in shown
-    assert re.search(r"by the small one +\d+ of \d+ draws stood", asked(folder / "filter.jsonl", "u", size=(100, 50)))
+    assert re.search(
+        r"by the small one +\d+ of \d+ draws stood", asked(FOLDER / "filter_decoding.jsonl", "u", size=(100, 50))
+    )
 
 
 def test_9_what_a_rule_saved(folder: Path) -> None:
@@ -144,13 +137,13 @@ def test_9_what_a_rule_saved(folder: Path) -> None:
     shown = asked(folder / "beam.jsonl", "r", size=(100, 60))
     assert re.search(r"share_prefixes +saved [\d,]+ of [\d,]+ prompt tokens, about [\d.]+ s", shown)
     assert re.search(r"score_cache +saved \d+ of \d+ steps judged", shown)
-    forced = asked(folder / "json.jsonl", "r", size=(100, 60))
+    forced = asked(FOLDER / "constrained_json.jsonl", "r", size=(100, 60))
     assert re.search(r"jump_forward +saved \d+ forwards, about [\d.]+ s", forced)
 
 
 def test_10_how_far_off_the_estimate_was(folder: Path, tmp_path: Path) -> None:
     """No key: the estimate beside what came, and a mark where they part."""
-    shown = asked(folder / "tree.jsonl")
+    shown = asked(FOLDER / "puct.jsonl")
     (line,) = [line for line in shown.splitlines() if "├ score prm" in line]
     assert "≤" not in line and not re.search("over|under", line)
     few = Estimated(
@@ -180,38 +173,23 @@ def test_10_an_estimate_is_off_where_problems_do_not_differ_so_much(
     assert bool(re.search(r"expected +[\d.]+ rows \([\d.]+–[\d.]+\)", shown)) == (seen > 2)
 
 
-def test_16_what_filter_exit_and_drafts_decide(folder: Path, tmp_path: Path) -> None:
+def test_16_what_filter_exit_and_drafts_decide(tmp_path: Path) -> None:
     """No key: on the line of decisions."""
-    assert re.search(r"decided +small \d+%", asked(folder / "filter.jsonl"))
-    assert re.search(r"decided +forced \d+%", asked(folder / "json.jsonl"))
-    counts = {"exits": 71, "full": 29, "shadowed": 1000, "differed": 9, "drafted": 10, "accepted": 7}
-    shown = asked(changed(tmp_path / "exits.jsonl", OperatorDone, counts=counts))
-    assert "decided    exits 71% · differs 0.9% ·" in shown and "drafts kept 70%" in shown
+    assert re.search(r"decided +small \d+%", asked(FOLDER / "filter_decoding.jsonl"))
+    assert re.search(r"decided +forced \d+%", asked(FOLDER / "constrained_json.jsonl"))
+    shown = asked(FOLDER / "early.jsonl")
+    assert re.search(r"decided +exits \d+% · differs [\d.]+%", shown)
+    counts = {"drafted": 10, "accepted": 7}
+    assert "drafts kept 70%" in asked(changed(tmp_path / "drafts.jsonl", OperatorDone, counts=counts))
 
 
-def test_17_what_it_costs_and_what_is_sent_again(tmp_path: Path) -> None:
+def test_17_what_it_costs_and_what_is_sent_again() -> None:
     """No key: the cost against its bound, and what waits for the server and why."""
-    begun = next(event for event in recorded() if isinstance(event, RunStarted))
-    report = ServerReported(
-        at=20.0,
-        model="vllm:http://gpu:8000#big",
-        in_flight=9,
-        limit=256,
-        queued=4,
-        requests=40,
-        retries=6,
-        replayed=0,
-        sampled_tokens=100,
-        cost=0.068,
-        again=2,
-        why="HTTP 429",
-        resumes=3.0,
-    )
-    trace = write(tmp_path / "paid.jsonl", [replace(begun, max_cost=5.0), *recorded()[1:-1], report])
-    shown = asked(trace, size=(120, 40))
-    assert "cost 0.068 of 5" in shown and "9 of 256 there" in shown
-    assert "6 sent again, 2 now waiting: HTTP" in shown and "429, next in 3.0 s" in shown
-    assert "cost 0.068 of 5" in asked(trace)
+    busy = asked(FOLDER / "server.jsonl", size=(120, 40), part=when_busy() + 0.001)
+    assert re.search(r"cost [\d.]+ of 5", busy) and re.search(r"\d of \d+ there", busy)
+    told = " ".join(busy.split())
+    assert re.search(r"\d+ sent again, [1-9]\d* now waiting: .*429.*, next in \d+", told)
+    assert re.search(r"cost 0\.00\d+ of 5", asked(FOLDER / "server.jsonl"))
 
 
 def test_18_whether_it_is_better_than_the_last(folder: Path, saved: ComparedRuns) -> None:
@@ -282,13 +260,14 @@ def test_19_which_rows_are_stuck() -> None:
     assert re.search(r"count-010 +r\d+ +generate llm.* \d:\d\d", shown)
 
 
-def test_20_whether_an_answer_comes_again(folder: Path, tmp_path: Path) -> None:
+def test_20_whether_an_answer_comes_again(tmp_path: Path) -> None:
     """One key."""
-    assert "again the same tokens, always" in asked(folder / "votes.jsonl", key_of("rows"))
+    assert "again the same tokens, always" in asked(FOLDER / "self_consistency.jsonl", key_of("rows"))
     ties = changed(tmp_path / "ties.jsonl", OperatorDone, counts={"near_ties": 1})
     assert re.search(r"again \d+ near ties", asked(ties, key_of("rows")))
-    kept = changed(tmp_path / "kept.jsonl", OperatorDone, counts={"requests": 1, "replayed": 2, "draws": 3})
-    assert re.search(r"again mixed, \d+ requests, \d+ replayed", asked(kept, key_of("rows")))
+    assert re.search(
+        r"again the server repeats by its seed, \d+ requests", asked(FOLDER / "server.jsonl", key_of("rows"))
+    )
 
 
 def key_of(screen: str) -> str:

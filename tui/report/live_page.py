@@ -13,11 +13,11 @@ import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qpdsl.executor.events.trace import LineReader, TraceError
-from qpdsl.grammar.printable import printable
-from qpdsl.tui.report.page import ReportedRun, drawn_page, page_data
+from qpdsl.tui.report.page import ReportedRun
+from qpdsl.tui.state.compare import OtherRuns
 
 _LOOPBACK = "127.0.0.1"
 # Nothing of a run goes elsewhere, or is kept: the page has texts of the input and of the models.
@@ -30,18 +30,18 @@ _HEADERS = {
 
 
 class LivePage:
-    """A server of the page of one run, whose events come from its socket at `path`.
+    """A server of the page of one run, whose events come from its socket at `path`, beside the last one of `runs`.
 
     It listens from the beginning. `address` is where the page is; without its token nothing is answered but that there
     is nothing, and so is what was asked of another host's name.
     """
 
-    def __init__(self, path: Path, title: str) -> None:
+    def __init__(self, path: Path, title: str, runs: OtherRuns | None = None) -> None:
         self._path, self._title = path, title
-        self._recording, self._reader = ReportedRun(), LineReader()
+        self._run, self._reader = ReportedRun(runs), LineReader()
         self._lock = threading.Lock()
         self._gone = False
-        self._known: tuple[tuple[int, bool], dict[str, Any]] | None = None
+        self._known: tuple[tuple[str, int, bool], str] | None = None
         self._token = secrets.token_urlsafe(24)
         self._server = _Server((_LOOPBACK, 0), _handler(self))
 
@@ -67,20 +67,24 @@ class LivePage:
         if not secrets.compare_digest(token.encode(), self._token.encode()):
             return None
         if rest == "":
-            return "text/html; charset=utf-8", drawn_page(self._data(), self._title, live=True)
+            return "text/html; charset=utf-8", self._drawn("page")
         if rest == "data":
-            return "application/json", printable(json.dumps(self._data(), ensure_ascii=False))
+            return "application/json", self._drawn("data")
         return None
 
-    def _data(self) -> dict[str, Any]:
+    def _drawn(self, what: Literal["page", "data"]) -> str:
+        """The whole page, or what is new on it, as it was drawn after the latest event."""
         with self._lock:
-            stamp = self._recording.state.changes, self._gone
+            run, stamp = self._run, (what, self._run.state.changes, self._gone)
             if self._known is None or self._known[0] != stamp:
-                state = self._recording.state
+                state = run.state
                 preparing = state.step if state.phase == "preparing" else None
-                open_end = "the run is gone" if self._gone else preparing or state.phase
-                data = page_data(self._recording, self._reader.findings.notes(), open_end)
-                self._known = stamp, {**data, "going": not self._gone and state.ended is None}
+                run.open_end = "the run is gone" if self._gone else preparing or state.phase
+                run.notes = self._reader.findings.notes()
+                going = not self._gone and state.ended is None
+                data = {"going": going, "phase": run.phase, "main": run.main} if what == "data" else {}
+                drawn = json.dumps(data) if what == "data" else run.page(self._title, live=True)
+                self._known = stamp, drawn
             return self._known[1]
 
     def _follow(self) -> None:
@@ -93,7 +97,7 @@ class LivePage:
                         event = self._reader.read(line.decode("utf-8", errors="replace"))
                         if event is not None:
                             with self._lock:
-                                self._recording.add(event)
+                                self._run.add(event)
         except (OSError, TraceError):
             pass
         with self._lock:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from qpdsl.executor.events.events import CandidateRecord
 from qpdsl.grammar.printable import one_line, printable, shorten
+from qpdsl.grammar.words import SEARCH_PRIOR
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState, RunState
 from qpdsl.tui.state.search import (
@@ -17,6 +18,7 @@ from qpdsl.tui.state.search import (
     LostAnswer,
     Ranking,
     SearchTree,
+    TreeLine,
     Votes,
     groups_beside,
     is_share,
@@ -24,11 +26,13 @@ from qpdsl.tui.state.search import (
     ranking_of,
     same_answer,
 )
-from qpdsl.tui.state.verdict import Fall, VoteCourse, fall_of, last_vote, margin_at_the_cut
+from qpdsl.tui.state.verdict import Fall, Highlights, VoteCourse, fall_of, last_vote, margin_at_the_cut
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import cell
 
+# Columns of a tree search, as its candidates have them, and their words.
+WALKED = {"visits": "visits", "value": "value", SEARCH_PRIOR: "prior"}
 # Sign, word, and the palette's colour: the sign says it without colour.
 FATES: dict[Fate, tuple[str, str, str]] = {
     "answer": ("★", "the answer", "good"),
@@ -132,6 +136,38 @@ def verdict_lines(state: RunState, row: str, palette: Palette) -> Iterator[Text]
         yield vote_line(vote, None if row_state is None else row_state.reference, palette)
     elif (cut := cut_line(tree, row_state, palette)) is not None:
         yield cut
+
+
+def walked(node: CandidateNode, name: str) -> str:
+    """How often a tree search came by a candidate, what it found it to be worth since, and how likely it was before."""
+    value = node.values.get(name)
+    if "visits" not in node.values or not isinstance(value, (int, float)):
+        return ""
+    return f"{value:g}" if name == "visits" else figures.score(value)
+
+
+def marks(line: TreeLine, lit: Highlights, palette: Palette, folded: int = 0) -> Text:
+    """What is to be said of a candidate after its text; `folded` below it have no lines."""
+    node, keys = line.node, {line.node.key, *(other.key for other in line.others)}
+    text = Text()
+    if node.matches:
+        won = sum(chance >= 0.5 for _, chance in node.matches)
+        text.append(f"  won {won} of {len(node.matches)}", palette.second)
+    if (copies := node.copies) > 1 and "visits" not in node.values:
+        text.append(f"  goes on ×{copies}", palette.second)
+    if line.others:
+        text.append(f"  ×{len(keys)}", f"bold {palette.second}")
+    if folded:
+        text.append(f"  +{folded}", palette.second)
+    if "\n" in node.record.step.strip() and (answer := node.values.get("answer")) is not None:
+        text.append(f"  → {shorten(one_line(str(answer)), 16)}", palette.text)
+    if node.key in lit.right:
+        text.append("  right", f"bold {palette.good}")
+    if lit.lost is not None and lit.lost.key in keys:
+        text.append("  lost here", f"bold {palette.warn}")
+    if lit.fell is not None and lit.fell.node is node:
+        text.append("  went wrong here", f"bold {palette.warn}")
+    return text
 
 
 def fall_text(fall: Fall) -> str:

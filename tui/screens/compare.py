@@ -24,10 +24,12 @@ from qpdsl.tui.state.compare import (
     OtherRun,
     OtherRuns,
     RowPair,
+    alike,
     answer_text,
     common_rows,
     compared,
     first_difference,
+    others_of,
     plan_changes,
     plan_lines,
 )
@@ -55,7 +57,6 @@ _SIGNS = {"lost": ("▼", "bad"), "gained": ("▲", "good"), "other answer": ("~
 # Characters before the place where two texts part.
 _BEFORE = 24
 # So many saved runs are read to find one that has rows of this one.
-_READ = 8
 Value = TypeVar("Value")
 
 
@@ -168,10 +169,8 @@ class CompareView(View):
         names: list[OtherName] = []
         with contextlib.suppress(Exception):
             names = await _aside(runs.names)
-        program = state.begun.program if state.begun is not None else ""
-        own = [run for run in names if run.name != state.saved and run.rows]
-        self._names = sorted(own, key=lambda run: run.program != program)
-        for run in [run for run in self._names if run.program == program][:_READ]:
+        self._names = others_of(state, names)
+        for run in alike(state, names):
             saved = await self._read(runs, run.name)
             if saved is not None and common_rows(state, saved):
                 self.post_message(self.LastFound(run))
@@ -206,7 +205,7 @@ class CompareView(View):
         heading = self.query_one(Heading)
         heading.show(lines.columns)
         heading.visible = self._comparison is not None
-        self.query_one("#compare-head", Static).update(_head(self._comparison, palette))
+        self.query_one("#compare-head", Static).update(difference_line(self._comparison, palette))
         self.query_one("#compare-foot", Static).update(self._foot(palette))
         self._show_pair()
 
@@ -273,14 +272,9 @@ class CompareView(View):
     def _foot(self, palette: Palette) -> Text:
         if self.saved is None:
             return Text("")
-        changes = plan_changes(plan_lines(self.state.plan), self.saved.plan)
-        changed = sum(sign != "=" for sign, _, _ in changes)
-        words = (
-            "the plans are the same"
-            if not changed
-            else f"{changed} operator{'s' * (changed != 1)} of the plan changed: l shows both"
-        )
-        facts = [f"{name} {value}" for name, value in _changed_facts(self.state, self.saved)]
+        changed = sum(sign != "=" for sign, _, _ in plan_changes(plan_lines(self.state.plan), self.saved.plan))
+        words = f"{plan_words(changed)}: l shows both" if changed else plan_words(changed)
+        facts = [f"{name} {value}" for name, value in changed_facts(self.state, self.saved)]
         return Text(" " + "  ".join([words, *facts]), style=palette.warn if changed or facts else palette.muted)
 
 
@@ -310,7 +304,12 @@ def _right(run: OtherName) -> str:
     return f"{run.right / run.judged:.0%} of {run.judged:,} right" if run.judged else f"{run.rows:,} rows"
 
 
-def _changed_facts(state: RunState, saved: OtherRun) -> list[tuple[str, str]]:
+def plan_words(changed: int) -> str:
+    """How many operators of a plan are other ones."""
+    return f"{changed} operator{'s' * (changed != 1)} of the plan changed" if changed else "the plans are the same"
+
+
+def changed_facts(state: RunState, saved: OtherRun) -> list[tuple[str, str]]:
     """What else was set up in another way."""
     begun, plan = state.begun, state.plan
     mine = {} if begun is None else {"seed": str(begun.seed)}
@@ -324,7 +323,7 @@ def _changed_facts(state: RunState, saved: OtherRun) -> list[tuple[str, str]]:
     ]
 
 
-def _head(comparison: Beside | None, palette: Palette) -> Text:
+def difference_line(comparison: Beside | None, palette: Palette) -> Text:
     """The difference, and how sure it is."""
     if comparison is None:
         return Text("beside no other run yet: c chooses one", style=palette.muted)
@@ -384,6 +383,6 @@ def plan_facts(state: RunState, saved: OtherRun, palette: Palette) -> Facts:
         if there is not None:
             text.append(f"{'-' if here is None else '~'} there  {there}\n", colours[sign])
     facts.add("operators", text)
-    for name, value in _changed_facts(state, saved):
+    for name, value in changed_facts(state, saved):
         facts.add(name, value)
     return facts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import ClassVar
@@ -19,15 +18,7 @@ from qpdsl.executor.events.operator_counts import told_counts
 from qpdsl.grammar.printable import one_line, shorten
 from qpdsl.tui.screens.plan_boxes import Boxes, boxes, more_boxes, operator_box
 from qpdsl.tui.screens.view import Copies, View
-from qpdsl.tui.state.decisions import (
-    Expectation,
-    by_model,
-    by_round,
-    decisions,
-    expectation,
-    kept_or_thrown,
-    rounds,
-)
+from qpdsl.tui.state.decisions import Expectation, decisions, expectation, rounds, spending
 from qpdsl.tui.state.plan import OperatorTotals, PlanLine
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
@@ -367,33 +358,10 @@ def short_facts(state: RunState, line: PlanLine) -> list[tuple[str, str]]:
 def usage_facts(state: RunState) -> Facts:
     """Where the tokens went: by operator, by round, by what became of them, by model."""
     facts = Facts("Where the tokens went")
-    lines = [line for line in (state.plan.lines if state.plan else ()) if line.id and not line.holds]
-    totals = [(line, state.operators[line.id]) for line in lines if line.id in state.operators]
-    whole = sum(own.tokens for _, own in totals) or 1
-    if totals:
-        facts.add("in all", f"{whole:>11,}")
+    for group in spending(state):
         facts.gap()
-    for line, own in totals:
-        if own.tokens:
-            told = f"{own.tokens:>11,}  {figures.share(own.tokens / whole):>4}  {own.cached_tokens:,} from the cache"
-            facts.add(shorten(one_line(line.text), 22), told)
-    facts.gap()
-    for number, tokens in by_round(state):
-        facts.add(
-            f"round {number}", f"{tokens:>11,}  {figures.share(tokens / whole):>4}  {figures.bar(tokens / whole, 20)}"
-        )
-    facts.gap()
-    fates = kept_or_thrown(state)
-    sampled = sum(tokens for _, tokens in fates) or 1
-    for word, tokens in fates:
-        facts.add(word, f"{tokens:>11,}  {figures.share(tokens / sampled):>4} of what was sampled")
-    facts.gap()
-    for name, read, drawn in by_model(state):
-        facts.add(one_line(name), f"{read:>11,} read, {drawn:,} drawn")
-    counts = sum((own.counts for _, own in totals), Counter[str]())
-    if counts["filter_draws"] or counts["large_draws"]:
-        facts.add("by the small one", f"{counts['filter_sure']:>11,} of {counts['filter_draws']:,} draws stood")
-        facts.add(
-            "by the large one", f"{counts['large_draws']:>11,} draws, {counts['large_tokens']:,} tokens read for them"
-        )
+        for spent in group:
+            share = "" if spent.share is None else f" {figures.share(spent.share):>4}  "
+            of = spent.of or figures.bar(spent.share or 0.0, 20)
+            facts.add(shorten(one_line(spent.name), 22), f"{spent.tokens:>11,} {share}{of}".rstrip())
     return facts

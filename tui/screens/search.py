@@ -21,8 +21,8 @@ from qpdsl.tui.screens.rows import SIGNS, row_copies, row_facts
 from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.plan import PlanTree
 from qpdsl.tui.state.run_state import RowState
-from qpdsl.tui.state.search import CandidateNode, Key, SearchTree, TreeLine, flattened, ranking_of, right_candidates
-from qpdsl.tui.state.verdict import Fall, fall_of
+from qpdsl.tui.state.search import CandidateNode, Key, SearchTree, TreeLine, flattened, ranking_of
+from qpdsl.tui.state.verdict import Highlights
 from qpdsl.tui.widgets import figures
 from qpdsl.tui.widgets.details import Details, Facts
 from qpdsl.tui.widgets.line_list import LineList
@@ -47,37 +47,22 @@ COLUMNS = (
     TableColumn(SEARCH_PRIOR, "prior", 6, weight=40),
     TableColumn("tokens", "tok", 4, weight=10),
 )
-# Columns of a tree search, as its candidates have them.
-_WALKED = ("visits", "value", SEARCH_PRIOR)
 
 
 class TreeLines(LineList):
-    """The candidates. A folded node hides the nodes below it.
-
-    `way` are the steps to the answer, `fell` the first of them that the verifier found wrong, `lost` a right answer.
-    """
+    """The candidates. A folded node hides the nodes below it."""
 
     def __init__(self) -> None:
         super().__init__(id="tree-lines")
         self.folded: set[Key] = set()
         self.tree_shown = SearchTree()
         self.plan: PlanTree | None = None
-        self.right: set[Key] = set()
-        self.way: set[Key] = set()
-        self.fell: Fall | None = None
-        self.lost: Key | None = None
+        self.lit = Highlights()
         self.columns: Sequence[TableColumn] = COLUMNS
 
     def show(self, tree: SearchTree | None, plan: PlanTree | None, row_state: RowState | None, *, living: bool) -> None:
         self.tree_shown, self.plan = tree or SearchTree(), plan
-        self.right = set()
-        if tree is not None and row_state is not None and row_state.correct is not None and row_state.reference:
-            self.right = {node.key for node in right_candidates(tree, row_state.reference, row_state.answer)}
-        answering = None if tree is None else tree.answering
-        self.way = set() if answering is None else {node.key for node in answering.line()}
-        wrong = row_state is not None and row_state.correct is False
-        self.fell = fall_of(tree) if tree is not None and wrong else None
-        self.lost = None if row_state is None or row_state.lost is None else row_state.lost.node.key
+        self.lit = Highlights.of(self.tree_shown, row_state)
         self.columns = _told_columns(self.tree_shown)
         lines = [] if tree is None else flattened(tree, self.folded, living=living)
         self.set_items(lines, lambda line: line.node.key)
@@ -97,10 +82,13 @@ class TreeLines(LineList):
         fate = tree.fate(node)
         sign, _, colour = candidate.FATES[fate]
         text = Text(strokes, style=palette.faint).append(f"{sign} ", f"bold {getattr(palette, colour)}")
-        marks = self._marks(line, palette)
+        folded = len(node.children) if node.key in self.folded else 0
+        marks = candidate.marks(line, self.lit, palette, folded)
         shown = candidate.in_line(record.step) or candidate.name(node, self.plan)
         shown = shorten(shown, max(_text_room(self.columns, width) - cells(text.plain) - cells(marks.plain), 8))
-        lit = f"bold {palette.good}" if node.key in self.way else palette.text if fate in _STANDING else palette.muted
+        lit = (
+            f"bold {palette.good}" if node.key in self.lit.way else palette.text if fate in _STANDING else palette.muted
+        )
         text.append(shown, lit)
         text.append_text(marks)
         part = tree.part(node)
@@ -109,33 +97,10 @@ class TreeLines(LineList):
             "score": Text(figures.score(node.score) if node.scores else "", style=palette.scale(part)),
             "bar": Text(figures.bar(part or 0.0, _BAR) if node.scores else "", style=palette.scale(part)),
             "text": text,
-            **{name: Text(_walked(node, name), style=palette.second) for name in _WALKED},
+            **{name: Text(candidate.walked(node, name), style=palette.second) for name in candidate.WALKED},
             "tokens": Text(str(record.tokens or ""), style=palette.muted),
         }
         return row(fitted(self.columns, width), values)
-
-    def _marks(self, line: TreeLine, palette: Palette) -> Text:
-        """What is to be said of a candidate after its text."""
-        node, keys = line.node, {line.node.key, *(other.key for other in line.others)}
-        text = Text()
-        if node.matches:
-            won = sum(chance >= 0.5 for _, chance in node.matches)
-            text.append(f"  won {won} of {len(node.matches)}", palette.second)
-        if (copies := node.copies) > 1 and "visits" not in node.values:
-            text.append(f"  goes on ×{copies}", palette.second)
-        if line.others:
-            text.append(f"  ×{len(keys)}", f"bold {palette.second}")
-        if node.key in self.folded and node.children:
-            text.append(f"  +{len(node.children)}", palette.second)
-        if "\n" in node.record.step.strip() and (answer := node.values.get("answer")) is not None:
-            text.append(f"  → {shorten(one_line(str(answer)), 16)}", palette.text)
-        if node.key in self.right:
-            text.append("  right", f"bold {palette.good}")
-        if self.lost in keys:
-            text.append("  lost here", f"bold {palette.warn}")
-        if self.fell is not None and self.fell.node is node:
-            text.append("  went wrong here", f"bold {palette.warn}")
-        return text
 
 
 def _told_columns(tree: SearchTree) -> Sequence[TableColumn]:
@@ -144,16 +109,8 @@ def _told_columns(tree: SearchTree) -> Sequence[TableColumn]:
     empty |= set() if any(node.round for node in tree.nodes()) else {"round"}
     # Visits, values and priors say more of a tree search than bars, which have their room.
     walked = {name for node in tree.nodes() if "visits" in node.values for name in node.values}
-    empty |= {*_WALKED} - walked | ({"bar"} if walked else set())
+    empty |= {*candidate.WALKED} - walked | ({"bar"} if walked else set())
     return tuple(column for column in COLUMNS if column.name not in empty)
-
-
-def _walked(node: CandidateNode, name: str) -> str:
-    """How often a tree search came by a candidate, what it found it to be worth since, and how likely it was before."""
-    value = node.values.get(name)
-    if "visits" not in node.values or not isinstance(value, (int, float)):
-        return ""
-    return f"{value:g}" if name == "visits" else figures.score(value)
 
 
 def _text_room(columns: Sequence[TableColumn], width: int) -> int:
@@ -311,9 +268,8 @@ class SearchView(View):
             fate = order.get(tree.fate(node), 0)
             return fate == 2, node.round, fate, node.score or 0.0
 
-        row_state = self.state.rows.get(self.instance or "")
-        lost = None if row_state is None or row_state.lost is None else row_state.lost.node
-        wanted = lost if lost is not None else None if lines.fell is None else lines.fell.node
+        lit = lines.lit
+        wanted = lit.lost if lit.lost is not None else None if lit.fell is None else lit.fell.node
         here = (at for at, line in enumerate(lines.items) if wanted is line.node or wanted in line.others)
         if wanted is not None and (at := next(here, None)) is not None:
             lines.point(at)

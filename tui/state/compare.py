@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +13,8 @@ from qpdsl.tui.state.run_state import RowState, RunState
 if TYPE_CHECKING:
     from qpdsl.runs.statistics import Interval, PairedResult
 
+# So many runs of a program are read at the most until one has rows of this one.
+_READ = 8
 # Characters of an operator that tell it from others: EXPLAIN shortens what is longer.
 _TOLD = 80
 
@@ -109,6 +111,31 @@ def common_rows(state: RunState, saved: OtherRun) -> list[RowPair]:
     """A row is the same where its id is, and what was asked, as far as both know it; it need not have ended here."""
     pairs = [RowPair(row, saved.rows[row.id]) for row in state.rows.values() if row.id in saved.rows]
     return [pair for pair in pairs if _alike(pair.here.asked, pair.there.asked)]
+
+
+def others_of(state: RunState, names: Sequence[OtherName]) -> list[OtherName]:
+    """The other runs that have rows, those of the same program first."""
+    program = "" if state.begun is None else state.begun.program
+    return sorted(
+        (run for run in names if run.name != state.saved and run.rows), key=lambda run: run.program != program
+    )
+
+
+def alike(state: RunState, names: Sequence[OtherName]) -> list[OtherName]:
+    """The last ones of the same program, as many as are read."""
+    program = "" if state.begun is None else state.begun.program
+    return [run for run in others_of(state, names) if run.program == program][:_READ]
+
+
+def last_run(
+    state: RunState, names: Sequence[OtherName], read: Callable[[str], OtherRun | None]
+) -> tuple[OtherName, OtherRun] | None:
+    """The last run of the same program that has rows of this one; None where there is none that can be read."""
+    for name in alike(state, names):
+        saved = read(name.name)
+        if saved is not None and common_rows(state, saved):
+            return name, saved
+    return None
 
 
 def compared(state: RunState, saved: OtherRun) -> Beside:

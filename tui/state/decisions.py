@@ -283,3 +283,41 @@ def by_model(state: RunState) -> list[tuple[str, int, int]]:
         (name, server.latest.prompt_tokens or 0, server.latest.sampled_tokens) for name, server in state.servers.items()
     ]
     return [*local, *remote]
+
+
+@dataclass(frozen=True, slots=True)
+class TokensSpent:
+    """So many tokens went there: a `share` of all of their kind, None where that says nothing; `of` in words."""
+
+    name: str
+    tokens: int
+    share: float | None
+    of: str = ""
+
+
+def spending(state: RunState) -> list[list[TokensSpent]]:
+    """Where the tokens went: by operator, by round, by what became of them, by model, by what drew them."""
+    lines = [line for line in (state.plan.lines if state.plan else ()) if line.id in state.operators and not line.holds]
+    totals = [(line.text, state.operators[line.id]) for line in lines]
+    whole, fates = sum(own.tokens for _, own in totals), kept_or_thrown(state)
+    sampled = sum(tokens for _, tokens in fates) or 1
+    counts = sum((own.counts for _, own in totals), Counter[str]())
+    drawn = []
+    if counts["filter_draws"] or counts["large_draws"]:
+        stood = f"of {counts['filter_draws']:,} draws stood"
+        drawn.append(TokensSpent("by the small one", counts["filter_sure"], None, stood))
+        read = f"draws, {counts['large_tokens']:,} tokens read for them"
+        drawn.append(TokensSpent("by the large one", counts["large_draws"], None, read))
+    groups = [
+        [TokensSpent("in all", whole, None)] if whole else [],
+        [
+            TokensSpent(text, own.tokens, own.tokens / whole, f"{own.cached_tokens:,} from the cache")
+            for text, own in totals
+            if own.tokens
+        ],
+        [TokensSpent(f"round {number}", tokens, tokens / whole) for number, tokens in by_round(state)],
+        [TokensSpent(word, tokens, tokens / sampled, "of what was sampled") for word, tokens in fates],
+        [TokensSpent(name, read, None, f"read, {own:,} drawn") for name, read, own in by_model(state)],
+        drawn,
+    ]
+    return [group for group in groups if group]

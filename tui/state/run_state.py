@@ -50,7 +50,10 @@ class Inside:
 
 @dataclass(slots=True)
 class FailureGroup:
-    """Rows that failed in one operator for one reason, but for its numbers; `operator` is None where nobody saw it."""
+    """Rows that failed in one operator for one reason, but for what is their own.
+
+    `operator` is None where nobody saw it.
+    """
 
     operator: str | None
     reason: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from qpdsl.tui.state.search import CandidateNode, Ranking, SearchTree, Votes, rankings
+from qpdsl.tui.state.run_state import RowState
+from qpdsl.tui.state.search import CandidateNode, Key, Ranking, SearchTree, Votes, rankings, right_candidates
 
 # A step that a verifier finds wrong rather than right (Zheng et al., "ProcessBench", 2024, section 4).
 _WRONG = 0.5
@@ -38,6 +39,32 @@ def fall_of(tree: SearchTree) -> Fall | None:
             return Fall(step, place, len(steps), before, score)
         before = score
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Highlights:
+    """What is told of candidates beside what became of them: which are `right`, and which lead the `way` to the answer.
+
+    `fell` is the first step of the answer that its verifier found wrong, `lost` a right answer, where it was dropped.
+    """
+
+    right: frozenset[Key] = field(default_factory=frozenset)
+    way: frozenset[Key] = field(default_factory=frozenset)
+    fell: Fall | None = None
+    lost: CandidateNode | None = None
+
+    @classmethod
+    def of(cls, tree: SearchTree, row: RowState | None) -> Highlights:
+        way = () if tree.answering is None else tree.answering.line()
+        right: list[CandidateNode] = []
+        if row is not None and row.correct is not None and row.reference:
+            right = right_candidates(tree, row.reference, row.answer)
+        return cls(
+            frozenset(node.key for node in right),
+            frozenset(node.key for node in way),
+            fall_of(tree) if row is not None and row.correct is False else None,
+            None if row is None or row.lost is None else row.lost.node,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,12 +116,13 @@ def command(
 def _serve(names: tuple[str, ...]) -> Exit:
     """Serves the page of a run that goes on."""
     from qpdsl.cli.live import chosen_run
+    from qpdsl.cli.runs.compared_runs import ComparedRuns
     from qpdsl.tui.report.live_page import LivePage
 
     if len(names) > 1 or not all(name.isdigit() for name in names):
         raise UsageError("`--live` takes one process id", "`qpdsl top --list` lists them")
     run = chosen_run(int(names[0]) if names else None)
-    page = LivePage(run.socket, f"process {run.pid}")
+    page = LivePage(run.socket, f"process {run.pid}", ComparedRuns())
     put(page.address)
     say("served to this machine alone; Ctrl-C ends it, and leaves the run as it is")
     with contextlib.suppress(KeyboardInterrupt):
@@ -145,6 +146,7 @@ def _target(read: Path, usual: Path, output: str | None, overwrite: bool, form: 
 
 
 def _write_trace(path: Path, title: str, target: OutputFile, form: str) -> None:
+    from qpdsl.cli.runs.compared_runs import ComparedRuns
     from qpdsl.executor.events.trace import LineReader, read_trace
     from qpdsl.tui.report.chrome import chrome_trace
     from qpdsl.tui.report.page import page
@@ -154,7 +156,7 @@ def _write_trace(path: Path, title: str, target: OutputFile, form: str) -> None:
     notes = reader.findings.notes()
     for note in notes:
         say(f"note: {note}")
-    lines: Iterable[str] = [page(events, notes, title)] if form == "html" else chrome_trace(events)
+    lines: Iterable[str] = [page(events, notes, title, ComparedRuns())] if form == "html" else chrome_trace(events)
     target.write(lines)
 
 

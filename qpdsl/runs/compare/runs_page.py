@@ -6,14 +6,12 @@ it.
 
 from __future__ import annotations
 
-import html
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qpdsl.errors import shorten
-from qpdsl.grammar.printable import printable
 from qpdsl.planner.values.value import shown
 from qpdsl.runs.compare.comparison import Comparison, Pair, compare
 from qpdsl.runs.compare.comparison_text import (
@@ -35,7 +33,7 @@ from qpdsl.runs.compare.side import ComparedProblem, Side
 from qpdsl.runs.evaluation import CellFigures
 from qpdsl.runs.plots import Point, Scatter, on_front, svg
 from qpdsl.runs.statistics import holm
-from qpdsl.tui.report.template import filled, part
+from qpdsl.tui.report.elements import code, facts, folded, framed, paragraphs, section, table, text, without_empty
 
 # A field with more values than this is no group.
 _MAX_GROUPS = 12
@@ -43,64 +41,6 @@ _MAX_FLIPS = 500
 _MAX_PROBLEMS = 2000
 _LONGEST = 300
 _NONE = "–"
-
-
-def text(value: str) -> str:
-    """A text as it may stand in a page."""
-    return html.escape(printable(value))
-
-
-def table(
-    head: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    numbers: Sequence[int] = (),
-    wide: Sequence[int] = (),
-    tall: bool = False,
-) -> str:
-    """A table of texts; the columns `numbers` stand at the right, `wide` ones get room for sentences.
-
-    A tall one scrolls. Each cell has the title of its column, for screens that are too narrow for a table.
-    """
-    kinds = ["number" if at in numbers else "wide" if at in wide else "" for at in range(len(head))]
-    marks = [f' class="{kind}"' if kind else "" for kind in kinds]
-    titles = [f'<th scope="col"{mark}>{text(title)}</th>' for title, mark in zip(head, marks, strict=True)]
-
-    def cells(row: Sequence[str]) -> str:
-        return "".join(
-            f'<td{mark} data-title="{text(title)}">{text(cell)}</td>'
-            for title, cell, mark in zip(head, row, marks, strict=True)
-        )
-
-    body = "".join(f"<tr>{cells(row)}</tr>\n" for row in rows)
-    scroll = "scroll tall" if tall else "scroll"
-    return f'<div class="{scroll}"><table>\n<tr>{"".join(titles)}</tr>\n{body}</table></div>'
-
-
-def section(title: str, *parts: str, hint: str = "") -> str:
-    """A box of the page under a title, with words about it."""
-    said = f'<p class="hint">{text(hint)}</p>' if hint else ""
-    return f"<section><h2>{text(title)}</h2>{said}{''.join(parts)}</section>"
-
-
-def folded(title: str, *parts: str) -> str:
-    """Parts that are shown when their title is clicked."""
-    return f"<details><summary>{text(title)}</summary>{''.join(parts)}</details>"
-
-
-def code(value: str) -> str:
-    """Lines of a program, or of a difference."""
-    return f'<pre class="mono scroll">{text(value)}</pre>'
-
-
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names with values, side by side."""
-    return "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in pairs)
-
-
-def paragraphs(lines: Iterable[str]) -> str:
-    """A paragraph a line."""
-    return "".join(f"<p>{text(line)}</p>" for line in lines)
 
 
 def figures_of(problems: Sequence[ComparedProblem]) -> CellFigures | None:
@@ -182,14 +122,7 @@ def runs_page(sides: Sequence[Side], divergences: FirstDivergences | None = None
         *_problems(first, alone=not others),
         _programs(shown_sides),
     ]
-    values = {
-        "title": text(title),
-        "style": part("report.css"),
-        "heading": text(programs),
-        "body": "\n".join(body),
-        "script": part("runs.js"),
-    }
-    return filled(part("runs.html"), values)
+    return framed(title, f"<h1>{text(programs)}</h1>", "\n".join(body))
 
 
 def _letter(number: int) -> str:
@@ -202,7 +135,7 @@ def _notes(sides: Sequence[_Shown], comparisons: Sequence[tuple[_Shown, Comparis
     if not comparisons:
         lines = list(side_notes(sides[0].side))
     if lines:
-        yield f'<div id="notes">{paragraphs(dict.fromkeys(lines))}</div>'
+        yield f'<div class="notes">{paragraphs(dict.fromkeys(lines))}</div>'
 
 
 def _overview(sides: Sequence[_Shown]) -> str:
@@ -226,7 +159,7 @@ def _overview(sides: Sequence[_Shown]) -> str:
     known += [(f"model {name}", model) for name, model in record.models.items() if f"model {name}" not in varied]
     known += [(name, shown(value)) for name, value in record.parameters.items() if name not in varied]
     known.append(("machine", record.machine))
-    return f'<dl id="facts">{facts(known)}</dl>' + section("Runs", table(head, rows, numbers=numbers), hint=hint)
+    return facts(known) + section("Runs", table("Runs", head, rows, numbers=numbers), hint=hint)
 
 
 def _settings(side: Side) -> dict[str, str]:
@@ -299,7 +232,7 @@ def _against_first(comparisons: Sequence[tuple[_Shown, Comparison]]) -> Iterator
     hint = "Over the problems that both have. Several comparisons at once find something by chance: Holm's p is of all."
     yield section(
         "Against A",
-        table(head, rows, numbers=(1,)),
+        table("Against A", head, rows, numbers=(1,)),
         paragraphs(verdicts),
         hint=hint if several else "Over the problems that both have.",
     )
@@ -312,7 +245,7 @@ def _groups(sides: Sequence[_Shown]) -> Iterator[str]:
     tables = []
     for field, values in group_fields([one.side for one in sides]).items():
         rows = [[shown(value), *(_group_cell(one.side, field, value) for one in sides)] for value in values]
-        tables.append(table([field, *(one.letter for one in sides)], rows))
+        tables.append(table(f"Accuracy by {field}", [field, *(one.letter for one in sides)], rows, small=True))
     if tables:
         yield section("Accuracy by group", *tables)
 
@@ -324,23 +257,25 @@ def _flips(first: _Shown, other: _Shown, comparison: Comparison) -> str:
             f"; the first {_MAX_FLIPS} of them" if len(pairs) > _MAX_FLIPS else ""
         )
         head = ["problem", first.letter, other.letter, "right answer", "asked"]
-        parts.append(folded(title, table(head, map(_flip, pairs[:_MAX_FLIPS]), wide=(1, 2, 4), tall=True)))
+        parts.append(folded(title, table(title, head, map(_flip, pairs[:_MAX_FLIPS]), wide=(1, 2, 4), tall=True)))
     for name, lines in (("program", comparison.setup.source), ("plan", comparison.setup.plan)):
         if lines:
             parts.append(folded(f"difference of the {name}", code("\n".join(lines))))
     if comparison.operators:
-        operators = table(OPERATOR_COLUMNS, map(operator_cells, comparison.operators), numbers=(1, 2, 3, 4))
+        operators = table(
+            "operators", OPERATOR_COLUMNS, map(operator_cells, comparison.operators), numbers=(1, 2, 3, 4)
+        )
         parts.append(folded("operators", operators))
     changes = [(change.name, change.first, change.second) for change in comparison.setup.changes]
     if changes:
-        parts.insert(0, table(["differs in", first.letter, other.letter], changes))
+        parts.insert(0, table("settings", ["differs in", first.letter, other.letter], changes))
     return section(f"{first.letter} and {other.letter}", *parts)
 
 
 def _divergences(found: FirstDivergences | None) -> Iterator[str]:
     if found is not None:
-        summary = table(["", ""], summary_facts(found))
-        rows = folded("problems", table(HEAD, table_rows(found)[:_MAX_FLIPS], numbers=(5, 6), tall=True))
+        summary = table("First divergence", ["", ""], summary_facts(found))
+        rows = folded("problems", table("problems", HEAD, table_rows(found)[:_MAX_FLIPS], numbers=(5, 6), tall=True))
         yield section("First divergence", summary, rows, hint="Margins are of perturbed logits.")
 
 
@@ -356,15 +291,13 @@ def _problems(first: _Shown, *, alone: bool) -> Iterator[str]:
         return
     problems = sorted(first.side.problems, key=_worth_a_look)[:_MAX_PROBLEMS]
     head = ["problem", "right", "answer", "right answer", "tokens out", "error", "candidates", "asked"]
-    rows = [_problem(problem) for problem in problems]
     # What no problem has makes no column.
-    shown_at = [at for at in range(len(head)) if at < 5 or any(row[at] for row in rows)]
-    kept = [[row[at] for at in shown_at] for row in rows]
+    shown_at, kept = without_empty(head, [_problem(problem) for problem in problems], 5)
     numbers, wide = ([place for place, at in enumerate(shown_at) if at in of] for of in ((4,), (2, 5, 6, 7)))
     every = len(first.side.problems)
     hints = [f"The first {_MAX_PROBLEMS:,} of {every:,}."] if every > _MAX_PROBLEMS else []
     hints.append("`qpdsl report RUN --trees` makes a page of how each was searched, and `qpdsl replay RUN` shows it.")
-    drawn = table([head[at] for at in shown_at], kept, numbers=numbers, wide=wide, tall=True)
+    drawn = table("Problems", [head[at] for at in shown_at], kept, numbers=numbers, wide=wide, tall=True)
     yield section("Problems", drawn, hint=" ".join(hints))
 
 

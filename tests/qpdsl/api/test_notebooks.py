@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -32,13 +34,14 @@ class Outline(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append(tag)
         self.open.append(tag)
-        assert {name for name, _ in attrs} <= {"style", "open"}
+        # Nothing that runs, and nothing that is loaded.
+        assert not {name for name, _ in attrs if name.startswith("on") or name in ("src", "href")}
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self.text += data if "style" not in self.open else ""
 
 
 def outline(html: str) -> Outline:
@@ -98,40 +101,48 @@ def test_what_there_is() -> None:
         _ = qp.porgram
 
 
-def test_a_result_is_a_tree_of_its_rows() -> None:
-    texts = {(0, 0): "3 * 4 = 12.\n\nSo 12 <b>.", (0, 1): "3 * 4 = 12.\n\nNo, 13.", (1, 0): "Eight.", (): ""}
+def test_a_result_that_nobody_saw_shows_its_rows() -> None:
+    """One from another process, or of a script."""
+    texts = {(0, 0): "3 * 4 = 12.\n\nSo 12 <b>.", (0, 1): "No, 13.", (1, 0): "Eight.", (): ""}
     rows = tuple(Candidate(text, (), 0.0, {"text": text, "score": 0.5}, (), path) for path, text in texts.items())
     result = qp.Result(0.5, (), qp.Tokens(16, 1234), 0, 1.5, None, candidates=rows, _value=12)
-    shown = outline(result._repr_html_()).text
-    assert shown.startswith("12 score 0.5 · 1,234 tokens sampled · 16 of prompts · 1.50 s")
-    # What two rows begin with stands once, above them.
-    assert [shown.count(text) for text in ("3 * 4 = 12.", "So 12 <b>.", "No, 13.", "Eight.")] == [1, 1, 1, 1]
-    assert shown.index("3 * 4") < shown.index("So 12") < shown.index("No, 13") < shown.index("Eight.")
+    tree = outline(pickle.loads(pickle.dumps(result))._repr_html_())
+    assert tree.text.startswith("12 score 0.5 · 1,234 tokens sampled · 16 of prompts · 1.50 s")
+    assert "b" in tree.seen and "script" not in tree.seen
+    places = [tree.text.index(words) for words in ("★ the answer", "So 12 <b>.", "No, 13.", "Eight.")]
+    assert places == sorted(places)
     failed = qp.Result(None, (), qp.Tokens(0, 0), 0, 0.0, "no row is left: <i>")
     assert outline(failed._repr_html_()).text.startswith("error: no row is left: <i>")
 
 
+@dataclass
+class Cell:
+    """What a kernel would show below its cell: each drawing of each display, as HTML and in plain text."""
+
+    html: list[str] = field(default_factory=list)
+    plain: list[str] = field(default_factory=list)
+
+    def update(self, bundle: dict[str, str], *, raw: bool) -> None:
+        assert raw
+        self.html.append(bundle["text/html"])
+        self.plain.append(bundle["text/plain"])
+
+    def display(self, bundle: dict[str, str], *, raw: bool, display_id: bool) -> Cell:
+        self.update(bundle, raw=raw)
+        return self
+
+
 @pytest.fixture
-def cell(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a kernel would have shown below its cell, in order."""
-    shown: list[str] = []
-
-    class Shown:
-        update = staticmethod(shown.append)
-
-    def display(html: str, *, display_id: bool) -> Shown:
-        shown.append(html)
-        return Shown()
-
-    shell = SimpleNamespace(kernel=None)
+def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
+    cell, shell = Cell(), SimpleNamespace(kernel=None)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
-    return shown
-
-
-def test_a_cell_calls_programs_in_the_kernels_loop(cell: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notebook, "_QUICK", 0.05)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=cell.display))
+    monkeypatch.setattr(notebook, "_QUICK", 0.0)
     monkeypatch.setattr(notebook, "_OFTEN", 0.02)
+    return cell
+
+
+def test_a_cell_calls_programs_in_the_kernels_loop(cell: Cell) -> None:
     llm = qp.model("zoo/counting")
 
     @qp.scorer
@@ -157,7 +168,32 @@ def test_a_cell_calls_programs_in_the_kernels_loop(cell: list[str], monkeypatch:
 
     answers = asyncio.run(main())
     assert len(answers) == 6 and len(set(answers)) == 1
-    assert any("generate llm" in line and "tokens in all" in line for line in cell)
-    assert any("0 of 1 rows" in line for line in cell)
-    # Each line is taken away in the end.
-    assert cell.count("") == 5 and cell[-1] == ""
+    pages = [outline(html).text for html in cell.html if html]
+    assert any("generate llm" in page and "At work" not in page and "score length" in page for page in pages)
+    assert any("0 of 1 rows" in line for line in cell.plain)
+    # A single run is taken away in the end, for its result to show; of a map how it ended stays.
+    assert cell.html.count("") == 3 and "1 of 1 rows" in cell.plain[-1] and "<details open" not in cell.html[-1]
+
+
+def test_a_cell_shows_a_map_and_its_results_as_the_page_does(cell: Cell) -> None:
+    """How far, how long still, what failed and why, the plan; of a result its search, its vote and its tokens."""
+    program = qp.load("self_consistency")
+    asked = "Tom has 12 coins. Tom gives 5 to Ann. How many coins does Tom have?"
+    rows = [{"problem": asked, "id": "one"}, {"problem": "Mia has 4 boxes. " * 300, "id": "long"}]
+    one, long = sorted(program.map(rows, concurrency=1), key=lambda result: result.id == "long")
+    last = outline(cell.html[-1]).text
+    assert "2 of 2" in last and "1×generate: the context has" in last
+    assert "vote answer" in last and "decode" in last
+    shown = outline(one._repr_html_()).text
+    assert shown.startswith(one.value) and asked in shown
+    assert "vote decided after" in shown or "vote open until" in shown
+    assert "32 candidates" in shown and "★ the answer" in shown and "thrown away" in shown
+    assert "✖ generate: the context has" in outline(long._repr_html_()).text
+
+
+def test_runs_of_one_name_at_once_are_not_mixed(cell: Cell) -> None:
+    program = qp.load("greedy")
+    rows = [{"problem": f"Tom has {n} coins. How many coins does Tom have?", "id": "same"} for n in (3, 4)]
+    for result in program.map(rows, concurrency=2):
+        shown = outline(result._repr_html_()).text
+        assert "1 candidate " in shown and shown.startswith(result.value)

@@ -10,12 +10,20 @@ from qpdsl.executor.events.codec import encode, header
 from qpdsl.executor.events.events import CandidateRecord, EngineFigures, Event
 from qpdsl.executor.events.trace import LineReader, read_trace
 
+FOLDER = Path(__file__).parent / "recorded"
 # Six rows of beam search on the built-in models; one of them fails, two are wrong with greedy decoding.
-BEAM = Path(__file__).parent / "recorded" / "beam.jsonl"
+BEAM = FOLDER / "beam.jsonl"
 
 
-def recorded() -> list[Event]:
-    return list(read_trace(BEAM, LineReader()))
+def recorded(name: str = "beam") -> list[Event]:
+    """A recorded run: that one, or one of those of `record.py`."""
+    return list(read_trace(FOLDER / f"{name}.jsonl", LineReader()))
+
+
+def when_busy() -> float:
+    """The part of the time of the run on a server at which requests wait to be sent again."""
+    reports = [event for event in recorded("server") if isinstance(event, events.ServerReported)]
+    return next(report.at for report in reports if report.resumes > 0) / recorded("server")[-1].at
 
 
 def write(path: Path, some: Iterator[Event] | list[Event]) -> Path:

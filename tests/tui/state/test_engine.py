@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from qpdsl.executor.events.events import EngineFigures, EngineStepped, ProcessStarted, ReplicaGone, RequestReached
-from qpdsl.tui.report.page import report_data
+from qpdsl.tui.report.page import page
 from qpdsl.tui.state.run_state import RunState
+from tests.support.tui.read_page import Page
 
 
 def test_memory_falls_where_it_is_given_back() -> None:
@@ -18,8 +19,7 @@ def test_memory_falls_where_it_is_given_back() -> None:
     model = state.models["m"]
     assert [model.series.at(at).pages for at in (0.1, 0.6, 1.1, 1.6, 2.1)] == [90, 90, 10, 10, 30]
     assert model.most_pages == 90
-    (reported,) = report_data(events, [])["models"]
-    assert reported["most"] == 90 and reported["held"][-1] == 30 and min(reported["held"]) == 10
+    assert "m: at most 90 of 100 pages, 0 preemptions" in Page.of(page(events, [], "a run")).parts["Memory over time"]
 
 
 def test_a_server_without_requests_holds_nothing() -> None:

@@ -1,10 +1,10 @@
 import re
-from html import unescape
 from html.parser import HTMLParser
 
 from qpdsl.runs.compare.runs_page import runs_page
 from qpdsl.runs.compare.side import side_of
 from tests.support.compared_runs import RIGHT, kept, row, side
+from tests.support.tui.read_page import Page
 
 VOID = {"meta", "br", "rect", "line", "path"}
 
@@ -77,15 +77,6 @@ def test_a_run_without_rows_or_verdicts_has_a_page() -> None:
     assert "–" in texts
 
 
-def rows_of(page: str) -> list[dict[str, str]]:
-    """The rows of the table of problems, each by the titles that its cells have."""
-    body = page.partition("<h2>Problems</h2>")[2].partition("</table>")[0]
-    return [
-        {unescape(title): unescape(cell) for title, cell in re.findall(r'<td[^>]* data-title="(.*?)">(.*?)</td>', line)}
-        for line in body.split("<tr>")[2:]
-    ]
-
-
 def test_one_run_shows_answers_grades_errors_and_candidates() -> None:
     candidates = [
         {"answer": "42", "correct": True},
@@ -97,7 +88,7 @@ def test_one_run_shows_answers_grades_errors_and_candidates() -> None:
         row(1, "7"),
         row(2, None, correct=False, error="the server answers 500"),
     ]
-    shown = rows_of(runs_page([side_of([kept(rows)])]))
+    shown = Page.of(runs_page([side_of([kept(rows)])])).table("Problems")
     assert [(one["problem"], one["right"], one["error"]) for one in shown] == [
         ("row 2", "✖ no", "the server answers 500"),
         ("row 1", "✖ no", ""),
@@ -106,10 +97,17 @@ def test_one_run_shows_answers_grades_errors_and_candidates() -> None:
     assert shown[2]["candidates"] == "✔ 42 ×2, ✖ 7 ×1" and shown[2]["right answer"] == "42"
     assert list(shown[2])[-1] == "asked" and shown[2]["asked"] == "How many?"
     # Without an error or a candidate there is no column for it.
-    assert not {"error", "candidates"} & set(rows_of(runs_page([side([True, False], "alone")]))[0])
+    assert not {"error", "candidates"} & set(Page.of(runs_page([side([True, False], "alone")])).table("Problems")[0])
 
 
 def test_each_cell_has_the_title_of_its_column() -> None:
     """On a narrow screen the row of titles is gone, and each cell stands beside its own."""
     page = runs_page([side([True, False], "one"), side([True, True], "two", parameters={"n": 2})])
-    assert len(re.findall("<td[ >]", page)) == len(re.findall("<td[^>]* data-title=", page)) > 20
+    cells = re.findall("<td[^>]*>[^<]", page)
+    assert len(cells) == len(re.findall("<td[^>]* data-title=", page)) > 20
+
+
+def test_a_reader_finds_its_way() -> None:
+    for sides in ([side([True, False], "one")], [side([True, False], "one"), side([True, True], "two")]):
+        page = Page.of(runs_page(sides))
+        assert page.faults == [] and [level for level, _ in page.headings] == [1, *[2] * (len(page.headings) - 1)]
