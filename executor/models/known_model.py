@@ -361,7 +361,7 @@ class KnownModel:
 
         Raises whatever a record that is not its provokes.
         """
-        # What is left behind would add to the most that a load takes: by imports before a tokenizer is read, and by that.
+        # What imports leave behind, and then the tokenizer, would add to the most that a load takes.
         trim_memory()
         tokenizer = _tokenizer(self.tokenizer, folder, files)
         trim_memory()
