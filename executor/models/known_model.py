@@ -361,8 +361,9 @@ class KnownModel:
 
         Raises whatever a record that is not its provokes.
         """
+        # What imports leave behind, and then the tokenizer, would add to the most that a load takes.
+        trim_memory()
         tokenizer = _tokenizer(self.tokenizer, folder, files)
-        # Or it would add to the most that a load takes.
         trim_memory()
         modules: Any = KnownModules(self.outline, folder, dtype)
         verifier, head = None, None
