@@ -177,7 +177,7 @@ def test_rules_choices_and_counts_of_an_engine_show_where_there_are_any(tmp_path
         async with dashboard(plain, LARGE) as pilot:
             shown = await settle(pilot) + await press(pilot, "4")
             assert not [
-                word for word in ("rule", "choice", "regret", "evictions", "acceptance", "rows steps") if word in shown
+                word for word in ("rule", "choice", "regret", "evicted", "acceptance", "rows steps") if word in shown
             ]
         async with dashboard(write(tmp_path / "fuller.jsonl", fuller), LARGE) as pilot:
             plan = await settle(pilot)
@@ -185,6 +185,8 @@ def test_rules_choices_and_counts_of_an_engine_show_where_there_are_any(tmp_path
             engine = await press(pilot, "4")
             assert "dense steps   1, 10%" in engine and "rows steps    9, 90%" in engine
             assert "routing       10 µs a step" in engine and "routed regret" in engine
-            assert "evictions     3" in engine and "acceptance    70%" in engine and "router regret 0.250" in engine
+            assert (
+                "evicted       3 pages" in engine and "acceptance    70%" in engine and "router regret 0.250" in engine
+            )
 
     asyncio.run(main())
