@@ -154,7 +154,9 @@ class EagleDrafter(Drafter):
             return
         # A piece may be a view of what a step gave for all of its samples.
         seen.features, seen.proposed = [torch.cat(seen.features)] if seen.features else [], None
-        self._ended[tuple(sample.tokens[: seen.end + 1])] = seen
+        text = tuple(sample.tokens[: seen.end + 1])
+        self._ended.pop(text, None)
+        self._ended[text] = seen
         while sum(map(len, self._ended)) > _ENDED_TOKENS:
             del self._ended[next(iter(self._ended))]
 

@@ -102,10 +102,12 @@ def test_the_head_that_ships_is_mostly_right() -> None:
     assert sum(step.accepted for step in steps) > 0.75 * sum(step.drafted for step in steps) > 0
 
 
+@pytest.mark.parametrize("before", [(0,), (0, 1, 0, 2)])
 def test_a_text_that_goes_on_from_the_prefix_cache_is_drafted_as_if_it_were_read_anew(
-    monkeypatch: pytest.MonkeyPatch,
+    before: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the next round of a search does, whose prompt is what a sample wrote."""
+    """As the next round of a search does, whose prompt is what a sample wrote: of the latest two that is known."""
+    monkeypatch.setattr("qpdsl.executor.engine.draft.eagle._ENDED_TOKENS", 2 * (len(PROMPT) + 20))
     proposed: list[Proposal | None] = []
     propose = EagleDrafter.propose
 
@@ -119,8 +121,10 @@ def test_a_text_that_goes_on_from_the_prefix_cache_is_drafted_as_if_it_were_read
     engine.add_head("head", random_head(False))
     drafting = Drafting("eagle", "head", length=3, fixed=True)
     request = GenerateRequest(PROMPT, (0,), SamplingParams(0), 20, draft=drafting)
-    ((first,),) = served(engine, (request,))
-    onward = replace(request, prompt=(*PROMPT, *first.tokens))
+    written = {}
+    for last in before:
+        ((written[last],),) = served(engine, (replace(request, prompt=(PROMPT[0] + last, *PROMPT[1:])),))
+    onward = replace(request, prompt=(*PROMPT, *written[0].tokens))
     found = []
     for cached in (True, False):
         proposed.clear()
