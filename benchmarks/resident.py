@@ -70,12 +70,12 @@ from pathlib import Path
 import torch
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.executor.models.known_model import stored_backend
-from qpdsl.executor.models.mapped_files import trim_memory
+from qpdsl.executor.engine.memory.budget import trim_heap
 from qpdsl.executor.models.quick_load import load  # as much code as the other processes have
 
 folder = ModelFolder.of("model", Path(sys.argv[1]))
 backend = stored_backend(folder, folder.path)
-trim_memory()
+trim_heap()
 """
 _LLAMA = """
 import sys

@@ -29,6 +29,7 @@ from tokenizers import Tokenizer
 from qpdsl.executor.checkpoint.cache_folder import cache_folder, keep_file, opened
 from qpdsl.executor.checkpoint.model_digest import model_digest
 from qpdsl.executor.checkpoint.model_folder import TOKENIZER, ModelFolder, isolated, no_hub
+from qpdsl.executor.engine.memory.budget import trim_heap
 from qpdsl.executor.engine.model.kept import KeptKV
 from qpdsl.executor.engine.model.module_stack import AttentionCall
 from qpdsl.executor.engine.model.paged_model import PagedModel
@@ -42,7 +43,6 @@ from qpdsl.executor.kernels.llvm.panels import Shelf
 from qpdsl.executor.models.gguf_model import StoredTensors
 from qpdsl.executor.models.gguf_tokenizer import kept_backend
 from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
-from qpdsl.executor.models.mapped_files import trim_memory
 from qpdsl.executor.models.text_model import PagedTextModel
 from qpdsl.executor.text.quick_tokenizer import QuickTokenizer, TokenizerOutline
 from qpdsl.executor.text.text_tokenizer import TextTokenizer
@@ -362,9 +362,9 @@ class KnownModel:
         Raises whatever a record that is not its provokes.
         """
         # What imports leave behind, and then the tokenizer, would add to the most that a load takes.
-        trim_memory()
+        trim_heap()
         tokenizer = _tokenizer(self.tokenizer, folder, files)
-        trim_memory()
+        trim_heap()
         modules: Any = KnownModules(self.outline, folder, dtype)
         verifier, head = None, None
         if self.kind is not None:
@@ -520,7 +520,7 @@ def _is_same(again: PagedTextModel, first: PagedTextModel, shelf: Shelf | None) 
     """Whether two loads have the same tokens, and the same bits for some of them."""
     if _texts(again) != _texts(first):
         return False
-    trim_memory()
+    trim_heap()
     return again.paged.is_same(first.paged, shelf)
 
 

@@ -38,7 +38,7 @@ from qpdsl.executor.checkpoint.model_folder import GENERATION_CONFIG, TOKENIZER,
 from qpdsl.executor.checkpoint.quantization_config import QuantizedLayers
 from qpdsl.executor.checkpoint.safe_files import parsed, without_code
 from qpdsl.executor.checkpoint.tokenizer_growth import check_growth
-from qpdsl.executor.engine.memory.budget import main_memory
+from qpdsl.executor.engine.memory.budget import main_memory, trim_heap
 from qpdsl.executor.engine.model.heads import ValueHead
 from qpdsl.executor.engine.model.paged_model import NativeMismatch, PagedModel
 from qpdsl.executor.foreign.bounded_file import MAX_VOCABULARY
@@ -50,7 +50,7 @@ from qpdsl.executor.models.gguf_tokenizer import tokenizer as gguf_tokenizer
 from qpdsl.executor.models.known_model import DTYPES, KnownModel, Outline, Place, stored_backend
 from qpdsl.executor.models.language_part import language_part, writing_class
 from qpdsl.executor.models.lora import merge
-from qpdsl.executor.models.mapped_files import MappedFiles, trim_memory
+from qpdsl.executor.models.mapped_files import MappedFiles
 from qpdsl.executor.models.quantized_model import NotStored, loaded_stored, mixed_rows, unknown_method
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.requests.errors import UnsupportedModel
@@ -206,7 +206,7 @@ class _Loading:
         # transformers writes into the configuration what it loads in.
         notes = self._notes(config)
         # Tokenizers leave much behind.
-        trim_memory()
+        trim_heap()
         # What a package keeps in a form of its own has its configuration.
         model, packaged = self._checked(config, tokenizer, verifier, head)
         held = self.folder.kinds if self.keep and not packaged else None
@@ -237,9 +237,9 @@ class _Loading:
         is_known = paged.is_compiled and not paged.runs_modules
         if place is not None and outline is not None and is_keepable and is_known:
             own = None if verifier is None else verifier.kind
-            trim_memory()
+            trim_heap()
             known = KnownModel(outline, paged.found, own, sorted(eos), self._outlined(tokenizer))
-            trim_memory()
+            trim_heap()
             again = place.keep(known, loaded, self.folder, self.files, self._stored_dtype, writer)
             loaded = again or loaded
         if writer is not None:

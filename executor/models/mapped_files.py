@@ -1,11 +1,8 @@
-"""Files that this process has mapped, whose pages need not stay in memory between two uses; and what a load leaves."""
+"""Files that this process has mapped, whose pages need not stay in memory between two uses."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +12,7 @@ import torch
 from qpdsl.executor.kernels.llvm.large_pages import give_back_pages
 
 _MAPS = Path("/proc/self/smaps")
-_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+\s+(/.*)\n(?:\w+: .*\n)*?Anonymous: +0 kB")
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s+(/.*)\n(?:\w+: .*\n)*?Anonymous: +0 kB")
 
 
 class MappedFiles:
@@ -23,7 +20,9 @@ class MappedFiles:
 
     def __init__(self, files: Iterable[Path]) -> None:
         names = {str(file.resolve()) for file in {*files}}
-        self._places = [(begin, end) for begin, end, _, name in _unchanged() if name in names] if names else []
+        text = _MAPS.read_text() if names and _MAPS.is_file() else ""
+        found = ((match[3], int(match[1], 16), int(match[2], 16)) for match in _MAPPING.finditer(text))
+        self._places = [(begin, end) for name, begin, end in found if name in names]
 
     def give_back(self) -> None:
         """Gives back the memory of all pages, which are read again where they are needed."""
@@ -57,26 +56,3 @@ def _giving_back(weights: list[torch.nn.Parameter]) -> Callable[..., None]:
             give_back_pages(begin, end)
 
     return give
-
-
-def _unchanged() -> Iterator[tuple[int, int, str, str]]:
-    """Where files are mapped of which nothing was changed there, how they may be used, and what they are called."""
-    text = _MAPS.read_text() if _MAPS.is_file() else ""
-    return ((int(match[1], 16), int(match[2], 16), match[3], match[4]) for match in _MAPPING.finditer(text))
-
-
-def trim_memory() -> None:
-    """Gives the system what a load has left behind: free heap, where its library can (glibc), and code of libraries.
-
-    Reading a tokenizer leaves 200 MB of heap, unpacking weights as much. Of code most is run once; what is run again is
-    found in the pages of its file, unless a loader or a debugger changed it.
-    """
-    if sys.platform != "linux":
-        return
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(ctypes.c_size_t(0))
-    with contextlib.suppress(OSError):
-        for begin, end, use, name in _unchanged():
-            if use == "r-xp" and ".so" in name:
-                give_back_pages(begin, end)

@@ -14,9 +14,9 @@ import torch
 from qpdsl.executor.checkpoint.errors import ModelError
 from qpdsl.executor.checkpoint.hub_snapshot import cached_snapshot
 from qpdsl.executor.checkpoint.model_folder import ModelFolder, isolated
+from qpdsl.executor.engine.memory.budget import trim_heap
 from qpdsl.executor.kernels.llvm.panel_file import PanelWriter
 from qpdsl.executor.models.known_model import DTYPES, Place, keep_panels
-from qpdsl.executor.models.mapped_files import trim_memory
 from qpdsl.executor.models.text_model import PagedTextModel, TextModel
 from qpdsl.executor.verifiers.registry import BY_CONFIGURATION
 from qpdsl.grammar.words import KVType
@@ -44,7 +44,7 @@ def load(
         gc.collect()
     # What it draws with is made by now, and with it all that runs code once.
     _ = loaded.paged.panel_head
-    trim_memory()
+    trim_heap()
     return loaded
 
 
