@@ -161,8 +161,7 @@ def _parts(found: Sequence[Memory]) -> list[str]:
         parts = (files - empty_files, memory.code - empty.code, tokenizer, own - tokenizer)
         shown = [f"{part / _MIB:,.0f}" for part in (*parts, memory.resident - empty.resident, _GOAL * memory.file)]
         lines.append(f"| {memory.model} | {memory.start} | {' | '.join(shown)} |")
-    told = "In MiB. A load gives back the code that it ran: below 0 it is less than a process without a model has of it"
-    return [*lines, "", f"{told}, {empty.code / _MIB:,.0f}."]
+    return [*lines, "", f"In MiB. A process without a model has {empty.code / _MIB:,.0f} of code."]
 
 
 def main() -> None:
