@@ -214,4 +214,4 @@ def test_no_width_hides_a_part_of_a_page(
         told = json.loads(re.search(r"<pre>(.*?)</pre>", done.stdout)[1])
         assert len(told["wider"]) > 5 and max(told["wider"]) <= 1, name
         # Their words are scaled with them.
-        assert all(drawn >= LEAST_PLOT for drawn in told["plots"]) and (told["plots"] or name != "run.html"), name
+        assert all(drawn >= LEAST_PLOT for drawn in told["plots"]) and (told["plots"] or name != "both.html"), name
