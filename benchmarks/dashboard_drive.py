@@ -40,12 +40,13 @@ import qpdsl as qp
 def likeness(text: list[str]) -> list[float]:
     return [sum(len(set(one) & set(other)) for other in text) / 100 for one in text]
 """
-# What a program needs beside its rows.
+# What a program needs beside its rows; of a file with several, `eval` takes all that are not left out.
 OPTIONS = {
     "minimum_bayes_risk": ("--python", "scorers.py"),
     "code_repair": ("--allow-code",),
     "code_with_tests": ("--allow-code",),
     "compute_optimal": ("--budget", "tokens=400"),
+    "chain_of_verification": ("--program", "chain_of_verification"),
 }
 SHOTS = [{"question": "Bo has 2.", "answer": "It is 2."}] * 2
 # One that takes processes of its own on a cluster. Others take threads, which are there sooner.

@@ -182,14 +182,17 @@ def test_a_browser_draws_the_report_without_errors(qpdsl: Run, tmp_path: Path) -
     assert "6 of 6 shown" in done.stdout and done.stdout.count("the answer") > 5
 
 
-# Told by a page that is shown in a frame: how much wider parts are than their boxes.
+# Told by a page that is shown in a frame: how much wider parts are than their boxes, and how wide its plots are drawn.
 TELL = """<script>{
 const wide = [document.documentElement, ...document.querySelectorAll("section:not(:has(.plot)), .scroll, .tree li")];
-parent.postMessage(wide.map((each) => each.scrollWidth - each.clientWidth), "*");
+const plots = [...document.querySelectorAll(".plot")].map((each) => each.getBoundingClientRect().width);
+parent.postMessage({ wider: wide.map((each) => each.scrollWidth - each.clientWidth), plots }, "*");
 }</script></body>"""
 FRAME = """<iframe width={} height=900 src={}></iframe><pre></pre><script>
 onmessage = (message) => {{ document.querySelector("pre").textContent = JSON.stringify(message.data); }};
 </script>"""
+
+LEAST_PLOT = 590
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a headless Chromium")
@@ -208,5 +211,7 @@ def test_no_width_hides_a_part_of_a_page(
             ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom", f"file://{frame}"],
             capture_output=True, text=True, timeout=PATIENCE, check=True,
         )  # fmt: skip
-        wider = json.loads(re.search(r"<pre>(.*?)</pre>", done.stdout)[1])
-        assert len(wider) > 5 and max(wider) <= 1, name
+        told = json.loads(re.search(r"<pre>(.*?)</pre>", done.stdout)[1])
+        assert len(told["wider"]) > 5 and max(told["wider"]) <= 1, name
+        # Their words are scaled with them.
+        assert all(drawn >= LEAST_PLOT for drawn in told["plots"]) and (told["plots"] or name != "both.html"), name

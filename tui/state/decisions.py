@@ -299,7 +299,10 @@ def spending(state: RunState) -> list[list[TokensSpent]]:
     """Where the tokens went: by operator, by round, by what became of them, by model, by what drew them."""
     lines = [line for line in (state.plan.lines if state.plan else ()) if line.id in state.operators and not line.holds]
     totals = [(line.text, state.operators[line.id]) for line in lines]
-    whole, fates = sum(own.tokens for _, own in totals), kept_or_thrown(state)
+    told, fates = sum(own.tokens for _, own in totals), kept_or_thrown(state)
+    # An operator in which a row failed tells of none: they are known once no row is in one.
+    ended = state.failed + state.unanswered and not state.running
+    whole = max(told, sum(row.tokens for row in state.rows.values())) if ended else told
     sampled = sum(tokens for _, tokens in fates) or 1
     counts = sum((own.counts for _, own in totals), Counter[str]())
     drawn = []
@@ -314,7 +317,8 @@ def spending(state: RunState) -> list[list[TokensSpent]]:
             TokensSpent(text, own.tokens, own.tokens / whole, f"{own.cached_tokens:,} from the cache")
             for text, own in totals
             if own.tokens
-        ],
+        ]
+        + [TokensSpent("in operators that failed", left, left / whole) for left in (whole - told,) if left],
         [TokensSpent(f"round {number}", tokens, tokens / whole) for number, tokens in by_round(state)],
         [TokensSpent(word, tokens, tokens / sampled, "of what was sampled") for word, tokens in fates],
         [TokensSpent(name, read, None, f"read, {own:,} drawn") for name, read, own in by_model(state)],

@@ -111,9 +111,10 @@ def _cells(text: str) -> list[dict[str, Any]]:
             break
 
         def told(name: str, line: str = line) -> str:
-            """The word that ends where the name of its column does; empty where there is none."""
+            """What ends where the name of its column does, without how sure it is; empty where there is nothing."""
             end = ends.get(name)
-            return "" if end is None or line[end - 1 : end].isspace() else (line[:end].split() or [""])[-1]
+            own = None if end is None else re.search(r"(\S+)( ±\d+)?$", line[:end])
+            return own[1] if own else ""
 
         right, failed, tokens = told("right"), told("failed"), told("tokens a row")
         cells.append(

@@ -101,13 +101,17 @@ def test_no_candidate_is_written_twice(watched: list[Watched]) -> None:
 
 
 def test_the_star_has_the_answer_of_the_row(watched: list[Watched]) -> None:
-    """Where the answer is one column, a text or column of the star is it; rows that fail have no star."""
+    """It stands on what was written, not on a copy; where the answer is one column, a text or column of it is that.
+
+    Rows that fail have no star.
+    """
     for one in watched:
         done = next(event for event in one.seen if isinstance(event, InstanceDone))
         if done.error is not None:
             assert not one.stars, one.case.name
             continue
         (star,) = one.stars
+        assert star.writer is star, one.case.name
         last = one.case.plan.ops[-1]
         root = last.arms[-1][-1].op if last.arms else last.op
         assert isinstance(root, ops.Return) and done.answer is not None

@@ -17,6 +17,7 @@ from qpdsl.runs.row_outcome import Outcome
 from qpdsl.runs.statistics import share_right
 from qpdsl.runs.store.run_record import RowRecord, Totals
 from qpdsl.runs.summary import Summary
+from qpdsl.tui.state.decisions import spending
 from qpdsl.tui.state.run_state import RunState
 from tests.support.tui.screen import dashboard, press, settle
 from tests.support.tui.traces import recorded, write
@@ -54,6 +55,17 @@ def test_failures_that_differ_in_numbers_and_quotes_are_one_group() -> None:
         figures = {"score": None, "prompt_tokens": 1, "sampled_tokens": 1, "seconds": 1.0}
         state.add(RowDone(at=1.0, row=str(at), answer=None, error=why, **figures))  # type: ignore[arg-type]
     assert [len(group.rows) for group in state.failures] == [3, 1]
+
+
+@pytest.mark.parametrize("left", [0, 50])
+def test_tokens_of_an_operator_that_failed_are_told_as_its_row_ends(left: int) -> None:
+    state = RunState()
+    for event in recorded():
+        failed = isinstance(event, RowDone) and event.error is not None
+        state.add(replace(event, prompt_tokens=event.prompt_tokens + left) if failed else event)  # type: ignore[attr-defined]
+    told = {own.name: own.tokens for group in spending(state)[:2] for own in group}
+    assert told["in all"] == sum(row.tokens for row in state.rows.values())
+    assert told.get("in operators that failed", 0) == left
 
 
 def test_the_header_the_summary_and_a_saved_run_count_alike() -> None:
