@@ -90,11 +90,13 @@ def _right(cell: CellReached) -> str:
 
 def _front(cells: Sequence[CellReached]) -> frozenset[str]:
     """The cells that no other one beats in both right answers and tokens."""
-    from qpdsl.runs.plots import on_front
-
-    told = [cell for cell in cells if cell.judged and cell.done]
-    points = [(cell.sampled_tokens / cell.done, cell.right / cell.judged) for cell in told]
-    return frozenset(cell.cell for cell, is_on in zip(told, on_front(points), strict=True) if is_on)
+    known = [own for own in cells if own.judged and own.done]
+    told = [(own.cell, own.right / own.judged, own.sampled_tokens / own.done) for own in known]
+    return frozenset(
+        name
+        for name, right, tokens in told
+        if not any(other >= right and fewer <= tokens and (other, fewer) != (right, tokens) for _, other, fewer in told)
+    )
 
 
 def _shared(cells: Sequence[CellReached]) -> str:
