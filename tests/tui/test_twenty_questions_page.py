@@ -6,11 +6,12 @@ The runs are those of the dashboard's questions. The page of a run that goes on 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
-from qpdsl.executor.events.events import InputListed
+from qpdsl.executor.events.events import InputListed, OperatorDone, RowDone, RunEnded, RunSaved
 from qpdsl.tui.report.page import ReportedRun
 from qpdsl.tui.report.page import page as page_of_events
 from qpdsl.tui.state.compare import OtherName, OtherRow, OtherRun
@@ -185,6 +186,32 @@ def test_18_whether_it_is_better_than_the_last() -> None:
         row["there"] == "7" for row in changed
     )
     assert "Beside the last run" not in page_of("beam_search").parts
+
+
+def test_18_a_run_is_not_set_beside_itself() -> None:
+    """One that is gone on with has rows among the saved runs before its trace says which of them it is."""
+    reported = ReportedRun(Others())
+    for event in recorded("beam_search"):
+        reported.add(replace(event, run="run-1") if isinstance(event, RunSaved) else event)
+        if isinstance(event, InputListed | RunEnded):
+            assert "Beside the last run" not in reported.main
+
+
+def test_greedy_s_share_is_of_the_rows_on_which_it_was_judged() -> None:
+    some = [
+        replace(event, greedy_correct=True if number % 2 else None) if isinstance(event, RowDone) else event
+        for number, event in enumerate(recorded("beam_search"))
+    ]
+    shares = {row["greedy"] for row in Page.of(page_of_events(some, [], "a run")).table("Accuracy by tokens")}
+    assert "100%" in shares and shares <= {"100%", "–"}
+
+
+def test_rounds_without_a_token_are_left_out() -> None:
+    some = [
+        replace(event, prompt_tokens=0, cached_tokens=0, sampled_tokens=0) if isinstance(event, OperatorDone) else event
+        for event in recorded("beam")
+    ]
+    assert "round 1" not in "\n".join(Page.of(page_of_events(some, [], "a run")).lines)
 
 
 def test_19_which_rows_are_stuck() -> None:

@@ -94,9 +94,10 @@ class LivePage:
                 connection.connect(str(self._path))
                 with connection.makefile("rb") as lines:
                     for line in lines:
-                        event = self._reader.read(line.decode("utf-8", errors="replace"))
-                        if event is not None:
-                            with self._lock:
+                        # What was skipped is told under the lock, too.
+                        with self._lock:
+                            event = self._reader.read(line.decode("utf-8", errors="replace"))
+                            if event is not None:
                                 self._run.add(event)
         except (OSError, TraceError):
             pass

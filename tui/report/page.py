@@ -14,7 +14,7 @@ from qpdsl.grammar.printable import one_line
 from qpdsl.tui.report.elements import framed, paragraphs, text
 from qpdsl.tui.report.pictures import Forwards
 from qpdsl.tui.report.sections import run_parts
-from qpdsl.tui.state.compare import OtherRun, OtherRuns, last_run
+from qpdsl.tui.state.compare import OtherName, OtherRun, OtherRuns, alike, common_rows, knows_itself
 from qpdsl.tui.state.run_state import RunState
 
 _MARK = b'<meta name="generator" content="qpdsl">'
@@ -59,7 +59,7 @@ class ReportedRun:
         error = self.state.ended.error if self.state.ended else None
         told = f'<p class="bad" data-part="error">{text(error)}</p>' if error else ""
         notes = f'<div class="notes" data-part="notes">{paragraphs(self.notes)}</div>' if self.notes else ""
-        if self._runs is not None and self.state.rows:
+        if self._runs is not None and knows_itself(self.state):
             # It is looked for once: runs that end meanwhile are not what this one is compared with.
             self._last, self._runs = last_saved(self.state, self._runs), None
         return told + notes + "\n".join(run_parts(self.state, self._forwards, self._last))
@@ -73,15 +73,14 @@ class ReportedRun:
 
 def last_saved(state: RunState, runs: OtherRuns) -> OtherRun | None:
     """The last run over the same rows; saved runs that cannot be read are as none."""
-
-    def read(name: str) -> OtherRun | None:
-        with contextlib.suppress(Exception):
-            return runs.read(name)
-        return None
-
+    names: Sequence[OtherName] = ()
     with contextlib.suppress(Exception):
-        found = last_run(state, runs.names(), read)
-        return None if found is None else found[1]
+        names = alike(state, runs.names())
+    for name in names:
+        with contextlib.suppress(Exception):
+            saved = runs.read(name.name)
+            if common_rows(state, saved):
+                return saved
     return None
 
 

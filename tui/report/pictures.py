@@ -157,10 +157,10 @@ def accuracy(state: RunState) -> str:
     count, groups = min(10, max(len(rows) // 8, min(len(rows) // 2, 4), min(len(rows), 1))), []
     for at in range(count):
         own = rows[at * len(rows) // count : (at + 1) * len(rows) // count]
-        right, greedy = (sum(map(bool, of)) for of in ([r.correct for r in own], [r.greedy_correct for r in own]))
-        judged = any(row.greedy_correct is not None for row in own)
+        right = statistics.mean(row.correct is True for row in own)
+        greedy = [row.greedy_correct for row in own if row.greedy_correct is not None]
         mean = statistics.mean(row.sampled_tokens for row in own)
-        groups.append(_Group(len(own), mean, right / len(own), greedy / len(own) if judged else None))
+        groups.append(_Group(len(own), mean, right, statistics.mean(greedy) if greedy else None))
     # A line needs two points: what one group says stands at the top of the page.
     if len(groups) < 2:
         return ""

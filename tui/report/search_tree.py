@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qpdsl.grammar.printable import one_line, shorten
+from qpdsl.grammar.printable import shorten
 from qpdsl.tui.report.elements import Markup, paragraphs, text
-from qpdsl.tui.screens.candidate import FATES, WALKED, fates, marks, name, values, verdict_lines, walked
+from qpdsl.tui.screens.candidate import FATES, WALKED, fates, in_line, marks, name, values, verdict_lines, walked
 from qpdsl.tui.screens.plan_boxes import failure_text
 from qpdsl.tui.screens.rows import again
 from qpdsl.tui.state.run_state import RunState
@@ -46,8 +46,8 @@ def _line(state: RunState, tree: SearchTree, line: TreeLine, lit: Highlights) ->
     sign, word, colour = FATES[fate]
     strokes = line.strokes if len(line.strokes) <= _STROKES else f"‥{line.strokes[1 - _STROKES :]}"
     step = node.record.step.strip()
-    short = shorten(one_line(step) or name(node, state.plan), _LINE)
-    by_search = [f"{word} {shown}" for name, word in WALKED.items() if (shown := walked(node, name))]
+    short = shorten(in_line(step) or name(node, state.plan), _LINE)
+    by_search = [f"{title} {shown}" for column, title in WALKED.items() if (shown := walked(node, column))]
     told = f"{', '.join(by_search)}  {marks(line, lit, NO_COLOURS).plain.strip()}".strip()
     score = f"{figures.score(node.score)} " if node.scores else ""
     kind = "way" if node.key in lit.way else colour

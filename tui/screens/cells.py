@@ -32,9 +32,13 @@ class CellsView(Listing):
         TableColumn("tokens", "tokens a row", 12, weight=60),
         TableColumn("shared", "shared", 6, weight=50),
     )
+    # Of what is drawn now.
+    _front: frozenset[str] = frozenset()
 
     def items(self, state: RunState) -> Sequence[CellReached]:
-        return list(state.cells.values())
+        cells = list(state.cells.values())
+        self._front = _front(cells)
+        return cells
 
     def key_of(self, item: CellReached) -> str:
         return item.cell
@@ -49,7 +53,7 @@ class CellsView(Listing):
             "rows": Text(f"{item.done:,}/{item.rows:,}", style=palette.text),
             "bar": Text(figures.bar(part, _BAR), style=colour),
             "right": Text(_right(item), style=palette.text),
-            "front": Text("◆" if item.cell in _front(list(self.state.cells.values())) else "", style=palette.accent),
+            "front": Text("◆" if item.cell in self._front else "", style=palette.accent),
             "failed": Text(f"{item.failed:,}" if item.failed else "", style=palette.bad),
             "tokens": Text(figures.count(item.sampled_tokens / item.done) if item.done else "", style=palette.text),
             "shared": Text(_shared([item]), style=palette.muted),
@@ -64,7 +68,7 @@ class CellsView(Listing):
         drawn = sum(cell.sampled_tokens - cell.shared_tokens for cell in cells)
         text.append(f"  {figures.count(drawn)} tokens drawn", palette.text)
         text.append(f"  {_shared(cells)} of all tokens shared between cells" if _shared(cells) else "")
-        if _front(cells):
+        if self._front:
             text.append("  ◆ ", palette.accent).append("none is as right for fewer tokens", palette.muted)
         return text
 
@@ -84,14 +88,15 @@ def _right(cell: CellReached) -> str:
     return f"{share:.0%} ±{max(sure.high - share, share - sure.low) * 100:.0f}"
 
 
-def _front(cells: Sequence[CellReached]) -> set[str]:
+def _front(cells: Sequence[CellReached]) -> frozenset[str]:
     """The cells that no other one beats in both right answers and tokens."""
-    told = [(cell.cell, cell.right / cell.judged, cell.sampled_tokens / cell.done) for cell in cells if cell.judged]
-    return {
+    known = [own for own in cells if own.judged and own.done]
+    told = [(own.cell, own.right / own.judged, own.sampled_tokens / own.done) for own in known]
+    return frozenset(
         name
         for name, right, tokens in told
         if not any(other >= right and fewer <= tokens and (other, fewer) != (right, tokens) for _, other, fewer in told)
-    }
+    )
 
 
 def _shared(cells: Sequence[CellReached]) -> str:

@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from qpdsl.grammar.printable import one_line
 from qpdsl.tui.resilient_app import in_words
-from qpdsl.tui.screens.rows import ANSWER, MEASURED
+from qpdsl.tui.screens.rows import ANSWER
 from qpdsl.tui.screens.view import Copies, View
 from qpdsl.tui.state.compare import (
     Beside,
@@ -29,6 +29,7 @@ from qpdsl.tui.state.compare import (
     common_rows,
     compared,
     first_difference,
+    knows_itself,
     others_of,
     plan_changes,
     plan_lines,
@@ -56,7 +57,6 @@ COLUMNS = (
 _SIGNS = {"lost": ("▼", "bad"), "gained": ("▲", "good"), "other answer": ("~", "warn"), "same": ("=", "muted")}
 # Characters before the place where two texts part.
 _BEFORE = 24
-# So many saved runs are read to find one that has rows of this one.
 Value = TypeVar("Value")
 
 
@@ -68,11 +68,10 @@ class PairLines(LineList):
 
     def show(self, state: RunState, pairs: Sequence[RowPair]) -> None:
         self.state = state
-        some = pairs[:MEASURED]
         texts = {
-            "id": [one_line(pair.here.id) for pair in some],
-            "here": [one_line(pair.here.answer or pair.here.why or "") for pair in some],
-            "there": [one_line(pair.there.answer) for pair in some],
+            "id": (one_line(pair.here.id) for pair in pairs),
+            "here": (one_line(pair.here.answer or pair.here.why or "") for pair in pairs),
+            "there": (one_line(pair.there.answer) for pair in pairs),
         }
         self.columns = [
             as_wide_as(column, texts[column.name], column.width or ANSWER) if column.name in texts else column
@@ -140,11 +139,8 @@ class CompareView(View):
         self.draw()
 
     def look_for_last(self, state: RunState) -> None:
-        """Has it found which runs are saved, once it is known which rows this one has.
-
-        Before that, a replay does not know which of the saved runs is its own.
-        """
-        if self._runs is not None and not self._asked and (state.saved is not None or state.done):
+        """Has it found which runs are saved, once it is known which of them is this one."""
+        if self._runs is not None and not self._asked and knows_itself(state):
             self._asked = True
             self.run_worker(self._find_last(self._runs, state), name="saved runs")
 

@@ -15,8 +15,8 @@ from qpdsl.tui.widgets.line_list import LineList
 from qpdsl.tui.widgets.palette import Palette
 from qpdsl.tui.widgets.table import Heading, TableColumn, as_wide_as, fitted, row
 
-# So many items say how wide the names of all are, and the most cells of these.
-_MEASURED, _NAME = 500, 100
+# The most cells of a name.
+_NAME = 100
 
 
 class Listing(View):
@@ -60,8 +60,8 @@ class Listed(LineList):
     def show(self, items: Sequence[Any]) -> None:
         """What the first column calls them has as much room as it needs."""
         first, *others = self._listing.COLUMNS
-        names = [self._listing.key_of(item) for item in items[:_MEASURED]]
-        self.columns = (as_wide_as(first, [f"{name}  " for name in names], _NAME), *others)
+        names = (f"{self._listing.key_of(item)}  " for item in items)
+        self.columns = (as_wide_as(first, names, _NAME), *others)
         self.set_items(items, self._listing.key_of)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -49,8 +48,8 @@ SIGNS: dict[Status, tuple[str, str]] = {
 }
 # So many reasons of failures are listed, each in so many cells at the least.
 _REASONS, _REASON = 3, 48
-# So many rows say how wide the texts of all are, and the most cells for an answer where other texts stand beside it.
-MEASURED, ANSWER = 500, 100
+# The most cells for an answer where other texts stand beside it.
+ANSWER = 100
 _CYCLE = ("number", "status", "score", "tokens", "seconds", "answer")
 
 
@@ -255,9 +254,11 @@ def _told_columns(state: RunState) -> Sequence[TableColumn]:
     optional = ("reference", "lost", "greedy", "score")
     rows = state.rows.values()
     told = {name for name in optional if any(getattr(own, name) is not None for own in rows)}
-    some = list(islice(rows, MEASURED))
-    answers = [one_line(own.why or own.answer or "") for own in some]
-    texts = {"number": [f"{len(rows):,} "], "id": [one_line(own.id) for own in some], "answer": answers}
+    texts: dict[str, Iterable[str]] = {
+        "number": [f"{len(rows):,} "],
+        "id": (one_line(own.id) for own in rows),
+        "answer": (one_line(own.why or own.answer or "") for own in rows),
+    }
     return tuple(
         as_wide_as(column, texts[column.name], column.width or ANSWER) if column.name in texts else column
         for column in COLUMNS

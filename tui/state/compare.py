@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -113,6 +113,11 @@ def common_rows(state: RunState, saved: OtherRun) -> list[RowPair]:
     return [pair for pair in pairs if _alike(pair.here.asked, pair.there.asked)]
 
 
+def knows_itself(state: RunState) -> bool:
+    """Whether it is known which of the saved runs is this one: it is told before the first row ends."""
+    return state.saved is not None or bool(state.done)
+
+
 def others_of(state: RunState, names: Sequence[OtherName]) -> list[OtherName]:
     """The other runs that have rows, those of the same program first."""
     program = "" if state.begun is None else state.begun.program
@@ -125,17 +130,6 @@ def alike(state: RunState, names: Sequence[OtherName]) -> list[OtherName]:
     """The last ones of the same program, as many as are read."""
     program = "" if state.begun is None else state.begun.program
     return [run for run in others_of(state, names) if run.program == program][:_READ]
-
-
-def last_run(
-    state: RunState, names: Sequence[OtherName], read: Callable[[str], OtherRun | None]
-) -> tuple[OtherName, OtherRun] | None:
-    """The last run of the same program that has rows of this one; None where there is none that can be read."""
-    for name in alike(state, names):
-        saved = read(name.name)
-        if saved is not None and common_rows(state, saved):
-            return name, saved
-    return None
 
 
 def compared(state: RunState, saved: OtherRun) -> Beside:

@@ -273,7 +273,7 @@ def by_round(state: RunState) -> list[tuple[int, int]]:
     for line in state.plan.lines if state.plan else ():
         if not line.holds and line.id in state.operators:
             told.update(state.operators[line.id].by_round)
-    return sorted(told.items())
+    return sorted((number, tokens) for number, tokens in told.items() if tokens)
 
 
 def by_model(state: RunState) -> list[tuple[str, int, int]]:

@@ -307,8 +307,6 @@ def _has_use(action: str, state: RunState) -> bool:
         return action in _FIRST
     if action in ("rules", "usage"):
         return state.plan is not None
-    if action == "next_row('failed')":
-        return bool(state.failures)
-    if action == "next_row('wrong')":
-        return any(row.status == "wrong" for row in state.rows.values())
+    if action.startswith("next_row"):
+        return any(action == f"next_row('{row.status}')" for row in state.rows.values())
     return action not in ("compare", "filter", "verifier") or "rows" in screens_of(state)

@@ -24,6 +24,7 @@ WORDS: Mapping[str, str] = {
     "tok": "how many tokens were sampled for it",
     "visits": "how often the tree search came by it",
     "value": "what the tree search has found it to be worth, in the mean of its visits",
+    "prior": "its probability among its siblings before any visit, by which PUCT weighs going there",
     "the answer": "the answer of the row was read from it",
     "finished": "it is whole, and its round kept it or nothing compared it",
     "kept": "its round kept it, and it went on",

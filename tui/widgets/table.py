@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from rich.text import Text
@@ -16,6 +16,9 @@ from textual.widget import Widget
 
 from qpdsl.grammar.printable import cells, shorten
 from qpdsl.tui.widgets.palette import Palette
+
+# So many texts say how wide those of all rows are.
+_MEASURED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,11 @@ class TableColumn:
 
 
 def as_wide_as(column: TableColumn, texts: Iterable[str], most: int) -> TableColumn:
-    """The column, as wide as its title and the longest text that it shows, up to the most cells.
+    """The column, as wide as its title and the longest of its first texts, up to the most cells.
 
     One that takes what is left takes no more than that.
     """
-    need = max(min(max((cells(text) for text in texts), default=0), most), cells(column.title))
+    need = max(min(max((cells(text) for text in islice(texts, _MEASURED)), default=0), most), cells(column.title))
     return replace(column, width=need) if column.width else replace(column, most=need)
 
 

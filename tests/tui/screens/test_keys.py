@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from qpdsl.tui.app import Dashboard
 from qpdsl.tui.screens.candidate import FATES
 from qpdsl.tui.screens.rows import RowsView
-from qpdsl.tui.screens.search import SearchView
+from qpdsl.tui.screens.search import COLUMNS, SearchView
 from qpdsl.tui.widgets.glossary import WORDS
 from tests.support.tui.held_source import HeldSource
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle, text
@@ -322,6 +322,7 @@ def test_words_are_those_of_the_screen_and_of_the_line_of_the_cursor() -> None:
 
     played(test, LARGE)
     assert all(word in WORDS for word in (fate for _, fate, _ in FATES.values()))
+    assert all(column.title in WORDS for column in COLUMNS if column.title)
 
 
 def test_plots_have_the_time_below_them_that_they_are_of() -> None:
