@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(folder / "saved"))
         for name, (problems, options) in RUNS.items():
-            rows, trace = folder / f"{name}.rows.jsonl", folder / f"{name}.jsonl"
+            rows, trace = folder / "rows.jsonl", folder / f"{name}.jsonl"
             rows.write_text("\n".join(problems) + "\n", "utf-8")
             paths = ["--input", str(rows), "--output", f"{trace}.out.jsonl", "--trace", str(trace)]
             assert qpdsl(["run", "beam_search", *paths, *options]) in (0, 1)
@@ -91,6 +91,8 @@ def test_2_how_well_and_how_sure(folder: Path, saved: ComparedRuns) -> None:
     """No key: the share of right answers, how sure that is, greedy decoding's and the last run's."""
     head = asked(folder / "beam.jsonl", runs=saved).splitlines()[1]
     assert re.search(r"\d+±\d+% right greedy \d+% last \d+%", head)
+    head = asked(folder / "beam.jsonl", size=(120, 40), runs=saved).splitlines()[1]
+    assert re.search(r"last \d+% on 4 of the rows", head)
     assert "last" not in asked(FOLDER / "self_consistency.jsonl", runs=saved).splitlines()[1]
 
 
@@ -209,7 +211,7 @@ def test_18_whether_it_is_better_than_the_last(folder: Path, saved: ComparedRuns
 
 
 class Others:
-    """Saved runs of the program with these rows each, the newest first; `names` are otherwise than that by index."""
+    """Saved runs of the program with these rows each, the newest first; `names` has what is otherwise, by index."""
 
     def __init__(
         self, program: str, *rows: dict[str, str], names: Mapping[int, Mapping[str, Any]] | None = None
@@ -265,7 +267,7 @@ def test_18_the_header_and_compare_count_the_same_rows() -> None:
     rows = dict(zip(listed().ids[:2], listed().asked, strict=False))
     others = Others(program, {**rows, **{f"more-{at}": "" for at in range(8)}}, names={0: {"right": 1, "judged": 10}})
     head, *shown = asked(BEAM, key_of("compare"), size=LARGE, runs=others).splitlines()[1:]
-    assert "last 100% on 2 rows" in head and "2 in common" in "".join(shown)
+    assert "last 100% on 2 of the rows" in head and "2 in common" in "".join(shown)
 
 
 def listed() -> InputListed:

@@ -204,8 +204,8 @@ class Title(Widget):
                 yield f"greedy {figures.share(state.greedy_right / state.greedy_judged)}", palette.muted
             if self._last is not None and (pairs := self._graded_in_both(self._last)):
                 right = f"last {figures.share(sum(pair.there.correct is True for pair in pairs) / len(pairs))}"
-                some = f" on {len(pairs):,} row{'s' * (len(pairs) != 1)}" if len(pairs) < state.judged else ""
-                yield right + some, palette.muted
+                is_part = len(pairs) < state.judged and self.size.width >= _ROOMY
+                yield right + f" on {len(pairs):,} of the rows" * is_part, palette.muted
         if money := cost(state):
             yield money, palette.text
 
