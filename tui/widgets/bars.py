@@ -187,7 +187,8 @@ class Title(Widget):
         """What is short, how well the run does beside greedy decoding and the last run, and what it costs."""
         state = self._state
         if state.replayed:
-            yield "replayed: times are not the run's", palette.warn
+            roomy = self.size.width >= _ROOMY
+            yield "replayed: times are not the run's" if roomy else "times replayed", palette.warn
         if state.lost:
             yield f"{figures.count(state.lost)} events were missed: counts are too low", palette.warn
         if state.shortage is not None:
