@@ -28,6 +28,7 @@ from qpdsl.executor.events.events import (
     InstanceStarted,
     OperatorDone,
     OperatorEstimate,
+    RunSaved,
     RunStarted,
 )
 from qpdsl.runs.store.run_folder import VARIABLE
@@ -268,6 +269,12 @@ def test_18_the_header_and_compare_count_the_same_rows() -> None:
     others = Others(program, {**rows, **{f"more-{at}": "" for at in range(8)}}, names={0: {"right": 1, "judged": 10}})
     head, *shown = asked(BEAM, key_of("compare"), size=LARGE, runs=others).splitlines()[1:]
     assert "last 100% on 2 of the rows" in head and "2 in common" in "".join(shown)
+
+
+def test_the_header_says_that_times_are_a_replays(tmp_path: Path) -> None:
+    again = changed(tmp_path / "again.jsonl", RunStarted, [RunSaved(at=0.0, run="run", replayed=True)])
+    assert "times replayed" in asked(again).splitlines()[1] and "times replayed" not in asked(BEAM)
+    assert "replayed: times are not the run's" in asked(again, size=LARGE).splitlines()[1]
 
 
 def listed() -> InputListed:
