@@ -70,6 +70,7 @@ class Preparing(Event):
 class RunStarted(Event):
     """`plan` is the physical plan as `explain --format json` gives it; `rows` counts the input; `wall` is Unix time.
 
+    `grader` is its grader as a saved run names it, `input` the name of its data; each is empty where it has none.
     Of servers it takes `max_tokens` and `max_cost` at the most, None for any. `rules`: see
     `rule_record` of the planner.
     """
@@ -86,6 +87,8 @@ class RunStarted(Event):
     max_tokens: int | None = None
     max_cost: float | None = None
     rules: Mapping[str, Any] = field(default_factory=dict)
+    grader: str = ""
+    input: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +102,13 @@ class InputListed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSaved(Event):
-    """The rows of the run are saved, in the run of this name."""
+    """The rows of the run are saved, in the run of this name.
+
+    `replayed` rows were run again later: what they took of engines and operators is not what the run took.
+    """
 
     run: str
+    replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,10 @@ import asyncio
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
@@ -27,6 +28,7 @@ from qpdsl.executor.events.events import (
     InstanceStarted,
     OperatorDone,
     OperatorEstimate,
+    RunSaved,
     RunStarted,
 )
 from qpdsl.runs.store.run_folder import VARIABLE
@@ -52,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(folder / "saved"))
         for name, (problems, options) in RUNS.items():
-            rows, trace = folder / f"{name}.rows.jsonl", folder / f"{name}.jsonl"
+            rows, trace = folder / "rows.jsonl", folder / f"{name}.jsonl"
             rows.write_text("\n".join(problems) + "\n", "utf-8")
             paths = ["--input", str(rows), "--output", f"{trace}.out.jsonl", "--trace", str(trace)]
             assert qpdsl(["run", "beam_search", *paths, *options]) in (0, 1)
@@ -90,6 +92,8 @@ def test_2_how_well_and_how_sure(folder: Path, saved: ComparedRuns) -> None:
     """No key: the share of right answers, how sure that is, greedy decoding's and the last run's."""
     head = asked(folder / "beam.jsonl", runs=saved).splitlines()[1]
     assert re.search(r"\d+±\d+% right greedy \d+% last \d+%", head)
+    head = asked(folder / "beam.jsonl", size=(120, 40), runs=saved).splitlines()[1]
+    assert re.search(r"last \d+% on 4 of the rows", head)
     assert "last" not in asked(FOLDER / "self_consistency.jsonl", runs=saved).splitlines()[1]
 
 
@@ -208,14 +212,19 @@ def test_18_whether_it_is_better_than_the_last(folder: Path, saved: ComparedRuns
 
 
 class Others:
-    """Saved runs of the program with these rows each, the newest first."""
+    """Saved runs of the program with these rows each, the newest first; `names` has what is otherwise, by index."""
 
-    def __init__(self, program: str, *rows: dict[str, str]) -> None:
-        self.program = program
+    def __init__(
+        self, program: str, *rows: dict[str, str], names: Mapping[int, Mapping[str, Any]] | None = None
+    ) -> None:
+        self.program, self.otherwise = program, names or {}
         self.runs = {f"run-{at}": each for at, each in enumerate(rows)}
 
     def names(self) -> list[OtherName]:
-        return [OtherName(name, self.program, len(rows), len(rows), len(rows)) for name, rows in self.runs.items()]
+        return [
+            replace(OtherName(name, self.program, len(rows), 0, len(rows)), **self.otherwise.get(at, {}))
+            for at, (name, rows) in enumerate(self.runs.items())
+        ]
 
     def read(self, name: str) -> OtherRun:
         rows = {id: OtherRow(id, asked, "", True, 1) for id, asked in self.runs[name].items()}
@@ -234,6 +243,38 @@ def test_18_the_last_run_is_one_of_the_same_rows() -> None:
     assert "last" not in head and "c chooses one" in "".join(shown)
     shown = asked(BEAM, "c", "enter", size=LARGE, runs=Others(program, *others)).splitlines()
     assert "no rows in common: c chooses another" in "".join(shown)
+
+
+@pytest.mark.parametrize(
+    "otherwise", [{"grader": "exact 1"}, {"input": "another.jsonl"}, {"program": "greedy"}, {"started": 2000.0}]
+)
+def test_18_the_last_run_is_graded_alike_over_the_same_data_and_earlier(
+    tmp_path: Path, otherwise: dict[str, Any]
+) -> None:
+    how = {"grader": "math 1", "input": "math.jsonl"}
+    trace = changed(tmp_path / "known.jsonl", RunStarted, wall=1000.0, **how)
+    program = next(event.program for event in recorded() if isinstance(event, RunStarted))
+    rows = dict(zip(listed().ids, listed().asked, strict=True))
+    names = {0: {**how, "started": 900.0, **otherwise}, 1: {**how, "started": 900.0}}
+    head, *shown = asked(
+        trace, key_of("compare"), size=LARGE, runs=Others(program, rows, rows, names=names)
+    ).splitlines()[1:]
+    assert "last 100%" in head and "with run-1" in "".join(shown)
+
+
+def test_18_the_header_and_compare_count_the_same_rows() -> None:
+    """Not those of the other run that this one has not, nor those that were not graded in both."""
+    program = next(event.program for event in recorded() if isinstance(event, RunStarted))
+    rows = dict(zip(listed().ids[:2], listed().asked, strict=False))
+    others = Others(program, {**rows, **{f"more-{at}": "" for at in range(8)}}, names={0: {"right": 1, "judged": 10}})
+    head, *shown = asked(BEAM, key_of("compare"), size=LARGE, runs=others).splitlines()[1:]
+    assert "last 100% on 2 of the rows" in head and "2 in common" in "".join(shown)
+
+
+def test_the_header_says_that_times_are_a_replays(tmp_path: Path) -> None:
+    again = changed(tmp_path / "again.jsonl", RunStarted, [RunSaved(at=0.0, run="run", replayed=True)])
+    assert "times replayed" in asked(again).splitlines()[1] and "times replayed" not in asked(BEAM)
+    assert "replayed: times are not the run's" in asked(again, size=LARGE).splitlines()[1]
 
 
 def listed() -> InputListed:

@@ -21,6 +21,8 @@ _MARK = b'<meta name="generator" content="qpdsl">'
 _HEAD = 1024
 _PHASES = {"done": "✔ done", "failed": "✖ failed", "interrupted": "■ interrupted"}
 
+_REPLAYED = "note: replayed from the saved run: its trees, tokens and seconds of rows; what a replay times is left out"
+
 
 def begins_page(file: BinaryIO) -> bool:
     """Whether an open file is such a page."""
@@ -58,7 +60,8 @@ class ReportedRun:
         """What stands below the head."""
         error = self.state.ended.error if self.state.ended else None
         told = f'<p class="bad" data-part="error">{text(error)}</p>' if error else ""
-        notes = f'<div class="notes" data-part="notes">{paragraphs(self.notes)}</div>' if self.notes else ""
+        lines = [*self.notes, *([_REPLAYED] if self.state.replayed else [])]
+        notes = f'<div class="notes" data-part="notes">{paragraphs(lines)}</div>' if lines else ""
         if self._runs is not None and knows_itself(self.state):
             # It is looked for once: runs that end meanwhile are not what this one is compared with.
             self._last, self._runs = last_saved(self.state, self._runs), None

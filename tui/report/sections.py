@@ -78,7 +78,8 @@ def run_facts(state: RunState) -> list[tuple[str, str]]:
 def progress_facts(state: RunState) -> Iterator[tuple[str, str]]:
     """How far it is, how long still, how well it does and how sure that is, and what it costs."""
     yield "rows", f"{sum(row.ended is not None for row in state.rows.values()):,} of {state.total:,}"
-    yield "time", figures.clock(state.now)
+    if not state.replayed:
+        yield "time", figures.clock(state.now)
     if state.ended is None and (left := state.left(state.now)) is not None:
         ends = state.left_between(state.now) or (left,)
         yield "left", "–".join(dict.fromkeys(figures.clock(seconds) for seconds in ends))
@@ -131,9 +132,9 @@ def at_work(state: RunState) -> str:
 
 
 def plan(state: RunState) -> str:
-    """The operators, last first, with what each did beside what was expected."""
+    """The operators, last first, with what each did beside what was expected; of rows run again, not what it took."""
     head = ["operator", "rows a problem", "estimate", "tokens", "cached", "seconds", "share", "decisions", "how"]
-    rows, hottest = [], state.hottest
+    rows, hottest = [], None if state.replayed else state.hottest
     for line in state.plan.lines if state.plan else ():
         totals, share = state.totals(line.id), time_share(state, line)
         hot = Markup(" <mark>hot</mark>") if line.id and line.id == hottest else ""
@@ -141,16 +142,19 @@ def plan(state: RunState) -> str:
         if not line.id:
             rows.append([name, *[""] * (len(head) - 1)])
             continue
+        took = [
+            "" if totals.cached_share is None else figures.share(totals.cached_share),
+            f"{totals.seconds:.2f}" if not line.holds else "",
+            "" if share is None else _bar(share),
+            decided(state, line),
+        ]
         rows.append(
             [
                 name,
                 per_problem(state, totals.rows_out),
                 estimate_text(state, line).rstrip(),
                 figures.count(totals.tokens) if totals.tokens else "",
-                "" if totals.cached_share is None else figures.share(totals.cached_share),
-                f"{totals.seconds:.2f}" if not line.holds else "",
-                "" if share is None else _bar(share),
-                decided(state, line),
+                *([""] * len(took) if state.replayed else took),
                 line.implementation if line.implementation != "rows" else "",
             ]
         )
@@ -191,8 +195,8 @@ def tokens(state: RunState) -> str:
 
 
 def rules(state: RunState) -> str:
-    """What each rule of the plan saved."""
-    told = [[effect.name, effect.words or effect.without] for effect in effects(state)]
+    """What each rule of the plan saved; of rows run again, nothing that the run counted."""
+    told = [] if state.replayed else [[effect.name, effect.words or effect.without] for effect in effects(state)]
     return table("Rules", ["rule", "saved"], told, wide=(1,), small=True) if told else ""
 
 

@@ -107,9 +107,9 @@ class CompareView(View):
     ]
 
     class LastFound(Message):
-        """The last saved run of the same program that has rows of this one."""
+        """See `last_run`."""
 
-        def __init__(self, run: OtherName) -> None:
+        def __init__(self, run: OtherRun) -> None:
             super().__init__()
             self.run = run
 
@@ -161,7 +161,7 @@ class CompareView(View):
         self.app.push_screen(ChoiceQuestion("compare with", told), chosen)
 
     async def _find_last(self, runs: OtherRuns, state: RunState) -> None:
-        """Takes the last one of the same program that has rows of this one."""
+        """Takes the last one that is alike and has rows of this one."""
         names: list[OtherName] = []
         with contextlib.suppress(Exception):
             names = await _aside(runs.names)
@@ -169,7 +169,7 @@ class CompareView(View):
         for run in alike(state, names):
             saved = await self._read(runs, run.name)
             if saved is not None and common_rows(state, saved):
-                self.post_message(self.LastFound(run))
+                self.post_message(self.LastFound(saved))
                 if self.saved is None:
                     self.show(saved)
                 return
@@ -308,14 +308,14 @@ def plan_words(changed: int) -> str:
 def changed_facts(state: RunState, saved: OtherRun) -> list[tuple[str, str]]:
     """What else was set up in another way."""
     begun, plan = state.begun, state.plan
-    mine = {} if begun is None else {"seed": str(begun.seed)}
+    mine = {} if begun is None else {"seed": str(begun.seed), "grader": begun.grader, "input": begun.input}
     if plan is not None:
         mine |= {f"model {name}": id for name, id in plan.models.items()}
         mine |= {name: value for name, value in plan.parameters if value != "given"}
     return [
         (name, f"{one_line(value)}, there {one_line(saved.facts[name])}")
         for name, value in mine.items()
-        if name in saved.facts and saved.facts[name] != value
+        if value and name in saved.facts and saved.facts[name] != value
     ]
 
 

@@ -157,7 +157,8 @@ class EngineView(View):
         time.display = bool(told)
         nothing = self.query_one("#no-models", Static)
         nothing.display = not names
-        nothing.update(Text(" no model has been asked yet", style=Palette.of(self.app).muted))
+        why = "a replay of a saved run has no forwards of it" if self.state.replayed else "no model has been asked yet"
+        nothing.update(Text(f" {why}", style=Palette.of(self.app).muted))
         space = self.size.height - len(told) - 1
         height = max(space // max(len(self._panels), 1), _LEAST + 2)
         for panel in self._panels.values():

@@ -21,13 +21,16 @@ _TOLD = 80
 
 @dataclass(frozen=True, slots=True)
 class OtherName:
-    """A saved run in a list: `right` of `judged` rows."""
+    """A saved run in a list: `right` of `judged` rows. `started` is Unix time."""
 
     name: str
     program: str
     rows: int
     right: int
     judged: int
+    grader: str = ""
+    input: str = ""
+    started: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,12 @@ class RowPair:
     there: OtherRow
 
     @property
+    def graded(self) -> bool:
+        return None not in (self.here.correct, self.there.correct)
+
+    @property
     def flipped(self) -> bool:
-        return None not in (self.here.correct, self.there.correct) and self.here.correct != self.there.correct
+        return self.graded and self.here.correct != self.there.correct
 
     @property
     def what(self) -> str:
@@ -127,9 +134,18 @@ def others_of(state: RunState, names: Sequence[OtherName]) -> list[OtherName]:
 
 
 def alike(state: RunState, names: Sequence[OtherName]) -> list[OtherName]:
-    """The last ones of the same program, as many as are read."""
-    program = "" if state.begun is None else state.begun.program
-    return [run for run in others_of(state, names) if run.program == program][:_READ]
+    """The last ones before this run, of the same program and grader over the same data, as many as are read."""
+    begun = state.begun
+    if begun is None:
+        return []
+    same = (begun.program, begun.grader)
+    return [
+        run
+        for run in others_of(state, names)
+        if (run.program, run.grader) == same
+        and begun.input in ("", run.input)
+        and not (begun.wall and run.started > begun.wall)
+    ][:_READ]
 
 
 def compared(state: RunState, saved: OtherRun) -> Beside:
@@ -137,7 +153,7 @@ def compared(state: RunState, saved: OtherRun) -> Beside:
     from qpdsl.runs.statistics import paired_test
 
     pairs = [pair for pair in common_rows(state, saved) if pair.here.ended is not None]
-    graded = [pair for pair in pairs if pair.here.correct is not None and pair.there.correct is not None]
+    graded = [pair for pair in pairs if pair.graded]
     result = None
     if graded:
         result = paired_test(

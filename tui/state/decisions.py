@@ -314,7 +314,9 @@ def spending(state: RunState) -> list[list[TokensSpent]]:
     groups = [
         [TokensSpent("in all", whole, None)] if whole else [],
         [
-            TokensSpent(text, own.tokens, own.tokens / whole, f"{own.cached_tokens:,} from the cache")
+            TokensSpent(
+                text, own.tokens, own.tokens / whole, "" if state.replayed else f"{own.cached_tokens:,} from the cache"
+            )
             for text, own in totals
             if own.tokens
         ]

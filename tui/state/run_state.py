@@ -143,7 +143,7 @@ class RunState:
 
     `started` and `running` count rows. `trees` are those of the latest instances; `latest` is the one with the
     latest news of candidates. `scorers` are the operators that set columns of scores, by these.
-    `gone` says of replicas that are there no more why.
+    `replayed`: see `RunSaved`. `gone` says of replicas that are there no more why.
     """
 
     def __init__(self) -> None:
@@ -175,6 +175,7 @@ class RunState:
         self.right = self.judged = self.greedy_judged = self.greedy_right = 0
         self.running = self.started = 0
         self.saved: str | None = None
+        self.replayed = False
         self.spent: Counter[str] = Counter()
         self._seconds = self._squares = 0.0
 
@@ -335,7 +336,7 @@ class RunState:
             row.asked, row.reference = asked, reference
 
     def _run_saved(self, event: events.RunSaved) -> None:
-        self.saved = event.run
+        self.saved, self.replayed = event.run, event.replayed
 
     def _models_loaded(self, event: events.ModelsLoaded) -> None:
         self.loaded = event

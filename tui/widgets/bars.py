@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from qpdsl.grammar.printable import cells, one_line, shorten
-from qpdsl.tui.state.compare import OtherName, interval
+from qpdsl.tui.state.compare import OtherRun, RowPair, common_rows, interval
 from qpdsl.tui.state.event_source import Player
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.widgets import figures
@@ -70,14 +70,15 @@ class Title(Widget):
         self._phase = "waiting"
         self._elapsed = 0.0
         self._picked = SCREENS[0]
-        self._last: OtherName | None = None
+        self._last: OtherRun | None = None
+        self._common: tuple[tuple[int, int], list[RowPair]] = ((0, 0), [])
 
     def show(self, state: RunState, phase: str, elapsed: float, picked: str) -> None:
         self._state, self._phase, self._elapsed, self._picked = state, phase, elapsed, picked
         self.refresh()
 
-    def show_last(self, run: OtherName) -> None:
-        """Says from now on how well that run did."""
+    def show_last(self, run: OtherRun) -> None:
+        """Says from now on how well that run did on the rows that both have graded."""
         self._last = run
         self.refresh()
 
@@ -176,9 +177,18 @@ class Title(Widget):
             told.append(between if told else "").append(text, style)
         return line.append(" " * max(self.size.width - cells(line.plain) - told.cell_len - 1, 0)).append_text(told)
 
+    def _graded_in_both(self, last: OtherRun) -> list[RowPair]:
+        stamp = id(self._state), self._state.done
+        if stamp != self._common[0]:
+            self._common = stamp, [pair for pair in common_rows(self._state, last) if pair.graded]
+        return self._common[1]
+
     def _told(self, palette: Palette) -> Iterator[tuple[str, str]]:
         """What is short, how well the run does beside greedy decoding and the last run, and what it costs."""
         state = self._state
+        if state.replayed:
+            roomy = self.size.width >= _ROOMY
+            yield "replayed: times are not the run's" if roomy else "times replayed", palette.warn
         if state.lost:
             yield f"{figures.count(state.lost)} events were missed: counts are too low", palette.warn
         if state.shortage is not None:
@@ -193,8 +203,10 @@ class Title(Widget):
             yield f"{right} right", palette.text
             if state.greedy_judged:
                 yield f"greedy {figures.share(state.greedy_right / state.greedy_judged)}", palette.muted
-            if self._last is not None and self._last.judged:
-                yield f"last {figures.share(self._last.right / self._last.judged)}", palette.muted
+            if self._last is not None and (pairs := self._graded_in_both(self._last)):
+                right = f"last {figures.share(sum(pair.there.correct is True for pair in pairs) / len(pairs))}"
+                is_part = len(pairs) < state.judged and self.size.width >= _ROOMY
+                yield right + f" on {len(pairs):,} of the rows" * is_part, palette.muted
         if money := cost(state):
             yield money, palette.text
 

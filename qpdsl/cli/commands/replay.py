@@ -29,7 +29,8 @@ def command(trace: str, speed: float, paused: bool, end: bool, ids: tuple[str, .
     """Open the dashboard on what `qpdsl run … --trace FILE` wrote, also where the file was cut off.
 
     Of a saved run, rows are run again for it, over the samples that `--save-samples` saved where there are any: all
-    rows with samples, else the first 20. Results are the same; times are those of now.
+    rows with samples, else the first 20. Results, tokens and the seconds of rows
+    are the run's; other times are not, and forwards and memory are left out.
 
     Space pauses, `.` and `,` step, the arrows left and right jump, `+` and `-` set the speed.
     """

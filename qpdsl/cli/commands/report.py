@@ -70,7 +70,7 @@ def command(
     Of what `qpdsl run … --trace FILE` recorded it shows the plan, a time line of models and batches, the beam trees,
     memory over time, and accuracy against tokens where rows have a right answer. With `--trees` it shows so of a saved
     run: rows are run again, over the samples that `--save-samples` saved where there are any, all rows with samples,
-    else the first 20.
+    else the first 20. What only the run itself measured is left out: where the time went, forwards, memory.
 
     Of saved runs, named as in `qpdsl diff`, it shows accuracy with intervals, tokens and seconds, plots of these, and
     each run against the first: differences with their significance, and the problems that flipped.

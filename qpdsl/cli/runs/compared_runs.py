@@ -15,14 +15,26 @@ class ComparedRuns:
     def names(self) -> list[OtherName]:
         found = []
         for info in RunFolder().infos():
-            totals = info.totals
-            found.append(OtherName(info.id, info.record.program, totals.done, totals.correct, totals.graded))
+            record, totals = info.record, info.totals
+            found.append(
+                OtherName(
+                    info.id,
+                    record.program,
+                    totals.done,
+                    totals.correct,
+                    totals.graded,
+                    grader=record.grader,
+                    input=record.input,
+                    started=record.started,
+                )
+            )
         return found[::-1]
 
     def read(self, name: str) -> OtherRun:
         saved = read_run(RunFolder().find(name))
         record = saved.record
         facts = {"seed": str(record.seed), "rows": f"{len(saved.rows):,} of {record.rows:,}", "input": record.input}
+        facts |= {"grader": record.grader}
         facts |= {f"model {name}": id for name, id in record.models.items()}
         facts |= {name: shown(value) for name, value in record.parameters.items()}
         rows = {row.outcome.id: _row(row) for row in saved.rows}

@@ -65,7 +65,7 @@ def answer_rows(
     if len(data.rows) >= _MANY and any(map(_is_endless, everything(job.plan.ops))):
         say("note: a `generate` has no `max_tokens`: its texts go on to where the model ends them, or the context does")
     groups = groups_of(data.rows, options.by)
-    with run_events(process, options, job, data.rows):
+    with run_events(process, options, job, data.rows, data.name):
         return _DataSetRun(process, options, job, prepared.bound, files, command, data, groups).carry_out()
 
 

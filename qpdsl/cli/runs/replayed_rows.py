@@ -1,7 +1,7 @@
 """Rows of a saved run as the events that it emitted: for a dashboard and a page, though it recorded no trace.
 
 No result depends on the plan or the schedule, so nothing of it needs to be saved: the rows run again, over what was
-saved of their samples. What comes of them is what the run has, at other times.
+saved of their samples. What comes of them is what the run has; what the replay takes is not.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from qpdsl.cli.console import say
@@ -18,7 +19,16 @@ from qpdsl.cli.signals import interruptible, run_until_interrupted
 from qpdsl.errors import UsageError, shorten
 from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.executor.events.codec import encode, header
-from qpdsl.executor.events.events import Event, RunEnded, RunSaved
+from qpdsl.executor.events.events import (
+    EngineStepped,
+    Event,
+    InstanceDone,
+    RowDone,
+    RunEnded,
+    RunSaved,
+    RunStarted,
+    ServerReported,
+)
 from qpdsl.grammar.model_id import is_remote
 from qpdsl.model_location import own_places
 from qpdsl.planner.explain.quantities import exact_plural
@@ -97,8 +107,8 @@ def _events(
             emit_row(stream, again.rows[row.number], row.outcome)
 
     end = stream.subscribe(found.append, details=True)
-    emit_start(stream, again.options, again.job, [row.row for row in rows])
-    stream.emit(RunSaved(run=file.id))
+    emit_start(stream, again.options, again.job, [row.row for row in rows], again.saved.record.input)
+    stream.emit(RunSaved(run=file.id, replayed=True))
     runner = LocalRunner(
         again.session,
         [again.job],
@@ -108,4 +118,21 @@ def _events(
     run_until_interrupted(runner.run(rows, done))
     stream.emit(RunEnded(status="done"))
     end()
-    return stream.zero, found
+    return stream.zero, list(_as_saved(found, again.saved))
+
+
+def _as_saved(found: Sequence[Event], saved: SavedRun) -> Iterator[Event]:
+    """What the run has, instead of what the replay measured: when it began and by what, and the seconds of its rows.
+
+    What it has not is left out: forwards, and how servers stood.
+    """
+    record, seconds = saved.record, {row.outcome.id: row.outcome.seconds for row in saved.rows}
+    for event in found:
+        if isinstance(event, RunStarted):
+            event = replace(event, wall=record.started, version=record.fingerprint["version"].partition(" ")[0])
+        elif isinstance(event, RowDone):
+            event = replace(event, seconds=seconds[event.row])
+        elif isinstance(event, InstanceDone) and not event.baseline:
+            event = replace(event, seconds=seconds[event.instance])
+        if not isinstance(event, EngineStepped | ServerReported):
+            yield event

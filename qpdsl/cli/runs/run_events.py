@@ -18,7 +18,7 @@ from qpdsl.planner.values.value import shown
 from qpdsl.runs.data.input_row import InputRow
 from qpdsl.runs.job import Job
 from qpdsl.runs.row_outcome import Outcome
-from qpdsl.runs.store.run_record import asked
+from qpdsl.runs.store.run_record import asked, grader_name
 from qpdsl.session.settings import Settings
 from qpdsl.session.telemetry import exporting
 
@@ -26,17 +26,19 @@ _MAX_LISTED = 20_000
 
 
 @contextlib.contextmanager
-def run_events(process: WatchedProcess, options: RunOptions, job: Job, rows: Sequence[InputRow]) -> Iterator[None]:
-    """The events of a run while the block runs, and its telemetry, if that is wanted."""
+def run_events(
+    process: WatchedProcess, options: RunOptions, job: Job, rows: Sequence[InputRow], input: str = ""
+) -> Iterator[None]:
+    """The events of a run while the block runs, and its telemetry, if that is wanted. `input` names the data."""
     stream = process.stream
-    emit_start(stream, options, job, rows)
+    emit_start(stream, options, job, rows, input)
     with exporting(stream, options.otel):
         yield
 
 
-def emit_start(stream: EventStream, settings: Settings, job: Job, rows: Sequence[InputRow]) -> None:
-    """Emits that a run of these rows begins."""
-    stream.emit(_started(settings, job, rows))
+def emit_start(stream: EventStream, settings: Settings, job: Job, rows: Sequence[InputRow], input: str) -> None:
+    """Emits that a run of these rows begins, of the data that is named `input`."""
+    stream.emit(_started(settings, job, rows, input))
     stream.emit(_listed(rows))
 
 
@@ -60,7 +62,7 @@ def emit_row(stream: EventStream, row: InputRow, outcome: Outcome) -> None:
     )
 
 
-def _started(settings: Settings, job: Job, rows: Sequence[InputRow]) -> RunStarted:
+def _started(settings: Settings, job: Job, rows: Sequence[InputRow], input: str) -> RunStarted:
     return RunStarted(
         program=job.plan.name,
         plan=explain_json(job.plan),
@@ -74,6 +76,8 @@ def _started(settings: Settings, job: Job, rows: Sequence[InputRow]) -> RunStart
         max_tokens=settings.max_tokens_total,
         max_cost=settings.max_cost,
         rules={name: rule_record(name) for name in job.plan.rules},
+        grader=grader_name(job.grader),
+        input=input,
     )
 
 

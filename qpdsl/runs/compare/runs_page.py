@@ -154,19 +154,18 @@ def _overview(sides: Sequence[_Shown]) -> str:
     ]
     numbers = range(len(head) - 6, len(head) - 1)
     hint = "Accuracy with its 95% interval; tokens and seconds are means a problem."
-    record = sides[0].side.record
-    known = [("input", record.input), ("grader", record.grader)]
-    known += [(f"model {name}", model) for name, model in record.models.items() if f"model {name}" not in varied]
-    known += [(name, shown(value)) for name, value in record.parameters.items() if name not in varied]
-    known.append(("machine", record.machine))
+    first = sides[0].side
+    known = [(name, value) for name, value in _settings(first).items() if name not in varied]
+    known.append(("machine", first.record.machine))
     return facts(known) + section("Runs", table("Runs", head, rows, numbers=numbers), hint=hint)
 
 
 def _settings(side: Side) -> dict[str, str]:
-    """Parameters and models of a side, by the names that the page has for them."""
+    """Data, grader, models and parameters of a side, by the names that the page has for them."""
     record = side.record
-    settings = {name: shown(value) for name, value in record.parameters.items()}
-    return settings | {f"model {name}": model for name, model in record.models.items()}
+    settings = {"input": record.input, "grader": record.grader}
+    settings |= {f"model {name}": model for name, model in record.models.items()}
+    return settings | {name: shown(value) for name, value in record.parameters.items()}
 
 
 def _setting(side: Side, name: str) -> str:
@@ -296,7 +295,8 @@ def _problems(first: _Shown, *, alone: bool) -> Iterator[str]:
     numbers, wide = ([place for place, at in enumerate(shown_at) if at in of] for of in ((4,), (2, 5, 6, 7)))
     every = len(first.side.problems)
     hints = [f"The first {_MAX_PROBLEMS:,} of {every:,}."] if every > _MAX_PROBLEMS else []
-    hints.append("`qpdsl report RUN --trees` makes a page of how each was searched, and `qpdsl replay RUN` shows it.")
+    run = first.side.runs[0].info.id
+    hints.append(f"`qpdsl report {run} --trees` makes a page of how each was searched, `qpdsl replay {run}` shows it.")
     drawn = table("Problems", [head[at] for at in shown_at], kept, numbers=numbers, wide=wide, tall=True)
     yield section("Problems", drawn, hint=" ".join(hints))
 

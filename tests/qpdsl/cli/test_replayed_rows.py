@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
+import time
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +15,10 @@ from qpdsl.cli.exits import Exit
 from qpdsl.cli.runs.replayed_rows import trace_of
 from qpdsl.executor.events.events import Detail, Event, InstanceDone, OperatorDone, RowDone
 from qpdsl.executor.events.trace import LineReader, read_trace
+from qpdsl.runs.compare.side import read_run
+from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.cli import Run
+from tests.support.tui.read_page import Page
 
 RUN = ("--no-greedy", "--input", "counting-500", "--limit", "4")
 
@@ -53,15 +56,35 @@ def test_rows_are_chosen(qpdsl: Run) -> None:
     qpdsl("run", "beam_search", *RUN, "--output", "out.jsonl")
     ids = [row["id"] for row in map(json.loads, Path("out.jsonl").read_text("utf-8").splitlines())]
 
-    def shown(*options: str) -> Any:
+    def shown(*options: str) -> list[str]:
         made = qpdsl("report", "last", "--trees", "--overwrite", *options)
         assert made.code == Exit.OK, made.err
-        page = Path(made.out.strip()).read_text("utf-8")
-        return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+        return [row["id"] for row in Page.of(Path(made.out.strip()).read_text("utf-8")).table("Rows")]
 
-    chosen = shown("--row", ids[2])
-    assert [row[0] for row in chosen["rows"]] == [ids[2]] and len(chosen["trees"]) == 1
-    assert [row[0] for row in shown("--rows", "2")["rows"]] == ids[:2]
+    assert shown("--row", ids[2]) == [ids[2]] and shown("--rows", "2") == ids[:2]
+
+
+def test_its_page_has_no_figure_of_the_replay(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the run itself measured it has: when it began, and the seconds of its rows."""
+    assert qpdsl("run", "beam_search", *RUN, "--save-samples", "--output", "out.jsonl").code == Exit.OK
+    alone = qpdsl("report", "last")
+    assert alone.code == Exit.OK, alone.err
+    saved = read_run(RunFolder().find("last"))
+    assert f"`qpdsl report {saved.info.id} --trees`" in Path(alone.out.strip()).read_text("utf-8")
+    monkeypatch.setattr(time, "time", lambda: saved.record.started + 1e6)
+    made = qpdsl("report", "last", "--trees")
+    assert made.code == Exit.OK, made.err
+    page = Page.of(Path(made.out.strip()).read_text("utf-8"))
+    head = "\n".join(page.parts[""])
+    assert "replayed from the saved run" in head
+    assert datetime.fromtimestamp(saved.record.started).astimezone().isoformat(" ", "seconds") in head
+    gone = {"Where the time went", "Rules", "Forwards over time", "Memory over time"}
+    assert not gone & page.parts.keys() and {"Plan", "Where the tokens went", "Search"} <= page.parts.keys()
+    assert not {"cached", "seconds", "share"} & page.table("Plan")[0].keys()
+    assert "from the cache" not in "\n".join(page.parts["Where the tokens went"])
+    assert {row["id"]: row["seconds"] for row in page.table("Rows")} == {
+        row.outcome.id: f"{row.outcome.seconds:.2f}" for row in saved.rows
+    }
 
 
 @pytest.mark.parametrize(

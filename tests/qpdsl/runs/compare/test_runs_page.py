@@ -111,3 +111,11 @@ def test_a_reader_finds_its_way() -> None:
     for sides in ([side([True, False], "one")], [side([True, False], "one"), side([True, True], "two")]):
         page = Page.of(runs_page(sides))
         assert page.faults == [] and [level for level, _ in page.headings] == [1, *[2] * (len(page.headings) - 1)]
+
+
+def test_what_differs_is_told_of_each_run_and_not_as_that_of_all() -> None:
+    first, second = side([True, False], "run-1", grader="math 1"), side([True, True], "run-2", grader="exact 1")
+    page = Page.of(runs_page([first, second]))
+    assert [row["grader"] for row in page.table("Runs")] == ["math 1", "exact 1"]
+    before = page.parts[""]
+    assert any("graded by `math 1` and by `exact 1`" in line for line in before) and "grader" not in before
