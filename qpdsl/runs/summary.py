@@ -181,7 +181,7 @@ class Summary:
 
     @property
     def _points(self) -> list[float]:
-        """What graded rows have of their answers right, where the grader gave a part to any; a wrong one has nothing."""
+        """The points of graded rows, where any answer is right in part; a wrong one without points has none."""
         graded = [outcome for outcome in self.outcomes if outcome.correct is not None]
         given = [outcome.points if outcome.points is not None else float(bool(outcome.correct)) for outcome in graded]
         return given if any(0 < points < 1 for points in given) else []

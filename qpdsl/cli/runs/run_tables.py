@@ -59,9 +59,8 @@ def _program(info: RunInfo) -> str:
     record = info.record
     values = [f"{name}={shorten(shown(value), _LONGEST_VALUE)}" for name, value in record.parameters.items()]
     seed = [f"seed={record.seed}"] if record.seed else []
-    return " ".join(
-        [record.program, *values, *filter(None, [record.choice]), *seed, *dict.fromkeys(record.models.values())]
-    )
+    told = [record.program, *values, record.choice, *seed, *dict.fromkeys(record.models.values())]
+    return " ".join(filter(None, told))
 
 
 def _short_accuracy(totals: Totals) -> str:
