@@ -22,7 +22,7 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.decode_plan import DRAFTS, TokenCost
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan
-from qpdsl.planner.plan.reads import reads_all_rows, value_ahead
+from qpdsl.planner.plan.reads import most_ahead, value_ahead
 from qpdsl.planner.rules import EFFECTS
 
 # Rules of thumb for programs that never ran: the rounds of a `repeat` with a condition, and the tokens of a step, of a
@@ -225,8 +225,8 @@ class _Prior:
         if op.rows not in ("count", "one"):
             return rows
         count = getattr(op, "count", None) if op.rows == "count" else None
-        most = rows * _GOING_ON if count is not None and reads_all_rows(count) else 1.0
-        kept = self._number(count, most)
+        known = None if count is None else most_ahead(count, rows * _GOING_ON, self._values)
+        kept = 1.0 if known is None else known
         grouped = getattr(op, "per", None) is not None
         return min(rows, max(kept, rows / 4) if grouped else kept)
 

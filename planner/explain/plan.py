@@ -50,8 +50,8 @@ def describe(op: ops.Operator, values: Values) -> str:
             return (
                 f"extract {name} = {format_stage(replace(op, into=None), values).replace('score passes', FAILURE, 1)}"
             )
-        case ops.BudgetedArms(ways=ways):
-            return f"strategy of {len(ways)} way{'' if len(ways) == 1 else 's'}"
+        case ops.BudgetedArms():
+            return "strategy"
         case ops.Branch(arms=arms):
             return f"branch of {len(arms)}"
         case ops.Repeat():
@@ -81,7 +81,6 @@ _PLAINEST: dict[type[ops.Operator], str] = {
     ops.Tool: "tool",
     ops.Branch: "arms",
     ops.If: "arms",
-    ops.BudgetedArms: "by the budget",
     ops.Each: "loop",
     ops.Repeat: "loop",
     ops.Search: "tree search",
@@ -93,6 +92,8 @@ def implementation(node: PhysicalOp, plan: PhysicalPlan) -> str:
     served = [model for name in models_of(node.op) if (model := plan.remote_model(name)) is not None]
     decode = node.strategy.decode.words() if isinstance(node.strategy, GenerateStrategy) else None
     plainest = decode or _PLAINEST.get(type(node.op), ROWS)
+    if isinstance(node.strategy, BudgetStrategy) and node.strategy.policy is not None:
+        plainest = f"by the budget, {len(node.arms)} of {len(node.strategy.policy.ways)} ways"
     if isinstance(node.op, ops.Judge) and node.op.reduce == "expected":
         plainest = "judge · probabilities of answers"
     if served:

@@ -27,7 +27,7 @@ from qpdsl.planner.plan.physical import (
     holds,
     plainest,
 )
-from qpdsl.planner.plan.reads import column_expressions, names, reads_all_rows, reads_figures, value_ahead
+from qpdsl.planner.plan.reads import column_expressions, most_ahead, names, reads_figures, value_ahead
 from qpdsl.planner.plan.rule import Chain, map_chain
 from qpdsl.planner.plan.verify import verify_logical
 
@@ -193,7 +193,7 @@ def _rows_made(op: ops.Operator, before: Rows, groups: Rows, values: Scope) -> R
         return before
     # These are the fields of all stages that keep so many rows.
     kept = getattr(op, "count", None)
-    most = 1.0 if kept is None else before if reads_all_rows(kept) else _number(kept, values)
+    most = 1.0 if kept is None else most_ahead(kept, before, values)
     if (grouped := getattr(op, "per", None)) is not None:
         return _least(before, _of_groups(most, grouped, groups, before))
     return 1.0 if op.rows == "one" else _least(before, most)

@@ -263,6 +263,23 @@ def value_ahead(expr: ast.Expr | None, values: Scope) -> Value:
     return None if expr is None or reads_all_rows(expr) else evaluate(expr, values)
 
 
+def most_ahead(expr: ast.Expr, rows: float | None, values: Scope) -> float | None:
+    """The most of `rows` rows that a count of them comes to, as far as it is known before a run.
+
+    What looks at all rows is bounded by how many there are, `min` of several values by the least bound that is known.
+    """
+    if not reads_all_rows(expr):
+        value = evaluate(expr, values)
+        return float(value) if isinstance(value, int | float) else None
+    if not isinstance(expr, ast.Apply) or expr.function not in OF_SEVERAL or len(expr.args) < 2:
+        return rows
+    bounds = [most_ahead(arg, rows, values) for arg in expr.args]
+    known = [bound for bound in bounds if bound is not None]
+    if expr.function == "min":
+        return min(known, default=None)
+    return max(known) if len(known) == len(bounds) else None
+
+
 def outlives_rows(expr: ast.Expr, params: Container[str]) -> bool:
     """Whether an expression looks at all rows and at none in particular: of no rows it has a value too."""
     return reads_all_rows(expr) and not _reads_a_row(expr, params)

@@ -89,7 +89,7 @@ def _under(program: LogicalProgram, way: LogicalProgram) -> LogicalProgram:
 def _way(way: OpenStrategy) -> FixedStrategy:
     numbers = tuple(width.number for width in way.widths)
     shown = ", ".join(f"{width.name}={width.number}" for width in way.widths)
-    return FixedStrategy(way.arm, numbers, f"{way.head}({shown})" if shown else way.head.strip())
+    return FixedStrategy(way.arm, numbers, f"{way.head}({shown})" if shown and way.head else shown or way.head.strip())
 
 
 def reached_strategies(policy: BudgetPolicy) -> tuple[FixedStrategy, ...]:
@@ -233,7 +233,7 @@ def _arms(program: ast.Program) -> list[tuple[str, tuple[ast.Stage, ...]]]:
     place = next((at for at, stage in enumerate(program.body) if isinstance(stage, ast.Strategy)), None)
     strategy = None if place is None else program.body[place]
     if place is None or not isinstance(strategy, ast.Strategy):
-        return [(program.name, program.body)]
+        return [("", program.body)]
     before, after = program.body[:place], program.body[place + 1 :]
     return [(_head(arm, number), (*before, *arm, *after)) for number, arm in enumerate(strategy.arms, 1)]
 

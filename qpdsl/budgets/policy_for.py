@@ -27,8 +27,8 @@ from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.budget_policy import BudgetPolicy, FixedStrategy, Promise
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import plan
-from qpdsl.planner.plan.physical import PhysicalPlan, everything
-from qpdsl.planner.strategies.written_strategies import fixed, strategies_of
+from qpdsl.planner.plan.physical import BudgetStrategy, PhysicalPlan, everything
+from qpdsl.planner.strategies.written_strategies import fixed, strategies_of, strategy_plan
 from qpdsl.planner.values.value import Value, plain
 from qpdsl.runs.job import Job
 from qpdsl.runs.statistics import wilson
@@ -50,12 +50,14 @@ def policy_for(
     folder: RunFolder | None = None,
     nested: Iterable[tuple[int, int]] = (),
     estimates: Sequence[float | None] = (),
+    budgeted: Sequence[Fingerprint] = (),
     models: Mapping[str, str] | None = None,
 ) -> BudgetPolicy:
     """What a program decides by under a budget, learned from saved runs of its strategies.
 
     `fingerprints` has that of a plain run of each strategy (see `observations.py`), `estimates` what each is expected
-    to take, for where nothing is kept. `models` are the ids of those that `fingerprints` have no digest of. `budget` is
+    to take, for where nothing is kept. `budgeted` has those of budgeted runs that could try one strategy only: what it
+    took is known of them too. `models` are the ids of those that `fingerprints` have no digest of. `budget` is
     a mean over problems, or a share of right answers. `nested`: see `Observations`, with numbers of `ways`. The
     strategies of the policy are those that it was learned from, by ascending spend. Without enough to learn from, the
     policy is the strategy that takes most within the budget, and nothing is claimed of it.
@@ -69,6 +71,9 @@ def policy_for(
     if budget.amount is not None and seen is not None and _is_enough(seen):
         return _unpromised(budget, learned_policy(seen, budget.unit, budget.amount, _names(kept)))
     spends = list(mean_spends(kept, budget.unit))
+    if budgeted and None in spends:
+        alone = mean_spends(saved_strategies(budgeted, budget.unit, folder or RunFolder(), models), budget.unit)
+        spends = [other if own is None else own for own, other in zip(spends, alone, strict=True)]
     return _unpromised(budget, unlearned_policy(ways, spends, estimates, budget.unit, budget.amount))
 
 
@@ -216,14 +221,25 @@ def program_policy(
     ways = strategies_of(program)
     plans = [plan(fixed(program, way), support=True) for way in ways]
     digests, others = _models(program)
+
+    def known_by(own: PhysicalPlan) -> Fingerprint:
+        return _fingerprint(own, values, settings or SessionSettings(), planned, digests, python)
+
     return policy_for(
         ways,
-        [_fingerprint(own, values, settings or SessionSettings(), planned, digests, python) for own in plans],
+        list(map(known_by, plans)),
         budget=program.budget,
         nested=nested_strategies([own.ops for own in plans]),
         estimates=[_tokens(own) if program.budget.unit == "tokens" else None for own in plans],
+        budgeted=[known_by(_alone(program, way, own)) for way, own in zip(ways, plans, strict=True)],
         models=others,
     )
+
+
+def _alone(program: LogicalProgram, way: FixedStrategy, own: PhysicalPlan) -> PhysicalPlan:
+    """The plan of a budgeted program that tries each problem by one strategy, whatever it was picked by."""
+    made = strategy_plan(program, [(way, own)], BudgetPolicy((way,), 0, {}, "tokens", None, None, None, ""))
+    return replace(made, ops=tuple(replace(root, strategy=BudgetStrategy()) for root in made.ops))
 
 
 def _fingerprint(

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
+from qpdsl.errors import shorten
 from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS
 from qpdsl.planner.values.value import plain
 from qpdsl.runs.evaluation import CellResult, SweepEvaluation
@@ -53,22 +54,30 @@ def tables(evaluation: SweepEvaluation) -> dict[str, list[list[str]]]:
 
 def _title(evaluation: SweepEvaluation) -> str:
     problems, seeds = evaluation.problems, len(evaluation.seeds)
-    return f"{evaluation.input}: {problems:,} problem{'s' * (problems != 1)} x {seeds} seed{'s' * (seeds != 1)}"
+    title = f"{evaluation.input}: {problems:,} problem{'s' * (problems != 1)} x {seeds} seed{'s' * (seeds != 1)}"
+    return ", ".join([title, *(f"{name}={shorten(value, 24)}" for name, value in _shared(evaluation))])
+
+
+def _shared(evaluation: SweepEvaluation) -> list[tuple[str, str]]:
+    """The settings that all cells have: they stand in the title, and the others with their cells."""
+    first, *others = (result.cell.settings for result in evaluation.results)
+    return [pair for pair in first if all(pair in settings for settings in others)]
 
 
 def _table(evaluation: SweepEvaluation) -> list[list[str]]:
     """Rows of cells, the names of the columns first; columns that would be empty are left out."""
-    rows = [_row(evaluation, result) for result in evaluation.results]
+    shared = _shared(evaluation)
+    rows = [_row(evaluation, result, result.cell.told(shared)) for result in evaluation.results]
     names = [name for name in rows[0] if any(row[name] not in ("", _NONE) for row in rows)]
     return [names, *([row[name] for name in names] for row in rows)]
 
 
-def _row(evaluation: SweepEvaluation, result: CellResult) -> dict[str, str]:
+def _row(evaluation: SweepEvaluation, result: CellResult, parameters: str) -> dict[str, str]:
     figures, interval = result.figures, result.figures.interval
     known = figures.accuracy is not None and interval is not None
     row = {
         "program": result.cell.program,
-        "parameters": result.cell.parameters,
+        "parameters": parameters,
         "failed": f"{figures.failed:,}" if figures.failed else "",
         "no answer": f"{figures.unanswered:,}" if figures.unanswered else "",
         "unfinished": f"{figures.unfinished:,}" if figures.unfinished else "",
@@ -128,11 +137,13 @@ def _has_seconds(evaluation: SweepEvaluation) -> bool:
 
 
 def _groups(evaluation: SweepEvaluation) -> list[list[str]]:
-    rows = [["program", "parameters", *evaluation.groups]]
-    for result in evaluation.results:
+    parameters = [result.cell.told(_shared(evaluation)) for result in evaluation.results]
+    named = any(parameters)
+    rows = [["program", *["parameters"] * named, *evaluation.groups]]
+    for result, own in zip(evaluation.results, parameters, strict=True):
         shares = [result.groups.get(group) for group in evaluation.groups]
         texts = [_NONE if share is None else f"{share:.1%}" for share in shares]
-        rows.append([result.cell.program, result.cell.parameters, *texts])
+        rows.append([result.cell.program, *[own] * named, *texts])
     return rows
 
 
@@ -186,7 +197,7 @@ def csv_text(evaluation: SweepEvaluation) -> str:
     writer = csv.DictWriter(file, (*_COLUMNS, *more), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for result, record in zip(evaluation.results, records, strict=True):
-        writer.writerow({**record, **(record["against"] or {}), "parameters": result.cell.parameters})
+        writer.writerow({**record, **(record["against"] or {}), "parameters": result.cell.told()})
     return file.getvalue().removesuffix("\n")
 
 

@@ -87,9 +87,15 @@ class Cell:
         inside = ", ".join(self._varied())
         return f"{self.program}({inside})" if inside else self.program
 
+    def told(self, but: Collection[tuple[str, str]] = ()) -> str:
+        """All of its settings but some, and what is settled of it: `n=4 width=2`, or nothing."""
+        return " ".join(self._with(pair for pair in self.settings if pair not in but))
+
     def _varied(self) -> list[str]:
-        varied = [f"{name}={shorten(value, 24)}" for name, value in self.settings if name in self.varied]
-        return [*varied, self.choice] if self.choice else varied
+        return self._with(pair for pair in self.settings if pair[0] in self.varied)
+
+    def _with(self, settings: Iterable[tuple[str, str]]) -> list[str]:
+        return [*(f"{name}={shorten(value, 24)}" for name, value in settings), *filter(None, [self.choice])]
 
 
 def read_axes(settings: Iterable[str]) -> list[Axis]:

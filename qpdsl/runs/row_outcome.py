@@ -70,6 +70,11 @@ class Outcome:
         return self.filtered.get(THOUGHT_TOKENS, 0)
 
     @property
+    def in_part(self) -> float | None:
+        """Its points, where it is right in part."""
+        return self.points if self.points is not None and 0 < self.points < 1 else None
+
+    @property
     def unfinished(self) -> bool:
         """Whether its answer is that of a row that a `repeat` or a `search` left before its end."""
         return bool(self.filtered.get(UNFINISHED))
@@ -103,6 +108,8 @@ class Outcome:
         }
         if self.correct is not None:
             record["correct"] = self.correct
+        if self.in_part is not None:
+            record["points"] = self.in_part
         if self.greedy_correct is not None:
             record["greedy"] = plain(self.greedy)
             record["greedy_correct"] = self.greedy_correct

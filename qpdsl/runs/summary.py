@@ -82,6 +82,8 @@ class Summary:
         if self._accuracy:
             facts.append(("accuracy", _share(self._accuracy)))
             facts += [(group, _share(verdicts)) for group, verdicts in self._by_group.items()]
+        if self._points:
+            facts.append(("points", f"{sum(self._points) / len(self._points):.1%} on average"))
         if self._greedy_accuracy:
             facts.append(("greedy", _share(self._greedy_accuracy)))
         facts += found_facts(self._counts)
@@ -117,6 +119,8 @@ class Summary:
             if verdicts:
                 share = share_json(sum(verdicts), len(verdicts))
                 summary |= {f"{name}{key}": value for key, value in share.items()}
+        if self._points:
+            summary["points"] = sum(self._points) / len(self._points)
         summary |= found_json(self._counts)
         if self._by_group:
             summary["groups"] = {name: share_json(sum(own), len(own)) for name, own in self._by_group.items()}
@@ -174,6 +178,13 @@ class Summary:
     @property
     def _accuracy(self) -> list[bool]:
         return [outcome.correct for outcome in self.outcomes if outcome.correct is not None]
+
+    @property
+    def _points(self) -> list[float]:
+        """The points of graded rows, where any answer is right in part; a wrong one without points has none."""
+        graded = [outcome for outcome in self.outcomes if outcome.correct is not None]
+        given = [outcome.points if outcome.points is not None else float(bool(outcome.correct)) for outcome in graded]
+        return given if any(0 < points < 1 for points in given) else []
 
     @property
     def _greedy_accuracy(self) -> list[bool]:

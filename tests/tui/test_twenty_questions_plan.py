@@ -32,7 +32,9 @@ from qpdsl.executor.events.events import (
     RunStarted,
 )
 from qpdsl.runs.store.run_folder import VARIABLE
+from qpdsl.tui.screens.plan import _spread
 from qpdsl.tui.state.compare import OtherName, OtherRow, OtherRun
+from qpdsl.tui.state.decisions import Expectation
 from qpdsl.tui.widgets.bars import SCREENS
 from tests.support.paths import ROOT
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
@@ -345,3 +347,8 @@ def test_words_are_explained_and_every_key_is_in_the_palette(folder: Path) -> No
     palette = asyncio.run(main())
     for command in ("Rules", "Compare", "Where the tokens went", "Copy", "Words and keys", "Next failure"):
         assert command in palette
+
+
+def test_a_spread_that_looks_like_one_number_is_not_shown() -> None:
+    assert _spread(Expectation(43.5, 43.5, True, (43.5, 43.5))) == ""
+    assert _spread(Expectation(43.5, 43.5, True, (41.0, 46.0))) == " (41–46)"

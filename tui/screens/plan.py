@@ -271,8 +271,13 @@ def _spread(expected: Expectation | None) -> str:
     """Where what was expected lies, where that is known, and how far off it was."""
     if expected is None:
         return ""
-    between = "" if expected.between is None else f" ({_short(expected.between[0])}–{_short(expected.between[1])})"
-    return f"{between} {expected.mark}".rstrip()
+    ends = () if expected.between is None else tuple(map(_short, expected.between))
+    return f"{_between(ends)} {expected.mark}".rstrip()
+
+
+def _between(ends: Sequence[str]) -> str:
+    """Both ends of a spread, where they do not look the same."""
+    return f" ({'–'.join(ends)})" if len(set(ends)) > 1 else ""
 
 
 def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
@@ -294,7 +299,7 @@ def _expected(state: RunState, line: PlanLine) -> Iterator[tuple[str, str]]:
         ends: list[str] = []
         if tokens is not None and tokens.between is not None and tokens.expected:
             ends = [figures.seconds(expected.seconds * end / tokens.expected) for end in tokens.between]
-        yield "expected time", figures.seconds(expected.seconds) + (f" ({'–'.join(ends)})" if ends else "")
+        yield "expected time", figures.seconds(expected.seconds) + _between(ends)
     if state.plan is not None and line is state.plan.lines[0]:
         clock = "" if whole.clock is None else f", times {whole.clock:.2g} as earlier runs took"
         yield "expected run", f"{figures.seconds(whole.seconds)}{clock}, {whole.in_flight:.0f} rows at once"

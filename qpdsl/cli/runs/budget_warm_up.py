@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from qpdsl.cli.console import say
@@ -15,8 +16,6 @@ from qpdsl.executor.events.events import EngineStepped
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.planner.plan.budget_policy import FixedStrategy
 from qpdsl.planner.strategies.written_strategies import fixed, strategies_of
-from qpdsl.runs.data.input_row import InputData
-from qpdsl.runs.graders.grader import Grader
 from qpdsl.runs.grid import Cell
 from qpdsl.runs.job import Job
 from qpdsl.runs.row_outcome import FinishedRow
@@ -57,9 +56,12 @@ def warm_up_strategies(
     jobs = [Job.of(one, options.seed or 0, with_candidates=False) for one in plain]
     data = read_input(options, jobs[0].plan, values)
     grader = grader_for(options, data, surroundings)
-    first = _warm_up_data(data, grader, WARM_UP_ROWS if policy.promise is None else 2 * WARM_UP_ROWS)
-    if first is None:
+    count = WARM_UP_ROWS if policy.promise is None else 2 * WARM_UP_ROWS
+    graded = tuple(islice(filter(grader.applies, data.rows), count))
+    if len(graded) < count:
+        say(f"no warm-up: it takes {count} rows with a right answer, and there {_are(len(graded))}")
         return False
+    first = replace(data, rows=graded)
     jobs = [replace(own, grader=grader) for own in jobs]
     events = EventStream()
     # Whoever watches sees how the engine is doing; its rows are not those of the run.
@@ -91,7 +93,5 @@ def warm_up_strategies(
     return True
 
 
-def _warm_up_data(data: InputData, grader: Grader, count: int) -> InputData | None:
-    """The first rows that can be graded; None where there are fewer, so that there is nothing to learn from."""
-    graded = [row for row in data.rows if grader.applies(row)][:count]
-    return replace(data, rows=tuple(graded)) if len(graded) == count else None
+def _are(count: int) -> str:
+    return "is 1" if count == 1 else f"are {count or 'none'}"

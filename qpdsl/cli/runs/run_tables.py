@@ -59,7 +59,8 @@ def _program(info: RunInfo) -> str:
     record = info.record
     values = [f"{name}={shorten(shown(value), _LONGEST_VALUE)}" for name, value in record.parameters.items()]
     seed = [f"seed={record.seed}"] if record.seed else []
-    return " ".join([record.program, *values, *seed, *dict.fromkeys(record.models.values())])
+    told = [record.program, *values, record.choice, *seed, *dict.fromkeys(record.models.values())]
+    return " ".join(filter(None, told))
 
 
 def _short_accuracy(totals: Totals) -> str:
@@ -84,6 +85,7 @@ def facts(run: RunFile) -> str:
         ("state", info.state),
         ("program", record.program),
         *((name, shorten(shown(value), 200)) for name, value in record.parameters.items()),
+        ("choice", record.choice),
         *((f"model {name}", model) for name, model in record.models.items()),
         ("seed", str(record.seed)),
         ("input", record.input),
@@ -137,6 +139,7 @@ def rows_table(rows: Sequence[RowRecord], width: int | None) -> str:
         answer = answer if outcome.failure is None else f"failed: {outcome.failure}"
         right = "" if row.reference is None else shown(row.reference)
         grade = verdicts[outcome.correct]
+        grade += "" if outcome.in_part is None else f" ({outcome.in_part:.0%})"
         tokens = str(outcome.tokens_out), str(outcome.thought_tokens or "")
         lines.append((outcome.id, grade, *tokens, shorten(answer, 60), shorten(right, 40)))
     return "\n".join(line for entry in laid_out(_shown(lines), width=width, right={2, 3}) for line in entry)
@@ -154,6 +157,7 @@ def info_json(info: RunInfo) -> dict[str, Any]:
         "state": info.state,
         "program": record.program,
         "parameters": dict(record.parameters),
+        "choice": record.choice or None,
         "models": dict(record.models),
         "seed": record.seed,
         "input": record.input,

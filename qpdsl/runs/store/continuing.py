@@ -208,7 +208,7 @@ class CellRun:
     ) -> CellRun:
         """The run of a job over its rows; see `run_fingerprint`. `more` is what `run_record` takes besides."""
         fingerprint = run_fingerprint(job, values, settings, models=models, python=python)
-        return cls(cell, job, data, run_record(job, data, values, fingerprint, **more))
+        return cls(cell, job, data, run_record(job, data, values, fingerprint, choice=cell.choice, **more))
 
     def begin(self, folder: RunFolder) -> Recording:
         """A new run in a folder. Raises UsageError where it cannot be written."""

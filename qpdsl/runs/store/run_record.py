@@ -36,7 +36,8 @@ class RunRecord:
     `fingerprint` is what the results depend on besides the rows (see `fingerprint.py`): two runs with the same
     fingerprint give a row the same tokens. `input` is the name of the data, `input_digest` that of its bytes, `rows`
     how many there are. `grader` is the grader's name and version. `policy`: what a budgeted plan decides by, as JSON,
-    None without one. `sweep` names the sweep that the run is a cell of, None for a run of its own. `started` is in
+    None without one. `choice` is the strategy or the budget that a run of a sweep settles its program by, as people
+    write it. `sweep` names the sweep that the run is a cell of, None for a run of its own. `started` is in
     seconds since 1970; `machine` describes where, for people. `output` is the file of `--output`, and `replaces` says
     that results which are there are replaced.
     """
@@ -56,6 +57,7 @@ class RunRecord:
     started: float
     machine: str
     policy: Mapping[str, Any] | None = None
+    choice: str = ""
     sweep: str | None = None
     command: tuple[str, ...] = ()
     output: str | None = None
@@ -183,6 +185,7 @@ def run_record(
     values: Mapping[str, Value],
     fingerprint: Fingerprint,
     *,
+    choice: str = "",
     sweep: str | None = None,
     command: Sequence[str] = (),
     output: Path | None = None,
@@ -209,6 +212,7 @@ def run_record(
         started=time.time(),
         machine=machine(),
         policy=None if job.plan.policy is None else job.plan.policy.to_json(),
+        choice=choice,
         sweep=sweep,
         command=tuple(command),
         output=None if output is None else str(output),

@@ -87,11 +87,11 @@ def test_a_policy_in_words() -> None:
     )
     assert policy_lines(own) == [
         "budget: 2,000 tokens a problem, on average over problems",
-        "first p(n=2); support < 0.5: p(n=8); support < 0.9: p(n=4); else end",
-        "after p(n=4); then p(n=8)",
+        "first n=2; support < 0.5: n=8; support < 0.9: n=4; else end",
+        "after n=4; then n=8",
         "expected: 76.2% right (72.3% to 79.6%) at 490.4 tokens a problem; learned from 500 problems of `counting-500`",
     ]
-    assert policy_lines(policy(1, {}))[1:] == ["first p(n=4)", "nothing was learned yet"]
+    assert policy_lines(policy(1, {}))[1:] == ["first n=4", "nothing was learned yet"]
 
 
 def test_a_policy_survives_its_json() -> None:

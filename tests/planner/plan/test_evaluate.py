@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from qpdsl.planner.plan.evaluate import evaluate, evaluate_rows
+from qpdsl.planner.plan.reads import most_ahead
 from qpdsl.planner.values.value import NUMBER
 from tests.support.executor.rows import expr
 
@@ -44,3 +45,17 @@ def test_no_text_keeps_a_regex_or_a_number_busy() -> None:
     # With backtracking the first takes longer than anybody waits, the second minutes.
     assert evaluate(expr("t matches /^(a+)+$/"), {"t": "a" * 5000 + "b"}) is False
     assert NUMBER.fullmatch("1" * 200_000 + "x") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("max(1, min(width, count(s > 0.5)))", 4.0),
+        ("min(count(s > 0.5), other)", 100.0),
+        ("max(other, count(s > 0.5))", None),
+        ("count(s > 0.5) + 1", 100.0),
+        ("width * 2", 8.0),
+    ],
+)
+def test_the_most_that_a_count_of_a_hundred_rows_comes_to(text: str, most: float | None) -> None:
+    assert most_ahead(expr(text), 100.0, {"width": 4}) == most

@@ -57,7 +57,7 @@ def test_an_arm_that_does_not_read_a_width_has_one_way() -> None:
 
 def test_the_usual_widths() -> None:
     own = program("program p(problem: text) { chat user=problem\n generate llm n=auto }")
-    assert strategies_of(own) == tuple(FixedStrategy(0, (n,), f"p(n={n})") for n in (4, 16, 64))
+    assert strategies_of(own) == tuple(FixedStrategy(0, (n,), f"n={n}") for n in (4, 16, 64))
     assert own.budget is None
 
 

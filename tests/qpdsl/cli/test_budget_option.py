@@ -67,7 +67,7 @@ def test_explain_shows_the_ways_and_what_was_learned(qpdsl: Run, program: Path) 
     ran = qpdsl("explain", program, "--budget", "tokens=90")
     assert ran.code == 0
     lines = ran.out.splitlines()
-    assert "└ open(n=2)" in lines
+    assert "└ n=2" in lines
     assert "budget: 90 tokens a problem, on average over problems" in lines
     assert any(line.startswith("nothing was learned yet") for line in lines)
     policy = json.loads(qpdsl("explain", program, "--budget", "tokens=90", "--format", "json").out)["policy"]
@@ -80,7 +80,7 @@ def test_a_share_of_right_answers_that_nothing_shows_is_said_not_to_be_certified
     lines = qpdsl("explain", program, "--budget", "accuracy=0.9").out.splitlines()
     assert "target: 90% right for the least tokens, on average over problems" in lines
     words = "not certified: 90% right: no problems to test it on; the dearest policy is run, and nothing is promised"
-    assert words in lines and "first open(n=2)" in lines
+    assert words in lines and "first n=2" in lines
     ran = qpdsl("eval", program, "--input", rows, "--budget", "accuracy=0.9,0.8 or tokens=90")
     assert ran.code == 0 and f"warning: {words}" in ran.err and "it is given up for the limit" in ran.err
     assert "accuracy=0.9" in ran.out and "accuracy=0.8 or tokens=90" in ran.out
@@ -110,17 +110,38 @@ def test_a_resumed_run_goes_on_by_the_policy_that_it_began_with(
         assert run.record.policy == before is not None
 
 
+def test_too_few_rows_for_a_warm_up_are_said_and_their_spend_is_measured(
+    qpdsl: Run, program: Path, tmp_path: Path
+) -> None:
+    graded = tmp_path / "graded.jsonl"
+    graded.write_text("".join(json.dumps({"problem": row, "answer": "4"}) + "\n" for row in ROWS), "utf-8")
+    ran = qpdsl("run", program, "--input", graded, "--no-greedy", "--budget", "tokens=50")
+    assert ran.err.count("no warm-up: it takes 48 rows with a right answer, and there are 4\n") == 1
+    spent = sum(record["tokens_out"] for record in ran.records) / len(ROWS)
+    told = qpdsl("explain", program, "--budget", "tokens=50").out
+    assert f"this strategy is measured at {spent:,.4g} tokens a problem" in told
+    assert "by the budget, 1 of 2 ways" in told
+
+
+def test_runs_of_strategies_are_told_apart(qpdsl: Run, program: Path, rows: Path) -> None:
+    table = qpdsl("eval", program, "--input", rows, "--ways").out
+    listed = qpdsl("runs").out
+    for way in ("n=1", "n=2"):
+        assert f"open {way} zoo/counting" in listed and f"open     {way}" in table
+
+
 PROBLEM = ("--set", f"problem={ROWS[0]}")
 
 
 def test_a_budget_that_no_way_is_thought_to_keep_is_said_before_the_run(
     qpdsl: Run, program: Path, rows: Path, tmp_path: Path
 ) -> None:
-    words = "warning: `open(n=1)` runs, which may not keep the budget of 5 tokens a problem: nothing was learned yet"
+    words = "warning: `n=1` runs, which may not keep the budget of 5 tokens a problem: nothing was learned yet"
     assert words in qpdsl("run", program, *PROBLEM, "--budget", "tokens=5").err
     ran = qpdsl("run", program, "--input", rows, "--budget", "tokens=5", "--output", tmp_path / "out.jsonl")
     assert ran.code == 0 and ran.err.count(words) == 1
-    assert words in qpdsl("eval", program, "--input", rows, "--budget", "tokens=5,900").err
+    # The run took less than was thought.
+    assert "may not keep" not in qpdsl("eval", program, "--input", rows, "--budget", "tokens=5,900").err
     for likely in ("run", program, *PROBLEM), ("explain", program):
         assert "may not keep" not in qpdsl(*likely, "--budget", "tokens=900").err
 

@@ -93,7 +93,7 @@ def test_nothing_runs_twice_and_the_table_is_the_same(qpdsl: Run, folder: Path) 
     fewer = qpdsl(
         "eval", "p.qp", "--program", "sampled", "--input", "in.jsonl", "--set", "n=4", *GRID[2:4], "--limit", 3
     )
-    assert " rows in" not in fewer.err and "3 problems x 1 seed\n" in fewer.out
+    assert " rows in" not in fewer.err and "3 problems x 1 seed, n=4, limit=8\n" in fewer.out
     assert qpdsl(*words).out == first.out
     fresh = qpdsl(*words, "--fresh")
     assert "32 rows in" in fresh.err
@@ -264,3 +264,13 @@ def test_mistakes(qpdsl: Run, folder: Path, words: tuple[str, ...], code: Exit, 
     ran = qpdsl("eval", "p.qp", *given, "--limit", 2, *words)
     assert (ran.code, ran.out) == (code, "") and message in ran.err
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+def test_a_setting_that_all_cells_share_is_told_once(qpdsl: Run, folder: Path) -> None:
+    command = ("eval", "p.qp", "--program", "sampled", "--input", "in.jsonl", "--by", "level", "--set", "limit=8")
+    one = qpdsl(*command, "--set", "n=2").out
+    assert one.startswith("in.jsonl: 8 problems x 1 seed, limit=8, n=2\n") and "parameters" not in one
+    two = qpdsl(*command, "--set", "n=2,4").out
+    assert two.startswith("in.jsonl: 8 problems x 1 seed, limit=8\n") and "sampled  n=4 " in two
+    (cell,) = csv.DictReader(io.StringIO(qpdsl(*command, "--set", "n=2", "--format", "csv").out))
+    assert cell["parameters"] == "limit=8 n=2"

@@ -79,3 +79,13 @@ def test_a_failed_row_is_wrong_at_every_k_and_one_of_unknown_samples_is_left_out
     assert found["at_k"]["pass"]["1"]["accuracy"] == 0.5 and found["not_at_k"] == 1
     assert any(line.startswith("not at k") and " 1 " in line for line in summary.lines())
     assert "at_k" not in Summary(outcomes[1:], 1.0, 0).to_json(timing=False)
+
+
+def test_points_are_told_where_an_answer_is_right_in_part() -> None:
+    fields = {"answer": "1", "score": None, "tokens_in": 1, "tokens_out": 1, "near_ties": 0, "seconds": 1.0}
+    part = Outcome(id="1", correct=False, points=0.5, **fields)
+    others = [Outcome(id="2", correct=True, points=1.0, **fields), Outcome(id="3", correct=False, **fields)]
+    assert part.record(timing=False)["points"] == 0.5 and "points" not in others[0].record(timing=False)
+    summary = Summary([part, *others], 1.0, 0)
+    assert "points    50.0% on average" in summary.lines() and summary.to_json(timing=False)["points"] == 0.5
+    assert "points" not in Summary(others, 1.0, 0).to_json(timing=False)
