@@ -100,6 +100,8 @@ def command(model: str | None) -> Exit:
     for name, text in texts.items():
         write_whole(Path(name), text.splitlines())
     put(f"{', '.join(texts)} written; go on with `qpdsl run solve.qp --input problems`")
+    if model is None:
+        put(f"A built-in model answers, which knows problems like those only: set `llm` in {NAME} to yours")
     return Exit.OK
 
 
