@@ -158,6 +158,8 @@ def test_a_project_is_begun(qpdsl: Run, tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "third").mkdir()
     monkeypatch.chdir(tmp_path / "third")
     assert "there is no `llm.gguf`" in qpdsl("init", "--model", "llm.gguf").err and not list(Path().iterdir())
+    misspelt = qpdsl("init", "--model", "vlm:http://127.0.0.1:9/v1#m")
+    assert "did you mean `vllm:`?" in misspelt.err and not list(Path().iterdir())
     Path("llm.gguf").touch()
     assert qpdsl("init", "--model", "llm.gguf").code == Exit.OK
     assert "Tim has 3 apples" in Path("problems.jsonl").read_text("utf-8")
