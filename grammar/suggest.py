@@ -9,10 +9,15 @@ from typing import Any
 from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
 
+# What options are called elsewhere, where no spelling leads from there to here.
+CALLED_ELSEWHERE = {"temp": "temperature", "samples": "n", "num_samples": "n"}
+
 
 def closest(word: str, known: Iterable[str]) -> str | None:
     """The known word that `word` is most likely a slip of, None where none is near."""
     names = list(known)
+    if CALLED_ELSEWHERE.get(word) in names:
+        return CALLED_ELSEWHERE[word]
     folded = {name.lower(): name for name in reversed(names)}
     if word.lower() in folded:
         return folded[word.lower()]

@@ -120,11 +120,23 @@ def parse_settings(
         if name in models:
             continue
         if name not in known:
-            raise ArgumentError(unknown(name, [*known, *models], f"program `{program}` has no parameter"))
+            raise ArgumentError(_unknown_parameter(name, [*known, *models], program))
         if name in values:
             raise ArgumentError(f"`--set` gives `{name}` twice")
         values[name] = from_text(known[name], text)
     return values
+
+
+def _unknown_parameter(name: str, known: Collection[str], program: str) -> str:
+    from qpdsl.grammar import ast
+    from qpdsl.grammar.ast.stage import options
+    from qpdsl.grammar.suggest import closest
+
+    option = closest(name, options(ast.Generate))
+    if closest(name, known) is None and option is not None:
+        place = f"the program says it, as `generate MODEL {option}=…`"
+        return f"program `{program}` has no parameter `{name}`; {place}, and `--set` takes it once that is a parameter"
+    return unknown(name, known, f"program `{program}` has no parameter")
 
 
 def text_parameter(program: LogicalProgram, values: Mapping[str, Value], text: str) -> str:

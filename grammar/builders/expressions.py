@@ -18,11 +18,8 @@ from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic, Label
 from qpdsl.grammar.literals import regex, strings
 from qpdsl.grammar.source import Span
-from qpdsl.grammar.suggest import did_you_mean, meant
+from qpdsl.grammar.suggest import did_you_mean
 from qpdsl.grammar.words import AUTO_FORM
-
-# What options are called elsewhere, where no spelling leads from there to here.
-CALLED_ELSEWHERE = {"temp": "temperature", "samples": "n", "num_samples": "n"}
 
 
 class Faults:
@@ -54,8 +51,7 @@ class Faults:
         notes, bounds = (f"form: {usage}",), {"min", "max"}
         # The other end of a range is another thing.
         like = [name for name in known if {key[:3], name[:3]} != bounds]
-        other = CALLED_ELSEWHERE.get(key, "")
-        help = meant(other, span) if other in like else did_you_mean(key, like, span)
+        help = did_you_mean(key, like, span)
         if not help and kind == "role":
             help = {"help": f"`let {key} = …` makes a column, in a stage of its own"}
         self.report("QP116", f"`{owner}` has no {kind} `{key}`", span, f"unknown {kind}", notes=notes, **help)

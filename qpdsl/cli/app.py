@@ -223,8 +223,7 @@ def _unknown_option(option: str, ctx: click.Context) -> str:
     from qpdsl.errors import shorten
     from qpdsl.grammar import ast
     from qpdsl.grammar.ast.stage import options as options_of
-    from qpdsl.grammar.builders.expressions import CALLED_ELSEWHERE
-    from qpdsl.grammar.suggest import closest
+    from qpdsl.grammar.suggest import CALLED_ELSEWHERE, closest
 
     name = option.lstrip("-")
     message = f"there is no option `{shorten(option)}`"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -29,31 +30,54 @@ class ProjectCommand(HeadedCommand):
 
 
 def apply_project(project: Project, ctx: click.Context) -> list[str]:
-    """Adds to the command's values what they lack, and says what that is. Raises UsageError."""
-    values, used = ctx.params, list[str]()
+    """Adds to the command's values what they lack, and says what that is. Raises UsageError.
+
+    The words of the command line, which a run is saved with, become those that say the same without the project.
+    """
+    values, used, added = ctx.params, list[str](), list[str]()
+    words: Sequence[str] = ctx.find_root().obj or ()
     models, params = _declared(values)
     given = {text.partition("=")[0].strip() for text in (*values["models"], *values["assigned"])}
     for at, text in enumerate(values["models"]):
         name, _, id = text.partition("=")
         if (written := project.written_out(id.strip())) != id.strip():
             values["models"] = (*values["models"][:at], f"{name}={written}", *values["models"][at + 1 :])
+            words = _replaced(words, "--model", text, f"{name}={written}")
             used.append(f"{name} is {written}")
     for name in models:
         if name in project.models and name not in given:
             values["models"] += (f"{name}={project.models[name]}",)
+            added.append(f"--model={name}={project.models[name]}")
             used.append(f"{name} is {project.models[name]}")
     for name, value in project.set.items():
         if name in params and name not in given:
             # `eval` would take several values apart at commas.
             one = json.dumps(value, ensure_ascii=False) if "," in value and values.get("targets") else value
             values["assigned"] += (f"{name}={one}",)
+            added.append(f"--set={name}={one}")
             used.append(f"{name}={value}")
     if (file := project.data.get(values.get("input") or "")) is not None:
         used.append(f"{values['input']} is {file}")
+        words = _replaced(words, "--input", values["input"], file)
         values["input"] = file
     replaced = dict(text.partition("=")[::2] for text in values["models"])
-    used += _defaults(project, ctx, [replaced.get(name, id) for name, id in models.items()])
+    defaults = _defaults(project, ctx, [replaced.get(name, id) for name, id in models.items()])
+    used += [f"{option}={value}" for option, value in defaults.items()]
+    added += [
+        f"--{option}" if value is True else f"--{option}={value}"
+        for option, value in defaults.items()
+        if value is not False
+    ]
+    end = words.index("--") if "--" in words else len(words)
+    ctx.find_root().obj = (*words[:end], *added, *words[end:])
     return used
+
+
+def _replaced(words: Sequence[str], option: str, old: str, new: str) -> tuple[str, ...]:
+    """The words of a command line with another value of an option."""
+    joined = {f"{option}={old}": f"{option}={new}"}
+    pairs = pairwise(("", *words))
+    return tuple(new if (before, word) == (option, old) else joined.get(word, word) for before, word in pairs)
 
 
 def _declared(values: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
@@ -84,15 +108,15 @@ def _declared(values: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
     return models, params
 
 
-def _defaults(project: Project, ctx: click.Context, models: list[str]) -> list[str]:
-    """Sets options that the command line does not, where they mean something for these models."""
+def _defaults(project: Project, ctx: click.Context, models: list[str]) -> dict[str, Any]:
+    """Sets options that the command line does not, where they mean something for these models, and returns those."""
     from qpdsl.grammar.model_id import is_remote, written_out
     from qpdsl.session.setting import declared
     from qpdsl.session.settings import Settings
 
     known = {name: one for name, one, _ in declared(Settings)}
     remote = [is_remote(written_out(id)) for id in models]
-    used = []
+    used = {}
     for option, value in project.defaults.items():
         name = DEFAULTS[option]
         if name not in ctx.params or ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
@@ -103,5 +127,5 @@ def _defaults(project: Project, ctx: click.Context, models: list[str]) -> list[s
         if lacks or nowhere:
             continue
         ctx.params[name] = value
-        used.append(f"{option}={value}")
+        used[option] = value
     return used

@@ -25,7 +25,8 @@ _MARKDOWN = re.compile(
 _LINE = re.compile(r"[^\n]*")
 _NEXT_LINE = re.compile(r"\s*([^\n]*)")
 _STATED = re.compile(
-    r"\banswers?(?:[ \t]+(?:to|of|for)[ \t][^\n:.?!]{1,200}?)?[ \t]*(?:[:=]|\b(?:is|are)\b[ \t]*:?)", re.IGNORECASE
+    r"\banswers?(?:[ \t]+(?:to|of|for)[ \t][^\n:.?!]{1,200}?)?[ \t]*(?:[:=]|\b(?:is|are)\b[ \t]*(?::|(?P<said>)))",
+    re.IGNORECASE,
 )
 # A line as those that end the solutions of GSM8K: no heading, as it has a number alone.
 _MARKED = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]{0,40}?)[ \t]*$", re.MULTILINE)
@@ -34,6 +35,12 @@ _ABOUT = re.compile(
     r"(?:not|correct|incorrect|right|wrong|reasonable|verified|found|given|obtained|as follows|in the form)\b",
     re.IGNORECASE,
 )
+# What follows "is" in a sentence that states no value: a clause, or more than twelve words; and in one that breaks off.
+_CLAUSE = re.compile(
+    r"(?:to|that|by|because|when|if|whether|how|what|why)\b"
+    r"|(?=[a-z])(?:(?!(?:because|since|as|which)\s)[^\s.!?,;:]+[ \t]+){12}"
+)
+_BROKEN = re.compile(r"(?:the|an)$|[a-z]{2,}\s+[a-z]{2,}")
 # Where the sentence ends that states an answer, or begins to give its reason.
 _END = re.compile(r"[.!?](?=\s|$)|(?<=\S)\s+(?:because|since|as|which)\s|I hope it is correct")
 _REASON = re.compile(r"[,;]\s+(?=[^\W\d])")
@@ -74,7 +81,8 @@ def final_answer(text: str) -> tuple[str, Found] | None:
 
     - `boxed`: what stands in the last closed box that is not empty.
     - `stated`: else what follows the last "answer is" or "answer:", to the end of the sentence or of the line; of the
-      next line where that one ends there. Markdown and dollar signs count for nothing.
+      next line where that one ends there. Markdown and dollar signs count for nothing. A clause states none ("the
+      answer is to add"), nor do more than twelve words, nor words that the text breaks off in.
     - `marked`: else the number that stands alone on the last line behind GSM8K's `####`.
 
     A text without any of these has no answer here: its last number is whatever it ended with.
@@ -83,8 +91,13 @@ def final_answer(text: str) -> tuple[str, Found] | None:
     if box is not None:
         return _plain(box.strip()), "boxed"
     shown = _MARKDOWN.sub(lambda sign: sign["said"] or "", text)
-    for mark in reversed([*_STATED.finditer(shown)]):
+    marks = [*_STATED.finditer(shown)]
+    for mark in reversed(marks):
+        if mark["said"] is not None and _CLAUSE.match(shown, mark.end()) is not None:
+            continue
         said = _lines(shown, mark.end())
+        if mark["said"] is not None and mark is marks[-1] and _breaks_off(shown, said):
+            continue
         if said and _ABOUT.match(said) is None and (answer := _stated(said)):
             return answer, "stated"
     numbers = (_number(line[1]) for line in reversed([*_MARKED.finditer(text)]))
@@ -106,6 +119,12 @@ def _stated(said: str) -> str:
     head = (said if end is None else said[: end.start()]).rstrip(" ,;")
     first = _REASON.split(head, maxsplit=1)[0]
     return _plain((first if _number(first) is not None else head).strip())
+
+
+def _breaks_off(text: str, said: str) -> bool:
+    """Whether the text ends with what is said, in the middle of a sentence."""
+    ends = text.rstrip(" \t\n*_:").endswith(said) and _END.search(said) is None
+    return ends and _BROKEN.match(said) is not None
 
 
 def _plain(answer: str) -> str:

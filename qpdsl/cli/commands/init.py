@@ -68,7 +68,9 @@ def command(model: str | None) -> Exit:
     from itertools import islice
 
     from qpdsl.errors import UsageError
+    from qpdsl.grammar.model_id import is_remote, written_out
     from qpdsl.grammar.printable import printable
+    from qpdsl.model_location import locate
     from qpdsl.output import write_whole
     from qpdsl.session.programs import shipped_data
     from qpdsl.session.project import NAME
@@ -97,9 +99,13 @@ def command(model: str | None) -> Exit:
             raise UsageError(f"`{name}` is there already", "begin in an empty folder")
     if model is not None and _is_path(model) and not Path(base_of(model)).expanduser().exists():
         raise UsageError(f"there is no `{model}`", "`--model` takes a file or folder, a hub id, or a model on a server")
+    if model is not None and not is_remote(written_out(model)):
+        locate(model)
     for name, text in texts.items():
         write_whole(Path(name), text.splitlines())
     put(f"{', '.join(texts)} written; go on with `qpdsl run solve.qp --input problems`")
+    if model is None:
+        put(f"A built-in model answers, which knows problems like those only: set `llm` in {NAME} to yours")
     return Exit.OK
 
 

@@ -143,7 +143,10 @@ def row_of_values(prepared: Prepared) -> InputRow:
     from qpdsl.runs.data.input_row import InputRow
 
     try:
-        return InputRow(prepared.plan.name, bind(prepared.plan.params, prepared.values))
+        arguments = bind(prepared.plan.params, prepared.values)
     except ArgumentError as error:
         help = "a text stands behind the program; `--set NAME=VALUE` gives any value, `--input` many rows of them"
         raise UsageError(str(error), help) from error
+    text = prepared.settings.text
+    own = frozenset(name for name, value in arguments.items() if text is not None and value == text)
+    return InputRow(prepared.plan.name, arguments, own=own)

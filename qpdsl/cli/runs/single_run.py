@@ -57,7 +57,7 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
     check_options(job.plan, row.arguments)
     if options.text is not None and not options.text.strip():
         say("warning: the text is empty")
-    _say_if_foreign(job, row.arguments)
+    _say_if_foreign(job, row)
     with run_events(process, options, job, [row]), process.progress.of_answer():
         waits = count_waits(process.stream)
         session = open_session(options, job, prepared.bound.surroundings, process.stream)
@@ -95,12 +95,14 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
     return Exit.OK
 
 
-def _say_if_foreign(job: Job, arguments: Mapping[str, Value]) -> None:
+def _say_if_foreign(job: Job, row: InputRow) -> None:
     """Says what the built-in models are for, where a program asks one of them something else."""
     models = job.plan.models.values()
     # What a model knows with an adapter on it is not known here.
     builtin = [model for model in models if model.startswith("zoo/") and locate_adapter(model) is None]
-    texts = [value for value in arguments.values() if isinstance(value, str)]
+    texts = [
+        value for name, value in row.arguments.items() if isinstance(value, str) and name in (row.own or row.arguments)
+    ]
     if builtin and texts and all(map(zoo.is_foreign, texts)):
         say(f"note: {builtin[0]} knows counting problems and short notes only; `--model NAME=…` takes another model")
 

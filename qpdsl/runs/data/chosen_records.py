@@ -189,7 +189,7 @@ class RowBinding:
         reference = None if "answer" in arguments else _reference(fields.get("answer"))
         gone = {*arguments, *self.left_out, "id", "answer"}
         kept = {name: value for name, value in typed.items() if name not in gone}
-        return InputRow(_id(fields, record.number), arguments, reference, kept)
+        return InputRow(_id(fields, record.number), arguments, reference, kept, own=frozenset(own))
 
     def _argument(self, param: Parameter, value: Any) -> Value:
         return from_json(param, cell_value(param, value) if self.is_text else value)

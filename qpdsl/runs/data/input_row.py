@@ -29,7 +29,8 @@ class InputRow:
     """One row to run. `reference` is the right answer, where the data has one.
 
     `fields` are the other fields of its record, which are no arguments: a level, a subject, tests. Graders, `--where`
-    and tables by group read them. Rows of a lower `priority` go first.
+    and tables by group read them. Rows of a lower `priority` go first. `own` are the arguments that tell it from other
+    rows; none where that is not known.
     """
 
     id: str
@@ -37,6 +38,7 @@ class InputRow:
     reference: Reference | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     priority: int = 0
+    own: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class RunRecord:
 class RowRecord:
     """One finished row. `number` counts rows of the input from 0; `key` is `row_key` of the row.
 
-    `asked` is the beginning of its longest text, to recognize it by, `reference` what its answer was held against, and
+    `asked` is the beginning of its longest own text, for people, `reference` what its answer was held against, and
     `fields` the short ones of its `InputRow`, for tables by group. `graded_by` is `grading_key` of the row, empty where
     the grader failed, so that whoever takes the row over grades it again. `reused` is the id of the run that computed
     it, None for this one; `replica` the replica that did, where that could matter. `finished` is in seconds since 1970.
@@ -164,9 +164,10 @@ def grader_name(grader: Grader) -> str:
 
 
 def asked(row: InputRow) -> str:
-    """The beginning of the longest text argument of a row, by which people recognize it."""
-    texts = [value for value in row.arguments.values() if isinstance(value, str)]
-    return shorten(max(texts, key=len, default=""), _MAX_ASKED)
+    """The beginning of the longest text that is a row's own, else of any argument: people recognize it by that."""
+    texts = {name: value for name, value in row.arguments.items() if isinstance(value, str)}
+    own = [texts[name] for name in texts if name in row.own]
+    return shorten(max(own or texts.values(), key=len, default=""), _MAX_ASKED)
 
 
 def short_fields(row: InputRow) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def test_lists_files_and_models(qpdsl: Run, program: Path, tmp_path: Path) -> No
         (("--set", "llm=zoo/counting-prm"), "is a verifier"),
         (("--set", "llm=zoo/counting", "--model", "llm=zoo/counting"), "the model `llm` is given twice"),
         (("--model", "lm=zoo/counting", "--set", "llm=zoo/counting"), "did you mean `llm`?"),
+        (("--set", "llm=zoo/counting", "--set", "samples=2"), "the program says it, as `generate MODEL n=…`"),
         (("--set", "llm=zoo/counting", "--set", "style=wide"), "`style` takes `choice("),
         (("--set", "llm=zoo/counting", "--set", "shots=a"), "written as JSON"),
     ],

@@ -52,6 +52,32 @@ def test_it_gives_what_the_command_line_does_not(qpdsl: Run, folder: Path) -> No
     assert shown["--device"]["from"] == "built in" and shown["models.llm"]["value"] == "zoo/counting-mini"
 
 
+def test_a_run_is_saved_with_what_the_project_gave(qpdsl: Run, folder: Path) -> None:
+    (folder / "qpdsl.toml").write_text(
+        '[servers]\ngpu = "vllm:http://127.0.0.1:9/v1"\n[models]\nllm = "zoo/counting-mini"\n[set]\nn = 2\n'
+        '[data]\nrows = "rows.jsonl"\n[defaults]\nlimit = 2\ndeterministic = false\n'
+    )
+    assert qpdsl("run", "echo.qp", "--input", "rows", "--no-greedy").code == Exit.OK
+    assert qpdsl("eval", "echo.qp", "--input=rows", "--set", "n=2,3", "--limit", "1").code == Exit.OK
+    (folder / "qpdsl.toml").unlink()
+    for run in ("last", "last-2"):
+        again = qpdsl("verify", run, "--rows", "1")
+        assert again.code == Exit.OK and "the same to the byte" in again.out, again.err
+    command = json.loads(qpdsl("runs", "show", "last-2", "--format", "json").out)["command"]
+    added = ["--model=llm=zoo/counting-mini", "--set=n=2", "--limit=2"]
+    assert command == ["run", "echo.qp", "--input", "rows.jsonl", "--no-greedy", *added]
+
+
+def test_a_row_is_known_by_its_own_text(qpdsl: Run, folder: Path) -> None:
+    style = "a style that is longer than the problem"
+    ran = qpdsl("run", "echo.qp", "--input", "rows.jsonl", "--set", f"style={style}", "--trace", "rows.trace")
+    assert ran.code == Exit.OK
+    assert qpdsl("run", "echo.qp", "one", "--set", f"style={style}", "--trace", "one.trace").code == Exit.OK
+    for trace, asked in (("rows.trace", ["one", "two", "three"]), ("one.trace", ["one"])):
+        events = map(json.loads, (folder / trace).read_text().splitlines())
+        assert next(event["asked"] for event in events if event.get("kind") == "InputListed") == asked
+
+
 def test_a_folder_that_the_environment_moves_says_so(qpdsl: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QPDSL_RUNS", str(folder / "runs"))
     shown = {one["name"]: one for one in json.loads(qpdsl("settings", "--format", "json").out)}
@@ -113,11 +139,14 @@ def test_it_is_that_of_the_folder_or_of_its_checkout(folder: Path, monkeypatch: 
 
 def test_a_project_is_begun(qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert qpdsl("init").code == Exit.OK
+    begun = qpdsl("init")
+    assert begun.code == Exit.OK and "set `llm` in qpdsl.toml" in begun.out
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(before) == {"solve.qp", "qpdsl.toml", "problems.jsonl"}
     ran = qpdsl("run", "solve.qp", "--input", "problems", "--set", "n=2", "--limit", "3")
     assert ran.code == Exit.OK and len(ran.out.splitlines()) == 3 and "answer" in ran.out
+    own = "system=Solve the problem step by step. End with: The answer is N."
+    assert "zoo/counting knows counting problems" in qpdsl("run", "solve.qp", "What is 2 + 3?", "--set", own).err
     again = qpdsl("init", "--model", "llm.gguf")
     assert again.code == Exit.USAGE and "is there already" in again.err
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
@@ -129,6 +158,8 @@ def test_a_project_is_begun(qpdsl: Run, tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "third").mkdir()
     monkeypatch.chdir(tmp_path / "third")
     assert "there is no `llm.gguf`" in qpdsl("init", "--model", "llm.gguf").err and not list(Path().iterdir())
+    misspelt = qpdsl("init", "--model", "vlm:http://127.0.0.1:9/v1#m")
+    assert "did you mean `vllm:`?" in misspelt.err and not list(Path().iterdir())
     Path("llm.gguf").touch()
     assert qpdsl("init", "--model", "llm.gguf").code == Exit.OK
     assert "Tim has 3 apples" in Path("problems.jsonl").read_text("utf-8")

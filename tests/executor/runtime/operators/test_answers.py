@@ -65,7 +65,21 @@ def test_what_found_nothing_is_told_with_the_end_of_a_text_and_what_would_find_s
 
 @pytest.mark.parametrize(
     "piece",
-    ["answer ", "answer: ", "answer:\n", "**", "*a", " ", "\\boxed a ", "\\boxed a$", "1, ", "$", "\\text{", ". "],
+    [
+        "answer ",
+        "answer is to ",
+        "answer: ",
+        "answer:\n",
+        "**",
+        "*a",
+        " ",
+        "\\boxed a ",
+        "\\boxed a$",
+        "1, ",
+        "$",
+        "\\text{",
+        ". ",
+    ],
 )
 def test_answers_are_found_in_time_in_proportion_to_the_text(piece: str) -> None:
     assert_quick(lambda: cpu_seconds(lambda: final_answer(f"The answer is {piece * 4_000}")), 0.2)
