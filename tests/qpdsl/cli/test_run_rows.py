@@ -179,7 +179,7 @@ def test_resume_refuses_what_has_changed(
     for program, data, args, changed in [
         (other, problems, [], "the program"),
         (sampled, problems, ["--seed", "3"], "the seed (was 0, is 3)"),
-        (sampled, problems, ["--set", "n=3"], "the arguments"),
+        (sampled, problems, ["--set", "n=3"], "`n` was not set, is 3"),
         (sampled, problems, ["--dtype", "bfloat16"], "the dtype (was default, is bfloat16)"),
         (sampled, problems, ["--kv-type", "int8"], "the type of the KV cache (was default, is int8)"),
         (sampled, problems, ["--rows"], "what is recorded (was greedy, is rows, greedy)"),
