@@ -308,7 +308,9 @@ class CompletionRequest:
     def refuse_others(self, honoured: Collection[str], why: Mapping[str, str]) -> None:
         """Raises NoPlace for the fields that are neither `honoured`, nor labels, nor at a value that changes nothing.
 
-        A number out of its `BOUNDS` is refused for that, so that it is never left out. `why` says of fields what to do instead; the message is about the first of them.
+        A number out of its `BOUNDS` is refused for that, so that it is never left out.
+
+        `why` says of fields what to do instead; the message is about the first of them.
         """
         prompt = PROMPT_FIELD[self.endpoint]
         taken = {prompt, *SHARED, *LABELS, *honoured, *(ORDER if self.orders else ())}

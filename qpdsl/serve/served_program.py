@@ -255,17 +255,11 @@ class ServedProgram:
         """What the conversation says of the arguments."""
         turns: Sequence[Turn]
         if request.endpoint == "chat":
-            turns, what, field = (
-                read_messages(request.body.get("messages"), tools=True),
-                "last user message",
-                "messages",
-            )
+            what, field = "last user message", "messages"
+            turns = read_messages(request.body.get(field), tools=True)
         else:
-            turns, what, field = (
-                [{"role": "user", "content": read_prompt(request.body.get("prompt"))}],
-                "prompt",
-                "prompt",
-            )
+            what, field = "prompt", "prompt"
+            turns = [{"role": "user", "content": read_prompt(request.body.get(field))}]
         asked = [turn["content"] for turn in turns if turn["role"] == "user"]
         if asked and not asked[-1]:
             raise Refusal(f"the {what} is empty", field)

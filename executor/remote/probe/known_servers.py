@@ -57,8 +57,8 @@ async def known_or_probed(
     """What the server of a model can do: as it was found out today, or as it answers now, and always with `again`.
 
     `location` is where the tokenizer of the address lies, None where it has none; `patience`: seconds in which a
-    request is answered, and for which a probe waits for a server that is busy; `asked`: see `PatientConnection`. Needs httpx.
-    Raises ModelError.
+    request is answered, and for which a probe waits for a server that is busy; `asked`: see `PatientConnection`. Needs
+    httpx. Raises ModelError.
     """
     from qpdsl.executor.remote.probe.identity import identify
     from qpdsl.executor.remote.probe.patient_connection import PatientConnection

@@ -86,7 +86,8 @@ async def _taken(recording: Recording, number: int, saved: RowRecord, id: str) -
 def unfinished(folder: RunFolder, record: RunRecord, data: InputData) -> RunFile:
     """The newest unfinished run that `record` would repeat, open for writing.
 
-    Its rows may be fewer than those of `data`, but one of them must be there. Raises UsageError where there is none, with what the nearest one differs in, and where another process writes the only one.
+    Its rows may be fewer than those of `data`, but one of them must be there. Raises UsageError where there is none,
+    with what the nearest one differs in, and where another process writes the only one.
     """
     found = list(_unfinished(folder, record.program, record.sweep))
     same = [info for info in found if info.record.key == record.key]

@@ -126,7 +126,7 @@ def operators(nodes: Iterable[PhysicalOp]) -> list[Any]:
 
 def changes(old: Fingerprint, new: Fingerprint, arguments: Sequence[str] = ()) -> list[str]:
     """In words, every part in which two fingerprints differ; `arguments` are such words of each argument."""
-    differences = []
+    differences: list[str] = []
     for key in dict.fromkeys([*old, *new]):
         before, after = old.get(key), new.get(key)
         if before == after:
