@@ -46,7 +46,8 @@ class RemoteCounts:
 
     `in_flight` of its requests are at the server, which gets `limit` at once for all its models, and `queued` wait for
     their turn. `again` of the queued were sent before: `why` says what became of the latest of these, None where there
-    are none. The first of them failed `failing` seconds ago, and one is sent again in `resumes` seconds.
+    are none. The server has failed all requests for `failing` seconds, 0 where it answered one since; one is sent again
+    in `resumes` seconds.
     """
 
     in_flight: int
@@ -155,7 +156,7 @@ class RemoteEngine:
             counts,
             again=len(again),
             why=server.failure,
-            failing=now - min(call.failing for call in again),
+            failing=server.retries.failing,
             resumes=max(resumes, 0.0),
         )
 
@@ -324,7 +325,7 @@ class RemoteEngine:
         elif error.status is None:
             server.concurrency.lost()
         if call.attempts == 0:
-            call.answers, call.failing = server.retries.answers, time.monotonic()
+            call.answers = server.retries.answers
         call.attempts += 1
         server.failure = server.connection.without_key(str(error))
         try:

@@ -161,15 +161,13 @@ class Billed:
 class ServerCall(QueuedRequest, ABC):
     """A request to a server, in its queue. `key` is what its answer is kept under.
 
-    `attempts` failed before, first at `failing` on the monotonic clock; `answers`: how many requests the server had
-    answered then.
+    `attempts` failed before; `answers`: how many requests the server had answered when the first did.
     """
 
     model: ModelAtServer = field(kw_only=True)
     key: bytes = field(kw_only=True)
     attempts: int = field(default=0, init=False)
     answers: int = field(default=0, init=False)
-    failing: float = field(default=0.0, init=False)
 
     @abstractmethod
     async def send(self, connection: Connection) -> None:

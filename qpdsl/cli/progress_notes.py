@@ -69,11 +69,16 @@ class ProgressNotes:
         self._advance: Callable[[int], None] | None = None
         self._ends: float | None = None
         self._sampled: dict[str, int] = {}
-        self._answered: dict[str, float] = {}
         # Models whose server is silent: since when, why, and whether that was said.
         self._silent: dict[str, tuple[float, str]] = {}
         self._told: set[str] = set()
+        self._lost = 0.0
         stream.subscribe(self._see)
+
+    def worked(self) -> float:
+        """A clock, in seconds, that stands while a server is silent."""
+        now = time.monotonic()
+        return now - self._lost - self._silence_of_all(now)
 
     def words(self, now: float) -> str:
         """How rows stand at a moment of the monotonic clock."""
@@ -153,7 +158,7 @@ class ProgressNotes:
 
     def _silence(self, model: str, now: float) -> str:
         begun, why = self._silent[model]
-        return f"{why}: no answer for {_clock(now - begun)}, given up after {_clock(self._patience)}"
+        return f"{why}: no answer for {_clock(now - begun)}; gives up after {_clock(self._patience)} (--server-timeout)"
 
     def _see(self, event: Event) -> None:
         match event:
@@ -178,15 +183,21 @@ class ProgressNotes:
         more = event.sampled_tokens - self._sampled.get(event.model, 0)
         self._sampled[event.model] = event.sampled_tokens
         if more > 0:
-            self._answered[event.model] = event.at
             self._rate.add(event.at, more)
-        if event.why is None or more > 0:
-            self._silent.pop(event.model, None)
-            self._told.discard(event.model)
-        else:
-            # What was answered before the first failure may be reported after it.
-            begun = max(event.at - event.failing, self._answered.get(event.model, 0.0))
-            self._silent[event.model] = begun, event.why
+        if event.why is not None and event.failing:
+            self._silent[event.model] = event.at - event.failing, event.why
+            return
+        lost = self._silence_of_all(event.at)
+        self._silent.pop(event.model, None)
+        self._told.discard(event.model)
+        if not self._silent and lost:
+            self._lost += lost
+            self._ends = None if self._ends is None else self._ends + lost
+
+    def _silence_of_all(self, now: float) -> float:
+        """For how many seconds some server has been silent, 0 for less than a moment."""
+        silence = now - min((begun for begun, _ in list(self._silent.values())), default=now)
+        return silence if silence > MOMENT else 0.0
 
     @contextlib.contextmanager
     def _bar(self, total: int, done: int) -> Iterator[None]:

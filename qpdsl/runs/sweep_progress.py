@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from qpdsl.executor.events.events import CellReached
@@ -50,11 +50,12 @@ class SweepProgress:
     """The progress of a sweep. A cell is one for all its seeds.
 
     Time goes by what is drawn: a row whose samples are there already takes none, and tells nothing of those that are
-    left to the widest cell.
+    left to the widest cell. `worked` is a clock, in seconds, that stands while no row can go on.
     """
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: Sweep, worked: Callable[[], float] = time.monotonic) -> None:
         self._sweep = sweep
+        self._worked = worked
         self._cells: dict[str, CellProgress] = {}
         self._known: set[int] = set()
         self._begun: float | None = None
@@ -64,7 +65,7 @@ class SweepProgress:
 
     def begin(self) -> None:
         """Rows run from now on."""
-        self._begun = time.monotonic() if self._begun is None else self._begun
+        self._begun = self._worked() if self._begun is None else self._begun
 
     def all(self) -> list[CellReached]:
         """Every cell, with the rows that it is known to have from before."""
@@ -88,7 +89,7 @@ class SweepProgress:
         names = dict.fromkeys(self._of(row.run).name for row in rows)
         return [self._reached(self._cells[name]) for name in names]
 
-    def left(self, now: float) -> float | None:
+    def left(self) -> float | None:
         """About how many seconds it still takes; None where no row has ended yet."""
         cells = self._cells.values()
         ended = sum(cell.ended for cell in cells)
@@ -100,15 +101,14 @@ class SweepProgress:
         ahead = sum(
             (cell.rows - cell.done) * ((cell.drawn + cell.ended) / cell.ended if cell.ended else mean) for cell in cells
         )
-        return ahead * (now - self._begun) / took
+        return ahead * (self._worked() - self._begun) / took
 
     def _of(self, place: int) -> CellProgress:
         return self._cells[self._sweep.runs[place].cell.name]
 
     def _reached(self, cell: CellProgress) -> CellReached:
-        now = time.monotonic()
         return CellReached(
-            at=now,
+            at=time.monotonic(),
             cell=cell.name,
             rows=cell.rows,
             done=cell.done,
@@ -118,5 +118,5 @@ class SweepProgress:
             judged=cell.judged,
             sampled_tokens=cell.sampled,
             shared_tokens=cell.shared,
-            left=self.left(now),
+            left=self.left(),
         )

@@ -98,6 +98,16 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "max_tokens": (),
     "max_completion_tokens": (),
 }
+# The numbers that these fields may have, whether or not they have a place.
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "temperature": (0.0, math.inf),
+    "top_p": (0.0, 1.0),
+    "top_k": (-1.0, math.inf),
+    "min_p": (0.0, 1.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "repetition_penalty": (0.0, math.inf),
+}
 # Which of the two endpoints has a field that the other has not.
 PROMPT_FIELD: Mapping[Endpoint, str] = {"chat": "messages", "text": "prompt"}
 _LARGEST = 2**63 - 1
@@ -298,6 +308,8 @@ class CompletionRequest:
     def refuse_others(self, honoured: Collection[str], why: Mapping[str, str]) -> None:
         """Raises NoPlace for the fields that are neither `honoured`, nor labels, nor at a value that changes nothing.
 
+        A number out of its `BOUNDS` is refused for that, so that it is never left out.
+
         `why` says of fields what to do instead; the message is about the first of them.
         """
         prompt = PROMPT_FIELD[self.endpoint]
@@ -305,6 +317,8 @@ class CompletionRequest:
         others = [name for name, value in self.body.items() if name not in taken and not _asks_nothing(name, value)]
         if not others:
             return
+        for name in BOUNDS.keys() & set(others):
+            self.number(name, *BOUNDS[name])
         name, other = others[0], PROMPT_FIELD["text" if self.endpoint == "chat" else "chat"]
         if other in others:
             raise Refusal(f"this endpoint takes `{prompt}`, not `{other}`", other, code="unknown_parameter")

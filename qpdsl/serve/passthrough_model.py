@@ -17,7 +17,7 @@ from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.constraint import ConstraintError
 from qpdsl.executor.text.context import Context, Turn, encode, encode_pieces, plain_turns
 from qpdsl.grammar.model_id import is_remote
-from qpdsl.serve.completion_request import CompletionRequest, Endpoint, NoPlace, Refusal
+from qpdsl.serve.completion_request import BOUNDS, CompletionRequest, Endpoint, NoPlace, Refusal
 from qpdsl.serve.constraint_bounds import check_choices, check_schema, check_text
 from qpdsl.serve.conversation import Turn as ReadTurn
 from qpdsl.serve.conversation import read_messages
@@ -316,8 +316,8 @@ def _turn(turn: ReadTurn) -> Turn:
 
 
 def _sampling(request: CompletionRequest) -> SamplingParams:
-    temperature, top_p = request.number("temperature", 0), request.number("top_p", 0, 1)
-    top_k, min_p = request.whole("top_k", -1), request.number("min_p", 0, 1)
+    temperature, top_p, min_p = (request.number(name, *BOUNDS[name]) for name in ("temperature", "top_p", "min_p"))
+    top_k = request.whole("top_k", -1)
     if top_p == 0:
         raise Refusal("`top_p` is above 0", "top_p")
     if min_p == 1:

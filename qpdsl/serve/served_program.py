@@ -29,7 +29,7 @@ from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value, frozen, plain, shown, thawed
 from qpdsl.runs.store.fingerprint import build, digest, operators
 from qpdsl.serve.completion_request import CompletionRequest, NoPlace, Refusal
-from qpdsl.serve.conversation import arguments_of, places, read_messages, read_prompt
+from qpdsl.serve.conversation import Turn, arguments_of, places, read_messages, read_prompt
 from qpdsl.serve.passthrough_model import too_many_characters
 from qpdsl.serve.record_format import RecordFormat, read_format
 from qpdsl.serve.served_model import (
@@ -253,10 +253,17 @@ class ServedProgram:
 
     def _said(self, request: CompletionRequest) -> dict[str, Any]:
         """What the conversation says of the arguments."""
+        turns: Sequence[Turn]
         if request.endpoint == "chat":
-            return arguments_of(self.name, self._open, read_messages(request.body.get("messages"), tools=True))
-        turn = {"role": "user", "content": read_prompt(request.body.get("prompt"))}
-        return arguments_of(self.name, self._open, [turn])
+            what, field = "last user message", "messages"
+            turns = read_messages(request.body.get(field), tools=True)
+        else:
+            what, field = "prompt", "prompt"
+            turns = [{"role": "user", "content": read_prompt(request.body.get(field))}]
+        asked = [turn["content"] for turn in turns if turn["role"] == "user"]
+        if asked and not asked[-1]:
+            raise Refusal(f"the {what} is empty", field)
+        return arguments_of(self.name, self._open, turns)
 
 
 @dataclass

@@ -51,9 +51,10 @@ def server_facts(server: ServerState, state: RunState, palette: Palette) -> list
         fact("sent again", f"{latest.retries:,}", palette),
     ]
     failing = server.failing(state.now)
-    if failing is not None and state.ended is None:
+    if latest.again and state.ended is None:
+        waited = "" if failing is None else f", failing for {figures.seconds(failing)}"
         facts += [
-            fact("to send again", f"{latest.again:,}, failing for {figures.seconds(failing)}", palette, palette.warn),
+            fact("to send again", f"{latest.again:,}{waited}", palette, palette.warn),
             fact("", f"next in {figures.seconds(server.resumes(state.now))}", palette, palette.warn),
             *(Text(line, style=palette.warn) for line in wrap(one_line(latest.why or ""), FIGURES)),
         ]

@@ -32,8 +32,8 @@ class ServerState:
         bucket.waiting = event.queued
 
     def failing(self, now: float) -> float | None:
-        """For how long requests have failed that are to be sent again; None where none is."""
-        return None if not self.latest.again else self.latest.failing + max(now - self.latest.at, 0.0)
+        """For how long all requests have failed; None where the server answers."""
+        return None if not self.latest.failing else self.latest.failing + max(now - self.latest.at, 0.0)
 
     def resumes(self, now: float) -> float:
         """Seconds until one of them is sent again."""

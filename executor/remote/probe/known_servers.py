@@ -36,6 +36,8 @@ _FILE = "servers.json"
 _FORM = 3
 _AGE = 24 * 3600.0
 _MOST, _LARGEST_FILE = 512, 8 << 20
+# So many requests a probe has, and after so many it is said how far it is.
+_ABOUT, _TOLD_EVERY = 50, 10
 
 
 def cached_capabilities(address: Address) -> ServerCapabilities | None:
@@ -45,12 +47,18 @@ def cached_capabilities(address: Address) -> ServerCapabilities | None:
 
 
 async def known_or_probed(
-    address: Address, location: Path | str | None, *, again: bool = False, patience: float = PATIENCE
+    address: Address,
+    location: Path | str | None,
+    *,
+    again: bool = False,
+    patience: float = PATIENCE,
+    asked: Callable[[int], object] = lambda requests: None,
 ) -> ServerCapabilities:
     """What the server of a model can do: as it was found out today, or as it answers now, and always with `again`.
 
     `location` is where the tokenizer of the address lies, None where it has none; `patience`: seconds in which a
-    request is answered, and for which a probe waits for a server that is busy. Needs httpx. Raises ModelError.
+    request is answered, and for which a probe waits for a server that is busy; `asked`: see `PatientConnection`. Needs
+    httpx. Raises ModelError.
     """
     from qpdsl.executor.remote.probe.identity import identify
     from qpdsl.executor.remote.probe.patient_connection import PatientConnection
@@ -59,7 +67,7 @@ async def known_or_probed(
 
     kept = None if again else _read().get(_key(address))
     connection = Connection(address.url, stall=min(STALL, patience))
-    probing = PatientConnection(address.url, patience=patience)
+    probing = PatientConnection(address.url, patience=patience, asked=asked)
     try:
         if kept is not None:
             when, capabilities = kept
@@ -169,7 +177,13 @@ async def probed(
             raise ModelError(target, f"the server lists no models; `{address.url}#NAME` names one")
         return Probed(address.url, identity.named, identity.models)
     tell(f"probing `{address.name}` at `{address.url}`")
-    capabilities = await known_or_probed(address, locate(address), again=True)
+
+    def asked(requests: int) -> None:
+        if requests % _TOLD_EVERY == 0:
+            of = f" of about {_ABOUT}" if requests < _ABOUT else ""
+            tell(f"probing: {requests}{of} requests")
+
+    capabilities = await known_or_probed(address, locate(address), again=True, asked=asked)
     return Probed(address.url, capabilities.version, identity.models, address, capabilities)
 
 

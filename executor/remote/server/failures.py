@@ -86,6 +86,11 @@ class Retries:
         """How many requests the server has answered."""
         return self._answers
 
+    @property
+    def failing(self) -> float:
+        """For how many seconds it has failed all requests; 0 where it answered the last one."""
+        return 0.0 if self._failing_since is None else self._clock() - self._failing_since
+
     def answered(self) -> None:
         """The server gave a whole answer, be it a refusal."""
         self._answers += 1

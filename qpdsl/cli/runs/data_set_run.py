@@ -24,15 +24,15 @@ from qpdsl.executor.events.events import RunSaved
 from qpdsl.output import OrderedLines, holds_something
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.physical import PhysicalOp, everything
-from qpdsl.planner.values.value import dumps
+from qpdsl.planner.values.value import dumps, plain
 from qpdsl.runs.data.input_row import InputData, groups_of, with_priorities
 from qpdsl.runs.grid import Cell
 from qpdsl.runs.job import Job
 from qpdsl.runs.record_file import record_format
 from qpdsl.runs.row_outcome import FinishedRow
 from qpdsl.runs.runner import RowRunner
-from qpdsl.runs.store.continuing import CellRun, others_like, reuse, unfinished, writer_of
-from qpdsl.runs.store.fingerprint import model_digests
+from qpdsl.runs.store.continuing import CellRun, check_unfinished, others_like, reuse, unfinished, writer_of
+from qpdsl.runs.store.fingerprint import model_digests, run_fingerprint
 from qpdsl.runs.store.recording import Recording
 from qpdsl.runs.store.run_file import RunFile
 from qpdsl.runs.store.run_folder import RunFolder
@@ -131,11 +131,13 @@ class _DataSetRun(RowsRun[RunOptions]):
         return None if self._recording is None else self._recording.run
 
     def resumption(self, more: str = "") -> str | None:
-        if self._recording is None or not self._recording.outcomes:
+        if self._recording is None or not self._recording.stays:
             return None
         done = f"{len(self._recording.outcomes)} of {len(self._data.rows)} rows are saved"
+        asked = self.calls is not None and self.options.spending.completions is not None
+        kept = ", and in the cache of completions what servers answered for others" if asked else ""
         how = " and ".join(filter(None, ("`--resume`", more, "" if self._files.trace is None else "another `--trace`")))
-        return f"{done} in run `{self._recording.id}`; the same command with {how} goes on from there"
+        return f"{done} in run `{self._recording.id}`{kept}; the same command with {how} goes on from there"
 
     def runner(self) -> RowRunner:
         runner = super().runner()
@@ -197,6 +199,12 @@ class _DataSetRun(RowsRun[RunOptions]):
         return recording
 
     def _run(self) -> CellRun:
+        if self.options.resume:
+            known = {**run_fingerprint(self._job, self._values, self.options, python=self.surroundings.python)}
+            # What is recorded goes by the models.
+            del known["options"]
+            values = {name: plain(value) for name, value in self._values.items()}
+            check_unfinished(RunFolder(), self._job.plan.name, known, values)
         models = model_digests(self._job.models, self.open_session)
         if self.options.saves_samples:
             contents = {id: models[name] for name, id in self._job.models.items()}
@@ -242,7 +250,7 @@ class _DataSetRun(RowsRun[RunOptions]):
         for info in others_like(folder, record):
             if info.writing:
                 say(f"note: run `{info.id}` computes the same now")
-            elif info.status != "finished" and not self.options.reuse:
+            elif info.status != "finished" and info.totals.done and not self.options.reuse:
                 done = f"{info.totals.done} of {info.record.rows} rows"
                 say(f"note: run `{info.id}` ended early with {done}; `--resume` goes on with it")
 

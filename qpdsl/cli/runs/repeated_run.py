@@ -82,7 +82,7 @@ class RepeatedRun:
     def elsewhere(self) -> list[str]:
         """In words, what computes otherwise than it did."""
         then, now = self.saved.record.fingerprint, self.fingerprint
-        found = changes(*(_parts(own, build=True) for own in (then, now)))
+        found = changes(_parts(then, build=True), _parts(now, build=True))
         if (old := then["version"].split(", ")) != (new := now["version"].split(", ")):
             # Of libraries those that differ.
             sides = (", ".join(part for part in one if part not in other) for one, other in ((old, new), (new, old)))

@@ -183,7 +183,7 @@ class RowsRun(ABC, Generic[Options]):
         """How far the sweep is, once it is known."""
         assert self.sweep is not None
         if self._progress is None:
-            self._progress = SweepProgress(self.sweep)
+            self._progress = SweepProgress(self.sweep, self.process.progress.worked)
         return self._progress
 
     def tell_cells(self, cells: Sequence[CellReached]) -> None:
@@ -198,7 +198,7 @@ class RowsRun(ABC, Generic[Options]):
         self.tell_cells(self.progress.ended(rows))
         for row in rows:
             self.row_saved(row)
-        self.process.progress.rows_done(len(rows), self.progress.left(time.monotonic()))
+        self.process.progress.rows_done(len(rows), self.progress.left())
 
     @property
     def calls(self) -> Calls | None:

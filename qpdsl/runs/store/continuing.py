@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.errors import UsageError
-from qpdsl.planner.values.value import Value, plain
+from qpdsl.errors import UsageError, shorten
+from qpdsl.planner.values.value import Value, dumps, plain
 from qpdsl.runs.data.input_row import InputData
 from qpdsl.runs.grid import Cell
 from qpdsl.runs.job import Job
 from qpdsl.runs.row_outcome import FinishedRow, Outcome, graded_anew
-from qpdsl.runs.store.fingerprint import changes, run_fingerprint
+from qpdsl.runs.store.fingerprint import Fingerprint, changes, run_fingerprint
 from qpdsl.runs.store.recording import Recording, is_of
 from qpdsl.runs.store.run_file import RunFile, RunFileError
 from qpdsl.runs.store.run_folder import RunFolder
@@ -86,12 +86,13 @@ async def _taken(recording: Recording, number: int, saved: RowRecord, id: str) -
 def unfinished(folder: RunFolder, record: RunRecord, data: InputData) -> RunFile:
     """The newest unfinished run that `record` would repeat, open for writing.
 
-    Its rows may be fewer than those of `data`, but one of them must be there, if it has any. Raises UsageError where
-    there is none, with what the nearest one differs in, and where another process writes the only one.
+    Its rows may be fewer than those of `data`, but one of them must be there. Raises UsageError where there is none,
+    with what the nearest one differs in, and where another process writes the only one.
     """
     found = list(_unfinished(folder, record.program, record.sweep))
     same = [info for info in found if info.record.key == record.key]
-    fitting = [info for info in same if _shares_rows(folder, info, data)]
+    # One that has rows comes before those that ended before their first.
+    fitting = sorted((info for info in same if _shares_rows(folder, info, data)), key=lambda info: not info.totals.done)
     for info in fitting:
         if not info.writing:
             return RunFile.writing(folder.file(info.id))
@@ -103,6 +104,17 @@ def unfinished(folder: RunFolder, record: RunRecord, data: InputData) -> RunFile
             "give the input that it was started with, or leave out `--resume` to begin a new run",
         )
     raise _nothing_to_resume(folder, record, found)
+
+
+def check_unfinished(folder: RunFolder, program: str, known: Fingerprint, parameters: Mapping[str, Any]) -> None:
+    """Raises UsageError where each unfinished run of a program differs in what is `known` before its models are.
+
+    `known` are parts of the fingerprint, `parameters` the values as plain data.
+    """
+    found = list(_unfinished(folder, program, None))
+    differ = [(info, _changes(info, {**info.record.fingerprint, **known}, parameters)) for info in found]
+    if found and all(changed for _, changed in differ):
+        raise _changed(differ)
 
 
 def others_like(folder: RunFolder, record: RunRecord) -> list[RunInfo]:
@@ -160,19 +172,34 @@ def _unfinished(folder: RunFolder, program: str, sweep: str | None) -> Iterator[
 
 
 def _shares_rows(folder: RunFolder, info: RunInfo, data: InputData) -> bool:
-    """Whether a row of a run is one of these, or it has none, or its data is this."""
-    if info.record.input_digest == data.digest or not info.totals.done:
+    """Whether a row of a run is one of these, or its data is this."""
+    if info.record.input_digest == data.digest:
         return True
     with RunFile.reading(folder.file(info.id)) as run:
         return any(row.number < len(data.rows) and is_of(row, data.rows[row.number]) for row in run.rows())
 
 
+def _changes(info: RunInfo, fingerprint: Fingerprint, parameters: Mapping[str, Any]) -> list[str]:
+    """In words, what a run has otherwise than it is now."""
+    old, new = ({name: dumps(value) for name, value in own.items()} for own in (info.record.parameters, parameters))
+    arguments = [
+        f"`{name}` was {shorten(old.get(name, 'not set'))}, is {shorten(new.get(name, 'not set'))}"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    ]
+    return changes(info.record.fingerprint, fingerprint, arguments)
+
+
+def _changed(found: Sequence[tuple[RunInfo, list[str]]]) -> UsageError:
+    """What is said where all these runs differ: of the nearest one in what."""
+    near, changed = min(found, key=lambda one: len(one[1]))
+    rows = f"{near.totals.done} of {near.record.rows} rows"
+    return UsageError(f"cannot resume the run `{near.id}` ({rows}); changed since it began: {', '.join(changed)}", _HOW)
+
+
 def _nothing_to_resume(folder: RunFolder, record: RunRecord, found: list[RunInfo]) -> UsageError:
     if found:
-        near = min(found, key=lambda info: len(changes(info.record.fingerprint, record.fingerprint)))
-        changed = ", ".join(changes(near.record.fingerprint, record.fingerprint))
-        rows = f"{near.totals.done} of {near.record.rows} rows"
-        return UsageError(f"cannot resume the run `{near.id}` ({rows}); changed since it began: {changed}", _HOW)
+        return _changed([(info, _changes(info, record.fingerprint, record.parameters)) for info in found])
     done = newest(folder, record)
     if done is not None:
         return UsageError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from hashlib import blake2b
@@ -124,12 +124,15 @@ def operators(nodes: Iterable[PhysicalOp]) -> list[Any]:
     return described
 
 
-def changes(old: Fingerprint, new: Fingerprint) -> list[str]:
-    """In words, every part in which two fingerprints differ."""
-    differences = []
+def changes(old: Fingerprint, new: Fingerprint, arguments: Sequence[str] = ()) -> list[str]:
+    """In words, every part in which two fingerprints differ; `arguments` are such words of each argument."""
+    differences: list[str] = []
     for key in dict.fromkeys([*old, *new]):
         before, after = old.get(key), new.get(key)
         if before == after:
+            continue
+        if key == "arguments" and arguments:
+            differences += arguments
             continue
         name, is_readable = _PARTS.get(key, (f"the {key}", False))
         values = f" (was {before or 'default'}, is {after or 'default'})" if is_readable else ""

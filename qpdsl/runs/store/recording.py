@@ -60,7 +60,7 @@ class Recording:
     """A run that this process writes, with the outcomes of its finished rows by number. A context manager.
 
     `continued` is what was there when it went on. A run that this process began is removed again when it is closed
-    without a row.
+    without a row, unless it is one of its own whose rows were begun.
     """
 
     def __init__(self, run: RunFile, data: InputData, grader: Grader, continued: Continued | None = None) -> None:
@@ -69,7 +69,7 @@ class Recording:
         self.grader = grader
         self.continued = continued or Continued()
         self.outcomes: dict[int, Outcome] = {}
-        self._is_new = continued is None
+        self._is_new, self._ended = continued is None, False
 
     @classmethod
     def begin(cls, folder: RunFolder, record: RunRecord, data: InputData, grader: Grader) -> Self:
@@ -112,14 +112,20 @@ class Recording:
 
     def end(self, status: Status, summary: Mapping[str, Any] | None = None) -> None:
         """Says how the run ended, and what it came to. Raises UsageError."""
+        self._ended = True
         self.run.end(status, summary)
 
+    @property
+    def stays(self) -> bool:
+        """Whether the run is there once it is closed, for one that goes on with it."""
+        return bool(self.outcomes) or not self._is_new or (self._ended and self.run.record.sweep is None)
+
     def close(self) -> None:
-        """Ends the lock. The run stays, for one that goes on with it."""
-        if self._is_new and not self.outcomes:
-            self.run.remove()
-        else:
+        """Ends the lock."""
+        if self.stays:
             self.run.close()
+        else:
+            self.run.remove()
 
     def __enter__(self) -> Self:
         return self

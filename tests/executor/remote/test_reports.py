@@ -36,6 +36,24 @@ def test_a_wait_is_told_when_it_begins_and_what_for(monkeypatch: Any) -> None:
     assert (last.calls.requests, last.calls.retries, last.calls.sampled_tokens) == (2, 1, 3)
 
 
+def test_an_answer_to_any_request_ends_the_outage_for_those_that_wait(monkeypatch: Any) -> None:
+    monkeypatch.setattr(remote_engine, "_REPORT_EVERY", 0.0)
+    told: list[RemoteCounts] = []
+
+    def script(body: Body, number: int) -> Body | httpx.Response:
+        return httpx.Response(503) if number < 2 else answer("7")
+
+    async def use(engine: RemoteEngine) -> None:
+        tickets = [engine.submit("llm", wanted(question)) for question in ("1?", "2?")]
+        await until(lambda: any(counts.again == 2 for counts in told))
+        assert told[-1].why is not None and "503" in told[-1].why and told[-1].failing
+        await asyncio.gather(*map(_wait, tickets))
+
+    driven(ScriptedServer(script), use, on_report=lambda model, counts: told.append(counts))
+    answered = [counts for counts in told if counts.calls.requests == 3]
+    assert any(counts.again == 1 for counts in answered) and not any(counts.failing for counts in answered)
+
+
 def test_reports_are_few_however_many_requests_there_are() -> None:
     told: list[RemoteCounts] = []
 

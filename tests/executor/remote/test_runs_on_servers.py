@@ -308,6 +308,24 @@ def test_a_server_that_is_gone_ends_a_run_that_keeps_its_rows(tmp_path: Path, pr
     assert len(out.read_text().splitlines()) == 4
 
 
+def test_a_run_whose_server_dies_before_its_first_row_goes_on(tmp_path: Path, program: Path, qpdsl: Run) -> None:
+    data, out = rows(tmp_path / "in.jsonl", 4), tmp_path / "out.jsonl"
+    with stub("vllm", writes=says) as server:
+        command = ("run", program, "--input", data, "--output", out, "--model", address(server), "--no-greedy")
+        assert qpdsl(*command, "--limit", 1, "--output", tmp_path / "known.jsonl").code == 0
+        server.fail("stall_stream", times=None)
+        ran = qpdsl(*command, "--seed", 3, "--server-timeout", 0.3)
+        assert ran.code == 6 and "help: 0 of 4 rows are saved in run `" in ran.err
+        assert "in the cache of completions what servers answered" in ran.err and "`--resume` goes on" in ran.err
+        server.mend()
+        asked = server.counts.requests
+        ran = qpdsl(*command, "--seed", 4, "--resume")
+        assert (ran.code, server.counts.requests) == (2, asked)
+        assert "(0 of 4 rows); changed since it began: the seed (was 3, is 4)" in ran.err
+        ran = qpdsl(*command, "--seed", 3, "--resume")
+        assert ran.code == 0 and "0 of 4 rows are there" in ran.err
+
+
 def test_a_server_that_takes_requests_and_answers_none_is_given_up(program: Path, qpdsl: Run) -> None:
     program.write_text(SAMPLED, "utf-8")
     with stub("vllm", writes=says) as server:

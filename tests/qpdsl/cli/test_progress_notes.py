@@ -93,16 +93,30 @@ def test_tokens_of_servers_count_and_their_silence_is_told(said: list[str]) -> N
     assert said == []
     progress._speak(112.0)
     progress._speak(113.0)
-    assert said == ["http://host/v1 cannot be reached: no answer for 0:13, given up after 10:00"]
-    assert "no answer for 1:01, given up after 10:00" in progress.words(160.0)
+    assert said == ["http://host/v1 cannot be reached: no answer for 0:13; gives up after 10:00 (--server-timeout)"]
+    assert "no answer for 1:01; gives up after 10:00 (--server-timeout)" in progress.words(160.0)
     # It answers again, while others of its requests are still to be sent once more.
-    stream.emit(dataclasses.replace(DEAD, at=170.0, sampled_tokens=50, failing=60.0))
+    stream.emit(dataclasses.replace(DEAD, at=170.0, sampled_tokens=50, failing=0.0))
     assert progress.words(171.0) == "0/0 rows 50 tokens 50 tokens/s"
-    # What it answered before it fell silent was reported after the first failure.
-    stream.emit(dataclasses.replace(DEAD, at=180.0, sampled_tokens=50, failing=20.0))
-    assert "no answer for 0:11, given up after 10:00" in progress.words(181.0)
-    stream.emit(dataclasses.replace(DEAD, at=172.0, sampled_tokens=100, failing=60.0))
-    assert progress.words(172.0) == "0/0 rows 100 tokens 50 tokens/s"
+
+
+def test_the_time_in_which_a_server_was_silent_makes_no_rate(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, now = EventStream(), [90.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    progress = ProgressNotes(stream, 600.0)
+    with progress.of_rows(20, 3):
+        progress.rows_done(2, 30.0)
+        stream.emit(DEAD)
+        now[0] = 299.0
+        assert progress.worked() == 99.0
+        stream.emit(dataclasses.replace(DEAD, at=299.0, failing=0.0))
+        now[0] = 301.0
+        assert progress.worked() == 101.0 and progress.words(301.0).endswith("0:19 left")
+        # A request that has to wait for a moment is no silence.
+        stream.emit(dataclasses.replace(DEAD, at=302.0))
+        stream.emit(dataclasses.replace(DEAD, at=302.5, failing=0.0))
+        now[0] = 303.0
+        assert progress.worked() == 103.0
 
 
 def test_nothing_is_said_of_a_quiet_process(said: list[str]) -> None:

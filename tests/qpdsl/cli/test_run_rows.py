@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from qpdsl.cli.exits import Exit
+from qpdsl.executor.kernels.llvm.compile import multiplies_pairs
 from qpdsl.runs.store.run_file import RunFile
 from qpdsl.runs.store.run_folder import RunFolder
 from qpdsl.runs.store.run_record import RowRecord
@@ -170,6 +171,7 @@ def test_resume_refuses_what_has_changed(
 
     from qpdsl import zoo
 
+    pairs = " by AVX512-BF16" if multiplies_pairs() else ""
     other = tmp_path / "other.qp"
     other.write_text(SAMPLED.replace("1.5", "1.4"))
     copied = tmp_path / "model"
@@ -179,8 +181,8 @@ def test_resume_refuses_what_has_changed(
     for program, data, args, changed in [
         (other, problems, [], "the program"),
         (sampled, problems, ["--seed", "3"], "the seed (was 0, is 3)"),
-        (sampled, problems, ["--set", "n=3"], "the arguments"),
-        (sampled, problems, ["--dtype", "bfloat16"], "the dtype (was default, is bfloat16)"),
+        (sampled, problems, ["--set", "n=3"], "`n` was not set, is 3"),
+        (sampled, problems, ["--dtype", "bfloat16"], f"the dtype (was default, is bfloat16{pairs})"),
         (sampled, problems, ["--kv-type", "int8"], "the type of the KV cache (was default, is int8)"),
         (sampled, problems, ["--rows"], "what is recorded (was greedy, is rows, greedy)"),
         (sampled, problems, ["--model", f"llm={copied}"], "the model `llm`"),

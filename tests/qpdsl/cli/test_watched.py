@@ -17,6 +17,7 @@ from qpdsl.cli.watched import watched
 from qpdsl.executor.events.events import CellReached, Event, ModelsLoaded, Preparing, ProcessStarted, RunEnded
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.executor.events.trace import LineReader, read_trace
+from qpdsl.runs.sweep import Sweep
 from qpdsl.runs.sweep_progress import CellProgress, SweepProgress
 from qpdsl.tui.state.run_state import RunState
 from tests.support.cli import SWEPT, Run, Terminal, write_rows
@@ -66,14 +67,14 @@ def test_a_sweep_tells_its_cells_and_what_they_share(qpdsl: Run, tmp_path: Path)
 
 def test_what_is_left_goes_by_what_is_drawn_not_by_rows() -> None:
     """Half of the rows found their samples drawn; the other half take as long as the drawn ones did."""
-    progress = SweepProgress.__new__(SweepProgress)
+    progress = SweepProgress(Sweep([], lambda run: None), lambda: 150.0)  # type: ignore[arg-type, return-value]
     wide = CellProgress("n=16", 10, done=5, ended=5, drawn=5000)
     narrow = CellProgress("n=4", 10, done=10, ended=10, drawn=0)
     progress._cells, progress._begun = {"n=16": wide, "n=4": narrow}, 100.0
-    left = progress.left(150.0)
+    left = progress.left()
     assert left is not None and 48 < left < 52
     progress._begun = None
-    assert progress.left(150.0) is None
+    assert progress.left() is None
 
 
 def test_top_lists_programs_and_progress(qpdsl: Run) -> None:

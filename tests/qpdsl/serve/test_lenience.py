@@ -71,6 +71,10 @@ def test_the_answer_is_that_of_the_rest(lenient: Running) -> None:
         ({"messages": [USER], "parameters": {"wdth": 2}}, "parameters"),
         ({"messages": [EARLIER[1]]}, "messages"),
         ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": ""}]}, "messages"),
+        ({"messages": [USER], "temperature": -1}, "temperature"),
+        ({"messages": [USER], "top_p": 9}, "top_p"),
+        ({"messages": [USER], "frequency_penalty": "much"}, "frequency_penalty"),
         ({"messages": [USER], "prompt": QUESTION}, "prompt"),
     ],
 )

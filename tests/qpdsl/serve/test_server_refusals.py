@@ -54,6 +54,13 @@ def test_what_is_not_honoured_is_refused(server: Running, fields: dict[str, Any]
     assert refused["type"] == "invalid_request_error"
 
 
+def test_an_empty_question_is_refused(server: Running) -> None:
+    refused = error(server.chat("beam_search", ""))
+    assert (refused["message"], refused["param"]) == ("the last user message is empty", "messages")
+    refused = error(server.post("completions", model="beam_search", prompt=""))
+    assert (refused["message"], refused["param"]) == ("the prompt is empty", "prompt")
+
+
 def test_what_asks_for_nothing_is_taken(server: Running) -> None:
     """These fields, or these values, are what clients send without being asked to."""
     neutral = {

@@ -100,6 +100,21 @@ def test_the_newest_unfinished_run_is_gone_on_with(runs: RunFolder) -> None:
     assert swept is not None and swept.id == runs.ids()[-1]
 
 
+def test_a_run_that_ended_before_its_first_row_goes_on_after_those_with_rows(runs: RunFolder) -> None:
+    for sweep in (None, "grid"):
+        with Recording.begin(runs, record(started=2.0, sweep=sweep), inputs(10), EqualAnswer()) as kept:
+            kept.end("interrupted")
+    (begun,) = runs.ids()
+    with unfinished(runs, record(), inputs(10)) as run:
+        assert run.id == begun
+    others = InputData((InputRow("x", {"problem": "x"}),), "other", name="other.jsonl")
+    with pytest.raises(UsageError, match="no row of the unfinished run"):
+        unfinished(runs, record(), others)
+    rows = recorded(runs, 3, started=1.0)
+    with unfinished(runs, record(), inputs(10)) as run:
+        assert run.id == rows
+
+
 def test_what_the_nearest_run_differs_in_is_said(runs: RunFolder) -> None:
     recorded(runs, 3, fingerprint={"version": "2", "seed": "3"}, started=1.0)
     near = recorded(runs, 4, fingerprint={"version": "1", "seed": "3"}, started=2.0)
