@@ -90,9 +90,9 @@ class ClockedForward(ForwardCode):
         code.builder.store(code.add(code.builder.load(place, typ=I64), code.builder.sub(now, self._last.get())), place)
         self._last.set(now)
 
-    def _sums(self, product: str, source: Value, row: Value) -> None:
+    def _prepare(self, product: str, source: Value, row: Value) -> None:
         self._product = product
-        super()._sums(product, source, row)
+        super()._prepare(product, source, row)
 
     def _part(self, product: str, *arguments: Any) -> None:
         self._product = product
@@ -318,7 +318,7 @@ def parts_of(model: PagedModel, work: Work, spent: Spent) -> list[Part]:
     if spent.parts["add norm"]:
         found.append(_shared("add norm", spent, tokens))
     blocks = math.ceil(model.vocabulary / BLOCK)
-    read = head.weight_bytes // (4 if head._screens and not work.prompts and work.rows <= 12 else 1)
+    read = head.weight_bytes // (4 if head.screens and not work.prompts and work.rows <= 12 else 1)
     found.append(Part("head", spent.head, read, partial(_share, blocks), blocks))
     return found
 
