@@ -15,7 +15,7 @@ from qpdsl.executor.runtime.instance.instance import Instance, RowError, Usage
 from qpdsl.executor.runtime.operators.relational import return_value
 from qpdsl.executor.runtime.operators.vote import all_answers_of
 from qpdsl.planner.plan import ops
-from qpdsl.planner.plan.physical import PhysicalOp
+from qpdsl.planner.plan.physical import GenerateStrategy, PhysicalOp
 from qpdsl.planner.values.library import TooLarge
 
 Operate = Callable[[PhysicalOp, Candidates, Instance], Awaitable[Candidates]]
@@ -46,11 +46,13 @@ def last_choice(chain: Sequence[PhysicalOp]) -> int | None:
     """The place of the last choice in a program's chain.
 
     None where none is made, or where something is generated or scored after it: then what a candidate would have come
-    to is not known.
+    to is not known. Nor are the candidates of a vote that ends the drawing of its samples.
     """
+    deciding = {node.strategy.vote for node in chain if isinstance(node.strategy, GenerateStrategy)}
     for place in range(len(chain) - 1, -1, -1):
         if isinstance(chain[place].op, _CHOICES):
-            return place if not isinstance(chain[place].op, ops.Tournament) else None
+            unknown = isinstance(chain[place].op, ops.Tournament) or chain[place].id in deciding
+            return None if unknown else place
         if not isinstance(chain[place].op, _READ_OUT):
             return None
     return None

@@ -158,7 +158,7 @@ class ProgressNotes:
 
     def _silence(self, model: str, now: float) -> str:
         begun, why = self._silent[model]
-        return f"{why}: no answer for {_clock(now - begun)}; gives up after {_clock(self._patience)} (--server-timeout)"
+        return f"{why}: no answer for {_clock(now - begun)}; gives up after {_clock(self._patience)}"
 
     def _see(self, event: Event) -> None:
         match event:

@@ -93,8 +93,8 @@ def test_tokens_of_servers_count_and_their_silence_is_told(said: list[str]) -> N
     assert said == []
     progress._speak(112.0)
     progress._speak(113.0)
-    assert said == ["http://host/v1 cannot be reached: no answer for 0:13; gives up after 10:00 (--server-timeout)"]
-    assert "no answer for 1:01; gives up after 10:00 (--server-timeout)" in progress.words(160.0)
+    assert said == ["http://host/v1 cannot be reached: no answer for 0:13; gives up after 10:00"]
+    assert "no answer for 1:01; gives up after 10:00" in progress.words(160.0)
     # It answers again, while others of its requests are still to be sent once more.
     stream.emit(dataclasses.replace(DEAD, at=170.0, sampled_tokens=50, failing=0.0))
     assert progress.words(171.0) == "0/0 rows 50 tokens 50 tokens/s"

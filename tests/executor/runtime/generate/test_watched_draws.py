@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 
 import pytest
 
@@ -28,6 +29,8 @@ program p(problem: text) -> text {
 def candidates(best: str, *, screens: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[CandidateRecord], int]:
     """What is told of the samples, and how often a head left out ids."""
     monkeypatch.setattr(panel_head, "_SCREENED_BYTES", 0 if screens else 1 << 60)
+    # Heads that other tests have made are none of these.
+    monkeypatch.setattr("tests.support.loaded_models._KEPT", defaultdict(list))
     left_out: list[int] = []
     panels = HeadScreen.panels
     monkeypatch.setattr(HeadScreen, "panels", lambda *given: left_out.append(1) or panels(*given))
