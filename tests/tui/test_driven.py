@@ -21,13 +21,12 @@ def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drive]:
         yield Drive(tmp_path, server, 2)
 
 
-# A search that looks aside, a vote in all places, a program that servers cannot run, and one that fails.
+# A search that looks aside, and a vote on a server and as a sweep; the script drives all programs in all places.
 @pytest.mark.parametrize(
     ("name", "places"),
     [
         ("programs/lookahead", ("here",)),
-        ("programs/self_consistency", Drive.PLACES),
-        ("structure/filter", ("here", "on_a_cluster")),
+        ("programs/self_consistency", ("here", "on_a_server", "under_eval")),
     ],
 )
 def test_screens_print_what_commands_do(name: str, places: tuple[str, ...], drive: Drive) -> None:
