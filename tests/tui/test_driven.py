@@ -26,7 +26,7 @@ def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drive]:
     ("name", "places"),
     [
         ("programs/lookahead", ("here",)),
-        ("programs/self_consistency", ("here", "on_a_server", "under_eval")),
+        ("programs/self_consistency", ("under_eval", "here", "on_a_server")),
     ],
 )
 def test_screens_print_what_commands_do(name: str, places: tuple[str, ...], drive: Drive) -> None:
