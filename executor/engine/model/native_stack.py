@@ -57,7 +57,7 @@ Embed = Callable[[torch.Tensor], torch.Tensor]
 
 
 class NativeStack:
-    """Embedding, layers and last norm of one model, computed in float32, over KV of 32, 16 or 8 bits.
+    """Embedding, layers and last norm of one model, over KV of 32, 16 or 8 bits. Sums are float32 (see `Product`).
 
     A row's bits depend on that row alone, whatever the batch and the number of threads.
     """

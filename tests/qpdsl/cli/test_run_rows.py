@@ -397,3 +397,20 @@ def test_a_full_disk_is_said_in_one_line(
 def test_a_run_is_gone_on_with_by_the_same_plan(qpdsl: Run, sampled: Path, problems: Path, unfinished: Path) -> None:
     ran = qpdsl("run", sampled, "--input", problems, "--output", unfinished, "--resume", "--plan", "naive")
     assert ran.code != Exit.OK and "the plan (was optimized, is naive)" in ran.err
+
+
+def test_exact_plans_give_the_same_tokens_in_bfloat16(qpdsl: Run) -> None:
+    """Where the processor multiplies pairs of bfloat16, inputs of products are rounded: in any batch alike."""
+    asked = ("run", "best_of_n", "--input", "counting-500", "--limit", "3", "--set", "n=4", "--no-greedy", "--rows")
+    plans = (), ("--plan", "naive"), ("--disable-rule", "share_prefixes", "--max-sequences", "3")
+    rows = []
+    for plan in plans:
+        ran = qpdsl(*asked, *plan, "--dtype", "bfloat16", "--output", "-")
+        assert ran.code == Exit.OK, ran.err
+        rows.append(
+            [
+                {key: value for key, value in json.loads(line).items() if key != "tokens_in"}
+                for line in ran.out.splitlines()
+            ]
+        )
+    assert rows[0] == rows[1] == rows[2]
