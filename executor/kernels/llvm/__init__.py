@@ -28,6 +28,6 @@ A row has the same bits in any batch: a result depends on its own row, position 
 grouped, padded or gathered. No kernel may sum in an order that depends on the number of rows, on their place in a tile,
 or on who computes which part: threads share rows, outputs and queries out, and never a sum. All arithmetic is in
 float32, whatever types weights and pages are stored in; but who asks for bfloat16 has the inputs of its products
-rounded to it where the processor multiplies such pairs (AVX512-BF16), which halves the time of a prompt's products. What kernels
-cannot be compiled for raises LookupError, and torch does it.
+rounded to it where the processor multiplies such pairs (AVX512-BF16), which halves the time of a prompt's products.
+What kernels cannot be compiled for raises LookupError, and torch does it.
 """
