@@ -248,7 +248,8 @@ class Connection:
         if isinstance(error, httpx.ReadTimeout):
             return Unreachable(f"{self.url} stopped responding", stalled=True)
         if isinstance(error, httpx.ConnectError):
-            return Unreachable(f"{self.url} cannot be reached: {str(error) or 'no connection'}")
+            words = _nobody(self.url) if _is_refused(error) else str(error) or "no connection"
+            return Unreachable(f"{self.url} cannot be reached: {words}")
         if isinstance(error, httpx.UnsupportedProtocol):
             return Refused(f"{self.url} is not the URL of a server", 0)
         return Unreachable(f"{self.url} dropped the connection: {str(error) or type(error).__name__}")
@@ -292,6 +293,22 @@ _KEYS = {
     "https://openrouter.ai": "OPENROUTER_API_KEY",
 }
 _PORTS = {"http": 80, "https": 443}
+# What starts the servers that have one place on this machine.
+_STARTED_BY = {"http://127.0.0.1:11434": "ollama serve", "http://127.0.0.1:1234": "lms server start"}
+
+
+def _nobody(url: str) -> str:
+    command = _STARTED_BY.get(origin_of(url).replace("localhost", "127.0.0.1"))
+    return f"no server listens there{'' if command is None else f'; `{command}` starts it'}"
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Whether a connection failed since nothing listens at its port, be it at each of several addresses."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_refused, error.exceptions))
+    return isinstance(error, ConnectionRefusedError) or (
+        error is not None and _is_refused(error.__cause__ or error.__context__)
+    )
 
 
 def origin_of(url: str) -> str:
@@ -307,7 +324,8 @@ def origin_of(url: str) -> str:
 def key_of(url: str, environment: Mapping[str, str] | None = None) -> str | None:
     """The key for the server of a URL, None without one.
 
-    Raises ModelError where the environment's variables cannot be read.
+    Raises ModelError where the environment's variables cannot be read, or lack the key of a server that answers
+    nobody without one.
     """
     environment = os.environ if environment is None else environment
     origin = origin_of(url)
@@ -323,6 +341,8 @@ def key_of(url: str, environment: Mapping[str, str] | None = None) -> str | None
         if given == origin:
             return _checked(url, key)
     key = environment.get(_variables(environment).get(origin, ""), "").strip()
+    if not key and origin in map(origin_of, _KEYS):
+        raise ModelError(url, f"it needs a key: set `{variable_of(url, environment)}` in the environment")
     return _checked(url, key) if key else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -219,6 +220,30 @@ def test_sockets_that_fail_are_tried_again(error: Exception) -> None:
     assert isinstance(found, Unreachable) and not found.overloaded and URL in str(found)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_server_that_does_not_run_is_said(host: str) -> None:
+    async def ask(port: int) -> str:
+        connection = Connection(f"http://{host}:{port}/v1")
+        try:
+            with pytest.raises(Unreachable) as raised:
+                await connection.get("models")
+        finally:
+            await connection.close()
+        return str(raised.value)
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    assert "no server listens there" in asyncio.run(ask(port))
+
+
+def test_how_to_start_a_server_of_this_machine_is_said() -> None:
+    refused = httpx.ConnectError("All connection attempts failed")
+    refused.__cause__ = ExceptionGroup("each address", [ConnectionRefusedError(), ConnectionRefusedError()])
+    with pytest.raises(Unreachable, match="`ollama serve` starts it"):
+        asked(refused, post, "http://localhost:11434/v1")
+
+
 def test_a_stall_counts_as_too_much_work() -> None:
     found = failure(httpx.ReadTimeout(""))
     assert isinstance(found, Unreachable) and found.overloaded
@@ -303,6 +328,8 @@ def test_what_to_set_is_said_and_no_key_is_shown() -> None:
     assert "QPDSL_API_KEYS" in str(raised.value) and "secret" not in str(raised.value)
     with pytest.raises(ModelError, match="invalid characters"):
         key_of("https://api.openai.com/v1", {"OPENAI_API_KEY": "sk\n1"})
+    with pytest.raises(ModelError, match="needs a key: set `ANTHROPIC_API_KEY`"):
+        key_of("https://api.anthropic.com/v1", {"OPENAI_API_KEY": "sk-1"})
 
 
 _STREAM = (
