@@ -1,4 +1,4 @@
-"""Commands that go by `qpdsl.toml` where their command line says nothing."""
+"""Commands whose options are completed by the programs that they name and by `qpdsl.toml`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from qpdsl.cli.console import say
 from qpdsl.cli.shared_options import HeadedCommand
+from qpdsl.errors import UsageError, shorten
 from qpdsl.session.project import DEFAULTS, NAME, Project, project_file
 
 
@@ -20,6 +21,8 @@ class ProjectCommand(HeadedCommand):
     """A command that runs, plans or serves programs: models, values, data and options come from the project too."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        if any("=" not in text for text in ctx.params["models"]):
+            name_models(ctx)
         if project_file() is not None:
             from qpdsl.session.project import read_project
 
@@ -27,6 +30,23 @@ class ProjectCommand(HeadedCommand):
             if used and not ctx.params.get("quiet"):
                 say(f"note: by {NAME}: {', '.join(used)}")
         return super().invoke(ctx)
+
+
+def name_models(ctx: click.Context) -> None:
+    """Writes `--model ID` as `NAME=ID` where the programs have one model alone, in the words of the run too.
+
+    Raises UsageError where they have several.
+    """
+    values, root = ctx.params, ctx.find_root()
+    names = list(_declared(values)[0])
+    for at, text in enumerate(values["models"]):
+        if "=" in text or not names:
+            continue
+        if len(names) > 1:
+            help = f"one of {', '.join(f'`--model {name}={shorten(text)}`' for name in names)}"
+            raise UsageError(f"`--model {shorten(text)}` is for one of several models: {', '.join(names)}", help)
+        values["models"] = (*values["models"][:at], f"{names[0]}={text}", *values["models"][at + 1 :])
+        root.obj = _replaced(root.obj or (), "--model", text, f"{names[0]}={text}")
 
 
 def apply_project(project: Project, ctx: click.Context) -> list[str]:

@@ -474,7 +474,8 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         metavar="NAME=ID|PATH",
         complete="models",
         help="Use another model: a folder, a GGUF file, a Hugging Face id, or one on a server (`ollama:NAME`, "
-        "`vllm:URL#NAME`). `prm=ID kind=KIND` in quotes also gives the kind of a verifier.",
+        "`vllm:URL#NAME`). `NAME=` may be left out if the program has one model. `prm=ID kind=KIND` in quotes also "
+        "gives the kind of a verifier.",
     )
     adapters: tuple[str, ...] = _program(
         (),

@@ -85,6 +85,12 @@ def test_a_folder_that_the_environment_moves_says_so(qpdsl: Run, folder: Path, m
     assert shown["saved runs"] == wanted
 
 
+def test_the_only_model_of_a_program_needs_no_name(qpdsl: Run, folder: Path) -> None:
+    ran = qpdsl("run", "greedy", "--input", "counting-500", "--limit", "1", "--model", "zoo/counting-mini")
+    assert ran.code == Exit.OK
+    assert "--model llm=zoo/counting-mini" in qpdsl("runs", "show", "last").out
+
+
 def test_a_server_has_a_name(qpdsl: Run, folder: Path) -> None:
     (folder / "qpdsl.toml").write_text('[servers]\ngpu = "vllm:http://127.0.0.1:9/v1"\n[defaults]\ndevice = "cuda"\n')
     ran = qpdsl("explain", "echo.qp", "--model", "llm=gpu:org/name")
