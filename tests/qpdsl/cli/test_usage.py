@@ -53,7 +53,7 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
             '`n` takes a whole number, not the text "many"',
         ),
         (["check", "greedy", "--model", "llm"], "`--model` takes NAME=ID or NAME=PATH"),
-        (["run", "beam_search", "--model", "zoo/counting"], "`--model zoo/counting` is for one of several models: llm, prm"),
+        (["run", "beam_search", "--model", "zoo/counting"], "is for one of several models: llm, prm"),
         (["run", "greedy", "--model", "lm=x"], "declares no model `lm`; did you mean `llm`?"),
         (["run", "-e", "chat user=q | generate llm", "--model", "lm=x"], "uses no model `lm`; did you mean `llm`?"),
         (["run", "greedy", "--output", "x"], "`--output` needs `--input`"),
