@@ -65,8 +65,11 @@ class Found:
 class Searcher(Protocol):
     """A system that searches for the answers to problems, all of them side by side."""
 
-    def search(self, problems: Sequence[str]) -> Found:
-        """An answer each, as text. Every cache is empty when it begins."""
+    def search(self, problems: Sequence[str], own_draws: bool = False) -> Found:
+        """An answer each, as text. Every cache is empty when it begins.
+
+        Draws are those of qpdsl's engine with seed 0, unless the side is to have draws of its own.
+        """
 
 
 @dataclass(frozen=True)

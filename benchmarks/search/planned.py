@@ -133,7 +133,7 @@ class Planned:
         self._plan = plan_of(options["program"], models=options["models"])
         self._dtype = dtype
 
-    def search(self, problems: Sequence[str]) -> Found:
+    def search(self, problems: Sequence[str], own_draws: bool = False) -> Found:
         """Raises RuntimeError where a problem fails."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "problems.jsonl"
