@@ -81,7 +81,8 @@ def of_search(sides: Mapping[str, Any], side: str) -> str:
     each = [1e3 * one["seconds_a_problem"] / one["sampled_a_problem"] for one in (ours, theirs)]
     return (
         f"{ours['sampled_a_problem']:,.0f} tokens a problem against {theirs['sampled_a_problem']:,.0f}, "
-        f"{each[0]:.2f} ms a token against {each[1]:.2f}"
+        f"{each[0]:.2f} ms a token against {each[1]:.2f}; of ours {ours['computed_a_problem']:,.0f} are computed, "
+        "those that the judge reads among them"
     )
 
 

@@ -51,7 +51,8 @@ class Stepwise(Protocol):
 class Found:
     """What a search came to: `sampled` tokens; of `candidates` that were scored, `duplicates` had a text seen before.
 
-    `seconds` and `processor_seconds` are without loading. A side that does not count candidates has zeros.
+    `computed` tokens went through a model. `seconds` and `processor_seconds` are without loading. A side that does not
+    count some of these has zeros.
     """
 
     seconds: float
@@ -60,6 +61,7 @@ class Found:
     sampled: int
     candidates: int = 0
     duplicates: int = 0
+    computed: int = 0
 
 
 class Searcher(Protocol):

@@ -162,6 +162,7 @@ def _figures(rounds: Sequence[Found], planned: Sequence[Found], rows: Sequence[I
             )
         ),
         "sampled_a_problem": statistics.median(found.sampled for found in rounds) / len(rows),
+        "computed_a_problem": statistics.median(found.computed for found in rounds) / len(rows),
         "right": sum(right) / len(rows),
         "same_answers": sum(map(_is_same, rounds[-1].answers, planned[-1].answers)) / len(rows),
         "duplicates": statistics.median(shares) if shares else None,
