@@ -190,11 +190,11 @@ class Parts:
         for model, figures in record.get("vllm", {}).items():
             sides = figures["sides"]
             for side, clocks in _SEARCH_SIDES.items():
-                if side in sides:
-                    same = f"{sides[side]['same_answers']:.0%} of answers equal"
-                    why, name = of_search(sides, side), f"beam search of {model} over the {side} ({same})"
+                if "same_answers" in (found := sides.get(side, {})):
+                    why, name = of_search(sides, side), f"beam search of {model} over the {side}"
+                    name += f", same draws ({found['same_answers']:.0%} of answers equal)" if side == CACHED else ""
                     for clock, told in clocks.items():
-                        yield Measure(f"{name}, {told}", GOAL, sides[side][clock]["median"], obstacle=why)
+                        yield Measure(f"{name}: {told}", GOAL, found[clock]["median"], obstacle=why)
 
     def _servings(self, record: Any) -> Iterator[Measure]:
         sides = ("qpdsl serve, bare model", "engine without HTTP", "vllm serve")

@@ -108,7 +108,9 @@ def measure(
         "repeats": repeats,
         "goals": {CACHED: GOAL},
         "absent": absent,
-        "sides": {name: _figures(of, kept[PLANNED][: len(of)], rows) for name, of in kept.items()},
+        "sides": {
+            name: _figures(of, kept[PLANNED][: len(of)], rows, same=name != OWN_DRAWS) for name, of in kept.items()
+        },
     }
 
 
@@ -143,7 +145,10 @@ def _started(
     return running
 
 
-def _figures(rounds: Sequence[Found], planned: Sequence[Found], rows: Sequence[InputRow]) -> dict[str, Any]:
+def _figures(
+    rounds: Sequence[Found], planned: Sequence[Found], rows: Sequence[InputRow], *, same: bool
+) -> dict[str, Any]:
+    """`same`: the draws are those of ours, and so should the answers be."""
     right = [_answer(text) == row.reference for text, row in zip(rounds[-1].answers, rows, strict=True)]
     wall, cpu = ([getattr(found, clock) for found in rounds] for clock in _CLOCKS)
     wall_planned, cpu_planned = ([getattr(found, clock) for found in planned] for clock in _CLOCKS)
@@ -164,7 +169,7 @@ def _figures(rounds: Sequence[Found], planned: Sequence[Found], rows: Sequence[I
         "sampled_a_problem": statistics.median(found.sampled for found in rounds) / len(rows),
         "computed_a_problem": statistics.median(found.computed for found in rounds) / len(rows),
         "right": sum(right) / len(rows),
-        "same_answers": sum(map(_is_same, rounds[-1].answers, planned[-1].answers)) / len(rows),
+        "same_answers": sum(map(_is_same, rounds[-1].answers, planned[-1].answers)) / len(rows) if same else None,
         "duplicates": statistics.median(shares) if shares else None,
     }
 

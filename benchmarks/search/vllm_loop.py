@@ -36,6 +36,8 @@ from qpdsl.executor.text.context import Context
 
 STOP = "\n\n"
 TEMPERATURE = 0.8
+# As scores are kept: what rounding moves decides nothing.
+SCORE_DIGITS = 5
 _SCORED_AT_ONCE = 8
 _SCALE = "12345"
 _BLOCK = 32
@@ -262,7 +264,9 @@ class VllmLoop:
                 seen.add(beam.text)
         answers = self._judge.answers([self._conversation(search.problem, text) for search, text in asked])
         for (search, text), likely in zip(asked, answers, strict=True):
-            search.known[text] = likely[0] if self._rubric is None else float(1 + likely.index(max(likely)))
+            search.known[text] = (
+                round(likely[0], SCORE_DIGITS) if self._rubric is None else float(1 + likely.index(max(likely)))
+            )
         return 0 if self._rubric is None else len(asked)
 
     def _conversation(self, problem: str, text: str) -> list[int]:
