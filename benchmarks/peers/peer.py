@@ -51,7 +51,8 @@ class Stepwise(Protocol):
 class Found:
     """What a search came to: `sampled` tokens; of `candidates` that were scored, `duplicates` had a text seen before.
 
-    `seconds` and `processor_seconds` are without loading. A side that does not count candidates has zeros.
+    `computed` tokens went through a model. `seconds` and `processor_seconds` are without loading. A side that does not
+    count some of these has zeros.
     """
 
     seconds: float
@@ -60,13 +61,17 @@ class Found:
     sampled: int
     candidates: int = 0
     duplicates: int = 0
+    computed: int = 0
 
 
 class Searcher(Protocol):
     """A system that searches for the answers to problems, all of them side by side."""
 
-    def search(self, problems: Sequence[str]) -> Found:
-        """An answer each, as text. Every cache is empty when it begins."""
+    def search(self, problems: Sequence[str], own_draws: bool = False) -> Found:
+        """An answer each, as text. Every cache is empty when it begins.
+
+        Draws are those of qpdsl's engine with seed 0, unless the side is to have draws of its own.
+        """
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,9 @@ class Process:
         rows = {"prompts": prompts, "schemas": list(schemas)}
         return self._ask({"do": "write", **rows, "limit": limit, "plan": dict(plan)})
 
-    def search(self, problems: Sequence[str]) -> Found:
+    def search(self, problems: Sequence[str], own_draws: bool = False) -> Found:
         """Raises Absent where the side fails."""
-        return Found(**self._ask({"do": "search", "problems": list(problems)}))
+        return Found(**self._ask({"do": "search", "problems": list(problems), "own_draws": own_draws}))
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -9,7 +9,7 @@ load, with `side`, `model`, `dtype`, `slots`, `context`, `threads`, `options`: `
 run, with `prompts`, `lengths`: `tokens`, `total`, `first`, `first_tokens`, `resident`, `peak`
 write, with `prompts`, `schemas`, `limit`, `plan`, of a side that writes JSON: as run, without `first_tokens`, with
 `counts`, `parts`
-search, with `problems`, of a side that searches: the fields of `Found`
+search, with `problems` and `own_draws`, of a side that searches: the fields of `Found`
 
 `total` and `first` are `[seconds, processor seconds]` since the run began: at its end, and when every row had its first
 token; `first_tokens` is how many tokens there were by then, since a side may decode some rows while it prefills others.
@@ -128,7 +128,7 @@ class Worker:
         if request["do"] == "write" and self.side is not None:
             return _written(self.side, request)
         if request["do"] == "search" and self.side is not None:
-            return vars(self.side.search(request["problems"]))
+            return vars(self.side.search(request["problems"], request["own_draws"]))
         raise ValueError(f"cannot do {request['do']!r} now")
 
 

@@ -3,10 +3,10 @@
     python -m benchmarks.search.run --only vllm --vllm-python PATH [--real FOLDER ...] [--problems FILE]
 
 On the built-in generator and verifier, and on the model of FOLDER, which writes and judges (`score judge`), in the type
-that it is stored in. The loop's
-verifier is uncached, the usual way, or the loop is the best that can be written by hand (`vllm_loop.py` says what
-either is). Each side draws with noise of its own: beside its time stands how many tokens it samples, and the ratio of
-the time that a sampled token takes.
+that it is stored in. The loop's verifier is uncached, the usual way, or the loop is the best that can be written by
+hand (`vllm_loop.py` says what either is). Both sides draw with the same noise, so that they have the same work: how
+many of the loop's answers are ours, word for word, is told. The loop with draws of its own searches once, since how
+much work it has is chance: beside its time stand how many tokens it samples, and the ratio of the time a token takes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from qpdsl import zoo
 from qpdsl.runs.data.input_row import InputRow
 
 PLANNED, UNCACHED, CACHED = "planned", "loop on vLLM, verifier uncached", "loop on vLLM, all cached"
+OWN_DRAWS = f"{CACHED}, draws of its own"
+# Over the loop with everything cached.
+GOAL = 2.2
 WAYS = {UNCACHED: "uncached", CACHED: "cached"}
 _NUMBER = re.compile(r"-?\d[\d,]*")
 _CLOCKS = ("seconds", "processor_seconds")
@@ -38,7 +41,7 @@ _KV_GIB = 2
 
 @dataclass(frozen=True)
 class Subject:
-    """Models and how they search; `least` is the ratio to reach over the loop with everything cached."""
+    """Models and how they search."""
 
     name: str
     program: str
@@ -49,7 +52,6 @@ class Subject:
     depth: int
     step_tokens: int | None
     rubric: str | None
-    least: float
 
     @property
     def dtype(self) -> str:
@@ -63,11 +65,9 @@ def subjects(real: Sequence[Path]) -> list[Subject]:
     """The built-in models, or the real ones whose folders are given. Limits and rubric are those of the programs."""
     generator, verifier = (zoo.path(f"zoo/{name}") for name in ("counting", "counting-prm"))
     if not real:
-        return [Subject("zoo/counting", "beam_search", {}, generator, verifier, 1024, 40, None, None, 2.2)]
+        return [Subject("zoo/counting", "beam_search", {}, generator, verifier, 1024, 40, None, None)]
     program, rubric = str(Path(__file__).with_name("beam_search_real.qp")), "Is this solution right so far?"
-    return [
-        Subject(folder.name, program, {"llm": str(folder)}, folder, folder, 2048, 6, 64, rubric, 1.5) for folder in real
-    ]
+    return [Subject(folder.name, program, {"llm": str(folder)}, folder, folder, 2048, 6, 64, rubric) for folder in real]
 
 
 def measure(
@@ -81,17 +81,24 @@ def measure(
         running = _started(subject, vllm_python, Path(scratch), absent, ways)
         try:
             for number in range(repeats):
-                for name in list(running)[:: 1 if number % 2 == 0 else -1]:
+                turns = list(running)[:: 1 if number % 2 == 0 else -1]
+                for name in turns if number else (*turns, OWN_DRAWS):
+                    own, side = name == OWN_DRAWS, CACHED if name == OWN_DRAWS else name
+                    if side not in running:
+                        continue
                     try:
-                        found = running[name].search(texts)
+                        found = running[side].search(texts, own)
                     except Absent as error:
-                        if name == PLANNED:
+                        if side == PLANNED:
                             raise
-                        absent[name] = str(error)
-                        running.pop(name).close()
+                        absent[side] = str(error)
+                        running.pop(side).close()
                         continue
                     rounds.setdefault(name, []).append(found)
-                    print(f"  {name}: {found.seconds:.2f} s, {found.processor_seconds:.2f} s of the processor")
+                    print(
+                        f"  {name}: {found.seconds:.2f} s, {found.processor_seconds:.2f} s of the processor, "
+                        f"{found.sampled:,} tokens"
+                    )
         finally:
             for process in running.values():
                 process.close()
@@ -99,9 +106,11 @@ def measure(
     return {
         "problems": len(rows),
         "repeats": repeats,
-        "goals": {CACHED: subject.least},
+        "goals": {CACHED: GOAL},
         "absent": absent,
-        "sides": {name: _figures(of, kept[PLANNED], rows) for name, of in kept.items()},
+        "sides": {
+            name: _figures(of, kept[PLANNED][: len(of)], rows, same=name != OWN_DRAWS) for name, of in kept.items()
+        },
     }
 
 
@@ -136,7 +145,10 @@ def _started(
     return running
 
 
-def _figures(rounds: Sequence[Found], planned: Sequence[Found], rows: Sequence[InputRow]) -> dict[str, Any]:
+def _figures(
+    rounds: Sequence[Found], planned: Sequence[Found], rows: Sequence[InputRow], *, same: bool
+) -> dict[str, Any]:
+    """`same`: the draws are those of ours, and so should the answers be."""
     right = [_answer(text) == row.reference for text, row in zip(rounds[-1].answers, rows, strict=True)]
     wall, cpu = ([getattr(found, clock) for found in rounds] for clock in _CLOCKS)
     wall_planned, cpu_planned = ([getattr(found, clock) for found in planned] for clock in _CLOCKS)
@@ -155,9 +167,16 @@ def _figures(rounds: Sequence[Found], planned: Sequence[Found], rows: Sequence[I
             )
         ),
         "sampled_a_problem": statistics.median(found.sampled for found in rounds) / len(rows),
+        "computed_a_problem": statistics.median(found.computed for found in rounds) / len(rows),
         "right": sum(right) / len(rows),
+        "same_answers": sum(map(_is_same, rounds[-1].answers, planned[-1].answers)) / len(rows) if same else None,
         "duplicates": statistics.median(shares) if shares else None,
     }
+
+
+def _is_same(text: str, planned: str) -> bool:
+    """Whether the loop's text is the planned program's answer, or ends in it where that is extracted from the text."""
+    return planned in (text, _answer(text))
 
 
 def _answer(text: str) -> str:

@@ -133,15 +133,21 @@ class Planned:
         self._plan = plan_of(options["program"], models=options["models"])
         self._dtype = dtype
 
-    def search(self, problems: Sequence[str]) -> Found:
+    def search(self, problems: Sequence[str], own_draws: bool = False) -> Found:
         """Raises RuntimeError where a problem fails."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "problems.jsonl"
             file.write_text("".join(json.dumps({"problem": problem}) + "\n" for problem in problems), encoding="utf-8")
             rows = read_rows(file, self._plan, {}).rows
-        done = run(self._plan, rows, session=Session(dtype=self._dtype))
+        session = Session(dtype=self._dtype)
+        session.load(self._plan)
+        # As a peer's, the memory for keys and values is the process's own before the search: the system has given it.
+        arena = session._local.models.arena
+        assert arena is not None
+        arena.buffer.fill_(0)
+        done = run(self._plan, rows, session=session)
         for outcome in done.outcomes:
             if outcome.error is not None:
                 raise RuntimeError(outcome.error)
         sampled = sum(outcome.tokens_out for outcome in done.outcomes)
-        return Found(done.seconds, done.cpu_seconds, done.answers, sampled)
+        return Found(done.seconds, done.cpu_seconds, done.answers, sampled, computed=done.computed)

@@ -142,12 +142,13 @@ def _vllm(figures: Mapping[str, Any]) -> Iterator[str]:
                 f"{Ratio(**side['slower_by_token'])}x",
                 f"{side['sampled_a_problem']:,.0f}",
                 _share(side["right"]),
+                _share(side.get("same_answers")),
                 f"{of_model['goals'][name]:g}x" if name in of_model["goals"] else "",
             ]
             for name, side in of_model["sides"].items()
         ]
         head = ["", "problems a second", "planned is faster by", "by process time", "a token sampled"]
-        head += ["tokens a problem", "right", "goal"]
+        head += ["tokens a problem", "right", "answers as planned", "goal"]
         yield from table(head, rows)
         yield ""
         shares = [side["duplicates"] for side in of_model["sides"].values() if side["duplicates"] is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.obstacles import StepObstacles
+from benchmarks.obstacles import StepObstacles, of_search
 
 _PRODUCT = {"name": "join", "seconds": 0.08, "two": 0.05, "bytes": 10, "operations": 4000}
 _READ = {"name": "head", "seconds": 0.03, "two": 0.02, "bytes": 1000, "operations": 10}
@@ -35,3 +35,11 @@ def test_a_second_thread_is_told_by_the_gain_of_each_part() -> None:
 
 def test_what_was_not_recorded_has_none() -> None:
     assert StepObstacles(None).read(1, 64, 1.0) == obstacles("other").step(8, 1.0) == ""
+
+
+def test_a_search_is_told_by_what_it_draws_and_what_it_computes() -> None:
+    ours = {"seconds_a_problem": 10.0, "sampled_a_problem": 2000.0, "computed_a_problem": 8000.0}
+    theirs = {"seconds_a_problem": 15.0, "sampled_a_problem": 2500.0}
+    said = of_search({"planned": ours, "loop": theirs}, "loop")
+    assert "2,000 tokens a problem against 2,500, 5.00 ms a token against 6.00" in said
+    assert "8,000 of ours go through the model, 1.25 ms each" in said
