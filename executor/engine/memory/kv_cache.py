@@ -18,13 +18,13 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from qpdsl.executor.engine.memory.budget import amount_text
 from qpdsl.executor.kernels.data import int4_groups
 from qpdsl.executor.kernels.data.kv_rows import KVRows, KVShape, RowKind
 from qpdsl.executor.kernels.data.states import StateLayout, StateRows
+from qpdsl.executor.kernels.llvm.large_pages import zero_bytes
 from qpdsl.executor.requests.errors import EngineError
 from qpdsl.grammar.words import KVType
 
@@ -305,10 +305,7 @@ def _fewest_pages(size: int, layout: PageLayout) -> int:
 
 def _zeros(size: int, device: str) -> torch.Tensor:
     try:
-        if device != "cpu":
-            return torch.zeros(size, dtype=torch.uint8, device=device)
-        # torch would write the zeros, which takes seconds for gigabytes; numpy's come from the system when touched.
-        return torch.from_numpy(np.zeros(size, dtype=np.uint8))
+        return zero_bytes(size) if device == "cpu" else torch.zeros(size, dtype=torch.uint8, device=device)
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise EngineError(f"the system does not give {amount_text(size)} of memory for the KV; ask for less") from error
 

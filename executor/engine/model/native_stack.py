@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ from qpdsl.executor.kernels.llvm.forward import (
     forward_code,
     gate_columns,
 )
+from qpdsl.executor.kernels.llvm.large_pages import zero_bytes
 from qpdsl.executor.kernels.llvm.layer_attention import attend_library
 from qpdsl.executor.kernels.llvm.panels import PanelWeights, Shelf
 from qpdsl.executor.kernels.llvm.sample import RowSampler
@@ -429,7 +431,7 @@ class _Workspace:
         scratch = scratch_size(heads, Widths.of(stack.shape.hidden, heads).head, self._table)
 
         def room(*sizes: int) -> torch.Tensor:
-            return torch.zeros(sizes, dtype=torch.float32)
+            return zero_bytes(4 * math.prod(sizes)).view(torch.float32).view(sizes)
 
         self._shared = {
             # Of few rows, each thread has its own.

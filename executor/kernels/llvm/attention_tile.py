@@ -25,7 +25,8 @@ from qpdsl.executor.kernels.llvm.scores import Scores
 
 # Query heads of a tile.
 _HEADS = 4
-# Positions whose weights are made and used at once: they stay in a core's nearest cache, with their values.
+# Positions whose weights are made, in place of their scores, and used at once: they stay in a core's nearest cache,
+# with their values.
 _BLOCK = 64
 # Weights that are made in turns.
 _EXPONENTIALS = 4
@@ -82,7 +83,6 @@ class TileShape:
             "keys": self.keys * shape.dim,
             "peaks": self.row,
             "totals": self.width // shape.block(self.width) * self.row,
-            "weights": _BLOCK * self.row,
             "values": _BLOCK * shape.value_dim,
             "sums": shape.value_dim * self.row,
             "scores": (positions + 2 * self.width) * self.row,
@@ -199,6 +199,9 @@ class QueryTile:
         self._fill("scores", self._place(self._begin), self._place(first), float("-inf"))
         with code.loop(first, after, tile.keys) as position:
             self._prefetch(code.least(code.add(position, tile.keys), code.add(self._last, -1)))
+            turn = builder.udiv(builder.sub(position, first), code.number(tile.keys))
+            with builder.if_then(builder.icmp_signed("<", turn, code.number(code.width))):
+                self._prefetch_row(turn)
             keys, scales = zip(*self._run(KEY, position, tile.keys, self._at("keys", 0)), strict=True)
             self._multiply(keys)
             self._finish(position, scales, peaks)
@@ -236,6 +239,20 @@ class QueryTile:
             key = self._cache.head(page, code.add(token, number), KEY, self._head)
             for line in range(0, self._shape.cache.head_bytes[KEY], LINE_BYTES):
                 code.prefetch(code.at(key, line, I8), near=True)
+
+    def _prefetch_row(self, number: Value) -> None:
+        """Prefetches a query of the next tile, and where that of this one is written: whole rows are far apart."""
+        code, arguments, shape = self._code, self._code.arguments, self._shape
+        following = code.times(code.add(self._row, number, code.width), arguments["row"])
+        own = code.times(code.add(self._row, number), shape.attended)
+        for head in range(self._tile.heads):
+            place = self._query_head(head)
+            for address, begin, size, writes in (
+                (arguments["queries"], code.add(following, code.times(place, shape.dim)), shape.dim, False),
+                (arguments["out"], code.add(own, code.times(place, shape.value_dim)), shape.value_dim, True),
+            ):
+                for part in range(0, size, LINE_BYTES // 4):
+                    code.prefetch(code.at(address, code.add(begin, part)), writes=writes)
 
     def _multiply(self, keys: Sequence[Value]) -> None:
         """Products of queries and keys, summed over the vectors of a key, and over `lanes` neighbours of a vector."""
@@ -304,18 +321,15 @@ class QueryTile:
             totals = [code.variable(code.vector, code.load(place)) for place in places]
             with code.loop(start, stop, max(step, _EXPONENTIALS)) as position:
                 of_block = builder.sub(position, start)
-                first, target = (
-                    code.add(code.times(at, tile.heads), head) for at in (builder.sub(position, self._begin), of_block)
-                )
+                first = code.add(code.times(builder.sub(position, self._begin), tile.heads), head)
                 for begin in range(0, max(step, _EXPONENTIALS), _EXPONENTIALS):
                     numbers = range(begin, begin + _EXPONENTIALS)
-                    scores = [code.load(self._at("scores", code.add(first, number * tile.heads))) for number in numbers]
-                    weights = code.exp_below_zero(*(builder.fsub(score, highest) for score in scores))
-                    for number, weight in zip(numbers, weights, strict=True):
+                    cells = [self._at("scores", code.add(first, number * tile.heads)) for number in numbers]
+                    weights = code.exp_below_zero(*(builder.fsub(code.load(cell), highest) for cell in cells))
+                    for number, cell, weight in zip(numbers, cells, weights, strict=True):
                         total = totals[number % step]
                         total.set(builder.fadd(total.get(), weight))
-                        weight = scaled(weight, code.add(of_block, number))
-                        code.store(weight, self._at("weights", code.add(target, number * tile.heads)))
+                        code.store(scaled(weight, code.add(of_block, number)), cell)
             for place, total in zip(places, totals, strict=True):
                 code.store(total.get(), place)
 
@@ -363,11 +377,9 @@ class QueryTile:
             }
             sums = {cell: code.variable(code.vector, code.load(place)) for cell, place in places.items()}
             with code.loop(begin, end) as position:
-                of_block = builder.sub(position, start)
-                weights = [
-                    code.load(self._at("weights", code.add(code.times(of_block, tile.heads), head))) for head in heads
-                ]
-                value = code.integer(self._values, of_block, I64)
+                row = code.at(self._scratch["scores"], self._place(position))
+                weights = [code.load(code.at(row, head * code.width)) for head in heads]
+                value = code.integer(self._values, builder.sub(position, start), I64)
                 value = code.at(builder.inttoptr(value, POINTER), first)
                 visible = self._visible(self._narrow(position)) if masked else None
                 for number in range(tile.values):

@@ -1,4 +1,4 @@
-"""Memory for weights in large pages: a product reads all of them in every step, and would wait for page tables."""
+"""Memory in large pages for what a step reads or writes much of: it would wait for page tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import mmap
 import sys
 import threading
 
+import numpy as np
 import torch
 
 _LINE = 64
@@ -59,6 +60,16 @@ def aligned_bytes(size: int) -> torch.Tensor:
             assert taken is not None
             _newest = chunk
         return taken
+
+
+def zero_bytes(size: int) -> torch.Tensor:
+    """uint8 [size] of zeros that begins with a line of the cache, in large pages as numpy's. Raises MemoryError.
+
+    The system gives a page when it is touched; torch would write the zeros, which takes seconds for gigabytes.
+    """
+    memory = np.zeros(size + _LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % _LINE
+    return torch.from_numpy(memory[start : start + size])
 
 
 def give_back(values: torch.Tensor) -> None:

@@ -30,7 +30,7 @@ _FLOAT_ROWS, _GROUPED_ROWS = 8, 4
 # Inputs of a turn of a tile's loop: a cache line of each panel, or more.
 _UNROLLED = 4
 # The weights of a block, in bytes: those that are widened for it stay in a core's nearest cache, others in the next.
-_WIDENED_BYTES, _BLOCK_BYTES = 1 << 14, 3 << 16
+_WIDENED_BYTES, _BLOCK_BYTES = 1 << 14, 1 << 17
 # The rows of a block, and the bytes of rows that stay in a core's own caches while all panels go by.
 _BLOCK_ROWS, _NEAR_BYTES = 96, 1 << 19
 # With so many tiles or more in a block, a tile prefetches one of as many parts of what comes next: a part too much is

@@ -1,4 +1,4 @@
-"""Memory for weights: whatever its size, nobody else writes to it."""
+"""Memory: whatever its size, nobody else writes to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qpdsl.executor.kernels.llvm.large_pages import aligned_bytes, give_back
+from qpdsl.executor.kernels.llvm.large_pages import aligned_bytes, give_back, zero_bytes
 
 
 @pytest.mark.parametrize("sizes", [(1, 100), (3 << 20, (1 << 20) + 1, 2 << 20), (65 << 20, 1 << 20)])
@@ -19,6 +19,14 @@ def test_each_part_begins_with_a_line_and_is_its_own(sizes: tuple[int, ...]) -> 
         assert part.data_ptr() % 64 == 0
         assert part.shape == (size,)
         assert part.min() == part.max() == number
+
+
+@pytest.mark.parametrize("size", [0, 3, 5 << 20])
+def test_zeros_begin_with_a_line(size: int) -> None:
+    memory = zero_bytes(size)
+    assert memory.shape == (size,)
+    assert not memory.any()
+    assert size == 0 or memory.data_ptr() % 64 == 0
 
 
 def test_what_is_given_back_is_read_from_its_file_again(tmp_path: Path) -> None:
