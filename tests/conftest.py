@@ -18,7 +18,10 @@ from hypothesis import HealthCheck, settings
 
 # A machine that others use too makes anything slow.
 settings.register_profile(
-    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    "tests",
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("tests")
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -22,7 +22,7 @@ from qpdsl.session.session import Session
 from tests.support.executor import thinkers
 from tests.support.planner.lowered import program_of
 
-PROGRAMS = 18
+PROGRAMS = 9
 DISABLED = (
     ["share_prefixes", "speculative_expansion"],
     ["decided_vote", "collapse_greedy", "option_tree", "draft_tokens"],
