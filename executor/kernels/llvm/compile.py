@@ -104,11 +104,10 @@ def _compiled(emitters: dict[str, Emitter], machine: Any) -> bytes:
 def _written(emitters: dict[str, Emitter]) -> tuple[str, dict[str, int]]:
     """The functions as LLVM's assembly, and how many arguments each has."""
     # A module is many small objects, all of them in use, which the collector would look at again and again; and they
-    # refer to each other, so that it alone frees them: before LLVM makes as many again. What a caller froze stays so.
-    collects, frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    # refer to each other, so that it alone frees them: before LLVM makes as many again.
+    collects = gc.isenabled()
     gc.disable()
-    if not frozen:
-        gc.freeze()
+    gc.freeze()
     try:
         module = ir.Module("qpdsl")
         for name, emit in emitters.items():
@@ -118,8 +117,7 @@ def _written(emitters: dict[str, Emitter]) -> tuple[str, dict[str, int]]:
         gc.collect()
         return text, counts
     finally:
-        if not frozen:
-            gc.unfreeze()
+        gc.unfreeze()
         if collects:
             gc.enable()
 
