@@ -7,8 +7,10 @@ Triton interprets its kernels where there is no GPU. It looks once, when it is f
 it, so that is said before any test module loads.
 """
 
+import functools
 import gc
 import os
+import ssl
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +20,15 @@ from hypothesis import HealthCheck, settings
 
 # A machine that others use too makes anything slow.
 settings.register_profile(
-    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    "tests",
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("tests")
 os.environ["OMP_NUM_THREADS"] = "1"
+# A client reads all certificates that it trusts, which takes longer than most of what tests ask a server.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
 # What the user's own runs left behind must not change what tests see.
 _CACHES = Path(tempfile.mkdtemp(prefix="qpdsl-tests-"))
 os.environ["XDG_CACHE_HOME"] = str(_CACHES)
@@ -42,10 +49,19 @@ pytest_plugins = tuple(
 )
 
 
-def pytest_collection_finish() -> None:
-    """What was imported stays, and need not be walked again and again."""
+# Compiling a kernel thaws all that is frozen: half a second would go by at each collection after the first one.
+_freeze = gc.freeze
+gc.freeze = gc.unfreeze = lambda: None
+
+
+def _collect() -> None:
+    """What is left, imported modules above all, stays, and need not be walked again and again."""
     gc.collect()
-    gc.freeze()
+    _freeze()
+
+
+def pytest_collection_finish() -> None:
+    _collect()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,4 +73,4 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         for value in list(vars(module).values()) if module else ():
             if hasattr(value, "cache_clear") and value.__module__ == module.__name__:
                 value.cache_clear()
-        gc.collect()
+        _collect()

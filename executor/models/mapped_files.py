@@ -12,7 +12,7 @@ import torch
 from qpdsl.executor.kernels.llvm.large_pages import give_back_pages
 
 _MAPS = Path("/proc/self/smaps")
-_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s+(/.*)\n(?:\w+: .*\n)*?Anonymous: +0 kB")
+_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s+(/.*)\n(?:\w+: .*\n)*?Anonymous: +0 kB", re.M)
 
 
 class MappedFiles:

@@ -136,7 +136,7 @@ def test_a_head_that_is_lost_is_said_to_be(runs: RunFolder, name: str) -> None:
         RunFile.glance(runs.file(id))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     st.lists(JSON, min_size=1, max_size=ROWS),
     st.dictionaries(st.integers(0, ROWS - 1), st.sampled_from(sorted(DAMAGE)), max_size=3),

@@ -37,6 +37,7 @@ from tests.support import saved_runs
 from tests.support.cli import Run
 from tests.support.executor.adapters import RANK, write_adapter
 from tests.support.tui.traces import BEAM, recorded
+from tests.support.user_cache import own_cache
 
 READS, READS_FOLDER, WRITES, REWRITES, NO_FILE = "reads", "reads a folder", "writes", "rewrites", "no file"
 # A file is named within its value.
@@ -191,8 +192,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: RunFolder) -> P
     (folder / "exits").mkdir()
     (tmp_path / "linked").symlink_to(folder)
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "cache" / "qpdsl").mkdir(parents=True)
+    own_cache(tmp_path / "cache", monkeypatch)
     return folder
 
 

@@ -30,6 +30,7 @@ from tests.support.cli import Terminal
 from tests.support.paths import ROOT
 from tests.support.tui.screen import LARGE, SMALL, dashboard, press, settle
 from tests.support.tui.traces import BEAM
+from tests.support.user_cache import own_cache
 
 # What a terminal obeys, what turns the direction of writing, what nobody sees, and what is no character.
 PARTS = (
@@ -101,7 +102,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> OnTerminal:
     """Runs `qpdsl` with a terminal on both streams; nothing that it prints there may be raw."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own_cache(tmp_path / "cache", monkeypatch)
     monkeypatch.setenv("QPDSL_RUNTIME_DIR", str(tmp_path / "rt"))
 
     def run(*args: object, codes: tuple[int, ...] = tuple(Exit)) -> Shown:

@@ -27,8 +27,8 @@ from qpdsl.cli.exits import Exit
 from tests.support.forked import MAIN, Forked, Forks
 from tests.support.paths import ROOT
 
-REQUESTS = 60
-DEAR_REQUESTS = 2
+REQUESTS = 26
+DEAR_REQUESTS = 1
 SECONDS = 1.0
 PROMPT = {"model": "llm", "prompt": "Tom", "max_tokens": 2}
 MANY = {**PROMPT, "max_tokens": 12, "n": 128, "temperature": 1.5}

@@ -22,7 +22,7 @@ from qpdsl.session.session import Session
 from tests.support.executor import thinkers
 from tests.support.planner.lowered import program_of
 
-PROGRAMS = 18
+PROGRAMS = 9
 DISABLED = (
     ["share_prefixes", "speculative_expansion"],
     ["decided_vote", "collapse_greedy", "option_tree", "draft_tokens"],
@@ -177,15 +177,12 @@ def test_a_stop_in_what_could_come_before_a_thought_ends_an_answer_with_it(think
       generate llm n=200 temperature=1.8 max_tokens=3 STOP
       return text
     }}"""
-    pairs = []
-    for seed in (1, 2):
-        whole, stopped = (
-            thinker.run(plan(program_of(program.replace("STOP", stop), "p")), seed)[0].rows
-            for stop in ("", r"stop=/[\s\x1c-\x1f]/")
-        )
-        pairs += list(zip(whole, stopped, strict=True))
+    whole, stopped = (
+        thinker.run(plan(program_of(program.replace("STOP", stop), "p")), 1)[0].rows
+        for stop in ("", r"stop=/[\s\x1c-\x1f]/")
+    )
     met = 0
-    for one, two in pairs:
+    for one, two in zip(whole, stopped, strict=True):
         answer, found = str(one.columns["text"]), re.search(r"[\s\x1c-\x1f]", str(one.columns["text"]))
         assert two.columns["thought"] == one.columns["thought"]
         assert two.columns["text"] == (answer if found is None else answer[: found.end()])

@@ -484,7 +484,7 @@ _REQUESTS = st.tuples(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(_REQUESTS, st.integers(0, 25), st.booleans()), min_size=1, max_size=8),
     st.integers(0, 1000),

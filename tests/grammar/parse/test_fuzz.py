@@ -1,4 +1,4 @@
-"""Whatever is put in, either a program comes out or diagnostics that point into the text: 2,500 inputs.
+"""Whatever is put in, either a program comes out or diagnostics that point into the text: 1,300 inputs.
 
 `benchmarks/fuzz.py` does the same to a million.
 """
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.grammar.fuzzing import examine
 from tests.support.grammar.random_programs import ProgramGenerator, mutated, random_program
 
-PROGRAMS, MUTANTS, STAGES, STAGE_MUTANTS, TEXTS = 60, 150, 1_000, 1_250, 40
+PROGRAMS, MUTANTS, STAGES, STAGE_MUTANTS, TEXTS = 30, 75, 500, 625, 40
 
 
 @pytest.mark.parametrize("part", range(5))

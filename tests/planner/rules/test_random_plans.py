@@ -22,7 +22,7 @@ from tests.support.planner.rules import NAMES
 from tests.support.planner.scripted_runs import ENVIRONMENT
 from tests.support.planner.searches import HEADER, random_search
 
-PROGRAMS = int(os.environ.get("QPDSL_PROGRAMS", "200"))
+PROGRAMS = int(os.environ.get("QPDSL_PROGRAMS", "100"))
 _PARTS = 2
 _MADE = [random_search] * 8 + [drafted_program, lossy_program]
 _READS: list[tuple[str, ...] | None] = [None, (), (), ("a",), ("s", "text")]

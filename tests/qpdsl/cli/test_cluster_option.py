@@ -45,7 +45,7 @@ def test_a_killed_driver_leaves_no_replica_and_is_gone_on_with(
     """The replicas end by themselves, and `--resume` runs what is left, without a cluster too."""
     output = tmp_path / "out.jsonl"
     # So many that the run cannot have ended between two looks at it.
-    rows = [{"problem": f"Mia has {n} boxes with 4 cards in each box. How many cards?"} for n in range(60)]
+    rows = [{"problem": f"Mia has {n} boxes with 4 cards in each box. How many cards?"} for n in range(24)]
     problems = write_rows(tmp_path / "problems.jsonl", rows)
     arguments = ["run", sampled, "--input", problems, "--output", output, "--set", "limit=200"]
     driver = forks.start(tmp_path / "driver", MAIN, *arguments, "--concurrency", "1", "--cluster", "local:2")

@@ -118,7 +118,7 @@ def test_rows_are_read_no_further_ahead_than_asked() -> None:
     assert len(read) == 10
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     affinities=st.lists(st.sampled_from([None, None, "x", "y", "z"]), max_size=40),
     ahead=st.integers(1, 50),

@@ -19,6 +19,7 @@ from qpdsl.session.session import Session
 from qpdsl.session.settings import SessionSettings
 from qpdsl.session.surroundings import Surroundings
 from tests.support.serving.running_server import Running, running
+from tests.support.user_cache import own_cache
 
 ID = "zoo/counting"
 QUESTION = {"q": "3 + 4 * 2 = ?"}
@@ -28,7 +29,7 @@ QUESTION = {"q": "3 + 4 * 2 = ?"}
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """What is found out about it is kept for all tests, in a cache of their own."""
     with pytest.MonkeyPatch.context() as patch, running([], expose=[f"llm={ID}"]) as running_server:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        own_cache(tmp_path_factory.mktemp("cache"), patch)
         yield running_server
 
 

@@ -113,7 +113,7 @@ def test_limits_and_keys(programs: Path, tmp_path: Path) -> None:
 
 def test_it_drains(programs: Path) -> None:
     with running([str(programs)], drain_seconds=20) as server, ThreadPoolExecutor(1) as pool:
-        running_on = pool.submit(server.chat, "slow", QUESTION, parameters={"n": 64})
+        running_on = pool.submit(server.chat, "slow", QUESTION, parameters={"n": 16})
         until(lambda: server.app.admission.running == 1)
         server.listening.stop()
         until(lambda: server.app.admission.draining)

@@ -21,6 +21,7 @@ from qpdsl.session.settings import SessionSettings
 from qpdsl.session.surroundings import Surroundings
 from tests.support.serving.replies import error
 from tests.support.serving.running_server import Running, events, running
+from tests.support.user_cache import own_cache
 
 ID = "zoo/counting-thinker"
 QUESTION = "Mia has 3 boxes with 4 cards in each box. How many cards does Mia have?"
@@ -63,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     file = tmp_path_factory.mktemp("served") / "think.qp"
     file.write_text(PROGRAMS)
     with pytest.MonkeyPatch.context() as patch, running([str(file)], expose=[f"llm={ID}"]) as running_server:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        own_cache(tmp_path_factory.mktemp("cache"), patch)
         yield running_server
 
 

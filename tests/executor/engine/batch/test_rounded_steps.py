@@ -74,7 +74,7 @@ def steps(draw: st.DrawFn) -> list[Chunk]:
     return chunks
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(steps(), st.sampled_from([None, 1024]))
 def test_rounding_changes_no_row(chunks: list[Chunk], fixed: int | None) -> None:
     exact = GraphAssembler(PAGE, SCRATCH).mixed(chunks)

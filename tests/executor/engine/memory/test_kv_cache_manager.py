@@ -279,7 +279,7 @@ class Serving(RuleBasedStateMachine):
 
 
 TestServing = Serving.TestCase
-TestServing.settings = settings(max_examples=50, stateful_step_count=40)
+TestServing.settings = settings(max_examples=24, stateful_step_count=40)
 
 
 class ServingStates(Serving):
@@ -306,9 +306,9 @@ class ServingShares(ServingStates):
 
 
 TestServingShares = ServingShares.TestCase
-TestServingShares.settings = settings(max_examples=25, stateful_step_count=40)
+TestServingShares.settings = settings(max_examples=12, stateful_step_count=40)
 TestServingStates = ServingStates.TestCase
-TestServingStates.settings = settings(max_examples=25, stateful_step_count=40)
+TestServingStates.settings = settings(max_examples=12, stateful_step_count=40)
 
 
 def test_a_sequence_that_can_never_fit_is_refused_with_the_arithmetic() -> None:

@@ -65,7 +65,7 @@ def shared_pages(draw: st.DrawFn) -> tuple[np.ndarray[tuple[int, int], np.dtype[
     return np.array(pages, dtype=np.int32), [len(path) for path in chosen]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(shared_pages(), st.integers(1, 3))
 def test_tiles_hold_what_their_sequences_share(
     case: tuple[np.ndarray[tuple[int, int], np.dtype[np.int32]], list[int]], least: int

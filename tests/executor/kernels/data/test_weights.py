@@ -61,14 +61,14 @@ WEIGHTS = st.one_of(grouped(), floats())
 
 
 @given(WEIGHTS, st.data())
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_select_takes_outputs(weight: Weight, data: st.DataObject) -> None:
     outputs = torch.tensor(data.draw(st.lists(st.integers(0, weight.shape[0] - 1), min_size=1, max_size=6)))
     assert torch.equal(weight.select(outputs).dequantized(), weight.dequantized()[outputs])
 
 
 @given(WEIGHTS, st.sampled_from([8, 16, 32, 64, 128]), st.randoms(use_true_random=False))
-@settings(max_examples=100)
+@settings(max_examples=30)
 def test_select_inputs_takes_heads(weight: Weight, width: int, random: Random) -> None:
     """Heads of any width may be wider or narrower than groups and blocks."""
     heads = list(range(INPUTS // width))
@@ -106,7 +106,7 @@ def test_groups_are_not_taken_apart_to_the_last_input() -> None:
 
 
 @given(st.one_of(st.lists(grouped(), min_size=1, max_size=3), st.lists(floats(), min_size=1, max_size=3)))
-@settings(max_examples=100)
+@settings(max_examples=30)
 def test_joined_follow_each_other(weights: list[Weight]) -> None:
     whole = joined(weights)
     assert torch.equal(whole.dequantized(), torch.cat([weight.dequantized() for weight in weights]))

@@ -139,7 +139,7 @@ def test_more_outputs_than_are_laid_out_at_once_are_all_there() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_the_bits_of_an_output_depend_on_its_row_alone(data: st.DataObject) -> None:
     form, width = data.draw(st.sampled_from(CASES))
     # The code for groups that are a whole row is made for one number of inputs.
