@@ -49,15 +49,10 @@ pytest_plugins = tuple(
 )
 
 
-# Compiling a kernel thaws all that is frozen: half a second would go by at each collection after the first one.
-_freeze = gc.freeze
-gc.freeze = gc.unfreeze = lambda: None
-
-
 def _collect() -> None:
     """What is left, imported modules above all, stays, and need not be walked again and again."""
     gc.collect()
-    _freeze()
+    gc.freeze()
 
 
 def pytest_collection_finish() -> None:

@@ -104,10 +104,11 @@ def _compiled(emitters: dict[str, Emitter], machine: Any) -> bytes:
 def _written(emitters: dict[str, Emitter]) -> tuple[str, dict[str, int]]:
     """The functions as LLVM's assembly, and how many arguments each has."""
     # A module is many small objects, all of them in use, which the collector would look at again and again; and they
-    # refer to each other, so that it alone frees them: before LLVM makes as many again.
-    collects = gc.isenabled()
+    # refer to each other, so that it alone frees them: before LLVM makes as many again. What others froze would thaw.
+    collects, frozen = gc.isenabled(), gc.get_freeze_count()
     gc.disable()
-    gc.freeze()
+    if not frozen:
+        gc.freeze()
     try:
         module = ir.Module("qpdsl")
         for name, emit in emitters.items():
@@ -117,7 +118,8 @@ def _written(emitters: dict[str, Emitter]) -> tuple[str, dict[str, int]]:
         gc.collect()
         return text, counts
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
         if collects:
             gc.enable()
 
