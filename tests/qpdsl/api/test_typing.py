@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.unshipped
 FILES = [
     *(f"tests/support/api/{name}.py" for name in ("callers", "shipped", "mistakes")),
     "tests/qpdsl/session/test_functions.py",
@@ -21,7 +22,7 @@ strict = true
 [mypy-mcp.*,torch.*,transformers.*,tokenizers.*,numpy.*,networkx.*,safetensors.*,pyarrow.*,datasets.*]
 follow_imports = skip
 ignore_missing_imports = true
-[mypy-qpdsl.executor.*,qpdsl.planner.*,qpdsl.grammar.*,qpdsl.zoo.*,qpdsl.cli.*,qpdsl.session.session,qpdsl.exit_heads.*]
+[mypy-qpdsl.executor.*,qpdsl.planner.*,qpdsl.grammar.*,qpdsl.zoo.*,qpdsl.cli.*,qpdsl.session.session,qpdsl.exit_heads.*,qpdsl.tui.*]
 ignore_errors = true
 [mypy-qpdsl.runs.*,qpdsl.budgets.*]
 ignore_errors = true
@@ -31,12 +32,11 @@ ignore_errors = true
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the package is as it is installed: the stages are in it, not beside it."""
-    pytest.importorskip("mypy")
     folder = tmp_path_factory.mktemp("site")
     (folder / "qpdsl").mkdir()
     for entry in [
         *(ROOT / "qpdsl").iterdir(),
-        *(ROOT / name for name in ("grammar", "planner", "executor", "programs")),
+        *(ROOT / name for name in ("grammar", "planner", "executor", "tui", "programs")),
     ]:
         (folder / "qpdsl" / entry.name).symlink_to(entry)
     (folder / "mypy.ini").write_text(CONFIG)
