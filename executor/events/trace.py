@@ -45,7 +45,7 @@ class Feed:
         self._lost = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._unsubscribe = stream.subscribe(self._take, details=True, history=history)
+        self._unsubscribe = stream.subscribe(self._take, details=True, history=history, patient=True)
         self._thread = threading.Thread(target=self._run, name="qpdsl feed", daemon=True)
         self._thread.start()
 
@@ -79,6 +79,7 @@ class Feed:
             self._waiting.clear()
 
     def _drain(self) -> None:
+        self._stream.deliver()
         with self._lock:
             events, self._waiting = self._waiting, []
             lost, self._lost = self._lost, 0
