@@ -16,14 +16,14 @@ from qpdsl.executor.events.codec import FORMAT, BadEvent, UnknownKind, decode, e
 from qpdsl.executor.events.events import Event, Lost
 from qpdsl.executor.events.stream import EventStream
 
-# Seconds between two writes.
-_INTERVAL = 0.1
+# Seconds between two writes, and between two frames of a dashboard: the more events at once, the less each takes.
+_INTERVAL = 0.25
 # Bytes of a line; a longer one is no event.
 _LONGEST = 64 << 20
 
 
 class Feed:
-    """Writes every event of a stream as a line, from a thread of its own, ten times a second.
+    """Writes every event of a stream as a line, from a thread of its own, four times a second.
 
     At most `capacity` events wait. Those that come while so many wait are left out, and a `Lost` event counts them.
     `error` is what ended the feed early, such as a full disk or a client that has gone.

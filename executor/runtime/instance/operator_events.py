@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from qpdsl.executor.events.events import (
     Answered,
+    Aside,
     CandidateRecord,
     Compared,
     Detail,
@@ -30,7 +31,7 @@ from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.request import Sample, Writer
 from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Decision, Instance
-from qpdsl.executor.runtime.instance.value_sources import ValueSource
+from qpdsl.executor.runtime.instance.value_sources import ValueSource, ValueSources
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import made_column
 from qpdsl.planner.plan import ops
@@ -87,37 +88,19 @@ def emit_changes(node: PhysicalOp, before: Candidates, after: Candidates, instan
     `generate` emits its own event, while it has the samples; of operators that contain others this has the columns that
     come from beside the rows.
     """
-    op, column = node.op, made_column(node.op)
-    if op.rows == "same" and column is not None and not isinstance(op, ops.Say | ops.Peek | ops.Ask | ops.Call):
-        instance.sources.set_here(instance.aside, [row.path for row in after], column)
-    _tell(_changes, instance, node, before, after, instance.decision)
+    _tell(_changes, instance, node, before, after, instance.decision, instance.sources)
 
 
-def add_sources(
+def emit_sources(
     node: PhysicalOp, rows: Candidates, ends: Sequence[Row | None], inner: Instance, instance: Instance
 ) -> None:
-    """Remembers which rows the values came from that an operator read beside its rows, which ran as `inner`."""
-    sources = instance.sources
-    if isinstance(node.op, ops.Call):
-        value = node.op.value
-        read = {made_column(node.op) or "": value.id if isinstance(value, ast.Name) else None}
-    else:
-        read = {name: name for name in _columns_from_beside(node)}
-    for row, end in zip(rows, ends, strict=True):
-        for name, source in read.items():
-            if end is not None:
-                there = ValueSource(inner.aside, end.path, source)
-                sources.add(ValueSource(instance.aside, row.path, name), there)
+    """The rows came to these `ends` beside them, as `inner`, and have values from there: `Answered` is of those."""
+    _tell(_sources, instance, node, rows, tuple(ends), inner.aside, instance.sources)
 
 
 def emit_answered(value: ast.Expr, row: Row, instance: Instance) -> None:
     """The program's value was read from a row: that which its column comes from, where it is one column."""
-    source = ValueSource(instance.aside, row.path, value.id if isinstance(value, ast.Name) else None)
-    if source.column is not None:
-        source = instance.sources.of(source)
-    instance.services.events.emit(
-        Answered(instance=instance.name, operator=instance.operator, aside=source.aside, path=source.path)
-    )
+    _tell(_answered, instance, value, row, instance.sources)
 
 
 def emit_compared(matches: Sequence[tuple[Row, Row]], chances: Sequence[float], instance: Instance) -> None:
@@ -150,9 +133,7 @@ class MadeRow(NamedTuple):
 
 def emit_expanded(made: Sequence[MadeRow], op: ops.Generate, model: TextModel, instance: Instance) -> None:
     """The rows that samples made."""
-    if op.into is not None:
-        instance.sources.set_here(instance.aside, [one.row.path for one in made], op.into.id)
-    _tell(_expanded, instance, tuple(made), model)
+    _tell(_expanded, instance, tuple(made), op, model, instance.sources)
 
 
 def emit_values(column: str, rows: Sequence[Row], instance: Instance, *, scores: bool) -> None:
@@ -181,9 +162,14 @@ def _started(who: _Who, rows_in: int) -> Iterable[Detail]:
 
 
 def _changes(
-    who: _Who, node: PhysicalOp, before: Candidates, after: Candidates, decision: Decision | None
+    who: _Who,
+    node: PhysicalOp,
+    before: Candidates,
+    after: Candidates,
+    decision: Decision | None,
+    sources: ValueSources,
 ) -> Iterable[Detail]:
-    op, column = node.op, made_column(node.op)
+    op = node.op
     if isinstance(op, ops.Split):
         parents = dict.fromkeys(row.path[:-1] for row in after)
         if op.by is not None or len(parents) < len(before):
@@ -195,12 +181,37 @@ def _changes(
             yield from _valued(who, op.column.id, after, scores=False)
     elif isinstance(op, ops.Say):
         yield from _valued(who, "step", after, scores=False)
-    elif isinstance(op, ops.Peek | ops.Ask):
+    elif isinstance(op, (ops.Peek, ops.Ask)):
         scores = {made_column(inner.op) for inner in everything(node.body) if isinstance(inner.op, ops.Score)}
         for name in _columns_from_beside(node):
             yield from _valued(who, name, after, scores=name in scores)
-    elif op.rows == "same" and column is not None:
+    elif op.rows == "same" and (column := made_column(op)) is not None:
+        if not isinstance(op, ops.Call):
+            sources.set_here(who["aside"], [row.path for row in after], column)
         yield from _valued(who, column, after, scores=isinstance(op, ops.Score))
+
+
+def _sources(
+    who: _Who, node: PhysicalOp, rows: Candidates, ends: Sequence[Row | None], there: Aside, sources: ValueSources
+) -> Iterable[Detail]:
+    """No event: remembers which rows the values came from that an operator read beside its rows."""
+    if isinstance(node.op, ops.Call):
+        value = node.op.value
+        read = {made_column(node.op) or "": value.id if isinstance(value, ast.Name) else None}
+    else:
+        read = {name: name for name in _columns_from_beside(node)}
+    for row, end in zip(rows, ends, strict=True):
+        for name, source in read.items():
+            if end is not None:
+                sources.add(ValueSource(who["aside"], row.path, name), ValueSource(there, end.path, source))
+    return ()
+
+
+def _answered(who: _Who, value: ast.Expr, row: Row, sources: ValueSources) -> Iterable[Detail]:
+    source = ValueSource(who["aside"], row.path, value.id if isinstance(value, ast.Name) else None)
+    if source.column is not None:
+        source = sources.of(source)
+    yield Answered(**who | {"aside": source.aside}, path=source.path)
 
 
 def _columns_from_beside(node: PhysicalOp) -> list[str]:
@@ -248,8 +259,12 @@ def _copied(who: _Who, copies: Sequence[Row]) -> Iterable[Detail]:
     yield Expanded(**who, candidates=tuple(CandidateRecord(path=row.path) for row in copies))
 
 
-def _expanded(who: _Who, made: Sequence[MadeRow], model: TextModel) -> Iterable[Detail]:
-    yield Expanded(**who, candidates=tuple(_candidate(*one, model) for one in made))
+def _expanded(
+    who: _Who, made: Sequence[MadeRow], op: ops.Generate, model: TextModel, sources: ValueSources
+) -> Iterable[Detail]:
+    if op.into is not None:
+        sources.set_here(who["aside"], [one.row.path for one in made], op.into.id)
+    yield Expanded(**who, candidates=tuple([_candidate(*one, model) for one in made]))
 
 
 def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int, model: TextModel) -> CandidateRecord:
@@ -267,7 +282,7 @@ def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int,
         pieces=pieces,
         # All are 0 where nobody asked for them.
         logprobs=sample.logprobs if pieces and any(sample.logprobs) else (),
-        written=_by_writer(sample.steps.written) if pieces else {},
+        written=_by_writer(sample.steps.written) if pieces and sample.steps.written else {},
         thought=row.generated.thought.text if thought and not row.generated.thought.open else None,
         thought_tokens=thought,
     )
