@@ -46,7 +46,7 @@ from qpdsl.cli import main as qpdsl
 from qpdsl.cli.watched import WATCHED
 from qpdsl.executor.events.codec import encode
 from qpdsl.executor.events.events import Event, ModelsLoaded
-from qpdsl.executor.events.stream import EventStream
+from qpdsl.executor.events.stream import EventStream, MadeLater
 from qpdsl.executor.events.trace import TraceWriter
 
 NAME = "watching"
@@ -92,11 +92,11 @@ class Blocks:
         """Stands before every stream while the block runs, and has a process that watches what is to be watched."""
         emit = EventStream.emit
 
-        def heard(stream: EventStream, event: Event) -> None:
+        def heard(stream: EventStream, event: Event | MadeLater) -> None:
             if type(event) is ModelsLoaded:
                 self.started = time.process_time()
             if self.keeps:
-                self.seen.append(event)
+                self.seen += (event,) if isinstance(event, Event) else event()
             if not self.silent:
                 emit(stream, event)
 

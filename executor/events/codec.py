@@ -72,13 +72,13 @@ def read_header(line: str) -> int:
 def encode(event: Event, zero: float) -> str:
     """One line, without the newline; times count from `zero`."""
     text, values, own = _WRITERS[type(event)]
-    told = [text]
     # The last value is the time, which no field here is for.
-    for (name, default, write), value in zip(own, values(event), strict=False):
-        if value != default:
-            told.append(name + write(value))
-    told.append(f',"at":{event.at - zero:.{_DIGITS}f}}}')
-    return "".join(told)
+    told = [
+        name + write(value)
+        for (name, default, write), value in zip(own, values(event), strict=False)
+        if value != default
+    ]
+    return f'{text}{"".join(told)},"at":{event.at - zero:.{_DIGITS}f}}}'
 
 
 def decode(line: str) -> Event:

@@ -6,7 +6,7 @@ import heapq
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from qpdsl.executor.events.events import (
     CellReached,
@@ -30,14 +30,24 @@ from qpdsl.executor.events.events import (
 )
 
 Reader = Callable[[Event], None]
-_LASTING = (
-    *(ProcessStarted, Preparing, RunStarted, InputListed, RunSaved, ModelsLoaded, Estimated, RunEnded),
-    ReplicaGone,
+# Makes events, from values that do not change.
+MadeLater = Callable[[], Iterable[Event]]
+_LASTING = frozenset(
+    (
+        *(ProcessStarted, Preparing, RunStarted, InputListed, RunSaved, ModelsLoaded, Estimated, RunEnded),
+        ReplicaGone,
+    )
 )
+# So many events wait for patient readers.
+_BATCH = 256
 
 
 class EventStream:
     """Emits from one thread; readers may come and go from any thread.
+
+    To make, keep and read an event between two steps of an engine takes three times as long as among its like, as the
+    processor's caches are the engine's. So while all readers are patient, events wait: until there are many, until one
+    tells of the run as a whole, or until somebody wants to know.
 
     The history holds the events of the run as a whole, the latest of each cell, the latest `capacity` events of rows
     that ended and of requests, `capacity` other events and `details` heavy ones. Events that fall out are summed up
@@ -53,7 +63,9 @@ class EventStream:
         self._rows: deque[Event] = deque(maxlen=capacity)
         self._details: deque[Event] = deque(maxlen=details)
         self._earlier = _Sums()
-        self._readers: tuple[tuple[Reader, bool], ...] = ()
+        self._readers: tuple[tuple[Reader, bool, bool], ...] = ()
+        self._waiting: deque[Event | MadeLater] = deque()
+        self._prompt = False
         self._lock = threading.Lock()
         self.detailed = False
 
@@ -62,13 +74,17 @@ class EventStream:
         """Whether the end of the run was emitted."""
         return any(isinstance(event, RunEnded) for event in self._lasting)
 
-    def subscribe(self, reader: Reader, *, details: bool = False, history: bool = False) -> Callable[[], None]:
+    def subscribe(
+        self, reader: Reader, *, details: bool = False, history: bool = False, patient: bool = False
+    ) -> Callable[[], None]:
         """Calls `reader` with every event from now on; with `history`, first with the events of the history.
 
-        `detailed` is true while a reader wants `details`. Returns a function that ends the subscription.
+        `detailed` is true while a reader wants `details`. A `patient` one may be called later, and from whatever thread
+        calls `deliver`. Returns a function that ends the subscription.
         """
-        entry = (reader, details)
+        entry = (reader, details, patient)
         with self._lock:
+            self._hand_on_waiting()
             if history:
                 for event in self._history():
                     reader(event)
@@ -76,22 +92,48 @@ class EventStream:
 
         def unsubscribe() -> None:
             with self._lock:
+                self._hand_on_waiting()
                 self._set_readers(tuple(other for other in self._readers if other is not entry))
 
         return unsubscribe
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: Event | MadeLater) -> None:
+        """`event` may be what makes some, once they are handed on."""
+        if not self._prompt:
+            self._waiting.append(event)
+            if len(self._waiting) >= _BATCH or type(event) in _LASTING:
+                self.deliver()
+            return
         with self._lock:
-            self._keep(event)
-            readers = self._readers
-            heavy = isinstance(event, Detail)
-            for reader, details in readers:
-                if details or not heavy:
-                    reader(event)
+            self._hand_on(event)
 
-    def _set_readers(self, readers: tuple[tuple[Reader, bool], ...]) -> None:
+    def deliver(self, *, blocking: bool = True) -> None:
+        """Patient readers get the events so far; not if another thread is at it, and this is not to be `blocking`."""
+        if self._waiting and self._lock.acquire(blocking):
+            try:
+                self._hand_on_waiting()
+            finally:
+                self._lock.release()
+
+    def _set_readers(self, readers: tuple[tuple[Reader, bool, bool], ...]) -> None:
         self._readers = readers
-        self.detailed = any(details for _, details in readers)
+        self.detailed = any(details for _, details, _ in readers)
+        self._prompt = not all(patient for _, _, patient in readers)
+
+    def _hand_on_waiting(self) -> None:
+        while self._waiting:
+            self._hand_on(self._waiting.popleft())
+
+    def _hand_on(self, event: Event | MadeLater) -> None:
+        if not isinstance(event, Event):
+            for made in event():
+                self._hand_on(made)
+            return
+        self._keep(event)
+        heavy = isinstance(event, Detail)
+        for reader, details, _ in self._readers:
+            if details or not heavy:
+                reader(event)
 
     def _keep(self, event: Event) -> None:
         if isinstance(event, Detail):
@@ -102,7 +144,7 @@ class EventStream:
         elif isinstance(event, (RowDone, RequestReached)):
             self._earlier.rows += len(self._rows) == self._rows.maxlen
             self._rows.append(event)
-        elif isinstance(event, _LASTING):
+        elif type(event) in _LASTING:
             self._lasting.append(event)
         else:
             if len(self.recent) == self._capacity:

@@ -16,14 +16,14 @@ from qpdsl.executor.events.codec import FORMAT, BadEvent, UnknownKind, decode, e
 from qpdsl.executor.events.events import Event, Lost
 from qpdsl.executor.events.stream import EventStream
 
-# Seconds between two writes.
-_INTERVAL = 0.1
+# Seconds between two writes, and between two frames of a dashboard: the more events at once, the less each takes.
+_INTERVAL = 0.25
 # Bytes of a line; a longer one is no event.
 _LONGEST = 64 << 20
 
 
 class Feed:
-    """Writes every event of a stream as a line, from a thread of its own, ten times a second.
+    """Writes every event of a stream as a line, from a thread of its own, four times a second.
 
     At most `capacity` events wait. Those that come while so many wait are left out, and a `Lost` event counts them.
     `error` is what ended the feed early, such as a full disk or a client that has gone.
@@ -45,7 +45,7 @@ class Feed:
         self._lost = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._unsubscribe = stream.subscribe(self._take, details=True, history=history)
+        self._unsubscribe = stream.subscribe(self._take, details=True, history=history, patient=True)
         self._thread = threading.Thread(target=self._run, name="qpdsl feed", daemon=True)
         self._thread.start()
 
@@ -79,6 +79,7 @@ class Feed:
             self._waiting.clear()
 
     def _drain(self) -> None:
+        self._stream.deliver()
         with self._lock:
             events, self._waiting = self._waiting, []
             lost, self._lost = self._lost, 0

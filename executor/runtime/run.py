@@ -23,11 +23,11 @@ from qpdsl.executor.runtime.instance.functions import FunctionError
 from qpdsl.executor.runtime.instance.instance import Instance, NoAnswerError, RowError, Services, Usage, check_rows
 from qpdsl.executor.runtime.instance.internal_error import internal_error
 from qpdsl.executor.runtime.instance.operator_events import (
-    add_sources,
     emit_answered,
     emit_changes,
     emit_copies,
     emit_done,
+    emit_sources,
     emit_started,
     emit_values,
 )
@@ -346,7 +346,7 @@ async def _peek(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
     inner = instance.beside()
     after = await _run_chain(node.body, rows, inner)
     if instance.watched:
-        add_sources(node, rows, after, inner, instance)
+        emit_sources(node, rows, after, inner, instance)
     return tuple(
         replace(
             row, columns={**row.columns, **{name: peek.columns[name] for name in peek.columns if name not in FRESH}}
@@ -370,7 +370,7 @@ async def _for_each(node: PhysicalOp, rows: Candidates, starts: Iterable[Row], i
         for start in starts
     )
     if instance.watched:
-        add_sources(node, rows, [end[0] if end else None for end in ends], inner, instance)
+        emit_sources(node, rows, [end[0] if end else None for end in ends], inner, instance)
     made = [name for name in node.columns if name in made_by(node.body) and name not in FRESH]
     ended = [end[0].columns if end else {} for end in ends]
     return tuple(
@@ -405,7 +405,7 @@ async def _call(node: PhysicalOp, rows: Candidates, instance: Instance) -> Candi
 
     values = [result(number, last) for number, last in enumerate(made)]
     if instance.watched:
-        add_sources(node, rows, [last[0] if last else None for last in made], inner, instance)
+        emit_sources(node, rows, [last[0] if last else None for last in made], inner, instance)
     if op.type is not None:
         values = [spelt_in(value, op.type) if isinstance(value, str) else value for value in values]
     return tuple(row.with_column(made_column(op) or "", value) for row, value in zip(rows, values, strict=True))

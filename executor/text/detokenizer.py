@@ -10,7 +10,7 @@ import re
 from codecs import getincrementaldecoder
 from functools import cache
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders
 
 # What stands for bytes that are no letter, or none yet.
 UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
@@ -41,8 +41,10 @@ class Detokenizer:
         # A byte-level vocabulary has no such tokens, and letters that are not whole yet in many a text.
         self._has_fallback = any(tokenizer.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))
         self._pieces: dict[tuple[Tokens, Tokens], tuple[str, bool]] = {}
-        # Of two tokens that are each a text by themselves, the first of which may be nothing: what the second adds.
-        self._seconds: dict[tuple[int, int], str] = {}
+        # Of two tokens that are each a text by themselves, the first of which may be nothing: what the second adds,
+        # which in a byte-level vocabulary does not depend on the first.
+        self._seconds: dict[int | tuple[int, int], str] = {}
+        self._by_bytes = isinstance(tokenizer.decoder, decoders.ByteLevel)
         self._bytes: dict[int, bytes] = {}
 
     def text(self, tokens: Tokens) -> str:
@@ -95,6 +97,10 @@ class Detokenizer:
 
         With `tail` also comes what stands for a letter that they only begin.
         """
+        if self._by_bytes and (not earlier or earlier[-1] in self._seconds):
+            known = [self._seconds.get(token) for token in tokens]
+            if None not in known:
+                return tuple(known)  # type: ignore[arg-type]
         found: list[str] = []
         text: GrowingText | None = None
         # The token before, where what follows depends on nothing else. One that ends in ASCII begins no letter.
@@ -102,15 +108,16 @@ class Detokenizer:
         if earlier:
             last = earlier[-1] if self.bytes_of(earlier[-1])[-1:] < b"\x80" and self.shows(earlier[-1]) else None
         for at, token in enumerate(tokens):
-            piece = None if last is None else self._seconds.get((last, token))
+            pair = None if last is None else token if self._by_bytes else (last, token)
+            piece = None if pair is None else self._seconds.get(pair)
             if piece is None:
                 text = text or self.begin(earlier + tokens[:at])
                 piece = text.push(token)
                 stands = text.stands_alone and self.shows(token)
-                if stands and last is not None:
+                if stands and pair is not None:
                     if len(self._seconds) >= _MAX_KEPT:
                         self._seconds.clear()
-                    self._seconds[last, token] = piece
+                    self._seconds[pair] = piece
                 last = token if stands else None
             else:
                 text, last = None, token

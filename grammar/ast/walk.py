@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.stage import fields_in_order
@@ -59,7 +60,13 @@ def walk_stages(stages: tuple[ast.Stage, ...]) -> Iterator[ast.Stage]:
 
 def column_name(stage: ast.Stage) -> ast.Name | None:
     """The name, as written, of the column that a stage makes; None where it makes none or does not name it."""
-    return next((getattr(stage, name) for name, part in ast.parts(type(stage)) if part.kind == "made"), None)
+    field = _made_field(cast(Any, type(stage)))
+    return None if field is None else getattr(stage, field)
+
+
+@cache
+def _made_field(kind: Any) -> str | None:
+    return next((name for name, part in ast.parts(kind) if part.kind == "made"), None)
 
 
 def made_column(stage: ast.Stage) -> str | None:

@@ -58,7 +58,7 @@ class ProgressNotes:
     """
 
     def __init__(self, stream: EventStream, patience: float, *, quiet: bool = False, verbose: bool = False) -> None:
-        self._patience = patience
+        self._stream, self._patience = stream, patience
         self._quiet, self._verbose = quiet, verbose and not quiet
         self._rate = Rate()
         self._step: str | None = None
@@ -73,15 +73,18 @@ class ProgressNotes:
         self._silent: dict[str, tuple[float, str]] = {}
         self._told: set[str] = set()
         self._lost = 0.0
-        stream.subscribe(self._see)
+        stream.subscribe(self._see, patient=True)
 
     def worked(self) -> float:
         """A clock, in seconds, that stands while a server is silent."""
+        self._stream.deliver()
         now = time.monotonic()
         return now - self._lost - self._silence_of_all(now)
 
     def words(self, now: float) -> str:
         """How rows stand at a moment of the monotonic clock."""
+        # What draws a bar must not wait for a note that is being said, which waits for the bar.
+        self._stream.deliver(blocking=False)
         done, total = self._rows or (0, 0)
         words = [f"{done:,}/{total:,} rows", f"{self._rate.per_second(now):,.0f} tokens/s"]
         if self._ends is None and self._rate.total:
@@ -141,6 +144,7 @@ class ProgressNotes:
             thread.join()
 
     def _speak(self, now: float) -> None:
+        self._stream.deliver()
         if self._advance is None:
             for model in set(self._silent) - self._told:
                 if now - self._silent[model][0] > MOMENT:

@@ -82,7 +82,7 @@ def watched(
         )
     )
     if command == "run" and os.environ.get(WATCHED):
-        stream.subscribe(lambda event: None, details=True)
+        stream.subscribe(lambda event: None, details=True, patient=True)
     server: Server | None = None
     with contextlib.suppress(OSError, UserError):
         # A run that cannot be attached to is still a run.

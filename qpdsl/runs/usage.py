@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +66,8 @@ def _counts(calls: Calls) -> dict[str, int]:
     }
 
 
-def count_waits(stream: EventStream) -> Mapping[str, Waits]:
-    """The waits by model, which grow with the stream's events from now on."""
+def count_waits(stream: EventStream) -> Callable[[], Mapping[str, Waits]]:
+    """What gives the waits by model in the stream's events from now on to when it is called."""
     waits: dict[str, Waits] = {}
 
     def see(event: Event) -> None:
@@ -77,8 +77,12 @@ def count_waits(stream: EventStream) -> Mapping[str, Waits]:
             model = report.model.partition(REPLICA_SIGN)[0]
             waits.setdefault(model, Waits()).add(report.first_waits, report.waits)
 
-    stream.subscribe(see)
-    return waits
+    def counted() -> Mapping[str, Waits]:
+        stream.deliver()
+        return waits
+
+    stream.subscribe(see, patient=True)
+    return counted
 
 
 def wait_facts(waits: Mapping[str, Waits]) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from qpdsl.executor.events.events import Estimated, OperatorEstimate
 from qpdsl.executor.measure.run_meter import RunMeter
 from qpdsl.planner.cost.device import SOURCE_WORDS, Device
 from qpdsl.planner.cost.estimate import Estimate, estimate_cost
-from qpdsl.planner.cost.run_figures import ExitRouterFigures, RouterFigures
+from qpdsl.planner.cost.run_figures import ExitRouterFigures, RouterFigures, RunFigures
 from qpdsl.planner.cost.statistics import (
     OperatorStatistics,
     ProgramStatistics,
@@ -54,12 +54,12 @@ class RunAnalysis:
         self._session = session
         self._routers = RouterMemory(session, plan, self._device)
         self._measuring = RunMeter(session.kv_page_bytes, session.kv_budget)
-        session.events.subscribe(self._measuring.see)
+        session.events.subscribe(self._measuring.see, patient=True)
         session.events.emit(_estimated(plan, self._estimate, statistics.of(plan)))
 
     def done(self) -> Analysis:
         """The figures so far, with the estimate beside them."""
-        figures, routers = self._measuring.figures(), router_figures(self._session)
+        figures, routers = self._figures(), router_figures(self._session)
         exits = exit_router_figures(self._session)
         return Analysis(self.plan, figures, self._estimate, self._implementations, routers, exits)
 
@@ -74,7 +74,7 @@ class RunAnalysis:
         that the user asked for an analysis, so that the seconds of few problems count too. Raises UserError where the
         statistics cannot be written.
         """
-        figures = self._measuring.figures()
+        figures = self._figures()
         if figures.problems > figures.failed:
             session = self._session
             keep_times(self._measuring.times, session.models_here, session.device, session.computes_in)
@@ -89,6 +89,10 @@ class RunAnalysis:
         statistics = Statistics()
         self._learn(statistics, alone=alone, wanted=wanted)
         return statistics
+
+    def _figures(self) -> RunFigures:
+        self._session.events.deliver()
+        return self._measuring.figures()
 
     def _learn(self, statistics: Statistics, *, alone: bool, wanted: bool) -> None:
         analysis = self.done()

@@ -1,18 +1,23 @@
 """The events of one operator: it began, it made, scored or dropped candidates, it is done.
 
 `emit_done` is for every run. The others describe single candidates, which is expensive, so they are called only where
-`Instance.watched` is true. In all of them `instance` is the operator's own copy: its id, its rounds and its usage.
+`Instance.watched` is true, and describe them only when the stream hands the events on, among many: what they are given
+does not change. In all of them `instance` is the operator's own copy: its id, its rounds and its usage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from qpdsl.executor.events.events import (
     Answered,
+    Aside,
     CandidateRecord,
     Compared,
+    Detail,
     Expanded,
     GivenUp,
     OperatorDone,
@@ -26,7 +31,7 @@ from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.request import Sample, Writer
 from qpdsl.executor.runtime.instance.candidates import FRESH, Candidates, Row
 from qpdsl.executor.runtime.instance.instance import Decision, Instance
-from qpdsl.executor.runtime.instance.value_sources import ValueSource
+from qpdsl.executor.runtime.instance.value_sources import ValueSource, ValueSources
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import made_column
 from qpdsl.planner.plan import ops
@@ -37,15 +42,7 @@ from qpdsl.planner.values.value import format_value
 
 def emit_started(rows_in: int, instance: Instance) -> None:
     """The operator begins on that many rows."""
-    instance.services.events.emit(
-        OperatorStarted(
-            instance=instance.name,
-            operator=instance.operator,
-            rounds=instance.rounds,
-            aside=instance.aside,
-            rows_in=rows_in,
-        )
-    )
+    _tell(_started, instance, rows_in)
 
 
 def emit_done(rows_in: int, rows_out: int, seconds: float, instance: Instance) -> None:
@@ -91,122 +88,35 @@ def emit_changes(node: PhysicalOp, before: Candidates, after: Candidates, instan
     `generate` emits its own event, while it has the samples; of operators that contain others this has the columns that
     come from beside the rows.
     """
-    op, column = node.op, made_column(node.op)
-    if isinstance(op, ops.Split):
-        parents = dict.fromkeys(row.path[:-1] for row in after)
-        if op.by is not None or len(parents) < len(before):
-            _emit_selected(op, before, parents, instance)
-        emit_copies(after, instance)
-    elif op.rows in ("fewer", "count", "one") and not isinstance(op, ops.Return):
-        _emit_selected(op, before, [row.path for row in after], instance)
-        if isinstance(op, ops.Join):
-            emit_values(op.column.id, after, instance, scores=False)
-    elif isinstance(op, ops.Say):
-        emit_values("step", after, instance, scores=False)
-    elif isinstance(op, ops.Peek | ops.Ask):
-        scores = {made_column(inner.op) for inner in everything(node.body) if isinstance(inner.op, ops.Score)}
-        for name in _columns_from_beside(node):
-            emit_values(name, after, instance, scores=name in scores)
-    elif op.rows == "same" and column is not None:
-        if not isinstance(op, ops.Call):
-            instance.sources.set_here(instance.aside, [row.path for row in after], column)
-        emit_values(column, after, instance, scores=isinstance(op, ops.Score))
+    _tell(_changes, instance, node, before, after, instance.decision, instance.sources)
 
 
-def add_sources(
+def emit_sources(
     node: PhysicalOp, rows: Candidates, ends: Sequence[Row | None], inner: Instance, instance: Instance
 ) -> None:
-    """Remembers which rows the values came from that an operator read beside its rows, which ran as `inner`."""
-    sources = instance.sources
-    if isinstance(node.op, ops.Call):
-        value = node.op.value
-        read = {made_column(node.op) or "": value.id if isinstance(value, ast.Name) else None}
-    else:
-        read = {name: name for name in _columns_from_beside(node)}
-    for row, end in zip(rows, ends, strict=True):
-        for name, source in read.items():
-            if end is not None:
-                there = ValueSource(inner.aside, end.path, source)
-                sources.add(ValueSource(instance.aside, row.path, name), there)
+    """The rows came to these `ends` beside them, as `inner`, and have values from there: `Answered` is of those."""
+    _tell(_sources, instance, node, rows, tuple(ends), inner.aside, instance.sources)
 
 
 def emit_answered(value: ast.Expr, row: Row, instance: Instance) -> None:
     """The program's value was read from a row: that which its column comes from, where it is one column."""
-    source = ValueSource(instance.aside, row.path, value.id if isinstance(value, ast.Name) else None)
-    if source.column is not None:
-        source = instance.sources.of(source)
-    instance.services.events.emit(
-        Answered(instance=instance.name, operator=instance.operator, aside=source.aside, path=source.path)
-    )
+    _tell(_answered, instance, value, row, instance.sources)
 
 
 def emit_compared(matches: Sequence[tuple[Row, Row]], chances: Sequence[float], instance: Instance) -> None:
     """Rows played against each other; the chance of the first of each pair."""
-    instance.services.events.emit(
-        Compared(
-            instance=instance.name,
-            operator=instance.operator,
-            rounds=instance.rounds,
-            aside=instance.aside,
-            firsts=tuple(first.path for first, _ in matches),
-            seconds=tuple(second.path for _, second in matches),
-            chances=tuple(chances),
-        )
-    )
+    _tell(_compared, instance, tuple(matches), tuple(chances))
 
 
 def emit_given_up(paths: Sequence[Path], instance: Instance) -> None:
     """Samples that were not waited for."""
     if paths:
-        instance.services.events.emit(
-            GivenUp(
-                instance=instance.name,
-                operator=instance.operator,
-                rounds=instance.rounds,
-                aside=instance.aside,
-                paths=tuple(paths),
-            )
-        )
+        _tell(_given_up, instance, tuple(paths))
 
 
-def _columns_from_beside(node: PhysicalOp) -> list[str]:
-    made = made_by(node.body)
-    return [name for name in node.columns if name in made and name not in FRESH]
-
-
-def _emit_selected(op: ops.Operator, before: Candidates, after: Iterable[Path], instance: Instance) -> None:
-    """Which rows an operator kept, by their paths, of each group by itself."""
-    decision = instance.decision or Decision([range(len(before))])
-    places = {row.path: place for place, row in enumerate(before)}
-    group_of = {place: number for number, group in enumerate(decision.groups) for place in group}
-    kept: list[list[int]] = [[] for _ in decision.groups]
-    for path in after:
-        if (place := places.get(path)) is not None:
-            kept[group_of[place]].append(place)
-    per = getattr(op, "per", None)
-    for group, stay in zip(decision.groups, kept, strict=True):
-        standing = set(stay)
-        order = [*stay, *(place for place in group if place not in standing)]
-        if not order:
-            continue
-        instance.services.events.emit(
-            Selected(
-                instance=instance.name,
-                operator=instance.operator,
-                rounds=instance.rounds,
-                aside=instance.aside,
-                kept=tuple(before[place].path for place in stay),
-                dropped=tuple(before[place].path for place in order[len(stay) :]),
-                group=None if per is None else format_value(before[order[0]].columns.get(per.id)),
-                keys=tuple(_scalar(decision.keys[place]) for place in order) if decision.keys else (),
-                weights=tuple(decision.weights[place] for place in order) if decision.weights else (),
-            )
-        )
-
-
-def emit_copies(copies: Candidates, instance: Instance) -> None:
+def emit_copies(copies: Sequence[Row], instance: Instance) -> None:
     """The rows that an operator copied others to."""
-    _emit_expanded(tuple(CandidateRecord(path=row.path) for row in copies), instance)
+    _tell(_copied, instance, tuple(copies))
 
 
 class MadeRow(NamedTuple):
@@ -223,21 +133,138 @@ class MadeRow(NamedTuple):
 
 def emit_expanded(made: Sequence[MadeRow], op: ops.Generate, model: TextModel, instance: Instance) -> None:
     """The rows that samples made."""
-    if op.into is not None:
-        instance.sources.set_here(instance.aside, [one.row.path for one in made], op.into.id)
-    _emit_expanded(tuple(_candidate(*one, model) for one in made), instance)
+    _tell(_expanded, instance, tuple(made), op, model, instance.sources)
 
 
-def _emit_expanded(candidates: tuple[CandidateRecord, ...], instance: Instance) -> None:
-    instance.services.events.emit(
-        Expanded(
-            instance=instance.name,
-            operator=instance.operator,
-            rounds=instance.rounds,
-            aside=instance.aside,
-            candidates=candidates,
+def emit_values(column: str, rows: Sequence[Row], instance: Instance, *, scores: bool) -> None:
+    """A column of rows was set."""
+    _tell(_valued, instance, column, tuple(rows), scores)
+
+
+# What every `Detail` says: which operator of which instance did it, and when.
+_Who = dict[str, Any]
+
+
+def _tell(make: Callable[..., Iterable[Detail]], instance: Instance, *of: Any) -> None:
+    """Emits what an operator did now; its events are made once they are handed on."""
+    who = {
+        "at": time.monotonic(),
+        "instance": instance.name,
+        "operator": instance.operator,
+        "rounds": instance.rounds,
+        "aside": instance.aside,
+    }
+    instance.services.events.emit(partial(make, who, *of))
+
+
+def _started(who: _Who, rows_in: int) -> Iterable[Detail]:
+    yield OperatorStarted(**who, rows_in=rows_in)
+
+
+def _changes(
+    who: _Who,
+    node: PhysicalOp,
+    before: Candidates,
+    after: Candidates,
+    decision: Decision | None,
+    sources: ValueSources,
+) -> Iterable[Detail]:
+    op = node.op
+    if isinstance(op, ops.Split):
+        parents = dict.fromkeys(row.path[:-1] for row in after)
+        if op.by is not None or len(parents) < len(before):
+            yield from _selected(who, op, before, parents, decision)
+        yield from _copied(who, after)
+    elif op.rows in ("fewer", "count", "one") and not isinstance(op, ops.Return):
+        yield from _selected(who, op, before, [row.path for row in after], decision)
+        if isinstance(op, ops.Join):
+            yield from _valued(who, op.column.id, after, scores=False)
+    elif isinstance(op, ops.Say):
+        yield from _valued(who, "step", after, scores=False)
+    elif isinstance(op, (ops.Peek, ops.Ask)):
+        scores = {made_column(inner.op) for inner in everything(node.body) if isinstance(inner.op, ops.Score)}
+        for name in _columns_from_beside(node):
+            yield from _valued(who, name, after, scores=name in scores)
+    elif op.rows == "same" and (column := made_column(op)) is not None:
+        if not isinstance(op, ops.Call):
+            sources.set_here(who["aside"], [row.path for row in after], column)
+        yield from _valued(who, column, after, scores=isinstance(op, ops.Score))
+
+
+def _sources(
+    who: _Who, node: PhysicalOp, rows: Candidates, ends: Sequence[Row | None], there: Aside, sources: ValueSources
+) -> Iterable[Detail]:
+    """No event: remembers which rows the values came from that an operator read beside its rows."""
+    if isinstance(node.op, ops.Call):
+        value = node.op.value
+        read = {made_column(node.op) or "": value.id if isinstance(value, ast.Name) else None}
+    else:
+        read = {name: name for name in _columns_from_beside(node)}
+    for row, end in zip(rows, ends, strict=True):
+        for name, source in read.items():
+            if end is not None:
+                sources.add(ValueSource(who["aside"], row.path, name), ValueSource(there, end.path, source))
+    return ()
+
+
+def _answered(who: _Who, value: ast.Expr, row: Row, sources: ValueSources) -> Iterable[Detail]:
+    source = ValueSource(who["aside"], row.path, value.id if isinstance(value, ast.Name) else None)
+    if source.column is not None:
+        source = sources.of(source)
+    yield Answered(**who | {"aside": source.aside}, path=source.path)
+
+
+def _columns_from_beside(node: PhysicalOp) -> list[str]:
+    made = made_by(node.body)
+    return [name for name in node.columns if name in made and name not in FRESH]
+
+
+def _selected(
+    who: _Who, op: ops.Operator, before: Candidates, after: Iterable[Path], decision: Decision | None
+) -> Iterable[Detail]:
+    """Which rows an operator kept, by their paths, of each group by itself."""
+    decision = decision or Decision([range(len(before))])
+    places = {row.path: place for place, row in enumerate(before)}
+    group_of = {place: number for number, group in enumerate(decision.groups) for place in group}
+    kept: list[list[int]] = [[] for _ in decision.groups]
+    for path in after:
+        if (place := places.get(path)) is not None:
+            kept[group_of[place]].append(place)
+    per = getattr(op, "per", None)
+    for group, stay in zip(decision.groups, kept, strict=True):
+        standing = set(stay)
+        order = [*stay, *(place for place in group if place not in standing)]
+        if not order:
+            continue
+        yield Selected(
+            **who,
+            kept=tuple(before[place].path for place in stay),
+            dropped=tuple(before[place].path for place in order[len(stay) :]),
+            group=None if per is None else format_value(before[order[0]].columns.get(per.id)),
+            keys=tuple(_scalar(decision.keys[place]) for place in order) if decision.keys else (),
+            weights=tuple(decision.weights[place] for place in order) if decision.weights else (),
         )
-    )
+
+
+def _compared(who: _Who, matches: Sequence[tuple[Row, Row]], chances: tuple[float, ...]) -> Iterable[Detail]:
+    firsts, seconds = (tuple(match[side].path for match in matches) for side in (0, 1))
+    yield Compared(**who, firsts=firsts, seconds=seconds, chances=chances)
+
+
+def _given_up(who: _Who, paths: tuple[Path, ...]) -> Iterable[Detail]:
+    yield GivenUp(**who, paths=paths)
+
+
+def _copied(who: _Who, copies: Sequence[Row]) -> Iterable[Detail]:
+    yield Expanded(**who, candidates=tuple(CandidateRecord(path=row.path) for row in copies))
+
+
+def _expanded(
+    who: _Who, made: Sequence[MadeRow], op: ops.Generate, model: TextModel, sources: ValueSources
+) -> Iterable[Detail]:
+    if op.into is not None:
+        sources.set_here(who["aside"], [one.row.path for one in made], op.into.id)
+    yield Expanded(**who, candidates=tuple([_candidate(*one, model) for one in made]))
 
 
 def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int, model: TextModel) -> CandidateRecord:
@@ -255,7 +282,7 @@ def _candidate(row: Row, sample: Sample, earlier: tuple[int, ...], thought: int,
         pieces=pieces,
         # All are 0 where nobody asked for them.
         logprobs=sample.logprobs if pieces and any(sample.logprobs) else (),
-        written=_by_writer(sample.steps.written) if pieces else {},
+        written=_by_writer(sample.steps.written) if pieces and sample.steps.written else {},
         thought=row.generated.thought.text if thought and not row.generated.thought.open else None,
         thought_tokens=thought,
     )
@@ -265,20 +292,9 @@ def _by_writer(written: Sequence[tuple[int, Writer]]) -> dict[str, tuple[int, ..
     return {one: tuple(place for place, writer in written if writer == one) for one in dict(written).values()}
 
 
-def emit_values(column: str, rows: Sequence[Row], instance: Instance, *, scores: bool) -> None:
-    """A column of rows was set."""
-    instance.services.events.emit(
-        Valued(
-            instance=instance.name,
-            operator=instance.operator,
-            rounds=instance.rounds,
-            aside=instance.aside,
-            column=column,
-            paths=tuple(row.path for row in rows),
-            values=tuple(_scalar(row.columns.get(column)) for row in rows),
-            scores=scores,
-        )
-    )
+def _valued(who: _Who, column: str, rows: Sequence[Row], scores: bool) -> Iterable[Detail]:
+    paths, values = tuple(row.path for row in rows), tuple(_scalar(row.columns.get(column)) for row in rows)
+    yield Valued(**who, column=column, paths=paths, values=values, scores=scores)
 
 
 def _scalar(value: Any) -> str | float | bool | None:

@@ -288,5 +288,5 @@ class _DataSetRun(RowsRun[RunOptions]):
             self._output.write_records(records, record_format(str(self.options.output)))
         self._saved_samples = samples_words(self._recording.run)
         sampled = sum(own.tokens_out for number, own in enumerate(outcomes) if number not in self._earlier)
-        self._summary = Summary(outcomes, self.seconds, sampled, self._waits, self.calls, self._groups)
+        self._summary = Summary(outcomes, self.seconds, sampled, self._waits(), self.calls, self._groups)
         return self._summary.to_json(timing=True)

@@ -59,7 +59,7 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
         say("warning: the text is empty")
     _say_if_foreign(job, row)
     with run_events(process, options, job, [row]), process.progress.of_answer():
-        waits = count_waits(process.stream)
+        counted = count_waits(process.stream)
         session = open_session(options, job, prepared.bound.surroundings, process.stream)
         process.record(files.trace)
         how = {"alone": job.greedy is None, "wanted": options.analyze}
@@ -73,7 +73,7 @@ def answer(process: WatchedProcess, options: RunOptions, prepared: Prepared, fil
         emit_row(process.stream, row, row_outcome)
     measured.tell()
     measured.remember()
-    calls = total_calls(session.calls)
+    calls, waits = total_calls(session.calls), counted()
     if options.json:
         put(dumps(_as_json(options, job, result, greedy, waits) | calls_record(calls, result.counts)))
     elif result.error is None or options.rows:

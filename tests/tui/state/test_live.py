@@ -16,7 +16,7 @@ import pytest
 from qpdsl.cli import live
 from qpdsl.cli.live import Server
 from qpdsl.errors import UsageError
-from qpdsl.executor.events.events import Event, Expanded, InstanceStarted, RowDone, RunEnded
+from qpdsl.executor.events.events import Event, Expanded, InstanceStarted, ReplicaGone, RowDone, RunEnded
 from qpdsl.executor.events.stream import EventStream
 from qpdsl.tui.state.event_source import SocketSource
 from qpdsl.tui.widgets.questions import Leave
@@ -156,6 +156,36 @@ def test_details_are_told_only_while_somebody_reads_them() -> None:
     light()
     stream.emit(InstanceStarted(instance="2"))
     assert len(seen) == 1 and not stream.detailed
+
+
+def test_events_wait_for_patient_readers_and_keep_their_order() -> None:
+    stream = EventStream()
+    first, second, late, prompt = (list[Event]() for _ in range(4))
+    end = stream.subscribe(first.append, details=True, patient=True)
+    stream.subscribe(second.append, patient=True)
+    started = [InstanceStarted(instance=str(number)) for number in range(600)]
+    made = [Expanded(instance="1", operator="1", candidates=()) for _ in range(2)]
+    stream.emit(started[0])
+    stream.emit(lambda: made)
+    assert first == []
+    stream.deliver()
+    assert first == [started[0], *made] and second == [started[0]]
+    # Not without bound; and what tells of the run as a whole waits for nothing.
+    for event in started[1:]:
+        stream.emit(event)
+    assert 300 < len(second) < 600
+    stream.emit(ReplicaGone(replica="1", why="lost"))
+    assert second[:-1] == started
+    # Who comes late, who leaves, and who is not patient miss nothing and see nothing twice.
+    stream.emit(started[0])
+    stream.subscribe(late.append, history=True, patient=True)
+    stream.emit(started[1])
+    end()
+    stream.emit(started[2])
+    stream.subscribe(prompt.append)
+    stream.emit(started[3])
+    assert len(late) == 607 and late[-3:] == second[-3:] == started[1:4]
+    assert first[-2:] == started[:2] and prompt == started[3:4]
 
 
 def test_the_history_is_bounded_and_its_sums_are_kept() -> None:
