@@ -59,9 +59,7 @@ def test_enough_of_them_go_at_once() -> None:
         cache = RequestCache(Recorder())
         with cache.working("m"):
             flush = Flush(3, 60.0)
-            return [
-                size for _, size in await asyncio.gather(*(cache.sent("m", asked(2), flush) for _ in range(6)))
-            ]
+            return [size for _, size in await asyncio.gather(*(cache.sent("m", asked(2), flush) for _ in range(6)))]
 
     assert run(main()) == [3] * 6
 
