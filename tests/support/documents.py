@@ -146,6 +146,6 @@ def check_commands(
         if anew:
             text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{written(told)}```", 1)
         else:
-            assert masked(told, varying) == masked(shown, varying), command
+            assert masked(told, varying) == masked(shown, varying), f"{command}\n{told}"
     if anew:
         page.write_text(text, "utf-8")

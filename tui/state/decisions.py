@@ -218,10 +218,9 @@ def _effect(state: RunState, plan: PlanTree, name: str) -> RuleEffect:
             saved[what] += some
             of[what] += whole
     told = tuple((some, what, of[what]) for what, some in saved.items() if some)
-    part, whole, words = _declared(state, name)
-    return RuleEffect(
-        name, made, told, _seconds(state, told), tuple(_told(state, part, whole, words)), name in _SAVED or bool(part)
-    )
+    declared = _declared(state, name)
+    counts = name in _SAVED or any(declared)
+    return RuleEffect(name, made, told, _seconds(state, told), tuple(_told(state, *declared)), counts)
 
 
 def _declared(state: RunState, name: str) -> tuple[str, str, str]:
