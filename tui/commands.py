@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 
-class Command(NamedTuple):
+class PaletteCommand(NamedTuple):
     """Something to do, by its name in the palette; `does` is what for, and `key` does the same."""
 
     name: str
@@ -18,18 +18,20 @@ class Command(NamedTuple):
 
 
 _COMMANDS = (
-    Command("Next failure", "next_row('failed')", "!", "the search of the next row that failed"),
-    Command("Next wrong row", "next_row('wrong')", "w", "the search of the next row with a wrong answer"),
-    Command("Filter rows", "filter", "/", "the rows with some words, a status or an operator"),
-    Command("Compare", "compare", "c", "beside which saved run this one is set"),
-    Command("Rules", "rules", "r", "what each rule of the plan has saved"),
-    Command("Where the tokens went", "usage", "u", "the tokens by operator, round, model and what became of them"),
-    Command("Copy", "copy", "y", "copy a text, a path, a prompt, the command that repeats a row"),
-    Command("Verifier", "verifier", "v", "whether the verifier's scores tell right from wrong; esc goes back"),
-    Command("Next theme", "next_theme", "t", "the next theme: dark, light, high contrast"),
-    Command("Words and keys", "explain", "?", "what the words under the cursor mean, and all keys"),
-    Command("Notes", "notes", "n", "what was skipped or missed"),
-    Command("Leave", "leave", "q", "close the dashboard"),
+    PaletteCommand("Next failure", "next_row('failed')", "!", "the search of the next row that failed"),
+    PaletteCommand("Next wrong row", "next_row('wrong')", "w", "the search of the next row with a wrong answer"),
+    PaletteCommand("Filter rows", "filter", "/", "the rows with some words, a status or an operator"),
+    PaletteCommand("Compare", "compare", "c", "beside which saved run this one is set"),
+    PaletteCommand("Rules", "rules", "r", "what each rule of the plan has saved"),
+    PaletteCommand(
+        "Where the tokens went", "usage", "u", "the tokens by operator, round, model and what became of them"
+    ),
+    PaletteCommand("Copy", "copy", "y", "copy a text, a path, a prompt, the command that repeats a row"),
+    PaletteCommand("Verifier", "verifier", "v", "whether the verifier's scores tell right from wrong; esc goes back"),
+    PaletteCommand("Next theme", "next_theme", "t", "the next theme: dark, light, high contrast"),
+    PaletteCommand("Words and keys", "explain", "?", "what the words under the cursor mean, and all keys"),
+    PaletteCommand("Notes", "notes", "n", "what was skipped or missed"),
+    PaletteCommand("Leave", "leave", "q", "close the dashboard"),
 )
 # What each screen has.
 _HELP = {
@@ -42,13 +44,13 @@ _HELP = {
     "requests": "What clients ask, and how long it takes",
 }
 _REPLAY = (
-    Command("Pause or play", "play", "space", "replay: pause and go on (p on Search)"),
-    Command("Faster", "faster(1)", "+", "replay: faster"),
-    Command("Slower", "faster(-1)", "-", "replay: slower"),
-    Command("One event on", "step(1)", ".", "replay: one event on"),
-    Command("One event back", "step(-1)", ",", "replay: one event back"),
-    Command("To the beginning", "seek(0)", "(", "replay: to the beginning"),
-    Command("To the end", "seek(1)", ")", "replay: to the end"),
+    PaletteCommand("Pause or play", "play", "space", "replay: pause and go on (p on Search)"),
+    PaletteCommand("Faster", "faster(1)", "+", "replay: faster"),
+    PaletteCommand("Slower", "faster(-1)", "-", "replay: slower"),
+    PaletteCommand("One event on", "step(1)", ".", "replay: one event on"),
+    PaletteCommand("One event back", "step(-1)", ",", "replay: one event back"),
+    PaletteCommand("To the beginning", "seek(0)", "(", "replay: to the beginning"),
+    PaletteCommand("To the end", "seek(1)", ")", "replay: to the end"),
 )
 
 
@@ -61,7 +63,7 @@ class Commanded(Protocol):
     def replaying(self) -> bool: ...
 
 
-def commands_of(app: Commanded) -> tuple[Command, ...]:
+def commands_of(app: Commanded) -> tuple[PaletteCommand, ...]:
     """What it can be told whatever screen is shown."""
     return (*_COMMANDS, *_REPLAY) if app.replaying else _COMMANDS
 

@@ -90,7 +90,7 @@ def _right(cell: CellReached) -> str:
 
 def _front(cells: Sequence[CellReached]) -> frozenset[str]:
     """The cells that no other one beats in both right answers and tokens."""
-    from qpdsl.runs.plots import on_front
+    from qpdsl.runs.statistics import on_front
 
     known = [own for own in cells if own.judged and own.done]
     on = on_front([(own.sampled_tokens / own.done, own.right / own.judged) for own in known])
