@@ -1,10 +1,11 @@
 """Every shipped program and idiom driven as its user would, and what the screens say beside what its commands print.
 
-    python -m benchmarks.dashboard_drive [--only WORD] [--rows 2]
+    python -m benchmarks.dashboard_drive [--only WORD] [--rows 2] [--jobs 2] [--output benchmarks/results]
 
 Each is swept (`eval`), and runs over rows here, on a server that fails now and then, and on two replicas. Each of these
 is watched from the start, by somebody who comes late, and replayed; a run here is set beside one of the sweep. What
-differs is printed, and what is refused with its reason; the exit code says whether anything differs.
+differs is printed, and what is refused with its reason; the exit code says whether anything differs. `dashboard_drive`
+in the results holds what a run of all of them came to.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ import json
 import os
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import cache
 from io import StringIO
-from itertools import islice
+from itertools import islice, repeat
+from multiprocessing import get_context
 from pathlib import Path
 from unittest.mock import patch
 
+from benchmarks.common.folders import RESULTS
+from benchmarks.common.results import write
 from family.tasks.counting import problems
 from qpdsl.cli import main as qpdsl
 from qpdsl.cluster.backends.process_backend import ProcessBackend
@@ -130,37 +137,119 @@ def all_cases() -> Iterator[Case]:
     yield Case("programs/compute_optimal", plan, {}, ROOT / "programs" / "compute_optimal.qp", given)
 
 
+@dataclass(frozen=True)
+class Step:
+    """A program in one of the places: why it was refused there, or where screens and commands differ."""
+
+    program: str
+    place: str
+    refusal: str
+    faults: Sequence[str]
+
+    @property
+    def sign(self) -> str:
+        return "–" if self.refusal else "✖" if self.faults else "✔"
+
+    def __str__(self) -> str:
+        told = [f"refused: {self.refusal}"] if self.refusal else self.faults
+        return "\n    ".join((f"{self.sign} {self.program} {self.place}", *told))
+
+
+@cache
+def _known_cases() -> dict[str, Case]:
+    return {case.name: case for case in all_cases()}
+
+
+# What a process holds until it ends.
+_OPEN = ExitStack()
+
+
+@cache
+def _driver(parent: Path, rows: int) -> Drive:
+    """What this process drives with: a folder and a server of its own, until it ends."""
+    folder = parent / str(os.getpid())
+    # Nothing of the user's is read or written but compiled kernels.
+    kernels = user_cache.folder() / "kernels"
+    (folder / "cache" / "qpdsl").mkdir(parents=True)
+    (folder / "cache" / "qpdsl" / "kernels").symlink_to(kernels)
+    for variable, part in (("QPDSL_RUNS", "runs"), ("QPDSL_RUNTIME_DIR", "rt"), ("XDG_CACHE_HOME", "cache")):
+        os.environ[variable] = str(folder / part)
+    driver = Drive(folder, _OPEN.enter_context(stub("vllm")), rows)
+    driver.know_the_server()
+    return driver
+
+
+def driven_steps(name: str, parent: Path, rows: int) -> list[Step]:
+    """A program in all places, one after the other."""
+    driver, case, swept, steps = _driver(parent, rows), _known_cases()[name], False, []
+    for place in Drive.PLACES:
+        refusal, faults = "", list[str]()
+        # Who watches how is compared where candidates are there too.
+        how = {"beside": swept} if place == "here" else {"ways": ("replayed",)}
+        try:
+            driven = getattr(driver, place)(case)
+            refusal = driven.refusal
+            faults += [] if refusal else faults_of(driven, **how)
+        except Exception as error:
+            faults.append(f"{type(error).__name__}: {error}")
+        swept = swept or not (refusal or faults)
+        steps.append(Step(name.split(" ")[0], place.replace("_", " "), refusal, faults))
+    return steps
+
+
+def record(steps: Sequence[Step], rows: int) -> dict[str, object]:
+    """What the steps came to; those that were refused by the reason."""
+    refused: dict[str, list[str]] = defaultdict(list)
+    for step in steps:
+        if step.refusal:
+            refused[step.refusal].append(f"{step.program} {step.place}")
+    signs = Counter(step.sign for step in steps)
+    return {
+        "programs": len({step.program for step in steps}),
+        "rows": rows,
+        "steps": len(steps),
+        "agree": signs["✔"],
+        "differ": signs["✖"],
+        "refused": signs["–"],
+        "refusals": dict(sorted(refused.items())),
+        "differences": {f"{step.program} {step.place}": list(step.faults) for step in steps if step.faults},
+    }
+
+
+def page(steps: Sequence[Step]) -> str:
+    """The table of the places, and of the reasons of refusals."""
+    lines = ["# Screens beside commands", "", "`python -m benchmarks.dashboard_drive`: " + __doc__.split("\n")[0], ""]
+    lines += ["| place | programs | agree | differ | refused |", "|---|--:|--:|--:|--:|"]
+    for place in (*dict.fromkeys(step.place for step in steps), "all places"):
+        own = [step.sign for step in steps if place in (step.place, "all places")]
+        lines.append(f"| {place} | {len(own)} | {own.count('✔')} | {own.count('✖')} | {own.count('–')} |")
+    lines += ["", "| refused, as the command says | times |", "|---|--:|"]
+    reasons = Counter(step.refusal for step in steps if step.refusal)
+    lines += [f"| {reason} | {times} |" for reason, times in sorted(reasons.items())]
+    return "\n".join((*lines, ""))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="WORD", help="Those alone whose names have WORD.")
+    parser.add_argument("--only", default="", metavar="WORD", help="Those alone whose names have WORD; kept nowhere.")
     parser.add_argument("--rows", type=int, default=2, metavar="N", help="Rows for each program (2).")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="Programs that are driven side by side (2).")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="Where a run of all programs is recorded.")
     args = parser.parse_args()
-    began, told = time.monotonic(), Counter[str]()
-    with tempfile.TemporaryDirectory() as name, stub("vllm") as server:
-        folder = Path(name)
-        # Nothing of the user's is read or written but compiled kernels.
-        kernels = user_cache.folder() / "kernels"
-        (folder / "cache" / "qpdsl").mkdir(parents=True)
-        (folder / "cache" / "qpdsl" / "kernels").symlink_to(kernels)
-        for variable, part in (("QPDSL_RUNS", "runs"), ("QPDSL_RUNTIME_DIR", "rt"), ("XDG_CACHE_HOME", "cache")):
-            os.environ[variable] = str(folder / part)
-        driver = Drive(folder, server, args.rows)
-        driver.know_the_server()
-        for case in (case for case in all_cases() if args.only in case.name):
-            swept = False
-            for place in Drive.PLACES:
-                driven = getattr(driver, place)(case)
-                refusal = driven.refusal
-                # Who watches how is compared where candidates are there too.
-                how = {"beside": swept} if place == "here" else {"ways": ("replayed",)}
-                faults = [] if refusal else faults_of(driven, **how)
-                swept = swept or not refusal
-                sign = "–" if refusal else "✖" if faults else "✔"
-                what = f"{sign} {case.name.split(' ')[0]} {place.replace('_', ' ')}"
-                print(what, *([f"refused: {refusal}"] if refusal else faults), sep="\n    ", flush=True)
-                told[sign] += 1
-    print(f"{told['✔']} agree, {told['✖']} differ, {told['–']} refused; {time.monotonic() - began:.0f} s")
-    raise SystemExit(bool(told["✖"]))
+    began, steps = time.monotonic(), list[Step]()
+    names = [name for name in _known_cases() if args.only in name]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool,
+    ):
+        for own in pool.map(driven_steps, names, repeat(Path(folder)), repeat(args.rows)):
+            print(*own, sep="\n", flush=True)
+            steps += own
+    if not args.only:
+        write(args.output, "dashboard_drive", page(steps), record(steps, args.rows))
+    signs = Counter(step.sign for step in steps)
+    print(f"{signs['✔']} agree, {signs['✖']} differ, {signs['–']} refused; {time.monotonic() - began:.0f} s")
+    raise SystemExit(bool(signs["✖"]))
 
 
 if __name__ == "__main__":

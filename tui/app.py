@@ -21,7 +21,7 @@ from textual.widgets import ContentSwitcher
 
 from qpdsl.grammar.printable import one_line, shorten
 from qpdsl.tui.changed_cells import ChangedCells, changing
-from qpdsl.tui.commands import Commands
+from qpdsl.tui.commands import Commands, commands_of
 from qpdsl.tui.resilient_app import ResilientApp, in_words
 from qpdsl.tui.screens.cells import CellsView
 from qpdsl.tui.screens.compare import CompareView
@@ -250,8 +250,8 @@ class Dashboard(ResilientApp[Leave | None]):
         self.query_one("#views", ContentSwitcher).current = name
         self.view.take_focus()
         self.query_one(KeyLine).refresh()
-        # What a screen shows depends on its size, which is known once it is laid out.
-        self.call_after_refresh(self.draw, force=True)
+        # It draws itself again where it is laid out in another size.
+        self.draw(force=True)
 
     @property
     def screens(self) -> tuple[str, ...]:
@@ -357,7 +357,7 @@ class Dashboard(ResilientApp[Leave | None]):
         for word in self.view.words():
             facts.add(word, explained(word, {} if begun is None else begun.rules))
         facts.gap()
-        for keys, meaning in KEYS:
+        for keys, meaning in (*KEYS, *((command.key, command.does) for command in commands_of(self))):
             facts.add(keys, meaning)
         self.push_screen(Details(facts))
 

@@ -26,8 +26,7 @@ from benchmarks.search.planned import Run, problems, program, run
 from benchmarks.search.tables import table
 from qpdsl.arguments import with_defaults
 from qpdsl.planner.optimize.optimizer import planned
-from qpdsl.runs.plots import on_front
-from qpdsl.runs.statistics import paired_test
+from qpdsl.runs.statistics import on_front, paired_test
 from qpdsl.session.planning import reads_of
 
 matplotlib.use("svg")

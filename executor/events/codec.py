@@ -128,6 +128,11 @@ def _bool_text(value: bool) -> str:
     return "true" if value else "false"
 
 
+def _finite(text: str) -> str:
+    """Formatted log-probabilities as JSON has them: infinity as a number too large for a float, no number as none."""
+    return text.replace("inf", "1e999").replace("nan", "null") if "n" in text else text
+
+
 @lru_cache(maxsize=4096)
 def _path_text(path: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, path))}]"
@@ -149,7 +154,7 @@ def _counts_text(counts: Mapping[str, int]) -> str:
 
 def _candidate_text(candidate: CandidateRecord) -> str:
     """The fields that say something: most of a trace is candidates."""
-    told = [f'{{"path":{_path_text(candidate.path)},"logprob":{_number_text(candidate.logprob)}']
+    told = [f'{{"path":{_path_text(candidate.path)},"logprob":{_finite(f"{candidate.logprob:.{_DIGITS}f}")}']
     if candidate.step:
         told.append(f',"step":{_text(candidate.step)}')
     if candidate.finish:
@@ -166,7 +171,7 @@ def _candidate_text(candidate: CandidateRecord) -> str:
         told.append(f',"pieces":[{",".join(map(_text, candidate.pieces))}]')
     if logprobs := candidate.logprobs:
         # A format for all of them takes a fifth of the time that rounding each does.
-        told.append(f',"logprobs":[{(_LOGPROB * len(logprobs) % logprobs)[:-1]}]')
+        told.append(f',"logprobs":[{_finite((_LOGPROB * len(logprobs) % logprobs)[:-1])}]')
     if candidate.written:
         told.append(f',"written":{_any_text(candidate.written)}')
     told.append("}")
@@ -225,6 +230,13 @@ def _number(value: Any) -> float:
     if not abs(value) <= (_GREATEST if isinstance(value, int) else sys.float_info.max):
         raise ValueError("a number that is too large")
     return float(value)
+
+
+def _logprob(value: Any) -> float:
+    """A number, an infinite one too; none is no number."""
+    if value is None:
+        return math.nan
+    return value if value in (math.inf, -math.inf) else _number(value)
 
 
 def _count(value: Any) -> int:
@@ -314,6 +326,8 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
     "tuple[Path, ...]": _many(_path),
     "tuple[str, ...]": _many(_checked(str)),
     "tuple[float, ...]": _many(_number),
+    "LogProb": _logprob,
+    "tuple[LogProb, ...]": _many(_logprob),
     "tuple[float | None, ...]": _many(_optional(_number)),
     "tuple[str | None, ...]": _many(_optional(_checked(str))),
     "tuple[str | float | bool | None, ...]": _many(_optional(_checked(str, int, float, bool))),

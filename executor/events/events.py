@@ -34,6 +34,8 @@ Rounds = tuple[int, ...]
 Path = tuple[int, ...]
 # Operators that run others beside the rows, from the outermost in: each is its id and what tells its runs apart.
 Aside = tuple[str, ...]
+# Of an impossible token it is -inf, and of logits that are no numbers nan.
+LogProb = float
 Status = Literal["done", "failed", "interrupted"]
 
 
@@ -437,10 +439,10 @@ class CandidateRecord:
     step: str = ""
     finish: str | None = None
     finished: bool = False
-    logprob: float = 0.0
+    logprob: LogProb = 0.0
     tokens: int = 0
     pieces: tuple[str, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[LogProb, ...] = ()
     thought: str | None = None
     thought_tokens: int = 0
     written: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -42,6 +42,7 @@ COUNTS: Mapping[str, CountName] = {
     "shared_samples": CountName("samples of other rows used", "samples"),
     "saved_tokens": CountName("saved by that", "tokens"),
     "unused_prompt": CountName("prompts that ran ahead for nothing", "tokens"),
+    "failed_prompt": CountName("prompts of failed requests", "tokens"),
     "unused_sampled": CountName("sampled ahead for nothing", "tokens"),
     "drafted": CountName("drafted", "tokens"),
     "accepted": CountName("drafts accepted", "tokens", "drafted"),

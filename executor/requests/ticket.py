@@ -97,6 +97,11 @@ class Ticket:
         """The completion; None where the request is not done, or failed."""
         return self._completion
 
+    @property
+    def failed(self) -> bool:
+        """Whether it is done without a completion."""
+        return self._error is not None
+
     def result(self) -> Completion:
         """The completion; raises EngineError if the request failed, RuntimeError if it is not done."""
         if self._error is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from qpdsl.errors import UsageError, unknown
 from qpdsl.runs.grid import Cell
-from qpdsl.runs.plots import Point, Scatter, on_front
+from qpdsl.runs.plots import Point, Scatter
 
 if TYPE_CHECKING:
     from qpdsl.runs.row_outcome import Outcome
@@ -218,5 +218,7 @@ def named_cell(cells: Iterable[Cell], name: str) -> Cell:
 
 def _front(points: Mapping[Cell, tuple[float | None, float | None]]) -> set[Cell]:
     """The cells on the front of cost and accuracy, of those of which both are known."""
+    from qpdsl.runs.statistics import on_front
+
     known = [(cell, (cost, gain)) for cell, (cost, gain) in points.items() if cost is not None and gain is not None]
     return {cell for (cell, _), is_on in zip(known, on_front([point for _, point in known]), strict=True) if is_on}

@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from qpdsl.cli import main
 from qpdsl.cluster.cluster_address import ClusterAddress
 from qpdsl.cluster.dispatcher import _LEAST, READ_AHEAD
 from qpdsl.cluster.fleet import Autoscaler
-from tests.support.documents import TIMED, masked
+from tests.support.documents import TIMED, check_commands, printed
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "use" / "cluster.md"
-BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
 # What is another at another time and on another machine: who runs which row, and where the checkout lies.
 VARYING = (TIMED, (re.compile(r"^(replica \d) .*", re.M), r"\1"), (re.compile(r"\S*programs/data/"), ""))
-
-
-def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    capsys.readouterr()
-    main(shlex.split(command)[1:])
-    out, err = capsys.readouterr()
-    return err + out
 
 
 def test_the_page_shows_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = PAGE.read_text("utf-8")
     monkeypatch.chdir(tmp_path)
-    commands = BLOCK.findall(text)
-    assert commands
-    for command, shown in commands:
-        found = printed(command, capsys)
-        if os.environ.get("QPDSL_REGENERATE"):
-            found = re.sub(r" on \S+, process \d+", " on node-1, process 4711", found)
-            text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{found}```")
-        else:
-            assert masked(found, VARYING) == masked(shown, VARYING)
-    if os.environ.get("QPDSL_REGENERATE"):
-        PAGE.write_text(text, "utf-8")
+    run = ""
+
+    def prints(command: str) -> str:
+        nonlocal run
+        run = command if "--output" in command else run
+        return printed(command, capsys)
+
+    check_commands(PAGE, prints, VARYING, written=partial(re.sub, r" on \S+, process \d+", " on node-1, process 4711"))
     # Without replicas the rows have the same bytes.
-    (run,) = (command for command, _ in commands if "--output" in command)
     printed(run.replace(" --cluster local:2", "").replace("votes.jsonl", "here.jsonl"), capsys)
     assert Path("votes.jsonl").read_bytes() == Path("here.jsonl").read_bytes()
 

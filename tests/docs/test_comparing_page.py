@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from qpdsl.cli import main
 from qpdsl.runs.compare.comparison import compare
 from qpdsl.runs.compare.comparison_text import verdict
 from tests.support.compared_runs import side
-from tests.support.documents import masked
+from tests.support.documents import check_commands, printed
 from tests.support.paths import ROOT
 from tests.support.user_cache import own_cache
 
 PAGE = ROOT / "docs" / "use" / "runs.md"
 RUNS = ROOT / "tests" / "qpdsl" / "runs" / "compare" / "counting_500.json"
-COMMAND = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
 TEXT = re.compile(r"^```text\n(.*?)\n```$", re.M | re.S)
 # What is another at another time, on another machine or with another build.
 VARYING = (
@@ -40,19 +36,12 @@ def test_the_page_shows_what_is_printed(
     # What a run times differs from run to run, and so does what is chosen by it.
     monkeypatch.setattr("qpdsl.session.analysis.keep_times", lambda *given: None)
     monkeypatch.chdir(tmp_path)
-    before, heading, text = PAGE.read_text("utf-8").partition("\n## Comparing runs\n")
-    assert heading
-    for command, shown in COMMAND.findall(text):
-        capsys.readouterr()
-        main(shlex.split(command)[1:])
-        out, err = capsys.readouterr()
-        found = (err + out).replace(f"{ROOT}/", "")
-        if os.environ.get("QPDSL_REGENERATE"):
-            text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{found}```", 1)
-        else:
-            assert masked(found, VARYING) == masked(shown, VARYING), command
-    if os.environ.get("QPDSL_REGENERATE"):
-        PAGE.write_text(before + heading + text, "utf-8")
+    check_commands(
+        PAGE,
+        lambda command: printed(command, capsys),
+        VARYING,
+        part=lambda text: text.partition("\n## Comparing runs\n")[2],
+    )
 
 
 def test_what_it_says_of_500_problems_is_so() -> None:

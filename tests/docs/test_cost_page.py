@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from pathlib import Path
@@ -16,15 +15,13 @@ import pytest
 from benchmarks.common.folders import RESULTS
 from benchmarks.family.decided_thoughts import NAME, VoteFigures, table
 from qpdsl.cli import main
-from tests.support.documents import masked
+from tests.support.documents import check_commands
 from tests.support.paths import ROOT
 from tests.support.user_cache import own_cache
 
 PAGE = ROOT / "docs" / "tune" / "cost.md"
 # A command with what it prints, or the run before, of which the others know.
-COMMAND = re.compile(
-    r"^```console\n\$ ([^\n]*)\n(.*?)^```$|^```sh\n(qpdsl run [^\n]* --output [^\n]*)\n```$", re.M | re.S
-)
+SHOWN_OR_RUN = re.compile(r"^```(?:console\n\$|sh\n(?=qpdsl run [^\n]* --output)) ?([^\n]*)\n(.*?)^```$", re.M | re.S)
 # What is another at another time or on another machine.
 VARYING = (
     (re.compile(r"\d[\d.]* (?:µs|ms|s)\b(?: \(?\d+%\)?)?"), "TIME"),
@@ -41,19 +38,14 @@ def test_the_page_shows_what_is_printed(
     # What a run times differs from run to run, and so does what is chosen by it.
     monkeypatch.setattr("qpdsl.session.analysis.keep_times", lambda *given: None)
     monkeypatch.chdir(tmp_path)
-    text = PAGE.read_text("utf-8")
-    for command, shown, before in COMMAND.findall(text):
+
+    def prints(command: str) -> str | None:
         capsys.readouterr()
-        main(shlex.split(command or before)[1:])
-        found = capsys.readouterr().out.replace(f"{ROOT}/", "")
-        if before:
-            continue
-        if os.environ.get("QPDSL_REGENERATE"):
-            text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{found}```", 1)
-        else:
-            assert masked(found, VARYING) == masked(shown, VARYING), command
-    if os.environ.get("QPDSL_REGENERATE"):
-        PAGE.write_text(text, "utf-8")
+        main(shlex.split(command)[1:])
+        out = capsys.readouterr().out.replace(f"{ROOT}/", "")
+        return None if " --output " in command else out
+
+    check_commands(PAGE, prints, VARYING, commands=SHOWN_OR_RUN)
 
 
 def test_the_page_has_the_table_of_votes_of_thoughts() -> None:

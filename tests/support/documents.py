@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from qpdsl.cli import main
 from qpdsl.executor.models.load import load_text_model
 from qpdsl.grammar.diagnostic import QpError
 from qpdsl.grammar.files import Files
@@ -18,8 +23,11 @@ from qpdsl.plan_thoughts import check_thoughts
 from qpdsl.planner.check.program import check, lower, lower_all
 from qpdsl.planner.names.modules import Environment
 from qpdsl.planner.plan.naive import plan
+from tests.support.paths import ROOT
 
 _BLOCK = re.compile(r"^```(\w+)(?: ([^\n]+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A command with what it prints.
+COMMAND = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", re.M | re.S)
 _FAILS = re.compile(r"fails(?: (QP\d{3}))?")
 
 
@@ -106,3 +114,38 @@ def is_shown(found: list[str], shown: list[str]) -> bool:
     """Whether the lines are those that the page shows, where `…` may stand for any."""
     pattern = "".join("(?:.*\n)*?" if line == "…" else f"{re.escape(line)}\n" for line in shown)
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in found)) is not None
+
+
+def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command of a page prints: notes, then data."""
+    capsys.readouterr()
+    main(shlex.split(command)[1:])
+    out, err = capsys.readouterr()
+    return (err + out).replace(f"{ROOT}/", "")
+
+
+def check_commands(
+    page: Path,
+    prints: Callable[[str], str | None],
+    varying: Masks = (TIMED,),
+    *,
+    part: Callable[[str], str] = str,
+    written: Callable[[str], str] = str,
+    commands: re.Pattern[str] = COMMAND,
+) -> None:
+    """The commands of a part of a page, one after another, print what it shows; `QPDSL_REGENERATE` writes it anew.
+
+    `prints` carries a command out, and gives None where nothing is compared; `written` is how a page has that.
+    """
+    text, anew = page.read_text("utf-8"), bool(os.environ.get("QPDSL_REGENERATE"))
+    found = commands.findall(part(text))
+    assert found
+    for command, shown in found:
+        if (told := prints(command)) is None:
+            continue
+        if anew:
+            text = text.replace(f"$ {command}\n{shown}```", f"$ {command}\n{written(told)}```", 1)
+        else:
+            assert masked(told, varying) == masked(shown, varying), f"{command}\n{told}"
+    if anew:
+        page.write_text(text, "utf-8")

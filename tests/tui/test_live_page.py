@@ -16,7 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from qpdsl.cli.exits import Exit
+from qpdsl.executor.events.events import Event
 from qpdsl.tui.report.live_page import LivePage
+from qpdsl.tui.report.page import ReportedRun
 from qpdsl.tui.report.page import page as whole
 from tests.support.cli import Run
 from tests.support.tui.traces import BEAM, recorded
@@ -100,6 +102,28 @@ def test_a_run_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
     with served(tmp_path, BEAM.read_text("utf-8").splitlines()[:40]) as (page, run):
         run.close()
         assert until(page, "the run is gone")["going"] is False
+
+
+def test_a_page_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = BEAM.read_text("utf-8").splitlines()[:41]
+    added, add = 0, ReportedRun.add
+
+    def fails(run: ReportedRun, event: Event) -> None:
+        nonlocal added
+        added += 1
+        if added == 40:
+            raise KeyError("a <row>")
+        add(run, event)
+
+    monkeypatch.setattr(ReportedRun, "add", fails)
+    with served(tmp_path, lines) as (page, _):
+        ended = until(page, "the page has failed")
+        assert "KeyError: &#x27;a &lt;row&gt;&#x27;" in str(ended["phase"]) and ended["going"] is False
+
+
+def test_what_is_no_run_is_said_to_be_none(tmp_path: Path) -> None:
+    with served(tmp_path, ["nothing of qpdsl"]) as (page, _):
+        assert until(page, "the run cannot be read")["going"] is False
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,9 @@ class LivePage:
         self._path, self._title = path, title
         self._run, self._reader = ReportedRun(runs), LineReader()
         self._lock = threading.Lock()
-        self._gone = False
-        self._known: tuple[tuple[str, int, bool], str] | None = None
+        # Why no more events come; empty while they do.
+        self._over = ""
+        self._known: tuple[tuple[str, int, str], str] | None = None
         self._token = secrets.token_urlsafe(24)
         self._server = _Server((_LOOPBACK, 0), _handler(self))
 
@@ -75,20 +76,21 @@ class LivePage:
     def _drawn(self, what: Literal["page", "data"]) -> str:
         """The whole page, or what is new on it, as it was drawn after the latest event."""
         with self._lock:
-            run, stamp = self._run, (what, self._run.state.changes, self._gone)
+            run, stamp = self._run, (what, self._run.state.changes, self._over)
             if self._known is None or self._known[0] != stamp:
                 state = run.state
                 preparing = state.step if state.phase == "preparing" else None
-                run.open_end = "the run is gone" if self._gone else preparing or state.phase
+                run.open_end = self._over or preparing or state.phase
                 run.notes = self._reader.findings.notes()
-                going = not self._gone and state.ended is None
+                going = not self._over and state.ended is None
                 data = {"going": going, "phase": run.phase, "main": run.main} if what == "data" else {}
                 drawn = json.dumps(data) if what == "data" else run.page(self._title, live=True)
                 self._known = stamp, drawn
             return self._known[1]
 
     def _follow(self) -> None:
-        """Takes the run's events until there are no more."""
+        """Takes the run's events until there are no more, and says why there are not."""
+        over = "the run is gone"
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.connect(str(self._path))
@@ -99,10 +101,14 @@ class LivePage:
                             event = self._reader.read(line.decode("utf-8", errors="replace"))
                             if event is not None:
                                 self._run.add(event)
-        except (OSError, TraceError):
+        except OSError:
             pass
+        except TraceError as error:
+            over = f"the run cannot be read: {error}"
+        except Exception as error:
+            over = "the page has failed, and the run goes on: " + " ".join(f"{type(error).__name__}: {error}".split())
         with self._lock:
-            self._gone = True
+            self._over = over
 
 
 class _Server(ThreadingHTTPServer):

@@ -275,8 +275,8 @@ def step_text(node: CandidateNode, palette: Palette, newline: str = "⏎") -> Te
 
 
 def _tokens(candidate: CandidateRecord) -> list[tuple[str, float | None]]:
-    """The pieces of its text with their probabilities, None where nobody asked for these."""
-    sure: list[float | None] = [math.exp(min(logprob, 0.0)) for logprob in candidate.logprobs]
+    """The pieces of its text with their probabilities, None where nobody asked for these, or they are no numbers."""
+    sure = [None if math.isnan(logprob) else math.exp(min(logprob, 0.0)) for logprob in candidate.logprobs]
     return list(zip(candidate.pieces, sure or [None] * len(candidate.pieces), strict=False))
 
 

@@ -90,13 +90,11 @@ def _right(cell: CellReached) -> str:
 
 def _front(cells: Sequence[CellReached]) -> frozenset[str]:
     """The cells that no other one beats in both right answers and tokens."""
+    from qpdsl.runs.statistics import on_front
+
     known = [own for own in cells if own.judged and own.done]
-    told = [(own.cell, own.right / own.judged, own.sampled_tokens / own.done) for own in known]
-    return frozenset(
-        name
-        for name, right, tokens in told
-        if not any(other >= right and fewer <= tokens and (other, fewer) != (right, tokens) for _, other, fewer in told)
-    )
+    on = on_front([(own.sampled_tokens / own.done, own.right / own.judged) for own in known])
+    return frozenset(own.cell for own, is_on in zip(known, on, strict=True) if is_on)
 
 
 def _shared(cells: Sequence[CellReached]) -> str:

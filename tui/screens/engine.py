@@ -58,9 +58,6 @@ class ModelPanel(Widget):
         self.border_subtitle = "zoomed, Z shows more" if window else ""
         self.refresh()
 
-    def on_resize(self) -> None:
-        self.show(self.state, self.window, self._sight)
-
     @property
     def lines(self) -> int:
         """How many lines the figures need."""

@@ -124,7 +124,7 @@ class RuleEffect:
     """What a rule did: `operators` that it made, by id, and `saved` amounts as (how many, of what, of how many or 0).
 
     `seconds` is what these would have taken at the pace of the run, None where that is not known. `counted` is told
-    where the rule only declares what runs count of it.
+    where the rule only declares what runs count of it; `counts` says whether anything is counted of it.
     """
 
     name: str
@@ -132,11 +132,12 @@ class RuleEffect:
     saved: tuple[tuple[int, str, int], ...]
     seconds: float | None
     counted: tuple[str, ...] = ()
+    counts: bool = True
 
     @property
     def without(self) -> str:
         """What is told of it where nothing was counted."""
-        return "nothing saved yet" if self.name in _SAVED else "leaves nothing to count"
+        return "nothing saved yet" if self.counts else "leaves nothing to count"
 
     @property
     def words(self) -> str:
@@ -181,13 +182,13 @@ def _heads(counts: Mapping[str, int], totals: OperatorTotals) -> Iterator[Saved]
     yield sparse, "forwards with the whole head", sparse + counts.get("dense_steps", 0)
 
 
-# What of the counts a rule saved. The others leave nothing to count: what they saved never began.
+# What of the counts a rule saved, where it declares nothing itself (`Effect` in `planner/plan/rule.py`). Others leave
+# nothing to count: what they saved never began.
 _SAVED: Mapping[str, Callable[[Mapping[str, int], OperatorTotals], Iterator[Saved]]] = {
     "share_prefixes": _prompts,
     "prefix_first": _counted("server_cached", "prompt tokens at the server"),
     "incremental_score": _read,
     "score_cache": _steps,
-    "decided_vote": _counted("given_up", "samples drawn to their end", "samples"),
     "score_ahead": _counted("given_up", "samples drawn to their end", "samples"),
     "jump_forward": _counted("forced", "forwards"),
     "draft_tokens": _drafts,
@@ -217,15 +218,20 @@ def _effect(state: RunState, plan: PlanTree, name: str) -> RuleEffect:
             saved[what] += some
             of[what] += whole
     told = tuple((some, what, of[what]) for what, some in saved.items() if some)
-    return RuleEffect(name, made, told, _seconds(state, told), tuple(_declared(state, name)))
+    declared = _declared(state, name)
+    counts = name in _SAVED or any(declared)
+    return RuleEffect(name, made, told, _seconds(state, told), tuple(_told(state, *declared)), counts)
 
 
-def _declared(state: RunState, name: str) -> Iterator[str]:
-    """What a rule declares that runs count of it, here over all operators: it may be counted around one."""
+def _declared(state: RunState, name: str) -> tuple[str, str, str]:
+    """The part, the whole and the words of what a rule declares that runs count of it; a trace may hold anything."""
     record = None if state.begun is None else state.begun.rules.get(name)
-    if not isinstance(record, dict):
-        return
-    part, whole, words = (str(record.get(field, "")) for field in ("part", "whole", "words"))
+    told = record if isinstance(record, dict) else {}
+    return str(told.get("part", "")), str(told.get("whole", "")), str(told.get("words", ""))
+
+
+def _told(state: RunState, part: str, whole: str, words: str) -> Iterator[str]:
+    """That in words, over all operators: it may be counted around one."""
     counts = sum((totals.counts for totals in state.operators.values()), Counter[str]())
     of = counts[whole] if whole else counts[part] + counts["samples"]
     if part and counts[part]:

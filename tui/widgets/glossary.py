@@ -99,25 +99,19 @@ _OPERATORS = {
     "BudgetedArms": "tries one way after the other, as far as the budget goes",
 }
 
+# Those of all screens and of single ones that are no commands of the palette.
 KEYS = (
     ("1 2 3 4 5, tab", "the screens"),
     ("↑ ↓ j k g G", "move; page up and down too"),
     ("enter", "go down: an operator's rows, a row's search, a candidate"),
-    ("!  w", "the search of the next row that failed, or is wrong"),
-    ("v", "what the verifier is worth; esc goes back"),
     ("[ ]  f", "Search: another row; follow the latest"),
     ("x  space  o", "Search: hide pruned, fold, ranking"),
     ("z Z  < >", "Engine: zoom; earlier and later"),
     ("d", "details: of an operator, a row, both rows of Compare"),
-    ("r  u", "what rules saved; where the tokens went"),
-    ("c  l", "compare with another run; Compare: both plans"),
-    ("y", "copy: a text, a path, a prompt, the command that repeats a row"),
-    ("/  s  S", "Rows: filter (from every screen), sort, reverse"),
-    ("space", "replay: pause and go on (p on Search)"),
-    ("← →  , .", "replay: jump, step by one event"),
-    ("+ -  ( )", "replay: speed, to the beginning, to the end"),
-    ("t  ctrl+p", "theme, all commands"),
-    ("n  ?  q", "notes; words and keys; leave"),
+    ("l", "Compare: both plans"),
+    ("s  S", "Rows: sort, reverse"),
+    ("← →", "replay: jump"),
+    ("ctrl+p", "all commands"),
 )
 
 

@@ -94,7 +94,6 @@ async def _scores(
                 for tokens in options[part]:
                     request = LogProbRequest(row.prompt, tokens, end, cached=share)
                     submissions.submit(model.name, request)
-                    instance.usage.prompt_tokens += len(request.tokens)
                     owners.append(own)
             for own, completion in zip(owners, await submissions.completions(), strict=True):
                 own.append(sum(completion.logprobs))
@@ -111,7 +110,6 @@ async def _tree_scores(
         for row, options in zip(continuations, encoded, strict=True):
             request = TreeRequest(row.prompt, tuple(options), end, cached=share)
             submissions.submit(model.name, request)
-            instance.usage.prompt_tokens += len(request.tokens)
         completions = await submissions.completions()
     scores: list[list[float]] = []
     for options, completion in zip(encoded, completions, strict=True):

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.drawing import LogitContrast
-from qpdsl.executor.requests.request import Completion, GenerateRequest, LogitsRequest, Request, Sample
+from qpdsl.executor.requests.request import GenerateRequest, LogitsRequest, Sample
 from qpdsl.executor.runtime.generate.continuation import Continuation
 from qpdsl.executor.runtime.generate.piecewise import PiecewiseSample, begun
 from qpdsl.executor.runtime.generate.sampling import Sampling
+from qpdsl.executor.runtime.instance.instance import completed
 from qpdsl.executor.runtime.instance.row_tasks import together
 from qpdsl.planner.plan import ops
 
@@ -40,18 +41,18 @@ class _Contrasting:
 
     async def draw(self, sample: PiecewiseSample) -> None:
         """Draws a sample to its end."""
-        counts, options = self.sampling.instance.usage.counts, sample.continuation.options
+        instance, options = self.sampling.instance, sample.continuation.options
         jump, cached = self.sampling.strategy.decode.constraint == "jump", self.sampling.strategy.share
-        larger = self.sampling.model.name
+        larger, counts = self.sampling.model.name, instance.usage.counts
         while sample.finish is None:
             forced = len(sample.mask.forced()) if jump and sample.mask is not None else 0
             if forced:
-                completion = await self._asked(larger, self._request(sample, min(forced, sample.room), None))
+                completion = await completed(instance, larger, self._request(sample, min(forced, sample.room), None))
                 counts["forced"] += completion.samples[0].steps.forced
             else:
-                read = await self._asked(self.smaller.name, LogitsRequest(sample.text, cached=cached))
+                read = await completed(instance, self.smaller.name, LogitsRequest(sample.text, cached=cached))
                 contrast = LogitContrast(read.whole[0], options.alpha, options.beta)
-                completion = await self._asked(larger, self._request(sample, 1, contrast))
+                completion = await completed(instance, larger, self._request(sample, 1, contrast))
                 counts["contrast_draws"] += 1
                 # Of one id alone the logarithm of its probability is exactly 0.
                 counts["contrast_alone"] += completion.samples[0].logprob == 0
@@ -76,12 +77,3 @@ class _Contrasting:
             contrast=contrast,
             since=sample.since,
         )
-
-    async def _asked(self, model: str, request: Request) -> Completion:
-        """What an engine answers, which is counted."""
-        instance = self.sampling.instance
-        ticket = instance.services.engine.submit(model, request)
-        completion = await ticket
-        instance.usage.prompt_tokens += len(request.tokens)
-        instance.usage.took(ticket)
-        return completion

@@ -247,12 +247,9 @@ class _SampleQueue:
         for task in self._waiting:
             task.cancel()
         usage = self._sampling.instance.usage
-        completions = await asyncio.gather(*self._waiting, return_exceptions=True)
-        for ticket, completion in zip(self._waiting.values(), completions, strict=True):
-            if isinstance(completion, Completion):
-                usage.took(ticket)
-            else:
-                usage.spent(ticket)
+        await asyncio.gather(*self._waiting, return_exceptions=True)
+        for ticket in self._waiting.values():
+            usage.spent(ticket)
         self.open.count_rest(self._samples, usage)
         usage.counts["given_up"] += self._drawn - len(self._samples)
 
@@ -262,7 +259,6 @@ class _SampleQueue:
         for request in sampling.requests(continuation, counter=self.open, part=part):
             ticket = submit(instance.services.engine, sampling.model.name, request)
             ticket.on_sample = partial(self._sample_ended, continuation, slot, first)
-            instance.usage.prompt_tokens += len(request.prompt)
             first += len(request.keys)
             task = asyncio.ensure_future(_answer(ticket))
             task.add_done_callback(self._failed)

@@ -27,14 +27,12 @@ from functools import partial
 
 from qpdsl.executor.models.text_model import TextModel
 from qpdsl.executor.requests.drawing import Confidence, ConfidenceMeasure
-from qpdsl.executor.requests.engine import Engine
-from qpdsl.executor.requests.request import GenerateRequest, LogProbRequest, Mask, Sample
+from qpdsl.executor.requests.request import Completion, GenerateRequest, LogProbRequest, Mask, Sample
 from qpdsl.executor.requests.shadow import shadowed
-from qpdsl.executor.requests.ticket import Ticket
 from qpdsl.executor.runtime.generate.continuation import Continuation
 from qpdsl.executor.runtime.generate.piecewise import PiecewiseSample, begun
 from qpdsl.executor.runtime.generate.sampling import Sampling
-from qpdsl.executor.runtime.instance.instance import Usage
+from qpdsl.executor.runtime.instance.instance import Instance, Submissions, completed
 from qpdsl.executor.runtime.instance.request_cache import Flush, RequestCache
 from qpdsl.executor.runtime.instance.row_tasks import together
 from qpdsl.planner.plan import ops
@@ -81,9 +79,7 @@ class _Filtering:
     small: TextModel
     by: ConfidenceMeasure
     flush: Flush
-    engine: Engine
     cache: RequestCache
-    usage: Usage
 
     @classmethod
     def of(cls, sampling: Sampling) -> _Filtering:
@@ -99,10 +95,16 @@ class _Filtering:
                 strategy.flush_rows if via.rows is None else instance.whole("rows", via.rows),
                 strategy.flush_seconds if via.wait is None else instance.number("wait", via.wait) or 0.0,
             ),
-            instance.services.engine,
             instance.services.request_cache or RequestCache(instance.services.engine),
-            instance.usage,
         )
+
+    @property
+    def instance(self) -> Instance:
+        return self.sampling.instance
+
+    @property
+    def counts(self) -> Counter[str]:
+        return self.instance.usage.counts
 
     def samples(self, continuation: Continuation) -> list[_Sample]:
         """The distinct samples of a row, with nothing drawn."""
@@ -113,9 +115,8 @@ class _Filtering:
 
     def drawn(self, row: list[_Sample]) -> tuple[Sample, ...]:
         """All samples of a row, of which the distinct ones have ended; they are counted."""
-        counts = self.usage.counts
-        counts["filter_samples"] += len(row)
-        counts["filter_alone"] += sum(not sample.called for sample in row)
+        self.counts["filter_samples"] += len(row)
+        self.counts["filter_alone"] += sum(not sample.called for sample in row)
         return self.sampling.with_copies(row[0].continuation, tuple(sample.sample for sample in row))
 
     async def draw_tokens(self, sample: _Sample) -> None:
@@ -123,9 +124,8 @@ class _Filtering:
         while sample.finish is None:
             request = self._small([sample], 1)
             if self._took_piece(sample, await self._drawn_small(request)):
-                ticket = self.engine.submit(self.large.name, self._large(sample))
-                await ticket
-                self._took_large(sample, ticket)
+                large = self._large(sample)
+                self._took_large(sample, large, await completed(self.instance, self.large.name, large))
         await self._shadow(sample)
         await self._read(sample)
 
@@ -142,10 +142,10 @@ class _Filtering:
                 tasks.append(asyncio.ensure_future(self._go_on(samples[index], piece, stacks[index])))
 
             try:
-                ticket = self.engine.submit(self.small.name, request)
-                ticket.on_sample = ended
-                await ticket
-                self._sent(ticket)
+                with Submissions(self.instance) as submissions:
+                    ticket = submissions.submit(self.small.name, request)
+                    ticket.on_sample = ended
+                    await ticket
                 await asyncio.gather(*tasks)
             finally:
                 for task in tasks:
@@ -157,9 +157,13 @@ class _Filtering:
         working.close()
         unsure = self._took_piece(sample, piece)
         while unsure:
-            ticket, size = await self.cache.completed(self.large.name, self._large(sample), self.flush)
-            self.usage.counts[f"flush_{size}"] += 1
-            self._took_large(sample, ticket)
+            large = self._large(sample)
+            ticket, size = await self.cache.sent(self.large.name, large, self.flush)
+            with Submissions(self.instance) as submissions:
+                submissions.take(ticket)
+                completion = await ticket
+            self.counts[f"flush_{size}"] += 1
+            self._took_large(sample, large, completion)
             if sample.finish is not None:
                 break
             with self.cache.working(self.large.name):
@@ -201,38 +205,28 @@ class _Filtering:
 
     async def _drawn_small(self, request: GenerateRequest) -> Sample:
         """What the small model draws for a request for one sample."""
-        ticket = self.engine.submit(self.small.name, request)
-        completion = await ticket
-        self._sent(ticket)
-        return completion.samples[0]
-
-    def _sent(self, ticket: Ticket) -> None:
-        """Counts a request that is answered."""
-        self.usage.prompt_tokens += len(ticket.request.tokens)
-        self.usage.took(ticket)
+        return (await completed(self.instance, self.small.name, request)).samples[0]
 
     def _took_piece(self, sample: _Sample, piece: Sample) -> bool:
         """The sample goes on by what the small model drew; True where it was unsure of what follows."""
-        counts, unsure = self.usage.counts, piece.finish == "unsure"
-        counts["filter_draws"] += piece.steps.draws
-        counts["filter_sure"] += piece.steps.draws - unsure
+        unsure = piece.finish == "unsure"
+        self.counts["filter_draws"] += piece.steps.draws
+        self.counts["filter_sure"] += piece.steps.draws - unsure
         sample.confidence = piece.confidence or sample.confidence
         sample.take(piece, "small")
         return unsure
 
-    def _took_large(self, sample: _Sample, ticket: Ticket) -> None:
+    def _took_large(self, sample: _Sample, request: GenerateRequest, completion: Completion) -> None:
         """The sample goes on by what the large model drew."""
-        self._sent(ticket)
-        completion, counts = ticket.result(), self.usage.counts
-        counts["large_draws"] += 1
-        counts["large_tokens"] += len(ticket.request.tokens) - completion.cached
+        self.counts["large_draws"] += 1
+        self.counts["large_tokens"] += len(request.prompt) - completion.cached
         sample.large.add(len(sample.tokens))
         sample.take(completion.samples[0])
         sample.called = True
 
     async def _shadow(self, sample: _Sample) -> None:
         """Has the large model draw a share of what the small one drew, once the sample has ended. Its tokens stay."""
-        sampling, counts = self.sampling, self.usage.counts
+        sampling, counts = self.sampling, self.counts
         share, jump = sampling.instance.shadow, sampling.strategy.decode.constraint == "jump"
         mask = sample.masks() if share and sample.masks is not None else None
         for place, state in small_draws(sample.tokens, sample.large, mask, jump=jump) if share else ():
@@ -249,9 +243,7 @@ class _Filtering:
                 jump=False,
                 logprobs=False,
             )
-            ticket = self.engine.submit(self.large.name, request)
-            completion = await ticket
-            self._sent(ticket)
+            completion = await completed(self.instance, self.large.name, request)
             counts["large_tokens"] += len(request.prompt) - completion.cached
             told = sample.confidence.by == "probability" and sample.confidence.share is None
             probability = math.exp(sample.logprobs[place]) if told else None
@@ -262,10 +254,7 @@ class _Filtering:
         if not self.sampling.strategy.logprobs:
             return
         request = LogProbRequest(sample.continuation.prompt, sample.tokens, cached=self.sampling.strategy.share)
-        ticket = self.engine.submit(self.large.name, request)
-        completion = await ticket
-        self._sent(ticket)
-        sample.logprobs = completion.logprobs
+        sample.logprobs = (await completed(self.instance, self.large.name, request)).logprobs
 
 
 def small_draws(

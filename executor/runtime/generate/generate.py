@@ -101,7 +101,6 @@ async def engine_samples(sampling: Sampling, continuations: list[Continuation]) 
             for request in sampling.requests(continuation):
                 ticket = submit(instance.services.engine, name, request)
                 submissions.take(ticket)
-                instance.usage.prompt_tokens += len(request.prompt)
                 owners.append(number)
                 if ahead is not None:
                     ticket.on_sample = partial(ahead.ended, sampling, continuation)

@@ -99,9 +99,6 @@ class SpeculativeExpansion:
             self._drop(held)
             return None
         self.usage.counts["run_ahead_used"] += len(continuation.keys)
-        # Who can use it pays for it.
-        self.usage.prompt_tokens -= len(continuation.prompt)
-        instance.usage.prompt_tokens += len(continuation.prompt)
         if held.text is not None and instance.services.on_token is not None:
             held.text.release_to(instance.services.on_token)
         held.ticket.promote()
@@ -166,7 +163,6 @@ class SpeculativeExpansion:
             return
         held = self._held[rounds, path] = _Held(onward, continuation, ticket, text, counter)
         ticket.on_sample = partial(self._child_ended, held)
-        self.usage.prompt_tokens += len(request.prompt)
         self.usage.counts["run_ahead"] += len(request.keys)
 
     def _child_ended(self, held: _Held, index: int, sample: Sample) -> None:
@@ -177,4 +173,4 @@ class SpeculativeExpansion:
     def _drop(self, held: _Held) -> None:
         held.ticket.cancel()
         self.usage.sampled_tokens += held.counter.total
-        self.usage.engine_seconds += held.ticket.seconds
+        self.usage.spent(held.ticket)

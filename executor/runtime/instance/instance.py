@@ -153,6 +153,7 @@ class Usage:
     - `steps`: steps asked of verifiers; `steps_known`: those of them that were scored before
     - what decisions of rules came to, by the names in their `Effect` (`planner/plan/rule.py`); `unused_prompt` and
       `unused_sampled`: the tokens of samples that ran ahead for nothing, which are counted nowhere else
+    - `failed_prompt`: the prompts of requests that failed, which no server billed, and which are counted nowhere else
     - `thought_tokens`: those of the sampled tokens that are thoughts; `thoughts_given_up`: thoughts that a decided vote
       broke off, with `thought_tokens_given_up`, which are among them
     - `draws`: tokens that a model was asked for, in `rounds` forwards; `forced`: those that a constraint forced without
@@ -190,37 +191,35 @@ class Usage:
     counts: Counter[str] = field(default_factory=Counter)
     engine_seconds: float = 0.0
 
-    def took(self, ticket: Ticket) -> None:
-        """Counts what a request took that is answered. Raises EngineError where it failed instead."""
-        ticket.result()
-        self.spent(ticket)
-
     def spent(self, ticket: Ticket) -> None:
-        """Counts what a request took until it was answered or given up. Its tokens have been counted as prompt."""
-        self.cached_tokens += ticket.cached
+        """Counts what a request took, once, when nothing more comes of it: it was answered, was given up or failed.
+
+        Prompt tokens are those that a server billed, where it says so, and of them those that it had cached.
+        """
+        calls, prompt = ticket.calls, len(ticket.request.tokens)
+        if calls is not None and calls.prompt_tokens is not None:
+            self.prompt_tokens += calls.prompt_tokens
+        elif ticket.failed:
+            self.counts["failed_prompt"] += prompt
+        else:
+            self.prompt_tokens += prompt
+        self.cached_tokens += ticket.cached if calls is None else calls.cached_tokens
         self.engine_seconds += ticket.seconds
         if ticket.shared:
             self.counts.update(shared_samples=ticket.shared, saved_tokens=ticket.saved_tokens)
-        self._called(ticket)
+        if calls is not None:
+            self.counts.update(
+                requests=calls.requests,
+                retries=calls.retries,
+                replayed=calls.replayed,
+                server_cached=calls.cached_tokens,
+                cost_millionths=round(calls.cost * 1e6),
+            )
 
-    def _called(self, ticket: Ticket) -> None:
-        """Counts what a request took at a server elsewhere, if it was at one.
-
-        Prompt tokens are then those that the server billed, where it says so, and of them those that it had cached.
-        """
-        calls = ticket.calls
-        if calls is None:
-            return
-        if calls.prompt_tokens is not None:
-            self.prompt_tokens += calls.prompt_tokens - len(ticket.request.tokens)
-        self.cached_tokens += calls.cached_tokens - ticket.cached
-        self.counts.update(
-            requests=calls.requests,
-            retries=calls.retries,
-            replayed=calls.replayed,
-            server_cached=calls.cached_tokens,
-            cost_millionths=round(calls.cost * 1e6),
-        )
+    def read_before(self, tokens: int) -> None:
+        """Counts tokens of a prompt that another request has read: this one need not."""
+        self.prompt_tokens += tokens
+        self.cached_tokens += tokens
 
     def add(self, other: Usage) -> None:
         self.prompt_tokens += other.prompt_tokens
@@ -388,13 +387,12 @@ def checked(name: str, value: Value) -> float:
 
 
 class Submissions:
-    """The requests of one operator: submitted in a `with` block, and given up together where the block fails."""
+    """The requests of one operator: submitted in a `with` block, given up where it fails, and counted as it ends."""
 
     def __init__(self, instance: Instance) -> None:
         self._engine = instance.services.engine
         self._usage = instance.usage
         self._tickets: list[Ticket] = []
-        self._counted = False
 
     def __enter__(self) -> Submissions:
         return self
@@ -405,11 +403,7 @@ class Submissions:
 
     async def completions(self) -> list[Completion]:
         """The completions of all requests, in the order of submission. Raises EngineError."""
-        completions = [await ticket for ticket in self._tickets]
-        for ticket in self._tickets:
-            self._usage.took(ticket)
-        self._counted = True
-        return completions
+        return [await ticket for ticket in self._tickets]
 
     def take(self, ticket: Ticket) -> None:
         """Adds a request that was submitted elsewhere before."""
@@ -419,4 +413,10 @@ class Submissions:
         # Cancelling a ticket that is done does nothing.
         for ticket in self._tickets:
             ticket.cancel()
-            self._usage.engine_seconds += 0.0 if self._counted else ticket.seconds
+            self._usage.spent(ticket)
+
+
+async def completed(instance: Instance, model: str, request: Request) -> Completion:
+    """What an engine answers one request, which is counted. Raises EngineError."""
+    with Submissions(instance) as submissions:
+        return await submissions.submit(model, request)

@@ -70,8 +70,8 @@ class RequestCache:
             queue.working -= 1
             self._look(model)
 
-    async def completed(self, model: str, request: Request, flush: Flush) -> tuple[Ticket, int]:
-        """The ticket, resolved, of a request that may wait, and the size of its batch. Raises EngineError."""
+    async def sent(self, model: str, request: Request, flush: Flush) -> tuple[Ticket, int]:
+        """The ticket of a request that may wait, once it is sent, and the size of its batch. Raises EngineError."""
         queue, loop = self._queue(model), asyncio.get_running_loop()
         waiting = _Waiting(self._engine, request, loop.create_future())
         queue.waiting.append(waiting)
@@ -81,12 +81,10 @@ class RequestCache:
             queue.timer = loop.call_later(flush.seconds, self._send, model)
         self._look(model)
         try:
-            ticket, size = await waiting.sent
+            return await waiting.sent
         except asyncio.CancelledError:
             self._give_up(queue, waiting)
             raise
-        await ticket
-        return ticket, size
 
     def _queue(self, model: str) -> _Queue:
         return self._queues.setdefault(model, _Queue())

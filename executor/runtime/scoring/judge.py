@@ -108,7 +108,6 @@ async def _answered(
                     constraint=SampleConstraint("regex", answers),
                 )
                 submissions.submit(model.name, request)
-                instance.usage.prompt_tokens += len(prompt)
             for key, completion in zip(asked, await submissions.completions(), strict=True):
                 (sample,) = completion.samples
                 instance.usage.sampled_tokens += sample.size
@@ -176,7 +175,6 @@ async def likelihood(op: ops.Likelihood, rows: Candidates, instance: Instance, s
             for key in fitting:
                 request = LogProbRequest(prompts[key], targets[key], cached=strategy.share)
                 submissions.submit(model.name, request)
-                instance.usage.prompt_tokens += len(request.tokens)
             completions = await submissions.completions()
         instance.judged.update(dict.fromkeys(set(prompts).difference(fitting)))
         instance.judged.update({key: completion.logprobs for key, completion in zip(fitting, completions, strict=True)})
@@ -297,7 +295,6 @@ async def answer_logprobs(
             for key in fitting:
                 request = TreeRequest(prompts[key], branches[key], end, cached=strategy.share)
                 submissions.submit(model.name, request)
-                instance.usage.prompt_tokens += len(request.tokens)
             completions = await submissions.completions()
         instance.judged.update(dict.fromkeys(set(prompts).difference(fitting)))
         for key, completion in zip(fitting, completions, strict=True):

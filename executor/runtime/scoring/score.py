@@ -190,11 +190,10 @@ async def _read_scores(
             claimed.update(layout.digests[step] for step in missing)
             # A text's tokens are counted as if no other instance had scored it: a run's counts depend on it alone.
             tokens_needed = layout.reads.positions[missing[-1]] + 1
-            usage.prompt_tokens += tokens_needed
             missing = _take_stored(store, layout, missing, instance)
             positions = tuple(layout.reads.positions[step] for step in missing)
             tokens = layout.reads.tokens[: positions[-1] + 1] if positions else ()
-            usage.cached_tokens += tokens_needed - len(tokens)
+            usage.read_before(tokens_needed - len(tokens))
             if positions:
                 request = ReadRequest(tokens, positions, layout.reads.ids, cached=strategy.share)
                 pending.append((layout, missing, submissions.submit(model, request)))

@@ -31,8 +31,8 @@ from qpdsl.runs.compare.divergence_text import HEAD, summary_facts, table_rows
 from qpdsl.runs.compare.first_divergences import FirstDivergences
 from qpdsl.runs.compare.side import ComparedProblem, Side
 from qpdsl.runs.evaluation import CellFigures
-from qpdsl.runs.plots import Point, Scatter, on_front, svg
-from qpdsl.runs.statistics import holm
+from qpdsl.runs.plots import Point, Scatter, svg
+from qpdsl.runs.statistics import holm, on_front
 from qpdsl.tui.report.elements import code, facts, folded, framed, paragraphs, section, table, text, without_empty
 
 # A field with more values than this is no group.

@@ -6,6 +6,7 @@ import json
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,10 +25,11 @@ PATHS = st.lists(st.integers(-1, 40), max_size=4).map(tuple)
 FIGURES = st.floats(-1e9, 1e9)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 SCALARS = st.none() | st.booleans() | TEXTS | FIGURES | st.integers(-(1 << 53), 1 << 53)
-PIECES = st.lists(st.tuples(TEXTS, st.floats(-50, 0)), max_size=5)
+LOGPROBS = st.floats(-1e9, 0) | st.sampled_from((-math.inf, math.inf, math.nan))
+PIECES = st.lists(st.tuples(TEXTS, LOGPROBS), max_size=5)
 
 
-@given(PATHS, TEXTS, PIECES, st.booleans(), TEXTS, FIGURES)
+@given(PATHS, TEXTS, PIECES, st.booleans(), TEXTS, LOGPROBS)
 def test_candidates(
     path: tuple[int, ...], step: str, pieces: list[tuple[str, float]], finished: bool, finish: str, logprob: float
 ) -> None:
@@ -35,15 +37,18 @@ def test_candidates(
     one = CandidateRecord(
         path=path, step=step, finish=finish or None, finished=finished, tokens=len(pieces), logprob=logprob, **tokens
     )
-    event = decode(encode(Expanded(at=7.0, instance=step, operator="1.0", candidates=(one,)), 5.0))
+    line = encode(Expanded(at=7.0, instance=step, operator="1.0", candidates=(one,)), 5.0)
+    # No other reader of JSON knows `Infinity`.
+    json.loads(line, parse_constant=pytest.fail)
+    event = decode(line)
     assert isinstance(event, Expanded) and (event.at, event.instance) == (2.0, step)
     (read,) = event.candidates
     assert (read.path, read.step, read.finish, read.finished, read.tokens, read.pieces) == (
         *(path, step, finish or None, finished, len(pieces)),
         tokens["pieces"],
     )
-    assert math.isclose(read.logprob, logprob, abs_tol=1e-6)
-    assert np.allclose(read.logprobs, tokens["logprobs"], rtol=0, atol=1e-4)
+    assert np.allclose(read.logprob, logprob, rtol=0, atol=1e-6, equal_nan=True)
+    assert np.allclose(read.logprobs, tokens["logprobs"], rtol=0, atol=1e-4, equal_nan=True)
 
 
 @given(st.lists(st.tuples(PATHS, SCALARS), max_size=5), TEXTS)

@@ -413,3 +413,20 @@ def test_the_python_face_has_the_same_settings(program: Path) -> None:
             assert bound(PROBLEM).startswith("3 * 4")
         with pytest.raises(qp.ArgumentError, match="needs `prices`"):
             qp.Session(max_cost=1.0)
+
+
+def test_the_prompt_of_a_request_that_failed_is_not_counted_for_its_row(
+    program: Path, qpdsl: Run, tmp_path: Path
+) -> None:
+    program.write_text(STEPS.replace("n=3 ", ""), "utf-8")
+    rows = write_rows(tmp_path / "rows.jsonl", [{"problem": f"{PROBLEM} ({number})"} for number in range(2)])
+    with stub("vllm", writes=says) as server:
+        where = ("--model", address(server, ids=True), "--completions", "none")
+        qpdsl("run", program, "--set", f"problem={PROBLEM}", *where)
+        server.fail("bad_request")
+        output = tmp_path / "out.jsonl"
+        done = qpdsl("run", program, "--input", rows, *where, "--concurrency", "1", "--json", "--output", output)
+    failed, whole = (json.loads(line) for line in output.read_text("utf-8").splitlines())
+    (summary,) = done.records
+    assert "400" in failed["error"] and failed["tokens_in"] == 0 < whole["tokens_in"]
+    assert summary["tokens_in"] == summary["servers"]["tokens_in"]

@@ -59,9 +59,7 @@ def test_enough_of_them_go_at_once() -> None:
         cache = RequestCache(Recorder())
         with cache.working("m"):
             flush = Flush(3, 60.0)
-            return [
-                size for _, size in await asyncio.gather(*(cache.completed("m", asked(2), flush) for _ in range(6)))
-            ]
+            return [size for _, size in await asyncio.gather(*(cache.sent("m", asked(2), flush) for _ in range(6)))]
 
     assert run(main()) == [3] * 6
 
@@ -70,7 +68,7 @@ def test_the_first_waits_no_longer_than_it_may() -> None:
     async def main() -> tuple[int, float]:
         cache, start = RequestCache(Recorder()), time.monotonic()
         with cache.working("m"):
-            _, size = await cache.completed("m", asked(2), Flush(100, 0.05))
+            _, size = await cache.sent("m", asked(2), Flush(100, 0.05))
         return size, time.monotonic() - start
 
     size, seconds = run(main())
@@ -82,7 +80,7 @@ def test_they_go_when_nobody_is_left_who_could_join() -> None:
         with cache.working("m"):
             for _ in range(turns):
                 await asyncio.sleep(0)
-        return (await cache.completed("m", asked(2), LATE))[1]
+        return (await cache.sent("m", asked(2), LATE))[1]
 
     async def finished(cache: RequestCache) -> None:
         with cache.working("m"):
@@ -100,7 +98,7 @@ def test_models_do_not_wait_for_each_other() -> None:
     async def main() -> tuple[int, int]:
         cache = RequestCache(Recorder())
         with cache.working("other"):
-            return (await cache.completed("m", asked(2), LATE))[1], len(cache._queue("other").waiting)
+            return (await cache.sent("m", asked(2), LATE))[1], len(cache._queue("other").waiting)
 
     assert run(main()) == (1, 0)
 
@@ -110,10 +108,10 @@ def test_a_refused_request_fails_alone_and_one_given_up_is_not_sent() -> None:
         engine = Recorder()
         cache = RequestCache(engine)
         with cache.working("m"):
-            gone = asyncio.ensure_future(cache.completed("m", asked(5), LATE))
+            gone = asyncio.ensure_future(cache.sent("m", asked(5), LATE))
             await asyncio.sleep(0)
             gone.cancel()
-            tasks = [asyncio.ensure_future(cache.completed("m", asked(length), LATE)) for length in (2, 30, 3)]
+            tasks = [asyncio.ensure_future(cache.sent("m", asked(length), LATE)) for length in (2, 30, 3)]
             await asyncio.sleep(0)
         results = await asyncio.gather(*tasks, return_exceptions=True)
         return engine.sent, results
@@ -130,12 +128,12 @@ def test_it_works_in_one_loop_after_another() -> None:
 
     async def given_up() -> None:
         with cache.working("m"):
-            await asyncio.wait_for(cache.completed("m", asked(4), LATE), 0.01)
+            await asyncio.wait_for(cache.sent("m", asked(4), LATE), 0.01)
 
     with pytest.raises(TimeoutError):
         run(given_up())
 
     async def main() -> int:
-        return (await cache.completed("m", asked(2), LATE))[1]
+        return (await cache.sent("m", asked(2), LATE))[1]
 
     assert run(main()) == 1 and engine.sent == [2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qpdsl.runs.plots import on_front
+from qpdsl.runs.statistics import on_front
 
 FEW = st.integers(0, 4).map(float)
 
