@@ -51,6 +51,8 @@ TOOLS, CALL, _MARKS["tool"] = ANSWER + 1, ANSWER + 2, ANSWER + 3
 WIDTH = ANSWER + 4
 # No text is so long: where only the server knows how much it takes.
 UNBOUNDED = 1 << 40
+# Bytes of text that a token has at least, on the average of a prompt.
+MIN_TOKEN_BYTES = 3
 _OTHERS = {"end": END_OF_TURN, "eos": EOS, "think": THINK, "thought": THOUGHT, "answer": ANSWER}
 _OTHERS |= {"tools": TOOLS, "call": CALL}
 _NAMES = {id: f"<|qpdsl {name}|>" for id, name in sorted((id, name) for name, id in {**_MARKS, **_OTHERS}.items())}

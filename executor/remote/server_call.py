@@ -25,7 +25,7 @@ from qpdsl.executor.remote.dialects.dialect import (
     Values,
 )
 from qpdsl.executor.remote.dialects.openai import OpenAIDialect, count_in
-from qpdsl.executor.remote.remote_model import UNBOUNDED, is_text, messages_of, text_of
+from qpdsl.executor.remote.remote_model import MIN_TOKEN_BYTES, UNBOUNDED, is_text, messages_of, text_of
 from qpdsl.executor.remote.request_queue import QueuedRequest, prefix_of
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.connection import Connection
@@ -42,8 +42,6 @@ _MAX_SEED = 2**31 - 1
 _SLOWEST_TOKEN = 2.0
 # Tokens that may stand around a thought, and between it and the answer.
 _MARKS = 16
-# Bytes of text that a token has at least, on the average of a prompt.
-_MIN_TOKEN = 3
 
 
 @dataclass(eq=False)
@@ -268,7 +266,7 @@ class SampleCall(ServerCall):
     def _prompt_size(self) -> int:
         """What the prompt takes where the server does not get to say: of text as many tokens as it hardly has."""
         tokens = self.request.prompt
-        return -(-len(tokens) // _MIN_TOKEN) if is_text(self.model.text.tokenizer) else len(tokens)
+        return -(-len(tokens) // MIN_TOKEN_BYTES) if is_text(self.model.text.tokenizer) else len(tokens)
 
     def finish(self, taken: Calls) -> None:
         assert self._sample is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -63,6 +64,22 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         ("greedy", "answered"),
         ("llm", "answered"),
     ]
+
+
+def test_with_a_dashboard_it_ends_as_without(tmp_path: Path) -> None:
+    pexpect = pytest.importorskip("pexpect")
+    file = tmp_path / "same.qp"
+    file.write_text("program same(q: text) -> text {\n  chat user=q\n  return q\n}\n")
+    env = {**os.environ, "TERM": "xterm-256color", "QPDSL_RUNTIME_DIR": str(tmp_path / "rt")}
+    arguments = ["-m", "qpdsl", "serve", str(file), "--port", "0", "--tui"]
+    with pexpect.spawn(sys.executable, arguments, dimensions=(24, 80), timeout=60, cwd=str(ROOT), env=env) as shown:
+        shown.expect("running")
+        shown.kill(signal.SIGTERM)
+        # What it printed comes once the terminal is as it was before.
+        shown.expect(r"serving `same` at http://127\.0\.0\.1")
+        shown.expect(pexpect.EOF)
+        shown.wait()
+        assert shown.exitstatus == Exit.OK
 
 
 @pytest.mark.parametrize(
