@@ -26,7 +26,7 @@ from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
 from qpdsl.executor.remote.server_call import ModelAtServer, ReadingCall, SampleCall, ServerCall, sample_calls
 from qpdsl.executor.remote.spending import Meter
 from qpdsl.executor.requests.engine import Capabilities
-from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
+from qpdsl.executor.requests.errors import BudgetReached, EngineError, RequestRefused, ServerGone
 from qpdsl.executor.requests.request import Calls, GenerateRequest, Priority, Request
 from qpdsl.executor.requests.ticket import Ticket
 
@@ -34,8 +34,10 @@ from qpdsl.executor.requests.ticket import Ticket
 _LOOKUPS = 32
 # Seconds between two reports.
 _REPORT_EVERY = 0.1
-# And between those of requests that fail.
-_FAILING_EVERY = 1.0
+# And between those of requests that fail, or wait for a token.
+_WAITING_EVERY = 1.0
+# Seconds without a token after which a server with requests is quiet.
+_QUIET = 5.0
 # Turns of the event loop in which what was replayed is looked at.
 _TURNS = 8
 
@@ -47,7 +49,7 @@ class RemoteCounts:
     `in_flight` of its requests are at the server, which gets `limit` at once for all its models, and `queued` wait for
     their turn. `again` of the queued were sent before: `why` says what became of the latest of these, None where there
     are none. The server has failed all requests for `failing` seconds, 0 where it answered one since; one is sent again
-    in `resumes` seconds.
+    in `resumes` seconds. It has had requests and given no token of any model for `quiet` seconds, 0 for a few.
     """
 
     in_flight: int
@@ -58,13 +60,15 @@ class RemoteCounts:
     why: str | None = None
     failing: float = field(default=0.0, compare=False)
     resumes: float = field(default=0.0, compare=False)
+    quiet: float = field(default=0.0, compare=False)
 
 
 @dataclass(eq=False)
 class _Server:
     """What all models under one URL share. Nothing is sent before `not_before`, as the server asked.
 
-    `failure` is how a request failed last that was to be sent again.
+    `failure` is how a request failed last that was to be sent again; `heard` is when a request was answered last, or
+    went to a server that had none.
     """
 
     connection: Connection
@@ -73,6 +77,7 @@ class _Server:
     queue: RequestQueue[ServerCall] = field(default_factory=RequestQueue)
     not_before: float = 0.0
     failure: str = ""
+    heard: float = 0.0
 
 
 @dataclass(eq=False)
@@ -147,10 +152,14 @@ class RemoteEngine:
         in_flight = sum(call.model.id == model for call in self._running)
         queued = [call for call in server.queue if call.model.id == model]
         again = [call for call in queued if call.attempts]
-        counts = RemoteCounts(in_flight, server.concurrency.limit, self._spent[model], len(queued))
+        now, quiet = time.monotonic(), 0.0
+        if in_flight:
+            there = (call for call in self._running if self._server(call.model) is server)
+            quiet = now - max(server.heard, *(call.told for call in there))
+            quiet = quiet if quiet >= _QUIET else 0.0
+        counts = RemoteCounts(in_flight, server.concurrency.limit, self._spent[model], len(queued), quiet=quiet)
         if not again:
             return counts
-        now = time.monotonic()
         resumes = max(server.not_before, min(call.not_before for call in again)) - now
         return replace(
             counts,
@@ -210,17 +219,17 @@ class RemoteEngine:
         if self._report_due is not None:
             self._report_due.cancel()
             self._report_due = None
-        fails = False
+        waits = False
         for model in self._models:
-            counts = self.counts(model)
-            # For how long requests fail changes while they wait.
-            if counts != self._reported.get(model) or counts.again:
+            counts, before = self.counts(model), self._reported.get(model)
+            # For how long requests fail changes while they wait, and so does how long no token comes.
+            if counts != before or counts.again or counts.quiet or (before is not None and before.quiet):
                 self._reported[model] = counts
                 self._reported_at = time.monotonic()
                 self._on_report(model, counts)
-            fails = fails or counts.again > 0
-        if fails and not now:
-            self._report_due = asyncio.get_running_loop().call_later(_FAILING_EVERY, self._wake)
+            waits = waits or counts.again > 0 or counts.in_flight > 0
+        if waits and not now:
+            self._report_due = asyncio.get_running_loop().call_later(_WAITING_EVERY, self._wake)
 
     async def _take_in(self) -> None:
         """Answers new requests out of the store, and queues the others."""
@@ -276,6 +285,8 @@ class RemoteEngine:
                     server.queue.returned(call)
                     self._fail(call, BudgetReached(reached))
                     continue
+                if not server.concurrency.in_flight:
+                    server.heard = now
                 epoch = server.concurrency.enter()
                 task = asyncio.create_task(self._run(server, call, epoch))
                 task.add_done_callback(partial(self._back, server, call, epoch))
@@ -305,7 +316,9 @@ class RemoteEngine:
         except (Refused, EngineError) as error:
             self._note(call, requests=1)
             self._answered(server)
-            self._fail(call, EngineError(server.connection.without_key(str(error))))
+            words = server.connection.without_key(str(error))
+            bad = isinstance(error, Refused) and error.is_bad_request
+            self._fail(call, RequestRefused(words, error.param) if bad else EngineError(words))
         except Exception as error:
             self._failure = error
         return 0.0, 0
@@ -356,6 +369,7 @@ class RemoteEngine:
     def _answered(self, server: _Server) -> None:
         server.retries.answered()
         server.concurrency.found()
+        server.heard = time.monotonic()
 
     def _replayed(self, call: ServerCall) -> bool:
         """Whether the store had the answer to it."""

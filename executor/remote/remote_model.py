@@ -142,12 +142,18 @@ class RemoteTextModel(TextModel):
     """A text model that a server serves. `padding` is the id of the model's padding token, if it has one.
 
     `apart`: how it thinks, where its server parts thoughts from answers. `calls`: its server takes tools and gives back
-    calls, in whatever format its model writes them.
+    calls, in whatever format its model writes them. `served_context`: see `context`.
     """
 
     padding: int | None = None
     apart: ServerThinking | None = None
     calls: bool = False
+    served_context: int | None = None
+
+    @property
+    def context(self) -> int | None:
+        """As its server says."""
+        return self.served_context
 
     @cached_property
     def tool_format(self) -> ToolFormat:
@@ -203,7 +209,7 @@ def text_model(
     if location is None:
         tokenizer, ends = text_tokenizer(), frozenset({EOS})
         more: dict[str, Any] = {"notes": notes, "own_tokens": False, "apart": capabilities.thinking}
-        more["calls"] = capabilities.calls_in_fields
+        more["calls"], more["served_context"] = capabilities.calls_in_fields, capabilities.context
         return RemoteTextModel(model, tokenizer, ends, UNBOUNDED, WIDTH, **more)
     # It imports transformers' models.
     from qpdsl.executor.models.load import load_tokens
@@ -219,7 +225,16 @@ def text_model(
     writes = capabilities.scores is None
     padding = getattr(tokens.config.get_text_config(), "pad_token_id", None)
     return RemoteTextModel(
-        model, tokens.tokenizer, tokens.eos, positions, tokens.width, None, writes, notes, padding=padding
+        model,
+        tokens.tokenizer,
+        tokens.eos,
+        positions,
+        tokens.width,
+        None,
+        writes,
+        notes,
+        padding=padding,
+        served_context=capabilities.context,
     )
 
 

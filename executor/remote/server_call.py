@@ -159,13 +159,15 @@ class Billed:
 class ServerCall(QueuedRequest, ABC):
     """A request to a server, in its queue. `key` is what its answer is kept under.
 
-    `attempts` failed before; `answers`: how many requests the server had answered when the first did.
+    `attempts` failed before; `answers`: how many requests the server had answered when the first did; `told`: when its
+    last token came, on the clock of `time.monotonic`, 0 where none has.
     """
 
     model: ModelAtServer = field(kw_only=True)
     key: bytes = field(kw_only=True)
     attempts: int = field(default=0, init=False)
     answers: int = field(default=0, init=False)
+    told: float = field(default=0.0, init=False)
 
     @abstractmethod
     async def send(self, connection: Connection) -> None:
@@ -222,7 +224,8 @@ class SampleCall(ServerCall):
                 async for event in events:
                     ended_before, ended = ended, self._push(written, event)
                     now = time.monotonic()
-                    last = now if written.goes_on else last
+                    if written.goes_on:
+                        self.told = last = now
                     if now - last > connection.stall:
                         raise Unreachable(f"{connection.url} sends events without tokens", stalled=True)
                     if written.begun:

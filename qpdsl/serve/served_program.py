@@ -15,6 +15,7 @@ from qpdsl.arguments import ArgumentError, bind, from_json
 from qpdsl.errors import unknown
 from qpdsl.executor.events.events import Event, OperatorDone, Path
 from qpdsl.executor.remote.remote_model import MIN_TOKEN_BYTES
+from qpdsl.executor.requests.errors import RequestRefused
 from qpdsl.executor.requests.request import LogProbRequest
 from qpdsl.executor.runtime.instance.instance import OnToken
 from qpdsl.executor.text.context import encode as encode_context
@@ -30,7 +31,7 @@ from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value, frozen, plain, shown, thawed
 from qpdsl.runs.store.fingerprint import build, digest, operators
-from qpdsl.serve.completion_request import CompletionRequest, NoPlace, Refusal
+from qpdsl.serve.completion_request import BOUNDS, CompletionRequest, NoPlace, Refusal
 from qpdsl.serve.conversation import Turn, arguments_of, places, read_messages, read_prompt
 from qpdsl.serve.passthrough_model import too_many_characters
 from qpdsl.serve.record_format import RecordFormat, read_format
@@ -241,6 +242,8 @@ class ServedProgram:
             if name in self.fixed:
                 raise Refusal(f"`{name}` of `{self.name}` is set by the server", "parameters")
         for name in own:
+            # The program may take more, and clients are told what OpenAI's API tells them.
+            request.number(name, *BOUNDS[name])
             if (value := request.get(name)) is not None and given.setdefault(name, value) != value:
                 raise Refusal(f"`{name}` is given twice, once among the parameters", name)
         if THINK in self.params and THINK not in self.fixed:
@@ -377,6 +380,8 @@ class ProgramRequest:
         for result in results:
             if result.fault is not None:
                 raise result.fault
+            if isinstance(result.cause, RequestRefused):
+                raise result.cause
             if result.error is not None:
                 raise Refusal(f"`{self.program.name}` has no answer: {result.error}", status=422, code="program_failed")
         made = [self._chosen(*one) for one in zip(range(self.n), results, self.cuts, strict=True)]

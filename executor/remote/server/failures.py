@@ -25,11 +25,17 @@ class ServerError(Exception):
 
 
 class Refused(ServerError):
-    """`status` is the HTTP status."""
+    """`status` is the HTTP status; `param` names the field that the server blames, where it does."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.param = param
+
+    @property
+    def is_bad_request(self) -> bool:
+        """Whether the fault is in what was asked."""
+        return self.status in (400, 422)
 
 
 class Unreachable(ServerError):

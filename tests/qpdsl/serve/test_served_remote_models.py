@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.remote.stub_server import StubServer, stub
-from tests.support.serving.replies import content
+from tests.support.serving.replies import content, error
 from tests.support.serving.running_server import Running, events, running
 from tests.support.serving.served_programs import QUESTION
 from tests.support.user_cache import own_cache
@@ -19,6 +19,11 @@ model far = "vllm:{url}#stub"
 program ask(problem: text) -> text {{
   chat user=problem
   generate far temperature=0 max_tokens=64
+}}
+
+program warm(problem: text, temperature: float = 0) -> text {{
+  chat user=problem
+  generate far temperature=temperature max_tokens=64
 }}
 
 program longest(problem: text) -> text {{
@@ -74,3 +79,26 @@ def test_an_answer_that_was_chosen_is_cut_by_its_share(server: Running) -> None:
     assert text.startswith(cut) and abs(len(cut) - len(text) / 2) <= len(text) / tokens + 1
     assert half["choices"][0]["finish_reason"] == "length"
     assert half["usage"]["completion_tokens_details"]["answer_tokens"] <= tokens // 2 + 1
+
+
+def test_the_context_is_that_of_the_server(far: StubServer, server: Running) -> None:
+    cards = {card["id"]: card for card in server.client.get(f"{server.url}/models").json()["data"]}
+    assert cards["far"]["max_model_len"] == far.traits.context
+    for model in ("far", "ask"):
+        told = error(server.chat(model, "2 + 2? " * far.traits.context))
+        assert f"maximum context length is {far.traits.context} tokens" in told["message"]
+        assert told["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("model", ["far", "warm"])
+def test_a_temperature_beyond_2_is_refused_here(server: Running, model: str) -> None:
+    told = error(server.chat(model, QUESTION, temperature=9))
+    assert told["param"] == "temperature" and "from 0 to 2" in told["message"]
+    assert content(server.chat(model, QUESTION, temperature=2, max_tokens=4, seed=1))
+
+
+def test_what_the_server_calls_a_bad_request_is_one(far: StubServer, server: Running) -> None:
+    far.fail("bad_request", times=2, message="no turn of the user", param="messages")
+    for model in ("ask", "far"):
+        told = error(server.chat(model, "What?"))
+        assert told["param"] == "messages" and f"{far.url} answered 400: no turn of the user" in told["message"]
