@@ -38,6 +38,8 @@ _REPORT_EVERY = 0.1
 _WAITING_EVERY = 1.0
 # Seconds without a token after which a server with requests is quiet.
 _QUIET = 5.0
+# So many streams that end as others begin are no chance.
+_ENDED_BY_OTHERS = 2
 # Turns of the event loop in which what was replayed is looked at.
 _TURNS = 8
 
@@ -68,7 +70,8 @@ class _Server:
     """What all models under one URL share. Nothing is sent before `not_before`, as the server asked.
 
     `failure` is how a request failed last that was to be sent again; `heard` is when a request was answered last, or
-    went to a server that had none.
+    went to a server that had none; `latest` went last, and `ended_by_others` streams had another behind them as they
+    ended before the answer's end.
     """
 
     connection: Connection
@@ -78,6 +81,8 @@ class _Server:
     not_before: float = 0.0
     failure: str = ""
     heard: float = 0.0
+    latest: ServerCall | None = None
+    ended_by_others: int = 0
 
 
 @dataclass(eq=False)
@@ -297,7 +302,7 @@ class RemoteEngine:
 
         Gives seconds and tokens of one that was answered.
         """
-        begun = time.monotonic()
+        begun, server.latest = time.monotonic(), call
         try:
             await call.send(server.connection)
             measured = time.monotonic() - begun, max(1, call.billed.sampled)
@@ -335,6 +340,8 @@ class RemoteEngine:
         """The request, which was sent at `sent`, goes again after a while, if it may."""
         if error.overloaded:
             server.concurrency.overloaded(epoch)
+        elif error.ended and server.latest is not call:
+            self._ended_by_others(server)
         elif error.status is None:
             server.concurrency.lost()
         if call.attempts == 0:
@@ -359,6 +366,15 @@ class RemoteEngine:
         if self._wanted(call):
             server.queue.put(call)
             asyncio.get_running_loop().call_later(wait, self._wake)
+
+    def _ended_by_others(self, server: _Server) -> None:
+        """A stream ended before its answer did, and another request had come: some servers have one stream at a time."""
+        server.ended_by_others += 1
+        if server.ended_by_others == _ENDED_BY_OTHERS:
+            server.concurrency.one_at_a_time()
+            if self._tell is not None:
+                url = server.connection.url
+                self._tell(f"{url} ends an answer when another request comes, so it gets one at a time from now on")
 
     def _give_up(self, server: _Server, call: ServerCall, gone: ServerGone) -> None:
         """Fails a request, and all that wait for the same server."""

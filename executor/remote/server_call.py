@@ -238,7 +238,7 @@ class SampleCall(ServerCall):
             answer = await connection.post(self.ask.path, body, stall=connection.stall + slowest)
             self._push(written, answer)
         if not self._settle(written):
-            raise Unreachable(f"{self.model.address.url} sent a truncated answer")
+            raise Unreachable(f"{self.model.address.url} sent a truncated answer", ended=self.streams)
 
     def replay(self, kept: bytes) -> bool:
         try:
