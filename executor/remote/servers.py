@@ -165,7 +165,7 @@ class Servers:
 def _check_library(model: str) -> None:
     """Raises ModelError where the library of the extra is not installed."""
     if find_spec("httpx") is None:
-        raise ModelError(model, "models on servers need httpx, which `pip install 'qpdsl[remote]'` installs")
+        raise ModelError(model, "servers need the extra `remote`: `pip install 'qpdsl[remote]'`")
 
 
 def _finished(work: Coroutine[Any, Any, T]) -> T:

@@ -208,7 +208,8 @@ class ServedProgram:
         if text_stage(self.plan, arguments) is None:
             message = f"the answer of `{self.name}` is not the text of one sample, so it has no log-probabilities"
         elif self.writer is None or "logprobs" not in self.session.engine.capabilities(self.writer.name).features:
-            message = f"the model of `{self.name}` does not return the log-probabilities of given tokens"
+            read = "are read once it is there, and its model's server gives none of a text that is given"
+            message = f"the log-probabilities of the answer of `{self.name}` {read}"
         if message is not None:
             raise NoPlace(message, "logprobs")
         return True

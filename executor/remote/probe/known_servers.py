@@ -38,6 +38,8 @@ _AGE = 24 * 3600.0
 _MOST, _LARGEST_FILE = 512, 8 << 20
 # So many requests a probe has, and after so many it is said how far it is.
 _ABOUT, _TOLD_EVERY = 50, 10
+# Seconds after which it is said also where it is not so far.
+_SLOW = 10.0
 
 
 def cached_capabilities(address: Address) -> ServerCapabilities | None:
@@ -100,10 +102,13 @@ async def known_or_probed(
 
 
 def _in_tens(tell: Callable[[str], object]) -> Callable[[int], None]:
-    """Takes how many requests a probe has sent, and tells it now and then."""
+    """Takes how many requests a probe has sent, and tells it now and then, of a slow server more often."""
+    told = time.monotonic()
 
     def asked(requests: int) -> None:
-        if requests % _TOLD_EVERY == 0:
+        nonlocal told
+        if requests % _TOLD_EVERY == 0 or time.monotonic() - told > _SLOW:
+            told = time.monotonic()
             tell(f"{requests}{f' of about {_ABOUT}' if requests < _ABOUT else ''} requests")
 
     return asked

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import qpdsl as qp
+from qpdsl.executor.remote.server_call import seed_of
 from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.cli import Run, write_rows
 from tests.support.paths import ROOT
@@ -31,6 +32,15 @@ program sampled(problem: text) -> text {
   chat user=problem
   generate llm n=4 temperature=0.8 max_tokens=40
   extract answer = /The answer is (-?\\d+)/
+  vote answer
+}
+"""
+VOTED = """\
+model llm = "zoo/counting"
+program voted(problem: text) -> text {
+  chat user=problem
+  generate llm n=4 temperature=0.8 max_tokens=40
+  extract answer = final_answer
   vote answer
 }
 """
@@ -413,3 +423,22 @@ def test_the_python_face_has_the_same_settings(program: Path) -> None:
             assert bound(PROBLEM).startswith("3 * 4")
         with pytest.raises(qp.ArgumentError, match="needs `prices`"):
             qp.Session(max_cost=1.0)
+
+
+def test_a_vote_says_in_how_many_texts_an_answer_was_found(qpdsl: Run, tmp_path: Path) -> None:
+    (tmp_path / "voted.qp").write_text(VOTED)
+    seeds: dict[int, None] = {}
+
+    def writes(prompt: str, seed: int) -> str | None:
+        if "Zoe" not in prompt:
+            return None
+        seeds.setdefault(seed)
+        return "The answer is 7." if seed in (greedy, *list(seeds)[: 2 if greedy in seeds else 1]) else "I cannot tell."
+
+    greedy = seed_of(0, 0, 2**63 - 1)
+    with stub("vllm", writes=writes, logprobs=None) as server:
+        model = f"llm=vllm:{server.url}#stub"
+        ran = qpdsl("run", str(tmp_path / "voted.qp"), PROBLEM, "--model", model, "--completions", "none", "--rows")
+    assert re.search(r"found +an answer in 1 of 4 texts; `--rows` shows them", ran.out), ran.out
+    # This server has none.
+    assert set(re.findall(r"logprob +(\S+)", ran.out)) == {"none"}
