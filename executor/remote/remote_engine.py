@@ -322,8 +322,10 @@ class RemoteEngine:
             self._note(call, requests=1)
             self._answered(server)
             words = server.connection.without_key(str(error))
-            bad = isinstance(error, Refused) and error.is_bad_request
-            self._fail(call, RequestRefused(words, error.param) if bad else EngineError(words))
+            if isinstance(error, Refused) and error.is_bad_request:
+                self._fail(call, RequestRefused(words, error.param))
+            else:
+                self._fail(call, EngineError(words))
         except Exception as error:
             self._failure = error
         return 0.0, 0
@@ -338,9 +340,11 @@ class RemoteEngine:
 
     def _again(self, server: _Server, call: ServerCall, error: Unreachable, epoch: int, sent: float) -> None:
         """The request, which was sent at `sent`, goes again after a while, if it may."""
+        # The server answers, another request than this one.
+        by_others = error.ended and server.latest is not call
         if error.overloaded:
             server.concurrency.overloaded(epoch)
-        elif error.ended and server.latest is not call:
+        elif by_others:
             self._ended_by_others(server)
         elif error.status is None:
             server.concurrency.lost()
@@ -349,7 +353,7 @@ class RemoteEngine:
         call.attempts += 1
         server.failure = server.connection.without_key(str(error))
         try:
-            wait = server.retries.wait(error, call.attempts, call.answers, sent)
+            wait = 0.0 if by_others else server.retries.wait(error, call.attempts, call.answers, sent)
         except ServerGone as last:
             gone = ServerGone(server.connection.without_key(str(last)))
             if self._outlives:
@@ -368,7 +372,7 @@ class RemoteEngine:
             asyncio.get_running_loop().call_later(wait, self._wake)
 
     def _ended_by_others(self, server: _Server) -> None:
-        """A stream ended before its answer did, and another request had come: some servers have one stream at a time."""
+        """A stream ended before its answer, after another request had come: some servers have one stream at a time."""
         server.ended_by_others += 1
         if server.ended_by_others == _ENDED_BY_OTHERS:
             server.concurrency.one_at_a_time()

@@ -74,15 +74,15 @@ class InstanceResult:
     """The result of one instance: the program's value, its score (None without a `score` stage), its rows, its costs.
 
     `error` says why there is no value; where it is `unanswered` nothing broke, and the model wrote none. `fault` is
-    what was raised where that is a fault of qpdsl or of the machine, and not of the program or its arguments;
-    `cause` what a Python function of the user raised, or what a server calls a bad request. Tokens are counted as `Usage` counts them; seconds are wall
-    time. `timed_out`: it took longer than it was given. `unscored`: rows without a score, as they were too long for
-    a verifier or a judge. `counts`: those of its `Usage`. `cached_tokens` of the prompts' were found in a cache,
-    how many may depend on what else runs. `engine_seconds` are the engine's for this instance, those of each
-    forward divided by tokens; what was drawn before, and remembered, counts as it did then. `support` is how sure
-    the program is of its value, None where nothing says so (see `standing.py`). `candidates`: see `last_choice.py`,
-    None where they are not wanted. `tried` are the names of the ways by which a program under a budget tried its
-    problem, in their order.
+    what was raised where that is a fault of qpdsl or of the machine, and not of the program or its arguments; `cause`
+    what a Python function of the user raised, or what a server calls a bad request. Tokens are counted as `Usage`
+    counts them; seconds are wall time. `timed_out`: it took longer than it was given. `unscored`: rows without a score,
+    as they were too long for a verifier or a judge. `counts`: those of its `Usage`. `cached_tokens` of the prompts'
+    were found in a cache, how many may depend on what else runs. `engine_seconds` are the engine's for this instance,
+    those of each forward divided by tokens; what was drawn before, and remembered, counts as it did then. `support` is
+    how sure the program is of its value, None where nothing says so (see `standing.py`). `candidates`: see
+    `last_choice.py`, None where they are not wanted. `tried` are the names of the ways by which a program under a
+    budget tried its problem, in their order.
     """
 
     value: JsonValue

@@ -70,7 +70,9 @@ async def known_or_probed(
     kept = None if again else _read().get(_key(address))
     connection = Connection(address.url, stall=min(STALL, patience))
     what = f"probing `{address.name}` at {address.url}"
-    probing = PatientConnection(address.url, patience=patience, asked=_in_tens(lambda so_far: tell(f"{what}: {so_far}")))
+    probing = PatientConnection(
+        address.url, patience=patience, asked=_in_tens(lambda so_far: tell(f"{what}: {so_far}"))
+    )
     try:
         if kept is not None:
             when, capabilities = kept

@@ -165,7 +165,7 @@ def _found(result: InstanceResult) -> list[tuple[str, str]]:
     """In how many of several texts an answer was found; nothing where that is all of them."""
     found = found_json(result.counts).get("found", {})
     texts, none = sum(found.values()), found.get("none", 0)
-    return [("found", f"an answer in {texts - none:,} of {texts:,} texts; `--rows` shows them")] if 0 < none else []
+    return [("found", f"an answer in {texts - none:,} of {texts:,} texts; `--rows` shows them")] if none else []
 
 
 def _row(columns: Mapping[str, Value]) -> list[str]:

@@ -71,7 +71,10 @@ def test_max_tokens_are_tokens_of_the_model(server: Running) -> None:
 
 def test_an_answer_that_was_chosen_is_cut_by_its_share(server: Running) -> None:
     whole = server.chat("longest", QUESTION, seed=3).json()
-    text, tokens = whole["choices"][0]["message"]["content"], whole["usage"]["completion_tokens_details"]["answer_tokens"]
+    text, tokens = (
+        whole["choices"][0]["message"]["content"],
+        whole["usage"]["completion_tokens_details"]["answer_tokens"],
+    )
     same = server.chat("longest", QUESTION, seed=3, max_tokens=tokens).json()["choices"][0]
     assert (same["message"]["content"], same["finish_reason"]) == (text, "stop")
     half = server.chat("longest", QUESTION, seed=3, max_tokens=tokens // 2).json()
