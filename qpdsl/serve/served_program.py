@@ -481,7 +481,7 @@ def _bounded(plan: PhysicalPlan, arguments: Mapping[str, Value], bound: int) -> 
 
 
 def _size(writer: TextModel | None, row: Row | None, text: str) -> int:
-    """How many tokens of the model that wrote a row a text has: its share of those that a server counted for the row."""
+    """How many tokens a text has of the model that wrote a row: its share of those that a server counted for it."""
     if writer is None:
         return 0
     if writer.own_tokens:

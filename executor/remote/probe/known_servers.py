@@ -200,6 +200,16 @@ async def probed(
     return Probed(address.url, capabilities.version, identity.models, address, capabilities)
 
 
+async def only_model(url: str) -> Address | None:
+    """The address of the only model at a URL, in the dialect of its server; None where that lists none, or several.
+
+    Needs httpx. Raises ModelError.
+    """
+    address, identity = await _found(_bare(url))
+    models = [name for name in identity.models if name not in identity.programs]
+    return replace(address, name=models[0]) if len(models) == 1 else None
+
+
 def _bare(url: str) -> Address:
     """The address of a URL in any dialect, with no name where it has none. Raises ModelError."""
     named = "#" in url
