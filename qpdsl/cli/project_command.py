@@ -17,7 +17,6 @@ from qpdsl.cli.shared_options import HeadedCommand
 from qpdsl.errors import UsageError, shorten
 from qpdsl.session.project import DEFAULTS, NAME, Project, project_file
 
-
 # Commands that ask servers; the others send nothing.
 _ASKING = ("run", "eval", "serve")
 

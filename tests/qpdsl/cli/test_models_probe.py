@@ -88,3 +88,10 @@ def test_errors_are_one_line(qpdsl: Run) -> None:
         (error,) = [line for line in done.err.splitlines() if not line.startswith("probing ")]
         assert error.startswith("error: ") and words in error and done.code == Exit.MODEL, done.err
         assert not done.out
+
+
+def test_without_the_extra_it_is_named(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    done = qpdsl("models", "--probe", "http://127.0.0.1:1/v1")
+    assert done.code == Exit.USAGE and "servers need the extra `remote`" in done.err
+    assert "pip install 'qpdsl[remote]'" in done.err
