@@ -8,6 +8,7 @@ knows shorter names; `executor/remote/server/address.py` takes it apart.
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import Literal, get_args
 
@@ -26,8 +27,9 @@ _SERVERS = {
 # What may stand before the first colon of an id.
 SCHEMES = (*DIALECTS, *_SERVERS, "http", "https", "hf")
 # How the models of two companies are called, without a folder or an owner before it.
+_OPENAI = "https://api.openai.com/v1"
 _HOSTED = (
-    (re.compile(r"gpt-\d[\w.:-]*"), "https://api.openai.com/v1"),
+    (re.compile(r"gpt-\d[\w.:-]*"), _OPENAI),
     (re.compile(r"claude-[\w.:-]+"), "https://api.anthropic.com/v1"),
 )
 NO_THOUGHTS = "none"
@@ -58,7 +60,7 @@ def written_out(id: str) -> str:
     """The id that a short name of a model stands for, and any other id as it is.
 
     `ollama:NAME`, `lmstudio:NAME`, `openrouter:NAME`, `gpt-…`, `claude-…` and `http://…` are models on a server that
-    speaks OpenAI's API; `hf:ORG/NAME` is a hub id.
+    speaks OpenAI's API, `gpt-…` on that of `OPENAI_BASE_URL` where the environment has it; `hf:ORG/NAME` is a hub id.
     """
     first, colon, rest = id.partition(":")
     if colon and first in _SERVERS:
@@ -69,6 +71,8 @@ def written_out(id: str) -> str:
         return rest
     name, space, options = id.partition(" ")
     url = next((url for form, url in _HOSTED if form.fullmatch(name)), None)
+    if url == _OPENAI:
+        url = os.environ.get("OPENAI_BASE_URL", "").strip() or url
     return id if url is None else f"openai:{url}#{name}{space}{options}"
 
 

@@ -418,15 +418,18 @@ def watch_socket(path: Path, runs: OtherRuns) -> None:
     _shown(Dashboard(SocketSource(path), runs=runs))
 
 
-def watch_process(process: Popen[bytes], path: Path, first: str, runs: OtherRuns) -> Leave:
+def watch_process(
+    process: Popen[bytes], path: Path, first: str, runs: OtherRuns, told_to_end: Callable[[], bool]
+) -> Leave:
     """Watches a run that was started for this; returns what to do with it. Raises DashboardFault.
 
-    A run that ends before it has begun, such as one whose models cannot be loaded, closes the dashboard.
+    A run that ends before it has begun, such as one whose models cannot be loaded, closes the dashboard, and so does
+    one that ends since both were `told_to_end`.
     """
     source = SocketSource(path, lambda: process.poll() is None)
 
     def over() -> bool:
-        return process.poll() is not None and source.gone and source.state.loaded is None
+        return process.poll() is not None and (told_to_end() or (source.gone and source.state.loaded is None))
 
     app = Dashboard(
         source, asks=lambda: process.poll() is None and source.state.ended is None, over=over, first=first, runs=runs

@@ -272,7 +272,7 @@ class ServerReported(Event):
     `in_flight` of its requests are there, which gets `limit` at once for all its models, and `queued` wait for their
     turn. `again` of the queued were sent before: `why` says what became of the latest of these, None where there are
     none. The server has failed all requests for `failing` seconds, 0 where it answered one since; one is sent again in
-    `resumes` seconds.
+    `resumes` seconds. It has had requests and given no token for `quiet` seconds, 0 for a few.
 
     So far, of what was asked and of what was given up: `requests` sent, `retries` of them again, `replayed` ones whose
     answer was kept; tokens as the server counted them, `prompt_tokens` None where it does not say; `cost` in the
@@ -294,6 +294,7 @@ class ServerReported(Event):
     why: str | None = None
     failing: float = 0.0
     resumes: float = 0.0
+    quiet: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,11 @@ class TextModel:
         return None if self.verifier is None else self.verifier.kind
 
     @property
+    def context(self) -> int | None:
+        """How many tokens of the model's own a prompt and what follows it may have; None where nobody knows."""
+        return self.max_positions
+
+    @property
     def most_read(self) -> int:
         """How many tokens can stand before a place at which something is read."""
         return self.max_positions

@@ -75,6 +75,11 @@ class ConcurrencyLimit:
             self._paid = None
             self._change(max(1, self.limit // 2))
 
+    def one_at_a_time(self) -> None:
+        """The server bears no second request, and never will."""
+        self._most = 1
+        self._change(1)
+
     def lost(self) -> None:
         """The server does not answer."""
         self._lost = True

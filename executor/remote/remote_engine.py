@@ -26,7 +26,7 @@ from qpdsl.executor.remote.server.server_capabilities import ServerCapabilities
 from qpdsl.executor.remote.server_call import ModelAtServer, ReadingCall, SampleCall, ServerCall, sample_calls
 from qpdsl.executor.remote.spending import Meter
 from qpdsl.executor.requests.engine import Capabilities
-from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
+from qpdsl.executor.requests.errors import BudgetReached, EngineError, RequestRefused, ServerGone
 from qpdsl.executor.requests.request import Calls, GenerateRequest, Priority, Request
 from qpdsl.executor.requests.ticket import Ticket
 
@@ -34,8 +34,12 @@ from qpdsl.executor.requests.ticket import Ticket
 _LOOKUPS = 32
 # Seconds between two reports.
 _REPORT_EVERY = 0.1
-# And between those of requests that fail.
-_FAILING_EVERY = 1.0
+# And between those of requests that fail, or wait for a token.
+_WAITING_EVERY = 1.0
+# Seconds without a token after which a server with requests is quiet.
+_QUIET = 5.0
+# So many streams that end as others begin are no chance.
+_ENDED_BY_OTHERS = 2
 # Turns of the event loop in which what was replayed is looked at.
 _TURNS = 8
 
@@ -47,7 +51,7 @@ class RemoteCounts:
     `in_flight` of its requests are at the server, which gets `limit` at once for all its models, and `queued` wait for
     their turn. `again` of the queued were sent before: `why` says what became of the latest of these, None where there
     are none. The server has failed all requests for `failing` seconds, 0 where it answered one since; one is sent again
-    in `resumes` seconds.
+    in `resumes` seconds. It has had requests and given no token of any model for `quiet` seconds, 0 for a few.
     """
 
     in_flight: int
@@ -58,13 +62,16 @@ class RemoteCounts:
     why: str | None = None
     failing: float = field(default=0.0, compare=False)
     resumes: float = field(default=0.0, compare=False)
+    quiet: float = field(default=0.0, compare=False)
 
 
 @dataclass(eq=False)
 class _Server:
     """What all models under one URL share. Nothing is sent before `not_before`, as the server asked.
 
-    `failure` is how a request failed last that was to be sent again.
+    `failure` is how a request failed last that was to be sent again; `heard` is when a request was answered last, or
+    went to a server that had none; `latest` went last, and `ended_by_others` streams had another behind them as they
+    ended before the answer's end.
     """
 
     connection: Connection
@@ -73,6 +80,9 @@ class _Server:
     queue: RequestQueue[ServerCall] = field(default_factory=RequestQueue)
     not_before: float = 0.0
     failure: str = ""
+    heard: float = 0.0
+    latest: ServerCall | None = None
+    ended_by_others: int = 0
 
 
 @dataclass(eq=False)
@@ -147,10 +157,14 @@ class RemoteEngine:
         in_flight = sum(call.model.id == model for call in self._running)
         queued = [call for call in server.queue if call.model.id == model]
         again = [call for call in queued if call.attempts]
-        counts = RemoteCounts(in_flight, server.concurrency.limit, self._spent[model], len(queued))
+        now, quiet = time.monotonic(), 0.0
+        if in_flight:
+            there = (call for call in self._running if self._server(call.model) is server)
+            quiet = now - max(server.heard, *(call.told for call in there))
+            quiet = quiet if quiet >= _QUIET else 0.0
+        counts = RemoteCounts(in_flight, server.concurrency.limit, self._spent[model], len(queued), quiet=quiet)
         if not again:
             return counts
-        now = time.monotonic()
         resumes = max(server.not_before, min(call.not_before for call in again)) - now
         return replace(
             counts,
@@ -210,17 +224,17 @@ class RemoteEngine:
         if self._report_due is not None:
             self._report_due.cancel()
             self._report_due = None
-        fails = False
+        waits = False
         for model in self._models:
-            counts = self.counts(model)
-            # For how long requests fail changes while they wait.
-            if counts != self._reported.get(model) or counts.again:
+            counts, before = self.counts(model), self._reported.get(model)
+            # For how long requests fail changes while they wait, and so does how long no token comes.
+            if counts != before or counts.again or counts.quiet or (before is not None and before.quiet):
                 self._reported[model] = counts
                 self._reported_at = time.monotonic()
                 self._on_report(model, counts)
-            fails = fails or counts.again > 0
-        if fails and not now:
-            self._report_due = asyncio.get_running_loop().call_later(_FAILING_EVERY, self._wake)
+            waits = waits or counts.again > 0 or counts.in_flight > 0
+        if waits and not now:
+            self._report_due = asyncio.get_running_loop().call_later(_WAITING_EVERY, self._wake)
 
     async def _take_in(self) -> None:
         """Answers new requests out of the store, and queues the others."""
@@ -276,6 +290,8 @@ class RemoteEngine:
                     server.queue.returned(call)
                     self._fail(call, BudgetReached(reached))
                     continue
+                if not server.concurrency.in_flight:
+                    server.heard = now
                 epoch = server.concurrency.enter()
                 task = asyncio.create_task(self._run(server, call, epoch))
                 task.add_done_callback(partial(self._back, server, call, epoch))
@@ -286,7 +302,7 @@ class RemoteEngine:
 
         Gives seconds and tokens of one that was answered.
         """
-        begun = time.monotonic()
+        begun, server.latest = time.monotonic(), call
         try:
             await call.send(server.connection)
             measured = time.monotonic() - begun, max(1, call.billed.sampled)
@@ -305,7 +321,11 @@ class RemoteEngine:
         except (Refused, EngineError) as error:
             self._note(call, requests=1)
             self._answered(server)
-            self._fail(call, EngineError(server.connection.without_key(str(error))))
+            words = server.connection.without_key(str(error))
+            if isinstance(error, Refused) and error.is_bad_request:
+                self._fail(call, RequestRefused(words, error.param))
+            else:
+                self._fail(call, EngineError(words))
         except Exception as error:
             self._failure = error
         return 0.0, 0
@@ -320,8 +340,12 @@ class RemoteEngine:
 
     def _again(self, server: _Server, call: ServerCall, error: Unreachable, epoch: int, sent: float) -> None:
         """The request, which was sent at `sent`, goes again after a while, if it may."""
+        # The server answers, another request than this one.
+        by_others = error.ended and server.latest is not call
         if error.overloaded:
             server.concurrency.overloaded(epoch)
+        elif by_others:
+            self._ended_by_others(server)
         elif error.status is None:
             server.concurrency.lost()
         if call.attempts == 0:
@@ -329,7 +353,7 @@ class RemoteEngine:
         call.attempts += 1
         server.failure = server.connection.without_key(str(error))
         try:
-            wait = server.retries.wait(error, call.attempts, call.answers, sent)
+            wait = 0.0 if by_others else server.retries.wait(error, call.attempts, call.answers, sent)
         except ServerGone as last:
             gone = ServerGone(server.connection.without_key(str(last)))
             if self._outlives:
@@ -347,6 +371,15 @@ class RemoteEngine:
             server.queue.put(call)
             asyncio.get_running_loop().call_later(wait, self._wake)
 
+    def _ended_by_others(self, server: _Server) -> None:
+        """A stream ended before its answer, after another request had come: some servers have one stream at a time."""
+        server.ended_by_others += 1
+        if server.ended_by_others == _ENDED_BY_OTHERS:
+            server.concurrency.one_at_a_time()
+            if self._tell is not None:
+                url = server.connection.url
+                self._tell(f"{url} ends an answer when another request comes, so it gets one at a time from now on")
+
     def _give_up(self, server: _Server, call: ServerCall, gone: ServerGone) -> None:
         """Fails a request, and all that wait for the same server."""
         for waiting in (call, *list(server.queue)):
@@ -356,6 +389,7 @@ class RemoteEngine:
     def _answered(self, server: _Server) -> None:
         server.retries.answered()
         server.concurrency.found()
+        server.heard = time.monotonic()
 
     def _replayed(self, call: ServerCall) -> bool:
         """Whether the store had the answer to it."""

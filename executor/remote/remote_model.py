@@ -51,6 +51,8 @@ TOOLS, CALL, _MARKS["tool"] = ANSWER + 1, ANSWER + 2, ANSWER + 3
 WIDTH = ANSWER + 4
 # No text is so long: where only the server knows how much it takes.
 UNBOUNDED = 1 << 40
+# Bytes of text that a token has at least, on the average of a prompt.
+MIN_TOKEN_BYTES = 3
 _OTHERS = {"end": END_OF_TURN, "eos": EOS, "think": THINK, "thought": THOUGHT, "answer": ANSWER}
 _OTHERS |= {"tools": TOOLS, "call": CALL}
 _NAMES = {id: f"<|qpdsl {name}|>" for id, name in sorted((id, name) for name, id in {**_MARKS, **_OTHERS}.items())}
@@ -140,12 +142,18 @@ class RemoteTextModel(TextModel):
     """A text model that a server serves. `padding` is the id of the model's padding token, if it has one.
 
     `apart`: how it thinks, where its server parts thoughts from answers. `calls`: its server takes tools and gives back
-    calls, in whatever format its model writes them.
+    calls, in whatever format its model writes them. `served_context`: see `context`.
     """
 
     padding: int | None = None
     apart: ServerThinking | None = None
     calls: bool = False
+    served_context: int | None = None
+
+    @property
+    def context(self) -> int | None:
+        """As its server says."""
+        return self.served_context
 
     @cached_property
     def tool_format(self) -> ToolFormat:
@@ -201,7 +209,7 @@ def text_model(
     if location is None:
         tokenizer, ends = text_tokenizer(), frozenset({EOS})
         more: dict[str, Any] = {"notes": notes, "own_tokens": False, "apart": capabilities.thinking}
-        more["calls"] = capabilities.calls_in_fields
+        more["calls"], more["served_context"] = capabilities.calls_in_fields, capabilities.context
         return RemoteTextModel(model, tokenizer, ends, UNBOUNDED, WIDTH, **more)
     # It imports transformers' models.
     from qpdsl.executor.models.load import load_tokens
@@ -217,7 +225,16 @@ def text_model(
     writes = capabilities.scores is None
     padding = getattr(tokens.config.get_text_config(), "pad_token_id", None)
     return RemoteTextModel(
-        model, tokens.tokenizer, tokens.eos, positions, tokens.width, None, writes, notes, padding=padding
+        model,
+        tokens.tokenizer,
+        tokens.eos,
+        positions,
+        tokens.width,
+        None,
+        writes,
+        notes,
+        padding=padding,
+        served_context=capabilities.context,
     )
 
 

@@ -25,7 +25,7 @@ from qpdsl.executor.remote.dialects.dialect import (
     Values,
 )
 from qpdsl.executor.remote.dialects.openai import OpenAIDialect, count_in
-from qpdsl.executor.remote.remote_model import UNBOUNDED, is_text, messages_of, text_of
+from qpdsl.executor.remote.remote_model import MIN_TOKEN_BYTES, UNBOUNDED, is_text, messages_of, text_of
 from qpdsl.executor.remote.request_queue import QueuedRequest, prefix_of
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.executor.remote.server.connection import Connection
@@ -42,8 +42,6 @@ _MAX_SEED = 2**31 - 1
 _SLOWEST_TOKEN = 2.0
 # Tokens that may stand around a thought, and between it and the answer.
 _MARKS = 16
-# Bytes of text that a token has at least, on the average of a prompt.
-_MIN_TOKEN = 3
 
 
 @dataclass(eq=False)
@@ -161,13 +159,15 @@ class Billed:
 class ServerCall(QueuedRequest, ABC):
     """A request to a server, in its queue. `key` is what its answer is kept under.
 
-    `attempts` failed before; `answers`: how many requests the server had answered when the first did.
+    `attempts` failed before; `answers`: how many requests the server had answered when the first did; `told`: when its
+    last token came, on the clock of `time.monotonic`, 0 where none has.
     """
 
     model: ModelAtServer = field(kw_only=True)
     key: bytes = field(kw_only=True)
     attempts: int = field(default=0, init=False)
     answers: int = field(default=0, init=False)
+    told: float = field(default=0.0, init=False)
 
     @abstractmethod
     async def send(self, connection: Connection) -> None:
@@ -224,7 +224,8 @@ class SampleCall(ServerCall):
                 async for event in events:
                     ended_before, ended = ended, self._push(written, event)
                     now = time.monotonic()
-                    last = now if written.goes_on else last
+                    if written.goes_on:
+                        self.told = last = now
                     if now - last > connection.stall:
                         raise Unreachable(f"{connection.url} sends events without tokens", stalled=True)
                     if written.begun:
@@ -237,7 +238,7 @@ class SampleCall(ServerCall):
             answer = await connection.post(self.ask.path, body, stall=connection.stall + slowest)
             self._push(written, answer)
         if not self._settle(written):
-            raise Unreachable(f"{self.model.address.url} sent a truncated answer")
+            raise Unreachable(f"{self.model.address.url} sent a truncated answer", ended=self.streams)
 
     def replay(self, kept: bytes) -> bool:
         try:
@@ -268,7 +269,7 @@ class SampleCall(ServerCall):
     def _prompt_size(self) -> int:
         """What the prompt takes where the server does not get to say: of text as many tokens as it hardly has."""
         tokens = self.request.prompt
-        return -(-len(tokens) // _MIN_TOKEN) if is_text(self.model.text.tokenizer) else len(tokens)
+        return -(-len(tokens) // MIN_TOKEN_BYTES) if is_text(self.model.text.tokenizer) else len(tokens)
 
     def finish(self, taken: Calls) -> None:
         assert self._sample is not None

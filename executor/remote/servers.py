@@ -82,20 +82,24 @@ class Servers:
             except ValueError as error:
                 raise ModelError(model, str(error)) from error
         place = self._locate(address)
-        capabilities = self.capabilities_of(model)
+        capabilities = self.capabilities_of(model, slow)
         text = text_model(model, address, capabilities, place, slow)
         self._engine.add(model, address, capabilities, text)
         self._addresses[model], self._capabilities[model], self._models[model] = address, capabilities, text
         return text
 
-    def capabilities_of(self, model: str) -> ServerCapabilities:
-        """What the server of a model can do: as it is known, or else as it answers now. Raises ModelError."""
+    def capabilities_of(self, model: str, tell: Callable[[str], object] | None = None) -> ServerCapabilities:
+        """What the server of a model can do: as it is known, or else as it answers now, which `tell` is told.
+
+        Raises ModelError.
+        """
         address = Address.of(model)
         assert address is not None
         _check_library(model)
         from qpdsl.executor.remote.probe.known_servers import known_or_probed
 
-        return _finished(known_or_probed(address, self._locate(address), patience=self.spending.patience))
+        how: dict[str, Any] = {"patience": self.spending.patience} | ({} if tell is None else {"tell": tell})
+        return _finished(known_or_probed(address, self._locate(address), **how))
 
     def check(self, plan: PhysicalPlan) -> None:
         """Raises ModelError where a plan needs what the servers of its models were not seen to do."""
@@ -161,7 +165,7 @@ class Servers:
 def _check_library(model: str) -> None:
     """Raises ModelError where the library of the extra is not installed."""
     if find_spec("httpx") is None:
-        raise ModelError(model, "models on servers need httpx, which `pip install 'qpdsl[remote]'` installs")
+        raise ModelError(model, "servers need the extra `remote`: `pip install 'qpdsl[remote]'`")
 
 
 def _finished(work: Coroutine[Any, Any, T]) -> T:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qpdsl.executor.events.events import InstanceDone, InstanceStarted, Path
-from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
+from qpdsl.executor.requests.errors import BudgetReached, EngineError, RequestRefused, ServerGone
 from qpdsl.executor.runtime.generate.decided_vote import run_decided_vote
 from qpdsl.executor.runtime.generate.generate import generate
 from qpdsl.executor.runtime.generate.speculative_expansion import SpeculativeExpansion
@@ -74,15 +74,15 @@ class InstanceResult:
     """The result of one instance: the program's value, its score (None without a `score` stage), its rows, its costs.
 
     `error` says why there is no value; where it is `unanswered` nothing broke, and the model wrote none. `fault` is
-    what was raised where that is a fault of qpdsl or of the machine, and not of the program or its arguments;
-    `cause` what a Python function of the user raised. Tokens are counted as `Usage` counts them; seconds are wall
-    time. `timed_out`: it took longer than it was given. `unscored`: rows without a score, as they were too long for
-    a verifier or a judge. `counts`: those of its `Usage`. `cached_tokens` of the prompts' were found in a cache,
-    how many may depend on what else runs. `engine_seconds` are the engine's for this instance, those of each
-    forward divided by tokens; what was drawn before, and remembered, counts as it did then. `support` is how sure
-    the program is of its value, None where nothing says so (see `standing.py`). `candidates`: see `last_choice.py`,
-    None where they are not wanted. `tried` are the names of the ways by which a program under a budget tried its
-    problem, in their order.
+    what was raised where that is a fault of qpdsl or of the machine, and not of the program or its arguments; `cause`
+    what a Python function of the user raised, or what a server calls a bad request. Tokens are counted as `Usage`
+    counts them; seconds are wall time. `timed_out`: it took longer than it was given. `unscored`: rows without a score,
+    as they were too long for a verifier or a judge. `counts`: those of its `Usage`. `cached_tokens` of the prompts'
+    were found in a cache, how many may depend on what else runs. `engine_seconds` are the engine's for this instance,
+    those of each forward divided by tokens; what was drawn before, and remembered, counts as it did then. `support` is
+    how sure the program is of its value, None where nothing says so (see `standing.py`). `candidates`: see
+    `last_choice.py`, None where they are not wanted. `tried` are the names of the ways by which a program under a
+    budget tried its problem, in their order.
     """
 
     value: JsonValue
@@ -140,6 +140,7 @@ async def run(
     except (RowError, EngineError) as failure:
         error, unanswered = str(failure), isinstance(failure, NoAnswerError)
         cause = failure.__cause__.__cause__ if isinstance(failure.__cause__, FunctionError) else None
+        cause = failure if isinstance(failure, RequestRefused) else cause
     except TimeoutError:
         timed_out, error = True, f"timed out: it took more than {timeout:g} s"
     except TooLarge as failure:

@@ -27,28 +27,40 @@ from qpdsl.executor.events.stream import EventStream
 
 # Seconds: a step and an answer that take longer are said, and how often they are said again where no bar moves.
 MOMENT, SOON, OFTEN = 2.0, 5.0, 30.0
+# And for how long a server that has requests gives no token before that is said.
+LONG = 10.0
 _WINDOW = 5.0
 
 
 class Rate:
-    """Tokens a second over the last few seconds."""
+    """Tokens a second over the last few seconds, or since what came before them where that is longer ago."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
         self._recent = 0
         self.total = 0
 
+    def begin(self, at: float) -> None:
+        """From when on tokens may come, where none has."""
+        if not self._seen:
+            self._seen.append((at, 0))
+
     def add(self, at: float, tokens: int) -> None:
         self._seen.append((at, tokens))
         self.total += tokens
         self._recent += tokens
-        while self._seen[0][0] < at - _WINDOW:
+        while len(self._seen) > 1 and self._seen[1][0] < at - _WINDOW:
             self._recent -= self._seen.popleft()[1]
 
-    def per_second(self, now: float) -> float:
-        if not self._seen or self._seen[-1][0] < now - _WINDOW:
-            return 0.0
-        return self._recent / max(now - self._seen[0][0], 0.1)
+    def per_second(self, now: float) -> float | None:
+        """None where nothing has come for longer than it took to come."""
+        if not self._recent:
+            return None
+        (begun, before), (last, _) = self._seen[0], self._seen[-1]
+        if now - last > max(_WINDOW, 2 * (last - begun)):
+            return None
+        recent = self._recent - (before if begun < last - _WINDOW else 0)
+        return recent / max(now - begun, 0.1)
 
 
 class ProgressNotes:
@@ -72,6 +84,8 @@ class ProgressNotes:
         # Models whose server is silent: since when, why, and whether that was said.
         self._silent: dict[str, tuple[float, str]] = {}
         self._told: set[str] = set()
+        # Models whose server has requests and gives no token: since when.
+        self._no_token: dict[str, float] = {}
         self._lost = 0.0
         stream.subscribe(self._see, patient=True)
 
@@ -86,13 +100,14 @@ class ProgressNotes:
         # What draws a bar must not wait for a note that is being said, which waits for the bar.
         self._stream.deliver(blocking=False)
         done, total = self._rows or (0, 0)
-        words = [f"{done:,}/{total:,} rows", f"{self._rate.per_second(now):,.0f} tokens/s"]
+        words = [f"{done:,}/{total:,} rows"]
         if self._ends is None and self._rate.total:
             # All rows may be at work side by side, and none ends for long.
-            words.insert(1, f"{self._rate.total:,} tokens")
+            words.append(f"{self._rate.total:,} tokens")
+        words += self._speed(now)
         silent = [model for model, (begun, _) in list(self._silent.items()) if now - begun > MOMENT]
-        if silent:
-            return " ".join([*words, *(self._silence(model, now) for model in silent)])
+        if silent or (quiet := self._quiet_servers(now)):
+            return " ".join([*words, *([self._silence(model, now) for model in silent] or quiet)])
         return " ".join(words if self._ends is None else [*words, f"{_clock(max(self._ends - now, 0))} left"])
 
     @contextlib.contextmanager
@@ -156,9 +171,20 @@ class ProgressNotes:
             say(f"{self._step} …")
         elif self._rows is not None and not is_terminal(sys.stderr):
             say(self.words(now))
-        elif self._of_answer and self._rate.total:
-            say(f"{self._rate.total:,} tokens so far, {self._rate.per_second(now):,.0f} tokens/s")
+        elif self._of_answer:
+            so_far = [f"{self._rate.total:,} tokens so far"] if self._rate.total else []
+            if words := [*so_far, *self._speed(now), *self._quiet_servers(now)]:
+                say(", ".join(words))
         self._due = now + OFTEN
+
+    def _speed(self, now: float) -> list[str]:
+        rate = self._rate.per_second(now)
+        return [] if rate is None else [f"{rate:,.0f} tokens/s"]
+
+    def _quiet_servers(self, now: float) -> list[str]:
+        """The servers that have requests and give no token, each with for how long."""
+        since = {model.partition(":")[2].partition("#")[0]: begun for model, begun in list(self._no_token.items())}
+        return [f"no token from {url} for {_clock(now - begun)}" for url, begun in since.items() if now - begun > LONG]
 
     def _silence(self, model: str, now: float) -> str:
         begun, why = self._silent[model]
@@ -188,6 +214,12 @@ class ProgressNotes:
         self._sampled[event.model] = event.sampled_tokens
         if more > 0:
             self._rate.add(event.at, more)
+        if event.in_flight:
+            self._rate.begin(event.at)
+        if event.quiet:
+            self._no_token.setdefault(event.model, event.at - event.quiet)
+        else:
+            self._no_token.pop(event.model, None)
         if event.why is not None and event.failing:
             self._silent[event.model] = event.at - event.failing, event.why
             return

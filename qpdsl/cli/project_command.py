@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,9 @@ from qpdsl.cli.shared_options import HeadedCommand
 from qpdsl.errors import UsageError, shorten
 from qpdsl.session.project import DEFAULTS, NAME, Project, project_file
 
+# Commands that ask servers; the others send nothing.
+_ASKING = ("run", "eval", "serve")
+
 
 class ProjectCommand(HeadedCommand):
     """A command that runs, plans or serves programs: models, values, data and options come from the project too."""
@@ -23,6 +27,8 @@ class ProjectCommand(HeadedCommand):
     def invoke(self, ctx: click.Context) -> Any:
         if any("=" not in text for text in ctx.params["models"]):
             name_models(ctx)
+        if ctx.info_name in _ASKING:
+            take_only_models(ctx)
         if project_file() is not None:
             from qpdsl.session.project import read_project
 
@@ -47,6 +53,29 @@ def name_models(ctx: click.Context) -> None:
             raise UsageError(f"`--model {shorten(text)}` is for one of several models: {', '.join(names)}", help)
         values["models"] = (*values["models"][:at], f"{names[0]}={text}", *values["models"][at + 1 :])
         root.obj = _replaced(root.obj or (), "--model", text, f"{names[0]}={text}")
+
+
+def take_only_models(ctx: click.Context) -> None:
+    """Writes `--model NAME=URL` with the model of that server where it has one alone, in the words of the run too.
+
+    Raises ModelError where the server does not answer.
+    """
+    values, root = ctx.params, ctx.find_root()
+    for at, text in enumerate(values["models"]):
+        name, _, id = text.partition("=")
+        url, space, options = id.strip().partition(" ")
+        if not url.startswith(("http://", "https://")) or "#" in url or find_spec("httpx") is None:
+            continue
+        import asyncio
+
+        from qpdsl.executor.remote.probe.known_servers import only_model
+
+        if (address := asyncio.run(only_model(url))) is None:
+            continue
+        say(f"note: `{name}` is `{address}`, the only model there")
+        taken = f"{name}={address}{space}{options}"
+        values["models"] = (*values["models"][:at], taken, *values["models"][at + 1 :])
+        root.obj = _replaced(root.obj or (), "--model", text, taken)
 
 
 def apply_project(project: Project, ctx: click.Context) -> list[str]:

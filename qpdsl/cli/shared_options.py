@@ -335,15 +335,8 @@ def spoken(settings: Settings, *, quiet: bool = False) -> dict[str, Any]:
 
 
 def asking(process: WatchedProcess | None = None) -> Callable[[str], None]:
-    """Says which server is asked: to whoever watches the process, or without one on stderr."""
-
-    def ask(model: str) -> None:
-        if process is not None:
-            process.prepare(f"probing the server of {model}")
-        else:
-            say(f"note: probing the server of {model} …")
-
-    return ask
+    """Says how a probe of a server is: to whoever watches the process, or without one on stderr."""
+    return (lambda words: say(f"note: {words} …")) if process is None else process.prepare
 
 
 def _judge(target: str, surroundings: Surroundings) -> Grader:

@@ -100,7 +100,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 # The numbers that these fields may have, whether or not they have a place.
 BOUNDS: Mapping[str, tuple[float, float]] = {
-    "temperature": (0.0, math.inf),
+    "temperature": (0.0, 2.0),
     "top_p": (0.0, 1.0),
     "top_k": (-1.0, math.inf),
     "min_p": (0.0, 1.0),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qpdsl.arguments import parse_settings, with_defaults
 from qpdsl.errors import UsageError, shorten, unknown
-from qpdsl.grammar.model_id import written_out
+from qpdsl.grammar.model_id import is_remote, written_out
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.physical import PhysicalPlan
 from qpdsl.planner.values.value import Value
@@ -136,9 +137,10 @@ def _values(program: LogicalProgram, settings: Sequence[str], names: set[str]) -
 
 
 def exposed_models(settings: Sequence[str], programs: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """The models of `NAME` and `NAME=ID` settings, by the names that clients give. Raises UsageError.
+    """The models of `NAME`, `ID` and `NAME=ID` settings, by the names that clients give. Raises UsageError.
 
-    A name alone is that of a model in a program; `programs` are the ids of their models by name.
+    A name alone is that of a model in a program; `programs` are the ids of their models by name. An id alone is called
+    as its server calls it, or by the last part of its path.
     """
     known: dict[str, set[str]] = {}
     for models in programs:
@@ -147,13 +149,18 @@ def exposed_models(settings: Sequence[str], programs: Iterable[Mapping[str, str]
     found: dict[str, str] = {}
     for setting in settings:
         name, sign, id = (part.strip() for part in setting.partition("="))
+        if is_remote(written_out(setting)):
+            # What its tokenizer is has the sign too.
+            name, id = written_out(setting).partition("#")[2].partition(" ")[0], setting
+        elif not sign and name not in known and "/" in name:
+            name, id = Path(name).name, name
         if not name or (sign and not id):
             raise UsageError(f"`--expose` takes NAME or NAME=ID, not `{shorten(setting)}`")
         if name in found:
             raise UsageError(f"`--expose` names `{name}` twice")
         if not id:
             if name not in known:
-                help = f"`--expose {name}=ID` serves a folder, a Hugging Face id or a built-in model"
+                help = f"`--expose {name}=ID` serves a folder, a Hugging Face id or a built-in model as `{name}`"
                 raise UsageError(f"`--expose`: {unknown(name, sorted(known), 'no program has the model')}", help)
             if len(known[name]) > 1:
                 raise UsageError(f"`--expose`: programs have several models by the name `{name}`; say {name}=ID")

@@ -75,7 +75,8 @@ class PassthroughModel:
     @property
     def card(self) -> Mapping[str, Any]:
         """See `ServedModel`. `max_model_len` is what vLLM calls the length of the context."""
-        return {"root": self._model.name, "max_model_len": self._model.max_positions}
+        context = self._model.context
+        return {"root": self._model.name} | ({} if context is None else {"max_model_len": context})
 
     def read(self, request: CompletionRequest) -> PassthroughRequest:
         """See `ServedModel`."""

@@ -7,12 +7,15 @@ import contextlib
 import json
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from qpdsl.arguments import ArgumentError, bind, from_json
 from qpdsl.errors import unknown
 from qpdsl.executor.events.events import Event, OperatorDone, Path
+from qpdsl.executor.remote.remote_model import MIN_TOKEN_BYTES
+from qpdsl.executor.requests.errors import RequestRefused
 from qpdsl.executor.requests.request import LogProbRequest
 from qpdsl.executor.runtime.instance.instance import OnToken
 from qpdsl.executor.text.context import encode as encode_context
@@ -28,7 +31,7 @@ from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
 from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value, frozen, plain, shown, thawed
 from qpdsl.runs.store.fingerprint import build, digest, operators
-from qpdsl.serve.completion_request import CompletionRequest, NoPlace, Refusal
+from qpdsl.serve.completion_request import BOUNDS, CompletionRequest, NoPlace, Refusal
 from qpdsl.serve.conversation import Turn, arguments_of, places, read_messages, read_prompt
 from qpdsl.serve.passthrough_model import too_many_characters
 from qpdsl.serve.record_format import RecordFormat, read_format
@@ -143,6 +146,11 @@ class ServedProgram:
             message = f"the usage of `{self.name}` is known only at its end: use `include_usage`"
             raise Refusal(message, "stream_options", code="unsupported_parameter")
         seed = request.whole("seed", 0)
+        plan, share = self.plan, None
+        if bound is not None and writer is not None and not writer.own_tokens:
+            # Only the model's server knows its tokens.
+            bounded = _bounded(self.plan, arguments, bound)
+            plan, share, bound = (self.plan, bound, None) if bounded is None else (bounded, None, None)
         # Without a model there is no bound, and no text has a token.
         letter_ends: Callable[[str], Sequence[int]] = (lambda text: ()) if writer is None else writer.letter_ends
         if seed is None:
@@ -159,6 +167,8 @@ class ServedProgram:
             logprobs=logprobs,
             progress=request.flag("progress"),
             called=called,
+            plan=plan,
+            share=share,
         )
 
     def _offers(self, request: CompletionRequest) -> bool:
@@ -198,7 +208,8 @@ class ServedProgram:
         if text_stage(self.plan, arguments) is None:
             message = f"the answer of `{self.name}` is not the text of one sample, so it has no log-probabilities"
         elif self.writer is None or "logprobs" not in self.session.engine.capabilities(self.writer.name).features:
-            message = f"the model of `{self.name}` does not return the log-probabilities of given tokens"
+            read = "are read once it is there, and its model's server gives none of a text that is given"
+            message = f"the log-probabilities of the answer of `{self.name}` {read}"
         if message is not None:
             raise NoPlace(message, "logprobs")
         return True
@@ -232,6 +243,8 @@ class ServedProgram:
             if name in self.fixed:
                 raise Refusal(f"`{name}` of `{self.name}` is set by the server", "parameters")
         for name in own:
+            # The program may take more, and clients are told what OpenAI's API tells them.
+            request.number(name, *BOUNDS[name])
             if (value := request.get(name)) is not None and given.setdefault(name, value) != value:
                 raise Refusal(f"`{name}` is given twice, once among the parameters", name)
         if THINK in self.params and THINK not in self.fixed:
@@ -272,7 +285,9 @@ class ProgramRequest:
 
     `cuts` has one for each. `form`: what is to be added to the record that the program returns. With `logprobs` the
     log-probabilities of the answer's tokens are read once it is there: those of the model at temperature 1, whatever
-    the program sampled by and held it to. `called`: the call that the program ends in is the client's to make.
+    the program sampled by and held it to. `called`: the call that the program ends in is the client's to make. `plan`
+    is the program's, with the client's bound in it where that is the model's server's to keep; an answer of more tokens
+    than `share`, as that server counted them, is cut by its share of them.
     """
 
     program: ServedProgram
@@ -285,6 +300,8 @@ class ProgramRequest:
     logprobs: bool = False
     progress: bool = False
     called: bool = False
+    plan: PhysicalPlan = field(kw_only=True)
+    share: int | None = None
 
     async def answer(self) -> CompletionResponse:
         """The answers of all runs. Raises Refusal where one of them fails."""
@@ -324,7 +341,7 @@ class ProgramRequest:
     def _run(self, index: int, on_token: OnToken | None = None) -> Coroutine[Any, Any, InstanceResult]:
         program, name = self.program, self._name(index)
         return program.session.run(
-            program.plan, self.arguments, self.seed + index, name, on_token, client=self.request.client
+            self.plan, self.arguments, self.seed + index, name, on_token, client=self.request.client
         )
 
     def _name(self, index: int) -> str:
@@ -333,7 +350,7 @@ class ProgramRequest:
     def _deltas(self, index: int, updates: PendingUpdates) -> OnToken | None:
         """What takes the growing text of a run; None where it is not that of the answer."""
         stage = text_stage(self.program.plan, self.arguments)
-        if stage is None or self.form is not None or self.logprobs or self.called:
+        if stage is None or self.form is not None or self.logprobs or self.called or self.share is not None:
             return None
 
         shown_thought = StrippedText()
@@ -364,6 +381,8 @@ class ProgramRequest:
         for result in results:
             if result.fault is not None:
                 raise result.fault
+            if isinstance(result.cause, RequestRefused):
+                raise result.cause
             if result.error is not None:
                 raise Refusal(f"`{self.program.name}` has no answer: {result.error}", status=422, code="program_failed")
         made = [self._chosen(*one) for one in zip(range(self.n), results, self.cuts, strict=True)]
@@ -388,21 +407,26 @@ class ProgramRequest:
         text = None if row is None else row.columns.get("text")
         thought = None if row is None else row.generated.thought.text
         score = {} if result.score is None else {"score": plain(result.score)}
-        writer = self.program.writer
-        encode: Callable[[str], Sequence[int]] = (lambda text: ()) if writer is None else writer.encode
+        size = partial(_size, self.program.writer, row)
         if self.called and (calls := self._calls(index, result.value)):
             before = "" if row is None or row.generated.call is None else row.generated.call.before
             chosen = CompletionChoice(before, "tool_calls", extra=score, thought=thought, calls=calls)
-            return chosen, len(encode(before)) + sum(len(encode(call["function"]["arguments"])) for call in calls)
+            return chosen, size(before) + sum(size(call["function"]["arguments"]) for call in calls)
         if row is None or not isinstance(text, str) or text_stage(self.program.plan, self.arguments) is None:
-            said, why = cut.whole(self._form(shown(result.value)))
-            return CompletionChoice(said, why, extra=score, thought=thought), len(encode(said))
+            said, why = self._cut(*cut.whole(self._form(shown(result.value))), size)
+            return CompletionChoice(said, why, extra=score, thought=thought), size(said)
         # What a model wrote last is given as it wrote it, so that it can be streamed.
         finish: FinishReason = "length" if row.columns.get("finish") in _CUT else "stop"
         whole = self._form(text)
-        said, why = cut.whole(whole, finish)
+        said, why = self._cut(*cut.whole(whole, finish), size)
         own = row.generated.sampled - row.generated.thought.tokens
-        return CompletionChoice(said, why, extra=score, thought=thought), own if said == whole else len(encode(said))
+        return CompletionChoice(said, why, extra=score, thought=thought), own if said == whole else size(said)
+
+    def _cut(self, text: str, finish: FinishReason, size: Callable[[str], int]) -> tuple[str, FinishReason]:
+        """An answer and why it ended, cut to its `share` of the counted tokens."""
+        if self.share is None or (tokens := size(text)) <= self.share:
+            return text, finish
+        return text[: len(text) * self.share // tokens], "length"
 
     def _calls(self, index: int, value: Any) -> tuple[Mapping[str, Any], ...]:
         """The calls of the client's tools that a run gives back; none where it gives back anything else."""
@@ -438,6 +462,35 @@ class ProgramRequest:
 
     def _form(self, text: str) -> str:
         return text if self.form is None else self.form.filled(text)
+
+
+def _bounded(plan: PhysicalPlan, arguments: Mapping[str, Value], bound: int) -> PhysicalPlan | None:
+    """A plan that writes at most `bound` tokens of its answer; None where the answer is not the text of one sample."""
+    stage = text_stage(plan, arguments)
+    if stage is None:
+        return None
+    place = max(place for place, node in enumerate(plan.ops) if isinstance(node.op, ops.Generate))
+    node = plan.ops[place]
+    assert isinstance(node.op, ops.Generate)
+    own = None if node.op.max_tokens is None else _count(node.op.max_tokens, arguments)
+    if node.op.max_tokens is not None and not isinstance(own, int):
+        return None
+    least = ast.Literal(min(own, bound) if isinstance(own, int) else bound, span=node.op.span)
+    bounded = replace(node, op=replace(node.op, max_tokens=least))
+    return replace(plan, ops=(*plan.ops[:place], bounded, *plan.ops[place + 1 :]))
+
+
+def _size(writer: TextModel | None, row: Row | None, text: str) -> int:
+    """How many tokens a text has of the model that wrote a row: its share of those that a server counted for it."""
+    if writer is None:
+        return 0
+    if writer.own_tokens:
+        return len(writer.encode(text))
+    length, generated = len(text.encode()), None if row is None else row.generated
+    tokens = 0 if generated is None else generated.sampled - generated.thought.tokens
+    if generated is None or tokens <= 0 or not generated.text:
+        return -(-length // MIN_TOKEN_BYTES)
+    return -(-length * tokens // len(generated.text.encode()))
 
 
 def _characters(value: object) -> int:

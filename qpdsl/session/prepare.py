@@ -145,12 +145,12 @@ def prepare(
 
 
 def ask_servers(
-    bound: Sequence[BoundProgram], settings: Settings, ask: Callable[[str], None], others: Iterable[str] = ()
+    bound: Sequence[BoundProgram], settings: Settings, tell: Callable[[str], None], others: Iterable[str] = ()
 ) -> dict[str, ServerCapabilities]:
     """What the servers of these programs can do, by the models' ids: those that are not known yet are asked.
 
-    `ask` is called with each model before its server is asked; `others` are ids of models that run besides. Before that
-    settings and prices are held against all models. Raises UsageError and ModelError.
+    `tell` is told of each probe, and how far it is; `others` are ids of models that run besides. Before that settings
+    and prices are held against all models. Raises UsageError and ModelError.
     """
     models = list(dict.fromkeys(id for one in bound for id in one.program.models.values()))
     settings.check_used({*models, *others})
@@ -163,11 +163,8 @@ def ask_servers(
     check_models(remote)
     from qpdsl.executor.remote.servers import Servers
 
-    servers, found = Servers(settings.spending, locate_tokenizer), {}
-    for model in remote:
-        ask(model)
-        found[model] = servers.capabilities_of(model)
-    return found
+    servers = Servers(settings.spending, locate_tokenizer)
+    return {model: servers.capabilities_of(model, tell) for model in remote}
 
 
 def check_shares(bound: Sequence[BoundProgram], settings: Settings) -> None:

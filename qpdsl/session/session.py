@@ -541,6 +541,7 @@ class Session:
                 why=counts.why,
                 failing=counts.failing,
                 resumes=counts.resumes,
+                quiet=counts.quiet,
                 requests=calls.requests,
                 retries=calls.retries,
                 replayed=calls.replayed,

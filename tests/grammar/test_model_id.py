@@ -19,10 +19,17 @@ from qpdsl.grammar.model_id import is_remote, with_adapter, written_out
         ("hf:Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B"),
     ],
 )
-def test_short_names(name: str, id: str) -> None:
+def test_short_names(name: str, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     assert with_adapter(name, None) == written_out(name) == id
     # A name that was written out once stays as it is.
     assert written_out(id) == id and is_remote(id) == id.startswith("openai:")
+
+
+def test_models_of_openai_are_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    assert written_out("gpt-4o-mini") == "openai:http://127.0.0.1:9/v1#gpt-4o-mini"
+    assert written_out("claude-opus-4-1").startswith("openai:https://api.anthropic.com/v1#")
 
 
 @pytest.mark.parametrize("id", ["zoo/counting", "./gpt-4", "org/gpt-4", "gpt-neo", "gpt2", "model.gguf", "C:/models"])

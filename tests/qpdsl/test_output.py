@@ -176,7 +176,18 @@ def test_the_digest_of_a_large_model_takes_well_under_a_second(tmp_path: Path) -
 
 def test_a_rate_looks_back_a_few_seconds() -> None:
     rate = Rate()
-    assert rate.per_second(0.0) == 0.0
+    assert rate.per_second(0.0) is None
     for second in range(20):
         rate.add(float(second), 100)
-    assert 90 < rate.per_second(19.0) < 130
+    assert 90 < (rate.per_second(19.0) or 0) < 130
+    assert rate.per_second(60.0) is None
+
+
+def test_a_rate_of_answers_that_come_as_a_whole() -> None:
+    rate = Rate()
+    rate.begin(0.0)
+    assert rate.per_second(10.0) is None
+    for second in (20.0, 40.0, 60.0):
+        rate.add(second, 100)
+        assert rate.per_second(second) == 5.0
+    assert 2 < (rate.per_second(75.0) or 0) < 4

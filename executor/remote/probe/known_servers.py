@@ -38,6 +38,8 @@ _AGE = 24 * 3600.0
 _MOST, _LARGEST_FILE = 512, 8 << 20
 # So many requests a probe has, and after so many it is said how far it is.
 _ABOUT, _TOLD_EVERY = 50, 10
+# Seconds after which it is said also where it is not so far.
+_SLOW = 10.0
 
 
 def cached_capabilities(address: Address) -> ServerCapabilities | None:
@@ -52,13 +54,13 @@ async def known_or_probed(
     *,
     again: bool = False,
     patience: float = PATIENCE,
-    asked: Callable[[int], object] = lambda requests: None,
+    tell: Callable[[str], object] = lambda words: None,
 ) -> ServerCapabilities:
     """What the server of a model can do: as it was found out today, or as it answers now, and always with `again`.
 
     `location` is where the tokenizer of the address lies, None where it has none; `patience`: seconds in which a
-    request is answered, and for which a probe waits for a server that is busy; `asked`: see `PatientConnection`. Needs
-    httpx. Raises ModelError.
+    request is answered, and for which a probe waits for a server that is busy; `tell` is told what takes time, and how
+    far it is. Needs httpx. Raises ModelError.
     """
     from qpdsl.executor.remote.probe.identity import identify
     from qpdsl.executor.remote.probe.patient_connection import PatientConnection
@@ -67,10 +69,14 @@ async def known_or_probed(
 
     kept = None if again else _read().get(_key(address))
     connection = Connection(address.url, stall=min(STALL, patience))
-    probing = PatientConnection(address.url, patience=patience, asked=asked)
+    what = f"probing `{address.name}` at {address.url}"
+    probing = PatientConnection(
+        address.url, patience=patience, asked=_in_tens(lambda so_far: tell(f"{what}: {so_far}"))
+    )
     try:
         if kept is not None:
             when, capabilities = kept
+            tell(f"asking {address.url} for its version")
             try:
                 identity = await identify(connection, address.dialect)
             except Unreachable:
@@ -88,12 +94,26 @@ async def known_or_probed(
             from qpdsl.executor.models.load import load_tokens
 
             tokenizer = load_tokens(str(address), location).tokenizer
-        found = await probe(probing, address, tokenizer)
+        tell(what)
+        found = await probe(probing, address, tokenizer, lambda kind: tell(f"{what}, which {kind}"))
     finally:
         await connection.close()
         await probing.close()
     _keep(address, found)
     return found
+
+
+def _in_tens(tell: Callable[[str], object]) -> Callable[[int], None]:
+    """Takes how many requests a probe has sent, and tells it now and then, of a slow server more often."""
+    told = time.monotonic()
+
+    def asked(requests: int) -> None:
+        nonlocal told
+        if requests % _TOLD_EVERY == 0 or time.monotonic() - told > _SLOW:
+            told = time.monotonic()
+            tell(f"{requests}{f' of about {_ABOUT}' if requests < _ABOUT else ''} requests")
+
+    return asked
 
 
 def _key(address: Address) -> str:
@@ -176,15 +196,18 @@ async def probed(
         if not identity.models:
             raise ModelError(target, f"the server lists no models; `{address.url}#NAME` names one")
         return Probed(address.url, identity.named, identity.models)
-    tell(f"probing `{address.name}` at `{address.url}`")
-
-    def asked(requests: int) -> None:
-        if requests % _TOLD_EVERY == 0:
-            of = f" of about {_ABOUT}" if requests < _ABOUT else ""
-            tell(f"probing: {requests}{of} requests")
-
-    capabilities = await known_or_probed(address, locate(address), again=True, asked=asked)
+    capabilities = await known_or_probed(address, locate(address), again=True, tell=tell)
     return Probed(address.url, capabilities.version, identity.models, address, capabilities)
+
+
+async def only_model(url: str) -> Address | None:
+    """The address of the only model at a URL, in the dialect of its server; None where that lists none, or several.
+
+    Needs httpx. Raises ModelError.
+    """
+    address, identity = await _found(_bare(url))
+    models = [name for name in identity.models if name not in identity.programs]
+    return replace(address, name=models[0]) if len(models) == 1 else None
 
 
 def _bare(url: str) -> Address:

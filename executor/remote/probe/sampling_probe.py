@@ -31,7 +31,8 @@ async def sampling(client: ProbeClient, number: int, text: str) -> ServerCapabil
     """What decides the draws after a prompt whose greedy text is known.
 
     Seeds count where each of two gives its own text twice. Where they did nothing, two free texts would have to be the
-    same twice over. A filter counts where it leaves the greedy text alone, out of a draw that was another.
+    same twice over. A filter counts where it leaves the greedy text alone, out of a draw that was another: so tight
+    that no second token passes which a small model takes for nearly as likely.
     """
     prompt = client.prompts[number]
 
@@ -69,7 +70,7 @@ async def sampling(client: ProbeClient, number: int, text: str) -> ServerCapabil
         largest_seed=_LARGE if seeds and await _distinguishes_large(client, number, free, texts[1]) else 2**31 - 1,
         top_k=await leaves_greedy(replace(free, top_k=1)),
         top_p=await leaves_greedy(replace(free, top_p=1e-4)),
-        min_p=await leaves_greedy(replace(free, min_p=0.99)),
+        min_p=await leaves_greedy(replace(free, min_p=0.9999)),
         n=two == 2,
         notes=tuple(notes),
     )

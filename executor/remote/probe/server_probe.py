@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, get_args
@@ -75,10 +75,16 @@ _TO_TEXT = (
 _PLAIN: Mapping[str, Any] = {"add_special_tokens": False, "add_special": False}
 
 
-async def probe(connection: Connection, address: Address, tokenizer: TextTokenizer | None = None) -> ServerCapabilities:
+async def probe(
+    connection: Connection,
+    address: Address,
+    tokenizer: TextTokenizer | None = None,
+    begins: Callable[[str], object] = lambda kind: None,
+) -> ServerCapabilities:
     """What the server was seen to do for the model, by some fifty requests for a few tokens each.
 
-    `tokenizer` is that of the address, where it names one. Raises ModelError where the server does not answer or does
+    `tokenizer` is that of the address, where it names one. `begins` is told what the server is, before all but the
+    first requests. Raises ModelError where the server does not answer or does
     not have the model.
     """
     try:
@@ -89,6 +95,7 @@ async def probe(connection: Connection, address: Address, tokenizer: TextTokeniz
                 there = f"; of models it serves {listed(models[:8], last='and')}" if models else ""
                 instead = "`qpdsl serve … --expose NAME=ID` serves one"
                 raise ModelError(str(address), f"it is a program there, and no model itself{there}; {instead}")
+            begins(_better_dialect(address, identity) or f"is {identity.named or 'of no known kind'}")
             return await _probed(connection, address, tokenizer, identity)
     except ServerError as error:
         raise ModelError(str(address), str(error)) from error
@@ -269,14 +276,21 @@ async def _no_answer(
     return "the server returns no text: it is of no known kind"
 
 
+def _better_dialect(address: Address, identity: Identity) -> str:
+    """Which dialect is the server's own; empty where that is the address's, or nobody knows."""
+    if identity.dialect in (None, address.dialect):
+        return ""
+    better = "supports more" if address.dialect == "openai" else "has the names of its fields"
+    return f"is {identity.kind}; `{identity.dialect}:{address.url}#{address.name}` {better}"
+
+
 def _notes(
     address: Address, identity: Identity, scores: str | None, seen: Mapping[Endpoint, Sequence[ServerCapabilities]]
 ) -> tuple[str, ...]:
     """What people should know, each once."""
     notes: list[str] = []
-    if identity.dialect not in (None, address.dialect):
-        better = "supports more" if address.dialect == "openai" else "has the names of its fields"
-        notes.append(f"is {identity.kind}; `{identity.dialect}:{address.url}#{address.name}` {better}")
+    if better := _better_dialect(address, identity):
+        notes.append(better)
     if identity.models and address.name not in identity.models:
         notes.append(
             f"does not list the model, only {listed(identity.models[:8], last='and')}; it may answer with another"

@@ -200,14 +200,14 @@ class Connection:
         status = response.status_code
         if 300 <= status < 400:
             return Refused(self._redirected(response.headers.get("location", "")), status)
-        words, code = self._words(await self._beginning(response, clock))
+        words, code, param = self._words(await self._beginning(response, clock))
         if status in (401, 403):
             why = "requires a key" if self._key is None else "rejected the key"
             return Refused(f"{self.url} {why}: set {variable_of(self.url)} in the environment{words}", status)
         if code != _SPENT and (status in PASSING or (status >= 500 and status not in _FOREVER)):
             after = _retry_after(response.headers)
             return Unreachable(f"{self.url} answered {status}{words}", retry_after=after, status=status)
-        return Refused(f"{self.url} answered {status}{words}", status)
+        return Refused(f"{self.url} answered {status}{words}", status, param)
 
     async def _beginning(self, response: httpx.Response, clock: AnswerClock) -> bytes:
         """What an error says, as far as it can be read."""
@@ -219,15 +219,17 @@ class Connection:
                     break
         return content
 
-    def _words(self, content: bytes) -> tuple[str, str]:
-        """What the server says, to be put behind a sentence, and its code of the error."""
-        text, code = content.decode("utf-8", "replace"), ""
+    def _words(self, content: bytes) -> tuple[str, str, str | None]:
+        """What the server says, to be put behind a sentence, its code of the error, and the field that it blames."""
+        text = content.decode("utf-8", "replace")
         try:
             said = json.loads(text)
         except (ValueError, RecursionError):
             said = None if text.lstrip().startswith("<") else text
         text, code = error_in(said) or (said if isinstance(said, str) else "", "")
-        return self._shown(text), code
+        error = said.get("error", said) if isinstance(said, dict) else None
+        param = error.get("param") if isinstance(error, dict) else None
+        return self._shown(text), code, param if isinstance(param, str) else None
 
     def _shown(self, text: str) -> str:
         text = " ".join(self.without_key(text).split())

@@ -25,26 +25,40 @@ class ServerError(Exception):
 
 
 class Refused(ServerError):
-    """`status` is the HTTP status."""
+    """`status` is the HTTP status; `param` names the field that the server blames, where it does."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.param = param
+
+    @property
+    def is_bad_request(self) -> bool:
+        """Whether the fault is in what was asked."""
+        return self.status in (400, 422)
 
 
 class Unreachable(ServerError):
     """`retry_after`: seconds after which the server wants to be asked again, None where it does not say.
 
     `status` is the HTTP status, None where there was none. `stalled`: it took the request and then gave nothing.
+    `ended`: it ended a stream before the answer's end.
     """
 
     def __init__(
-        self, message: str, *, retry_after: float | None = None, status: int | None = None, stalled: bool = False
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        status: int | None = None,
+        stalled: bool = False,
+        ended: bool = False,
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.status = status
         self.stalled = stalled
+        self.ended = ended
 
     @property
     def busy(self) -> bool:

@@ -23,6 +23,7 @@ from qpdsl.executor.text.stop import Stops, StopWatch
 from qpdsl.executor.text.tool_format import with_tools
 from qpdsl.executor.verifiers.verifier import SCORE_DIGITS
 from qpdsl.grammar.ast import USUAL_ALPHA, USUAL_BETA, USUAL_WINDOW
+from qpdsl.grammar.model_id import is_remote
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.reads import is_same_for_all
 from qpdsl.planner.values.value import Value, format_value
@@ -264,13 +265,15 @@ class Continuation:
             tools=before.tools if op.constraint is None else with_tools(before.tools, op.constraint.tools),
             call=ToolCall(spelt, before_call, model.tool_format.id) if calls and not says else None,
         )
+        # Some servers tell no log-probabilities.
+        untold = is_remote(model.name) and sample.size > 0 and not sample.logprob
         columns = {
             **row.columns,
             "text": text,
             "step": step,
             "finish": finish,
             "finished": generated.finished,
-            "logprob": generated.logprob,
+            "logprob": None if untold else generated.logprob,
             "tokens": generated.sampled,
             "thought": state.text,
             "thought_tokens": state.tokens,

@@ -114,7 +114,7 @@ def _probed(target: str, form: str) -> Exit:
     from qpdsl.errors import UsageError
 
     if find_spec("httpx") is None:
-        raise UsageError("a server is asked with httpx", "pip install 'qpdsl[remote]'")
+        raise UsageError("servers need the extra `remote`", "pip install 'qpdsl[remote]'")
     from qpdsl.executor.remote.probe.known_servers import probed
     from qpdsl.executor.remote.server.server_capabilities import capabilities_json, in_words
     from qpdsl.grammar.model_id import written_out

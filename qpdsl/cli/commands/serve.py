@@ -56,7 +56,7 @@ class ServeOptions(Settings):
     expose: tuple[str, ...] = _own(
         (),
         usual=True,
-        metavar="NAME[=ID]",
+        metavar="[NAME=]ID",
         help="Serve a model itself too: one of the programs by its name there, or any by its id.",
     )
     ignore: tuple[str, ...] = _server(
@@ -153,8 +153,9 @@ class ServeOptions(Settings):
         """Raises UsageError where options do not go together."""
         if self.tls_key is not None and self.tls_cert is None:
             raise UsageError("`--tls-key` needs `--tls-cert`")
-        if not self.targets and not any("=" in text for text in self.expose):
-            raise UsageError("give programs to serve, or a model: `--expose NAME=ID`")
+        # A name alone is that of a program's model; what has one of these signs is an id, or has one.
+        if not self.targets and not any(sign in text for text in self.expose for sign in "=/:"):
+            raise UsageError("give programs to serve, or a model: `--expose ID`")
         super().check()
 
     def check_cluster(self, what: Literal["rows", "requests"] = "requests") -> None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qpdsl.cli import main; sys.exit(main(sys.argv[2:]))"
 )
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# What the dashboard has to close and to print what the run printed, where both were told to end.
+_SECONDS_TO_LEAVE = 5.0
 
 
 def check_terminal(command: str) -> None:
@@ -70,10 +73,12 @@ def run_watched(argv: Sequence[str], first: str) -> int:
             env={**{name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}, WATCHED: "1"},
         )
     leave_signals_alone()
-    forwarded = _forward_endings(process)
+    told_to_end = threading.Event()
+    forwarded = _forward_endings(process, told_to_end)
     try:
         try:
-            leave = watch_process(process, folder() / f"{process.pid}.sock", first, ComparedRuns())
+            socket = folder() / f"{process.pid}.sock"
+            leave = watch_process(process, socket, first, ComparedRuns(), told_to_end.is_set)
         except DashboardFault as fault:
             leave = Leave.HERE
             say(dashboard_failed(fault))
@@ -90,7 +95,7 @@ def run_watched(argv: Sequence[str], first: str) -> int:
         for number, handler in forwarded.items():
             signal.signal(number, handler)
     shutil.rmtree(kept, ignore_errors=True)
-    return code if code >= 0 else 128 - code
+    return _as_exit_code(code)
 
 
 def dashboard_failed(fault: Exception) -> str:
@@ -99,16 +104,33 @@ def dashboard_failed(fault: Exception) -> str:
     return f"error: the dashboard failed: {fault} (please report it{hint})"
 
 
-def _forward_endings(process: subprocess.Popen[bytes]) -> dict[signal.Signals, Any]:
-    """The run is in a session of its own, so what ends this process is passed on to it."""
+def _forward_endings(process: subprocess.Popen[bytes], told_to_end: threading.Event) -> dict[signal.Signals, Any]:
+    """The run is in a session of its own, so what ends this process is passed on to it, and it ends with the run.
+
+    `told_to_end` is set then.
+    """
 
     def forward(number: int, frame: object) -> None:
         process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
         if number == signal.SIGHUP:
             # The terminal is gone: there is nothing left to draw on, or to print on.
             os._exit(128 + number)
+        if not told_to_end.is_set():
+            told_to_end.set()
+            threading.Thread(target=_end_with, args=(process,), daemon=True).start()
 
     return {number: signal.signal(number, forward) for number in _ENDINGS}
+
+
+def _end_with(process: subprocess.Popen[bytes]) -> None:
+    """Ends this process soon after the run, also where its terminal takes nothing more."""
+    code = process.wait()
+    time.sleep(_SECONDS_TO_LEAVE)
+    os._exit(_as_exit_code(code))
+
+
+def _as_exit_code(code: int) -> int:
+    return code if code >= 0 else 128 - code
 
 
 def _print_until_it_ends(process: subprocess.Popen[bytes], kept: Path) -> int:

@@ -29,6 +29,7 @@ from qpdsl.runs.usage import (
     call_facts,
     calls_record,
     count_waits,
+    found_json,
     shadow_facts,
     shadow_json,
     tokens_words,
@@ -131,6 +132,7 @@ def _lines(
     facts.append(("tokens", tokens_words(result.prompt_tokens, result.sampled_tokens, thought)))
     if result.counts.get(UNFINISHED):
         facts.append(("unfinished", LEFT_EARLY))
+    facts += _found(result)
     if result.unscored:
         facts.append(("unscored", f"{result.unscored:,} {TOO_LONG}"))
     if (filtered := FilterFigures.of(result.counts)) is not None:
@@ -157,6 +159,13 @@ def _lines(
             known = {name: value for name, value in candidate.items() if value is not None and name != "ballot"}
             lines += ["", f"candidate {number}", *_row(known)]
     return lines
+
+
+def _found(result: InstanceResult) -> list[tuple[str, str]]:
+    """In how many of several texts an answer was found; nothing where that is all of them."""
+    found = found_json(result.counts).get("found", {})
+    texts, none = sum(found.values()), found.get("none", 0)
+    return [("found", f"an answer in {texts - none:,} of {texts:,} texts; `--rows` shows them")] if none else []
 
 
 def _row(columns: Mapping[str, Value]) -> list[str]:

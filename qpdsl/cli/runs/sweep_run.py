@@ -94,7 +94,7 @@ def planned_cells(
         written = [f"{unit.strip()}={amount.strip()}" for amount in split_values(amounts, "`--budget`")]
         return {text: budgeted(program, text) for text in written}
 
-    ask = partial(ask_servers, settings=options, ask=asking(process))
+    ask = partial(ask_servers, settings=options, tell=asking(process))
     planner = CellPlanner(surroundings, options, options.ways, budgets, policy, ask)
     cells = planner.cells(options.targets, read_axes(options.assigned), options.program)
     if options.budget is not None and not any(cell.program.ways for cell in cells):

@@ -150,7 +150,7 @@ class WhatifCells:
             written = [f"{unit.strip()}={amount.strip()}" for amount in split_values(amounts, "`--budget`")]
             return {text: budgeted(program, text) for text in written}
 
-        ask = partial(ask_servers, settings=settings, ask=asking())
+        ask = partial(ask_servers, settings=settings, tell=asking())
         return CellPlanner(surroundings, settings, False, budgets, policy, ask)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qpdsl.executor.events.events import RequestReached
-from qpdsl.executor.requests.errors import BudgetReached, EngineError, ServerGone
+from qpdsl.executor.requests.errors import BudgetReached, EngineError, RequestRefused, ServerGone
 from qpdsl.serve.completion_request import CompletionRequest, Refusal
 from qpdsl.serve.conversation import THOUGHTS
 from qpdsl.serve.http.access_log import RequestRecord
@@ -118,6 +118,9 @@ class Exchange:
         except ServerGone as error:
             outcome = "failed"
             raise Refusal(str(error), status=503, code="server_gone", retry_after=_SECONDS_TO_RETURN) from error
+        except RequestRefused as error:
+            outcome = "refused"
+            raise Refusal(str(error), error.param) from error
         except EngineError as error:
             outcome = "failed"
             raise Refusal(str(error), status=422, code="model_failed") from error

@@ -34,7 +34,7 @@ from qpdsl.serve.lenience import HEADER, Lenience
 from qpdsl.serve.served_model import PreparedRequest, ServedModel
 
 _STRICT = Lenience()
-# A client that has gone away is told nothing more; nginx's number for that is what the log says.
+# A client that has gone away is told nothing more; nginx has this number for that.
 _GONE = 499
 Handler = Callable[[Request], Awaitable[Any]]
 Scope = MutableMapping[str, Any]
@@ -134,7 +134,7 @@ class ServerApp:
         scope[_RECORD] = record
 
         async def sent(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] == "http.response.start" and message["status"] != _GONE:
                 record.status = message["status"]
             await send(message)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,8 @@ from qpdsl.executor.requests.request import (
     Completion,
 )
 from qpdsl.executor.requests.ticket import Ticket
-from tests.support.remote.scripted_requests import IDS, by_seed, one
+from qpdsl.executor.text.stop import StopWatch
+from tests.support.remote.scripted_requests import IDS, by_seed, one, piece, text_of
 from tests.support.remote.scripted_server import (
     ADDRESS,
     CAPABILITIES,
@@ -26,6 +28,7 @@ from tests.support.remote.scripted_server import (
     ScriptedServer,
     answer,
     driven,
+    model_of,
     wanted,
 )
 
@@ -199,3 +202,43 @@ def test_strange_answers_end_a_row_and_not_the_engine(strange: Any) -> None:
         content = json.dumps(strange).encode()
         server = ScriptedServer(lambda _, number: httpx.Response(200, content=content))
         driven(server, one(replace(wanted(), prompt=(1, 2))), capabilities=able, address=IDS, place=place)
+
+
+class EndedByOthers(httpx.AsyncByteStream):
+    """A stream of a server that ends it when another request comes."""
+
+    latest = -1
+
+    def __init__(self, number: int) -> None:
+        self._number = EndedByOthers.latest = number
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for text in "7777":
+            await asyncio.sleep(0.002)
+            if EndedByOthers.latest != self._number:
+                break
+            yield f"data: {json.dumps(piece(text))}\n\n".encode()
+        else:
+            yield f"data: {json.dumps(piece('', 'stop'))}\n\n".encode()
+        yield b"data: [DONE]\n\n"
+
+
+def test_a_server_that_ends_streams_as_others_come_gets_one_at_a_time() -> None:
+    told: list[str] = []
+    detokenizer = model_of().detokenizer
+
+    def script(body: Body, number: int) -> httpx.Response:
+        headers = {"content-type": "text/event-stream"}
+        return httpx.Response(200, headers=headers, stream=EndedByOthers(number))
+
+    async def use(engine: RemoteEngine) -> list[str]:
+        watched = {"watch": lambda index: StopWatch(detokenizer, None, lambda text: None)}
+        tickets = [engine.submit("llm", wanted(f"{number}?", **watched)) for number in range(20)]
+        return [text for ticket in tickets for text in text_of(await ticket)]
+
+    server = ScriptedServer(script)
+    assert driven(server, use, tell=told.append) == ["7777"] * 20
+    # Eight went together at first, of which the last was answered.
+    assert len(server.bodies) <= 20 + 8
+    (note,) = told
+    assert "one at a time" in note and "http://127.0.0.1:8000/v1" in note

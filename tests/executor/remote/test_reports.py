@@ -54,6 +54,30 @@ def test_an_answer_to_any_request_ends_the_outage_for_those_that_wait(monkeypatc
     assert any(counts.again == 1 for counts in answered) and not any(counts.failing for counts in answered)
 
 
+def test_a_server_that_took_a_request_and_gives_no_token_is_told(monkeypatch: Any) -> None:
+    monkeypatch.setattr(remote_engine, "_REPORT_EVERY", 0.0)
+    monkeypatch.setattr(remote_engine, "_WAITING_EVERY", 0.02)
+    monkeypatch.setattr(remote_engine, "_QUIET", 0.1)
+    told: list[RemoteCounts] = []
+
+    gate = asyncio.Event()
+
+    async def script(body: Body, number: int) -> Body:
+        await gate.wait()
+        return answer("7")
+
+    async def use(engine: RemoteEngine) -> None:
+        ticket = engine.submit("llm", wanted())
+        await until(lambda: bool(told) and told[-1].quiet > 0.2)
+        assert told[-1].in_flight == 1 and told[-1].why is None
+        gate.set()
+        await ticket
+        await until(lambda: told[-1].in_flight == 0)
+
+    driven(ScriptedServer(script), use, on_report=lambda model, counts: told.append(counts))
+    assert told[-1].quiet == 0
+
+
 def test_reports_are_few_however_many_requests_there_are() -> None:
     told: list[RemoteCounts] = []
 

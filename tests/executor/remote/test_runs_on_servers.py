@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import qpdsl as qp
+from qpdsl.executor.remote.server_call import seed_of
 from qpdsl.runs.store.run_folder import RunFolder
 from tests.support.cli import Run, write_rows
 from tests.support.paths import ROOT
@@ -31,6 +32,15 @@ program sampled(problem: text) -> text {
   chat user=problem
   generate llm n=4 temperature=0.8 max_tokens=40
   extract answer = /The answer is (-?\\d+)/
+  vote answer
+}
+"""
+VOTED = """\
+model llm = "zoo/counting"
+program voted(problem: text) -> text {
+  chat user=problem
+  generate llm n=4 temperature=0.8 max_tokens=40
+  extract answer = final_answer
   vote answer
 }
 """
@@ -430,3 +440,35 @@ def test_the_prompt_of_a_request_that_failed_is_not_counted_for_its_row(
     (summary,) = done.records
     assert "400" in failed["error"] and failed["tokens_in"] == 0 < whole["tokens_in"]
     assert summary["tokens_in"] == summary["servers"]["tokens_in"]
+
+
+def test_a_vote_says_in_how_many_texts_an_answer_was_found(qpdsl: Run, tmp_path: Path) -> None:
+    (tmp_path / "voted.qp").write_text(VOTED)
+    seeds: dict[int, None] = {}
+
+    def writes(prompt: str, seed: int) -> str | None:
+        if "Zoe" not in prompt:
+            return None
+        seeds.setdefault(seed)
+        return "The answer is 7." if seed in (greedy, *list(seeds)[: 2 if greedy in seeds else 1]) else "I cannot tell."
+
+    greedy = seed_of(0, 0, 2**63 - 1)
+    with stub("vllm", writes=writes, logprobs=None) as server:
+        model = f"llm=vllm:{server.url}#stub"
+        ran = qpdsl("run", str(tmp_path / "voted.qp"), PROBLEM, "--model", model, "--completions", "none", "--rows")
+    assert re.search(r"found +an answer in 1 of 4 texts; `--rows` shows them", ran.out), ran.out
+    # This server has none.
+    assert set(re.findall(r"logprob +(\S+)", ran.out)) == {"none"}
+
+
+def test_a_url_stands_for_the_only_model_of_its_server(qpdsl: Run, tmp_path: Path) -> None:
+    (tmp_path / "written.qp").write_text(WRITTEN)
+    with stub("vllm") as server:
+        command = ("run", str(tmp_path / "written.qp"), PROBLEM, "--completions", "none", "--model")
+        named = qpdsl(*command, f"llm=vllm:{server.url}#stub")
+        ran = qpdsl(*command, f"llm={server.origin}")
+    assert f"note: `llm` is `vllm:{server.url}#stub`, the only model there" in ran.err
+    assert ran.code == 0 and ran.out == named.out
+    # Nothing is asked to explain.
+    explained = qpdsl("explain", str(tmp_path / "written.qp"), "--model", f"llm={server.url}")
+    assert "name a model of it" in explained.err

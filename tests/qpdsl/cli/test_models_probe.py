@@ -31,8 +31,9 @@ def test_a_url_alone_finds_the_server_its_dialect_and_its_only_model(qpdsl: Run)
     assert lines["prompts"] == "text and messages" and lines["context"] == "1024 tokens"
     address = Address.of(id)
     assert address is not None and cached_capabilities(address) is not None
-    told = [line for line in done.err.splitlines() if line.startswith("probing: ")]
-    assert told[0] == "probing: 10 of about 50 requests" and len(told) == server.counts.requests // 10
+    what = f"probing `stub` at {server.url}"
+    told = [line for line in done.err.splitlines() if line.startswith(f"{what}: ")]
+    assert told[0] == f"{what}: 10 of about 50 requests" and len(told) == server.counts.requests // 10
 
 
 def test_a_model_id_with_a_tokenizer_as_json(qpdsl: Run) -> None:
@@ -87,3 +88,10 @@ def test_errors_are_one_line(qpdsl: Run) -> None:
         (error,) = [line for line in done.err.splitlines() if not line.startswith("probing ")]
         assert error.startswith("error: ") and words in error and done.code == Exit.MODEL, done.err
         assert not done.out
+
+
+def test_without_the_extra_it_is_named(qpdsl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    done = qpdsl("models", "--probe", "http://127.0.0.1:1/v1")
+    assert done.code == Exit.USAGE and "servers need the extra `remote`" in done.err
+    assert "pip install 'qpdsl[remote]'" in done.err

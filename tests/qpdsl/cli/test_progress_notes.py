@@ -100,6 +100,25 @@ def test_tokens_of_servers_count_and_their_silence_is_told(said: list[str]) -> N
     assert progress.words(171.0) == "0/0 rows 50 tokens 50 tokens/s"
 
 
+def test_a_server_that_took_requests_and_gives_no_token_is_told(said: list[str]) -> None:
+    stream = EventStream()
+    progress = ProgressNotes(stream, 600.0)
+    at_work = dataclasses.replace(
+        DEAD, model="vllm:http://host/v1#m", in_flight=2, queued=0, again=0, why=None, failing=0.0
+    )
+    with progress.of_rows(20, 3):
+        stream.emit(at_work)
+        stream.emit(dataclasses.replace(at_work, at=110.0, sampled_tokens=40))
+        assert progress.words(110.0) == "3/20 rows 40 tokens 4 tokens/s"
+        stream.emit(dataclasses.replace(at_work, at=116.0, sampled_tokens=40, quiet=6.0))
+        assert "no token" not in progress.words(118.0)
+        progress._due = 150.0
+        progress._speak(150.0)
+        assert said == ["3/20 rows 40 tokens no token from http://host/v1 for 0:40"]
+        stream.emit(dataclasses.replace(at_work, at=160.0, sampled_tokens=80))
+        assert progress.words(160.0) == "3/20 rows 80 tokens 1 tokens/s"
+
+
 def test_the_time_in_which_a_server_was_silent_makes_no_rate(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     stream, now = EventStream(), [90.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

@@ -128,7 +128,7 @@ def test_a_call_that_has_to_come_is_one_of_the_tools_that_may_be_called(template
         assert given.keys() <= {"a", "unit"}
     names = [
         choice.calls[0]["function"]["name"]
-        for choice in choices(template, tool_choice="required", n=8, seed=1, temperature=3.0, max_tokens=200)
+        for choice in choices(template, tool_choice="required", n=8, seed=1, temperature=2.0, max_tokens=200)
         if choice.calls
     ]
     assert {*names} <= {"add", "readd"} and len(names) > 4

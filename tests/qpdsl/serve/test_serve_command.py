@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -19,6 +20,7 @@ from qpdsl.executor.events.trace import LineReader, read_trace
 from qpdsl.tui.state.run_state import RunState
 from tests.support.cli import Run
 from tests.support.paths import ROOT
+from tests.support.serving.replies import until
 
 MODEL = 'model llm = "zoo/counting"\n'
 MINE = """\
@@ -63,6 +65,33 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         ("greedy", "answered"),
         ("llm", "answered"),
     ]
+
+
+def test_with_a_dashboard_it_ends_as_without(tmp_path: Path) -> None:
+    pexpect = pytest.importorskip("pexpect")
+    file = tmp_path / "same.qp"
+    file.write_text("program same(q: text) -> text {\n  chat user=q\n  return q\n}\n")
+    env = {**os.environ, "TERM": "xterm-256color", "QPDSL_RUNTIME_DIR": str(tmp_path / "rt")}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = ["-m", "qpdsl", "serve", str(file), "--port", str(port), "--tui"]
+    with pexpect.spawn(sys.executable, arguments, dimensions=(24, 80), timeout=60, cwd=str(ROOT), env=env) as shown:
+
+        def serves() -> bool:
+            # What it draws has to be taken.
+            shown.expect([pexpect.TIMEOUT, "never drawn"], timeout=0.1)
+            try:
+                return httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=5, trust_env=False).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        until(serves, 60)
+        shown.kill(signal.SIGTERM)
+        # What it printed comes once the terminal is as it was before.
+        shown.expect(f"serving `same` at http://127\\.0\\.0\\.1:{port}")
+        shown.expect(pexpect.EOF)
+        shown.wait()
+        assert shown.exitstatus == Exit.OK
 
 
 @pytest.mark.parametrize(

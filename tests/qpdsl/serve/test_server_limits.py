@@ -189,6 +189,15 @@ def test_nothing_runs_where_clients_have_gone() -> None:
         until(lambda: any(record.path == "/v1/completions" for record in server.log))
 
 
+def test_the_log_says_that_a_client_has_gone() -> None:
+    with running([], expose=["zoo/counting"]) as server:
+        body = {"model": "counting", "prompt": "Tom", "max_tokens": 900, "ignore_eos": True, "n": 16}
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.url}/completions", json=body, timeout=0.5, trust_env=False)
+        until(lambda: bool(server.log))
+        assert " status=gone " in server.log[0].line()
+
+
 FAR = """\
 model far = "vllm:{url}#stub"
 model llm = "zoo/counting"

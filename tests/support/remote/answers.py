@@ -605,15 +605,15 @@ class Writer:
             f"{side}_token_ids_logprobs": [told(row, job.of_ids) for _, row in rest],
         }
 
-    def error(self, status: int, message: str) -> Json:
+    def error(self, status: int, message: str, param: str | None = None) -> Json:
         kind = {401: "AuthenticationError", 404: "NotFoundError"}.get(status, "BadRequestError")
         if self.traits.name == "transformers serve":
             return {"detail": message}
         if self.traits.name == "sglang":
-            return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
+            return {"object": "error", "message": message, "type": kind, "param": param, "code": status}
         if self.traits.name == "llama-server":
             return {"error": {"code": status, "message": message, "type": "invalid_request_error"}}
-        return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+        return {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
 def _answer(told: str | None) -> str | None:

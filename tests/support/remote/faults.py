@@ -24,7 +24,7 @@ Kind = Literal[
     "redirect",  # 307 to `location`
     "other_model",  # the answer names another model
     "unauthorized",  # 401
-    "bad_request",  # 400, with `message`
+    "bad_request",  # 400, with `message` and `param`
     "wrong_text",  # the text is `message`, whatever was asked for
 ]
 
@@ -39,4 +39,5 @@ class Fault:
     seconds: float | None = None
     location: str = ""
     message: str = "the request is not understood"
+    param: str | None = None
     size: int = 64 << 20

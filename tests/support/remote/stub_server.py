@@ -245,7 +245,7 @@ class StubServer:
             await _send(writer, 200, {"id": "1", "object": "text_completion", "model": self.model, "choices": []})
         else:
             status = {"overloaded": 503, "error": 500, "unauthorized": 401, "bad_request": 400}[fault.kind]
-            await _send(writer, status, error(status, fault.message))
+            await _send(writer, status, error(status, fault.message, fault.param))
         return False
 
     # Text

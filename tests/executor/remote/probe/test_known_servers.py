@@ -68,6 +68,23 @@ def test_a_server_that_is_busy_is_waited_for(
     assert known(server, again=True) == found
 
 
+def test_what_takes_time_is_told_and_the_servers_own_dialect_before_it(kept: Path) -> None:
+    with stub("llama_cpp.server") as server:
+        told: list[tuple[str, int]] = []
+
+        def tell(words: str) -> None:
+            told.append((words, server.counts.requests))
+
+        known(server, tell=tell)
+        what = f"probing `stub` at {server.url}"
+        better = f"{what}, which is llama_cpp.server; `llamacpp:{server.url}#stub` supports more"
+        assert told[:2] == [(what, 0), (better, 0)] and told[2][0] == f"{what}: 10 of about 50 requests"
+        told.clear()
+        known(server, tell=tell)
+        # No probe: what was found out holds for a day.
+        assert [words for words, _ in told] == [f"asking {server.url} for its version"]
+
+
 def test_another_version_is_asked_anew(kept: Path) -> None:
     with stub("vllm", seeds=False) as old:
         place = Address("vllm", old.url, "stub")
