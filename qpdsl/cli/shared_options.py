@@ -12,6 +12,7 @@ import click
 
 from qpdsl.cli import proposals
 from qpdsl.cli.console import keep_quiet, put, say
+from qpdsl.cli.once_command import OnceCommand
 from qpdsl.session.setting import (
     STDOUT,
     FilePath,
@@ -86,7 +87,7 @@ class WordOption(HeadedOption):
         return f"[={self.metavar}]"
 
 
-class HeadedCommand(click.Command):
+class HeadedCommand(OnceCommand):
     """A command whose help groups the options by heading, those that are usual alone where there are many."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
