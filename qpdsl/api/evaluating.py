@@ -23,6 +23,7 @@ from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.budget_policy import BudgetPolicy
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.values.value import Value
+from qpdsl.runs.answer_metrics import ChoiceAccuracy
 from qpdsl.runs.cells import CellPlanner, PlannedCell, evaluation_of, refuse_exit_heads, rows_of_cells, runs_of_cells
 from qpdsl.runs.data.data_source import DataSource, LoadedData, data_source, given
 from qpdsl.runs.data.input_row import InputData, groups_of
@@ -63,7 +64,8 @@ class EvaluatedCell:
     None where they are not known. `points` says how many
     percentage points more right the cell is than the baseline, on the same problems, with the 95% interval and the
     p-value of that; they are None for the baseline itself. `groups` has the accuracy by the value of the field `by`.
-    `failed` counts rows, of all seeds. `runs` are the ids of the saved runs, one a seed.
+    With `candidates=True`, `at_k["pass"][4]` has the `accuracy` and the `interval` of pass@4, and of the other metrics
+    likewise. `failed` counts rows, of all seeds. `runs` are the ids of the saved runs, one a seed.
     """
 
     name: str
@@ -78,6 +80,7 @@ class EvaluatedCell:
     points_interval: tuple[float, float] | None
     p_value: float | None
     groups: Mapping[str, float]
+    at_k: Mapping[str, Mapping[int, ChoiceAccuracy]]
     failed: int
     runs: tuple[str, ...]
 
@@ -97,6 +100,10 @@ class EvaluatedCell:
             points_interval=None if paired is None else (100 * paired.interval.low, 100 * paired.interval.high),
             p_value=None if paired is None else paired.p_value,
             groups=dict(result.groups),
+            at_k={
+                metric: {own.k: own for own in figures.at_k if own.metric == metric}
+                for metric in dict.fromkeys(own.metric for own in figures.at_k)
+            },
             failed=figures.failed,
             runs=result.runs,
         )

@@ -57,10 +57,10 @@ def policy_for(
 
     `fingerprints` has that of a plain run of each strategy (see `observations.py`), `sizes` the tokens that each may
     take by rule of thumb, for where nothing is kept. `budgeted` has those of budgeted runs that could try one strategy
-    only: what it took is known of them too. `models` are the ids of those that `fingerprints` have no digest of. `budget` is
-    a mean over problems, or a share of right answers. `nested`: see `Observations`, with numbers of `ways`. The
-    strategies of the policy are those that it was learned from, by ascending spend. Without enough to learn from, the
-    policy is the strategy that takes most within the budget, and nothing is claimed of it.
+    only: what it took is known of them too. `models` are the ids of those that `fingerprints` have no digest of.
+    `budget` is a mean over problems, or a share of right answers. `nested`: see `Observations`, with numbers of `ways`.
+    The strategies of the policy are those that it was learned from, by ascending spend. Without enough to learn from,
+    the policy is the strategy that takes most within the budget, and nothing is claimed of it.
 
     Raises UsageError where every strategy is known to take more than the budget.
     """
@@ -144,7 +144,11 @@ def learned_policy(seen: Observations, unit: str, budget: float, inputs: Sequenc
 
 
 def unlearned_policy(
-    ways: Sequence[FixedStrategy], kept: Sequence[SavedStrategy], sizes: Sequence[float], unit: str, budget: float | None
+    ways: Sequence[FixedStrategy],
+    kept: Sequence[SavedStrategy],
+    sizes: Sequence[float],
+    unit: str,
+    budget: float | None,
 ) -> BudgetPolicy:
     """The one strategy that takes most within the budget, by what was measured of it or else is estimated.
 
@@ -165,7 +169,8 @@ def unlearned_policy(
             raise _too_little(ways[cheapest], known[cheapest], unit, budget)
         chosen = max(fitting, key=lambda number: known[number], default=cheapest)
         learned_from = _nothing(known.get(chosen), kept, kept[chosen], unit)
-        learned_from += "" if fitting or not known else ", which is the least of all strategies and more than the budget"
+        if known and not fitting:
+            learned_from += ", which is the least of all strategies and more than the budget"
     return BudgetPolicy(
         ways=tuple(ways),
         first=chosen,

@@ -112,6 +112,23 @@ def test_cells_have_the_figures_of_the_table(table: qp.Evaluation) -> None:
     assert table.cells[0].parameters == {"n": "2", "limit": "8"}
 
 
+def test_what_fewer_samples_come_to_is_that_of_runs(qpdsl: Run, folder: Path) -> None:
+    found = qp.evaluate(qp.load("p.qp", "sampled"), "in.jsonl", set={"n": 4, "limit": 8}, seeds=2, candidates=True)
+    [cell] = found.cells
+    shares = []
+    for seed in (0, 1):
+        words = ("--program", "sampled", "--set", "n=4", "--set", "limit=8", "--seed", seed, "--input", "in.jsonl")
+        ran = qpdsl("run", "p.qp", *words, "--candidates", "--no-greedy", "--json", "--output", f"{seed}.jsonl")
+        shares.append({k: own["accuracy"] for k, own in json.loads(ran.out)["at_k"]["pass"].items()})
+    assert shares[0].keys() == {"1", "2", "4"}
+    for k, own in cell.at_k["pass"].items():
+        assert own.accuracy == pytest.approx((shares[0][str(k)] + shares[1][str(k)]) / 2, abs=1e-4)
+        assert own.interval.low <= own.accuracy <= own.interval.high
+        assert found.to_json()["cells"][0]["at_k"]["pass"][str(k)]["accuracy"] == round(own.accuracy, 5)
+    row = next(line.split() for line in str(found).splitlines() if "pass@k" in line)
+    assert row[row.index("pass@k") + 1 :][:3] == [f"{cell.at_k['pass'][k].accuracy:.1%}" for k in (1, 2, 4)]
+
+
 def test_a_notebook_shows_tables_and_the_picture(table: qp.Evaluation, tmp_path: Path) -> None:
     html = table._repr_html_()
     assert html.count("<table>") == html.count("</table>") == 2

@@ -209,7 +209,8 @@ def test_estimates_go_by_what_was_measured_of_others(folder: RunFolder) -> None:
     keep(folder, DEAR, dear=True, rows=5)
     for amount in (20, 2):
         policy = policy_for(WAYS, BOTH, budget=budget("tokens", amount), folder=folder, sizes=[512.0, 8192.0])
-        assert policy.first == 0 and "estimated at 6.25 tokens a problem, by what others took in run" in policy.learned_from
+        assert policy.first == 0
+        assert "estimated at 6.25 tokens a problem, by what others took in run" in policy.learned_from
     policy = policy_for(WAYS, BOTH, budget=budget("seconds", 1.0), folder=folder, sizes=[512.0, 8192.0])
     assert policy.first == 0 and "estimated at 0.125 seconds a problem" in policy.learned_from
 
