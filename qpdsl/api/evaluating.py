@@ -18,7 +18,7 @@ from qpdsl.api.notebook import not_in_a_loop
 from qpdsl.api.program import Program, model_argument, settings_of
 from qpdsl.arguments import ArgumentError, plain_value
 from qpdsl.budgets.policy_for import SavedPolicies, program_policy
-from qpdsl.errors import UsageError, naming_keywords, reason, shorten
+from qpdsl.errors import UsageError, reason, refuse_keywords, shorten
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.budget_policy import BudgetPolicy
 from qpdsl.planner.plan.logical import LogicalProgram
@@ -152,7 +152,6 @@ class Evaluation:
             raise UsageError(f"cannot write `{file}`: {reason(error)}") from error
 
 
-@naming_keywords
 def evaluate(
     programs: ProgramArgument | Iterable[ProgramArgument],
     data: str | Path | Iterable[Mapping[str, Any]],
@@ -169,12 +168,13 @@ def evaluate(
     by: str | None = None,
     baseline: str | None = None,
     fresh: bool = False,
+    **values: Any,
 ) -> Evaluation:
     """Runs each program with each combination of values on the same rows, and says how right and how costly each is.
 
     A program may be the name of a shipped one, or a file, of which all are taken. `data` are rows as `map` of a program
     takes them, or what `qpdsl run --input` takes. `set` has, by the name of a parameter such as `n` or
-    `beam_search.width`, its value or a list of its values. `grader` is a name as `--grader` takes it, or a function of
+    `beam_search.width`, its value or a list of its values; `n=…` says the same as `set={"n": …}`. `grader` is a name as `--grader` takes it, or a function of
     some of `answer`, `reference` and `row`. The other keywords are options of `qpdsl eval`. Every cell and seed is a
     saved run as of that command: what one has finished, the other does not run again. Where a program or a grader calls
     functions of which the source does not tell what they compute, all runs, or is graded, anew.
@@ -188,8 +188,9 @@ def evaluate(
     maps = tuple(f"{name}={source}" for name, source in (map or {}).items())
     read = DataSettings(dataset=dataset, maps=maps, where=where, shuffle=shuffle, limit=limit)
     found = _programs(programs)
+    axes = _axes(_set(found, set or {}, values))
     folder, binding = RunFolder(), _common_binding(found)
-    cells = _cells(found, binding, _axes(set or {}), SavedPolicies.of(() if fresh else _records(folder)), candidates)
+    cells = _cells(found, binding, axes, SavedPolicies.of(() if fresh else _records(folder)), candidates)
     if baseline is not None:
         named_cell([cell.cell for cell in cells], baseline)
     source = _source(data)
@@ -233,6 +234,10 @@ class _Swept:
     @property
     def target(self) -> str:
         return self.program.file.source.name
+
+    @property
+    def params(self) -> list[str]:
+        return [param.name for param in self.program.params]
 
     @property
     def models(self) -> frozenset[str]:
@@ -314,6 +319,17 @@ def _cells(
 
 def _records(folder: RunFolder) -> Iterator[RunRecord]:
     return (info.record for info in folder.infos())
+
+
+def _set(programs: Sequence[_Swept], named: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `set` and of keywords. Raises TypeError for no parameter, and ArgumentError for one of both."""
+    code = evaluate.__code__
+    own = [name for one in programs for name in (*one.params, *one.models)]
+    refuse_keywords("evaluate", values, (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *own))
+    for name in values:
+        if name in named:
+            raise ArgumentError(f"two values for `{name}`, by `set` and as a keyword")
+    return {**named, **values}
 
 
 def _axes(given: Mapping[str, Any]) -> list[Axis]:

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import json
 import warnings
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from inspect import Signature
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 from qpdsl.api.binding import Binding, binding, bound, default_session
 from qpdsl.api.composition import current
 from qpdsl.api.results import Result
-from qpdsl.arguments import ArgumentError, bind, from_json, json_text, plain_value, with_defaults
-from qpdsl.errors import naming_keywords, shorten, unknown
+from qpdsl.arguments import ArgumentError, bind, from_json, json_text, lacking_texts, plain_value, with_defaults
+from qpdsl.errors import naming_keywords, refuse_keywords, shorten, unknown
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
@@ -34,7 +34,7 @@ from qpdsl.session.settings import SessionSettings, Settings
 
 if TYPE_CHECKING:
     from qpdsl.api.background import ProgramCall
-    from qpdsl.api.streams import Map, Stream
+    from qpdsl.api.streams import InputRows, Map, Stream
     from qpdsl.session.session import Session
 
 
@@ -46,17 +46,18 @@ _ROWS_AT_ONCE = 8
 ModelArgument = tuple[str, str | None]
 
 
-class Plan:
+class Plan(str):
     """How a program will run: text, data, and in a notebook a tree."""
 
-    def __init__(self, physical: PhysicalPlan) -> None:
-        self.physical = physical
+    physical: PhysicalPlan
+
+    def __new__(cls, physical: PhysicalPlan) -> Plan:
+        plan = super().__new__(cls, explain(physical))
+        plan.physical = physical
+        return plan
 
     def to_json(self) -> dict[str, Any]:
         return explain_json(self.physical)
-
-    def __str__(self) -> str:
-        return explain(self.physical)
 
     def __repr__(self) -> str:
         return str(self)
@@ -152,16 +153,13 @@ class Program(Generic[P, R]):
         async with runs.beside():
             return runs.seen(await asyncio.wrap_future(submit(call.alone(), asyncio.get_running_loop())))
 
-    @naming_keywords
     def map(
-        self,
-        rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
-        *,
-        concurrency: int | None = None,
-        seeds: Iterable[int] | None = None,
+        self, rows: InputRows, *, concurrency: int | None = None, seeds: Iterable[int] | None = None, **values: Any
     ) -> Map[R]:
         """Runs the program for many rows of arguments: a Result of each as it finishes.
 
+        A text among the rows is the value of the one text parameter that has none. `values` are those of parameters in
+        all rows, but for rows with a value of their own.
         `concurrency` rows run at a time; by default as many as the plan says, which keeps the engine at work.
         The results are for `for` and `async for`; rows that come asynchronously need `async for`. A row's field `id`
         names it and `seed` is its seed, unless these are parameters; `seeds` are those of the rows in their order.
@@ -170,17 +168,16 @@ class Program(Generic[P, R]):
         """
         from qpdsl.api.streams import Map
 
-        return Map(partial(self.call, ()), self._names, self.admission, rows, concurrency, seeds)
+        refuse_keywords(f"{self.name}.map", values, ("rows", "concurrency", "seeds", *self._names))
+        self._arguments((), values)
+        texts = lacking_texts(self.logical, values)
+        return Map(partial(self.call, ()), self._names, self.admission, rows, concurrency, seeds, values, texts)
 
     def amap(
-        self,
-        rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
-        *,
-        concurrency: int | None = None,
-        seeds: Iterable[int] | None = None,
+        self, rows: InputRows, *, concurrency: int | None = None, seeds: Iterable[int] | None = None, **values: Any
     ) -> AsyncIterator[Result[R]]:
         """The same as `map`, for `async for` alone."""
-        return aiter(self.map(rows, concurrency=concurrency, seeds=seeds))
+        return aiter(self.map(rows, concurrency=concurrency, seeds=seeds, **values))
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R]:
         """Runs the program: a TextPiece for each piece of text as it is generated, then Finished with the result.
@@ -192,10 +189,10 @@ class Program(Generic[P, R]):
         return Stream(self.call(args, kwargs))
 
     @overload
-    def explain(self, form: Literal["text"] = "text", **values: Any) -> str: ...
+    def explain(self, form: Literal["text"] = "text", **values: Any) -> Plan: ...
     @overload
     def explain(self, form: Literal["json"], **values: Any) -> dict[str, Any]: ...
-    def explain(self, form: str = "text", **values: Any) -> str | dict[str, Any]:
+    def explain(self, form: str = "text", **values: Any) -> Plan | dict[str, Any]:
         """How the program will run, without loading a model; `values` are those to estimate with."""
         if form not in ("text", "json"):
             raise ArgumentError(f"`form` is `text` or `json`, not `{shorten(str(form))}`")
@@ -203,7 +200,7 @@ class Program(Generic[P, R]):
         program = self._with_models(models)
         settings = settings_of(self._binding.over(bound()))
         plan = Plan(_prepared(with_defaults(program._bound_logical, arguments), settings).plan)
-        return plan.to_json() if form == "json" else str(plan)
+        return plan.to_json() if form == "json" else plan
 
     @property
     def plan(self) -> Plan:

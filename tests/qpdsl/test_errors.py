@@ -29,8 +29,13 @@ greedy = qp.load("greedy")
             "`Program.using` takes no keyword `row_timout`; did you mean `row_timeout`?",
         ),
         (
-            lambda: greedy.map([], workers=1),  # type: ignore[call-arg]
-            "`Program.map` takes no keyword `workers`; there is `rows`, `concurrency` and `seeds`",
+            lambda: greedy.map([], worker=1),
+            "`greedy.map` takes no keyword `worker`; there is `rows`, `concurrency`, `seeds`, `problem`, `system` and "
+            "`max_tokens`",
+        ),
+        (
+            lambda: qp.evaluate("greedy", [], limt=3),
+            "`evaluate` takes no keyword `limt`; did you mean `limit`?",
         ),
     ],
 )

@@ -87,6 +87,13 @@ def test_the_command_goes_on_with_its_runs_and_shows_the_same(qpdsl: Run, table:
     assert table.to_json() == json.loads(shown["json"].out)
 
 
+def test_parameters_are_keywords_too(folder: Path) -> None:
+    found = qp.evaluate(drawn, ROWS, n=[1, 2], limit=2)
+    assert found.to_json() == qp.evaluate(drawn, ROWS, set={"n": [1, 2]}, limit=2).to_json()
+    with pytest.raises(qp.ArgumentError, match="two values for `n`, by `set` and as a keyword"):
+        qp.evaluate(drawn, ROWS, n=1, set={"n": 2})
+
+
 def test_it_goes_on_with_runs_of_the_command(qpdsl: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = qpdsl("eval", "p.qp", "--input", "in.jsonl", "--set", "n=2", "--limit", 4, "--format", "json")
     loaded = loads(monkeypatch)
