@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from qpdsl.api.background import driven, wait_for
 from qpdsl.api.binding import Binding, default_session
 from qpdsl.api.loading import load
 from qpdsl.api.notebook import not_in_a_loop
+from qpdsl.api.plain_errors import in_one_frame
 from qpdsl.api.program import Program, model_argument, settings_of
 from qpdsl.arguments import ArgumentError, plain_value
 from qpdsl.budgets.policy_for import SavedPolicies, program_policy
@@ -152,6 +154,7 @@ class Evaluation:
             raise UsageError(f"cannot write `{file}`: {reason(error)}") from error
 
 
+@in_one_frame
 def evaluate(
     programs: ProgramArgument | Iterable[ProgramArgument],
     data: str | Path | Iterable[Mapping[str, Any]],
@@ -174,8 +177,8 @@ def evaluate(
 
     A program may be the name of a shipped one, or a file, of which all are taken. `data` are rows as `map` of a program
     takes them, or what `qpdsl run --input` takes. `set` has, by the name of a parameter such as `n` or
-    `beam_search.width`, its value or a list of its values; `n=…` says the same as `set={"n": …}`. `grader` is a name as `--grader` takes it, or a function of
-    some of `answer`, `reference` and `row`. The other keywords are options of `qpdsl eval`. Every cell and seed is a
+    `beam_search.width`, its value or a list of its values; `n=…` says the same as `set={"n": …}`. `grader` is a name as
+    `--grader` takes it, or a function of some of `answer`, `reference` and `row`. The other keywords are options of `qpdsl eval`. Every cell and seed is a
     saved run as of that command: what one has finished, the other does not run again. Where a program or a grader calls
     functions of which the source does not tell what they compute, all runs, or is graded, anew.
 
@@ -323,9 +326,9 @@ def _records(folder: RunFolder) -> Iterator[RunRecord]:
 
 def _set(programs: Sequence[_Swept], named: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of `set` and of keywords. Raises TypeError for no parameter, and ArgumentError for one of both."""
-    code = evaluate.__code__
+    taken = [name for name in signature(evaluate).parameters if name != "values"]
     own = [name for one in programs for name in (*one.params, *one.models)]
-    refuse_keywords("evaluate", values, (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *own))
+    refuse_keywords("evaluate", values, (*taken, *own))
     for name in values:
         if name in named:
             raise ArgumentError(f"two values for `{name}`, by `set` and as a keyword")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 
 from qpdsl.api.binding import Binding, binding, bound, default_session
 from qpdsl.api.composition import current
+from qpdsl.api.plain_errors import in_one_frame
 from qpdsl.api.results import Result
 from qpdsl.arguments import ArgumentError, bind, from_json, json_text, lacking_texts, plain_value, with_defaults
 from qpdsl.errors import naming_keywords, refuse_keywords, shorten, unknown
@@ -55,6 +56,9 @@ class Plan(str):
         plan = super().__new__(cls, explain(physical))
         plan.physical = physical
         return plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan, (self.physical,)
 
     def to_json(self) -> dict[str, Any]:
         return explain_json(self.physical)
@@ -117,6 +121,7 @@ class Program(Generic[P, R]):
     def params(self) -> tuple[Parameter, ...]:
         return self.logical.params
 
+    @in_one_frame
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the program and returns its value. Raises RunError where it has none, and ArgumentError.
 
@@ -124,6 +129,7 @@ class Program(Generic[P, R]):
         """
         return self.run(*args, **kwargs).value
 
+    @in_one_frame
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """Runs the program and returns its value, with the final rows and their costs. Raises ArgumentError."""
         from qpdsl.api.background import submit
@@ -139,10 +145,12 @@ class Program(Generic[P, R]):
             finally:
                 future.cancel()
 
+    @in_one_frame
     async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same as calling the program, in an event loop."""
         return (await self.arun(*args, **kwargs)).value
 
+    @in_one_frame
     async def arun(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """The same as `run`, in an event loop."""
         from qpdsl.api.background import submit
@@ -153,6 +161,7 @@ class Program(Generic[P, R]):
         async with runs.beside():
             return runs.seen(await asyncio.wrap_future(submit(call.alone(), asyncio.get_running_loop())))
 
+    @in_one_frame
     def map(
         self, rows: InputRows, *, concurrency: int | None = None, seeds: Iterable[int] | None = None, **values: Any
     ) -> Map[R]:
@@ -179,6 +188,7 @@ class Program(Generic[P, R]):
         """The same as `map`, for `async for` alone."""
         return aiter(self.map(rows, concurrency=concurrency, seeds=seeds, **values))
 
+    @in_one_frame
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R]:
         """Runs the program: a TextPiece for each piece of text as it is generated, then Finished with the result.
 
@@ -192,6 +202,7 @@ class Program(Generic[P, R]):
     def explain(self, form: Literal["text"] = "text", **values: Any) -> Plan: ...
     @overload
     def explain(self, form: Literal["json"], **values: Any) -> dict[str, Any]: ...
+    @in_one_frame
     def explain(self, form: str = "text", **values: Any) -> Plan | dict[str, Any]:
         """How the program will run, without loading a model; `values` are those to estimate with."""
         if form not in ("text", "json"):

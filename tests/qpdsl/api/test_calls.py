@@ -24,6 +24,17 @@ program short(problem: text, n: int = 2, max_tokens: int = 8, temperature: float
 """
 
 
+NONE = """
+model llm = "zoo/counting"
+program nothing(problem: text) -> text {
+  chat user=problem
+  generate llm max_tokens=2
+  extract answer = /(nowhere)/
+  return answer
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def short() -> qp.Program[..., Any]:
     return qp.parse(SHORT)
@@ -132,9 +143,7 @@ def test_a_cancelled_call_leaves_the_session_fit_for_use(short: qp.Program[..., 
     assert short(problem)
 
 
-def test_values_for_all_rows_and_rows_that_are_texts(
-    short: qp.Program[..., Any], problem_texts: list[str]
-) -> None:
+def test_values_for_all_rows_and_rows_that_are_texts(short: qp.Program[..., Any], problem_texts: list[str]) -> None:
     """A row's own value goes first, as before `--set`."""
     by_hand = [short(text, n=3) for text in problem_texts[:2]]
     assert [result.value for result in _ordered(short.map(problem_texts[:2], n=3))] == by_hand
@@ -480,3 +489,26 @@ def test_a_program_that_calls_itself_goes_as_deep_as_it_says(depth: int, left: i
         qp.parse(text.replace(f" depth={depth}", ""))(n=5)
     with pytest.raises(qp.QpError, match="makes a column"):
         qp.parse(text.replace("(m) into below", "(n)"))(n=5)
+
+
+def test_errors_have_one_frame_of_ours(short: qp.Program[..., Any]) -> None:
+    """The user reads where they called, and why it failed."""
+
+    async def awaited() -> None:
+        await short.acall("x", n="many")
+
+    for call in (
+        lambda: short("x", n="many"),
+        lambda: short.run("x", uid=3),
+        lambda: asyncio.run(awaited()),
+        lambda: short.explain(m=2),
+        lambda: short.map(["x"], n="many"),
+        lambda: qp.evaluate(short, [{"problem": "x"}], n="many"),
+        lambda: qp.parse("program p(q: text) -> text {"),
+        lambda: qp.parse(NONE)("x"),
+    ):
+        with pytest.raises((qp.UserError, qp.QpError, qp.ArgumentError, qp.RunError)) as caught:
+            call()
+        root = Path(qp.__file__).parents[1]
+        ours = [Path(entry.path).relative_to(root) for entry in caught.traceback if root in Path(entry.path).parents]
+        assert [path.name for path in ours if path.parts[0] != "tests"] == ["plain_errors.py"]
