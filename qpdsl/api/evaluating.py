@@ -16,6 +16,7 @@ from qpdsl.api.background import driven, wait_for
 from qpdsl.api.binding import Binding, default_session
 from qpdsl.api.loading import load
 from qpdsl.api.notebook import not_in_a_loop
+from qpdsl.api.other_names import Suggesting
 from qpdsl.api.plain_errors import in_one_frame
 from qpdsl.api.program import Program, model_argument, settings_of
 from qpdsl.arguments import ArgumentError, plain_value
@@ -111,7 +112,7 @@ class EvaluatedCell:
         )
 
 
-class Evaluation:
+class Evaluation(Suggesting):
     """What `qp.evaluate` gives: the cells in the order of the grid, and the table of `qpdsl eval` as text.
 
     `baseline` is the name of the cell that the others are compared with, None where nothing was graded.
@@ -178,9 +179,10 @@ def evaluate(
     A program may be the name of a shipped one, or a file, of which all are taken. `data` are rows as `map` of a program
     takes them, or what `qpdsl run --input` takes. `set` has, by the name of a parameter such as `n` or
     `beam_search.width`, its value or a list of its values; `n=…` says the same as `set={"n": …}`. `grader` is a name as
-    `--grader` takes it, or a function of some of `answer`, `reference` and `row`. The other keywords are options of `qpdsl eval`. Every cell and seed is a
-    saved run as of that command: what one has finished, the other does not run again. Where a program or a grader calls
-    functions of which the source does not tell what they compute, all runs, or is graded, anew.
+    `--grader` takes it, or a function of some of `answer`, `reference` and `row`. The other keywords are options of
+    `qpdsl eval`. Every cell and seed is a saved run as of that command: what one has finished, the other does not run
+    again. Where a program or a grader calls functions of which the source does not tell what they compute, all runs, or
+    is graded, anew.
 
     It runs in the session of the programs or of the `with qp.using(…)` around, and shares samples where that can. An
     error or an interruption loses no finished row. Raises UserError, QpError, ModelError, ArgumentError, BudgetReached

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 
 from qpdsl.api.binding import Binding, binding, bound, default_session
 from qpdsl.api.composition import current
+from qpdsl.api.other_names import Suggesting
 from qpdsl.api.plain_errors import in_one_frame
 from qpdsl.api.results import Result
 from qpdsl.arguments import ArgumentError, bind, from_json, json_text, lacking_texts, plain_value, with_defaults
@@ -76,7 +77,7 @@ class QpWarning(UserWarning):
     """A warning of the checker about a program that is valid."""
 
 
-class Program(Generic[P, R]):
+class Program(Suggesting, Generic[P, R]):
     """A checked program. Calling it runs it; `run` gives the rows and costs too.
 
     In an event loop use `acall`, `arun` and `amap`; the cells of a notebook take both.
