@@ -67,7 +67,8 @@ def command() -> None:
     """Every `qpdsl run --input` is kept: the program, the plan, the values, and what came of every row.
 
     Runs lie in the folder that QPDSL_RUNS names, else in `qpdsl/runs` of the user's data folder. RUN is an id, the
-    beginning or the end of one, `last`, `last-1` for the one before it, or a file. Without a command they are listed.
+    beginning or the end of one, `last`, `last-1` for the one before it, a program's name for its newest run, or a file.
+    Without a command they are listed.
     """
 
 
