@@ -76,9 +76,9 @@ class RunFolder:
                     tell(error)
 
     def find(self, name: str) -> Path:
-        """The file of a run: by its id, the beginning or the end of one, `last`, `last-1`…, a program's name, or a path.
+        """The file of a run: by its id, the beginning or the end of one, `last`, `last-1`…, a program, or a path.
 
-        A program stands for its newest run.
+        The name of a program stands for its newest run.
 
         Raises UsageError where there is none, or more than one.
         """
@@ -100,7 +100,9 @@ class RunFolder:
         if not found:
             guess = closest(name, ["last", *ids])
             meant = f"; did you mean `{guess}`?" if guess else ""
-            help = "`qpdsl runs` lists them; `last`, `last-1` and the name of a program, for its newest run, name one too"
+            help = (
+                "`qpdsl runs` lists them; `last`, `last-1` and the name of a program (its newest) name one too"
+            )
             raise UsageError(f"there is no saved run `{shorten(name)}`{meant}", help)
         if len(found) > 1:
             raise UsageError(f"`{name}` may be one of {len(found)} runs, such as `{found[0]}` and `{found[1]}`")
