@@ -100,9 +100,7 @@ class RunFolder:
         if not found:
             guess = closest(name, ["last", *ids])
             meant = f"; did you mean `{guess}`?" if guess else ""
-            help = (
-                "`qpdsl runs` lists them; `last`, `last-1` and the name of a program (its newest) name one too"
-            )
+            help = "`qpdsl runs` lists them; `last`, `last-1` and the name of a program (its newest) name one too"
             raise UsageError(f"there is no saved run `{shorten(name)}`{meant}", help)
         if len(found) > 1:
             raise UsageError(f"`{name}` may be one of {len(found)} runs, such as `{found[0]}` and `{found[1]}`")
