@@ -145,7 +145,9 @@ if (_root / "grammar" / "qp.lark").is_file():
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+        from qpdsl.api.other_names import no_attribute
+
+        raise no_attribute(__name__, name, _HOME)
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

@@ -147,17 +147,26 @@ def text_parameter(program: LogicalProgram, values: Mapping[str, Value], text: s
     name, sign, _ = text.partition("=")
     if sign and any(name == param.name for param in program.params):
         raise ArgumentError(f"a parameter of the program is set by `--set {name}=…`")
-    lack = [param for param in program.params if param.default is None and param.name not in values]
-    texts = [param.name for param in lack if param.type == "text" and not param.optional and param.schema is None]
+    texts = lacking_texts(program, values)
     if len(texts) == 1:
         return texts[0]
     if texts:
         names = " and ".join(f"`{name}`" for name in texts)
         raise ArgumentError(f"the text could be {names} of `{program.name}`: say `--set {texts[0]}=…`")
-    if conversation := [param.name for param in lack if param.type == "messages"]:
+    if conversation := [param.name for param in _lacking(program, values) if param.type == "messages"]:
         form = f'--set \'{conversation[0]}=[{{"role":"user","content":"…"}}]\''
         raise ArgumentError(f"`{program.name}` takes a conversation, `{conversation[0]}`, and no text: `{form}`")
     raise ArgumentError(f"`{program.name}` takes no text besides what `--set` gives it")
+
+
+def lacking_texts(program: LogicalProgram, given: Collection[str]) -> list[str]:
+    """The parameters that need a text, and have no value in `given`."""
+    lack = _lacking(program, given)
+    return [param.name for param in lack if param.type == "text" and not param.optional and param.schema is None]
+
+
+def _lacking(program: LogicalProgram, given: Collection[str]) -> list[Parameter]:
+    return [param for param in program.params if param.default is None and param.name not in given]
 
 
 def with_defaults(program: LogicalProgram, values: Mapping[str, Value]) -> LogicalProgram:

@@ -94,10 +94,15 @@ def naming_keywords(function: C, names: Collection[str] = ()) -> C:
 
     @wraps(function)
     def checked(*args: Any, **keywords: Any) -> Any:
-        for name in keywords:
-            if name not in known:
-                lead = f"`{function.__qualname__.removesuffix('.__init__')}` takes no keyword"
-                raise TypeError(unknown(name, [other for other in known if other != "self"], lead))
+        refuse_keywords(function.__qualname__.removesuffix(".__init__"), keywords, known)
         return function(*args, **keywords)
 
     return cast(C, checked)
+
+
+def refuse_keywords(callee: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raises TypeError for a keyword that is not known, with the nearest one that is."""
+    for name in given:
+        if name not in known:
+            lead = f"`{callee}` takes no keyword"
+            raise TypeError(unknown(name, [other for other in known if other != "self"], lead))

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,17 @@ from qpdsl.api.background import driven, wait_for
 from qpdsl.api.binding import Binding, default_session
 from qpdsl.api.loading import load
 from qpdsl.api.notebook import not_in_a_loop
+from qpdsl.api.other_names import Suggesting
+from qpdsl.api.plain_errors import in_one_frame
 from qpdsl.api.program import Program, model_argument, settings_of
 from qpdsl.arguments import ArgumentError, plain_value
 from qpdsl.budgets.policy_for import SavedPolicies, program_policy
-from qpdsl.errors import UsageError, naming_keywords, reason, shorten
+from qpdsl.errors import UsageError, reason, refuse_keywords, shorten
 from qpdsl.planner.optimize.optimizer import planned
 from qpdsl.planner.plan.budget_policy import BudgetPolicy
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.values.value import Value
+from qpdsl.runs.answer_metrics import ChoiceAccuracy
 from qpdsl.runs.cells import CellPlanner, PlannedCell, evaluation_of, refuse_exit_heads, rows_of_cells, runs_of_cells
 from qpdsl.runs.data.data_source import DataSource, LoadedData, data_source, given
 from qpdsl.runs.data.input_row import InputData, groups_of
@@ -63,7 +67,8 @@ class EvaluatedCell:
     None where they are not known. `points` says how many
     percentage points more right the cell is than the baseline, on the same problems, with the 95% interval and the
     p-value of that; they are None for the baseline itself. `groups` has the accuracy by the value of the field `by`.
-    `failed` counts rows, of all seeds. `runs` are the ids of the saved runs, one a seed.
+    With `candidates=True`, `at_k["pass"][4]` has the `accuracy` and the `interval` of pass@4, and of the other metrics
+    likewise. `failed` counts rows, of all seeds. `runs` are the ids of the saved runs, one a seed.
     """
 
     name: str
@@ -78,6 +83,7 @@ class EvaluatedCell:
     points_interval: tuple[float, float] | None
     p_value: float | None
     groups: Mapping[str, float]
+    at_k: Mapping[str, Mapping[int, ChoiceAccuracy]]
     failed: int
     runs: tuple[str, ...]
 
@@ -97,12 +103,16 @@ class EvaluatedCell:
             points_interval=None if paired is None else (100 * paired.interval.low, 100 * paired.interval.high),
             p_value=None if paired is None else paired.p_value,
             groups=dict(result.groups),
+            at_k={
+                metric: {own.k: own for own in figures.at_k if own.metric == metric}
+                for metric in dict.fromkeys(own.metric for own in figures.at_k)
+            },
             failed=figures.failed,
             runs=result.runs,
         )
 
 
-class Evaluation:
+class Evaluation(Suggesting):
     """What `qp.evaluate` gives: the cells in the order of the grid, and the table of `qpdsl eval` as text.
 
     `baseline` is the name of the cell that the others are compared with, None where nothing was graded.
@@ -145,7 +155,7 @@ class Evaluation:
             raise UsageError(f"cannot write `{file}`: {reason(error)}") from error
 
 
-@naming_keywords
+@in_one_frame
 def evaluate(
     programs: ProgramArgument | Iterable[ProgramArgument],
     data: str | Path | Iterable[Mapping[str, Any]],
@@ -162,15 +172,17 @@ def evaluate(
     by: str | None = None,
     baseline: str | None = None,
     fresh: bool = False,
+    **values: Any,
 ) -> Evaluation:
     """Runs each program with each combination of values on the same rows, and says how right and how costly each is.
 
     A program may be the name of a shipped one, or a file, of which all are taken. `data` are rows as `map` of a program
     takes them, or what `qpdsl run --input` takes. `set` has, by the name of a parameter such as `n` or
-    `beam_search.width`, its value or a list of its values. `grader` is a name as `--grader` takes it, or a function of
-    some of `answer`, `reference` and `row`. The other keywords are options of `qpdsl eval`. Every cell and seed is a
-    saved run as of that command: what one has finished, the other does not run again. Where a program or a grader calls
-    functions of which the source does not tell what they compute, all runs, or is graded, anew.
+    `beam_search.width`, its value or a list of its values; `n=…` says the same as `set={"n": …}`. `grader` is a name as
+    `--grader` takes it, or a function of some of `answer`, `reference` and `row`. The other keywords are options of
+    `qpdsl eval`. Every cell and seed is a saved run as of that command: what one has finished, the other does not run
+    again. Where a program or a grader calls functions of which the source does not tell what they compute, all runs, or
+    is graded, anew.
 
     It runs in the session of the programs or of the `with qp.using(…)` around, and shares samples where that can. An
     error or an interruption loses no finished row. Raises UserError, QpError, ModelError, ArgumentError, BudgetReached
@@ -181,8 +193,9 @@ def evaluate(
     maps = tuple(f"{name}={source}" for name, source in (map or {}).items())
     read = DataSettings(dataset=dataset, maps=maps, where=where, shuffle=shuffle, limit=limit)
     found = _programs(programs)
+    axes = _axes(_set(found, set or {}, values))
     folder, binding = RunFolder(), _common_binding(found)
-    cells = _cells(found, binding, _axes(set or {}), SavedPolicies.of(() if fresh else _records(folder)), candidates)
+    cells = _cells(found, binding, axes, SavedPolicies.of(() if fresh else _records(folder)), candidates)
     if baseline is not None:
         named_cell([cell.cell for cell in cells], baseline)
     source = _source(data)
@@ -226,6 +239,10 @@ class _Swept:
     @property
     def target(self) -> str:
         return self.program.file.source.name
+
+    @property
+    def params(self) -> list[str]:
+        return [param.name for param in self.program.params]
 
     @property
     def models(self) -> frozenset[str]:
@@ -307,6 +324,17 @@ def _cells(
 
 def _records(folder: RunFolder) -> Iterator[RunRecord]:
     return (info.record for info in folder.infos())
+
+
+def _set(programs: Sequence[_Swept], named: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `set` and of keywords. Raises TypeError for no parameter, and ArgumentError for one of both."""
+    taken = [name for name in signature(evaluate).parameters if name != "values"]
+    own = [name for one in programs for name in (*one.params, *one.models)]
+    refuse_keywords("evaluate", values, (*taken, *own))
+    for name in values:
+        if name in named:
+            raise ArgumentError(f"two values for `{name}`, by `set` and as a keyword")
+    return {**named, **values}
 
 
 def _axes(given: Mapping[str, Any]) -> list[Axis]:

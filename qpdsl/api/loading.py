@@ -13,6 +13,7 @@ from operator import or_
 from pathlib import Path
 from typing import Any, Literal
 
+from qpdsl.api.plain_errors import in_one_frame
 from qpdsl.api.program import Program
 from qpdsl.errors import naming_keywords
 from qpdsl.executor.runtime.instance.functions import PythonFunction
@@ -33,6 +34,7 @@ Functions = Iterable[Registered[..., Any] | PythonFunction]
 _FIRST_WORD = re.compile(r"(?:\s|#[^\n]*)*(\w*)")
 
 
+@in_one_frame
 @naming_keywords
 def load(
     file: str | Path,
@@ -55,6 +57,7 @@ def load(
     return _loaded(parse_file(source), program, Files(path.parent, tuple(map(Path, allow))), functions, draft)
 
 
+@in_one_frame
 @naming_keywords
 def parse(
     text: str,

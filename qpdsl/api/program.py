@@ -6,7 +6,7 @@ import asyncio
 import copy
 import json
 import warnings
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from inspect import Signature
@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 
 from qpdsl.api.binding import Binding, binding, bound, default_session
 from qpdsl.api.composition import current
+from qpdsl.api.other_names import Suggesting
+from qpdsl.api.plain_errors import in_one_frame
 from qpdsl.api.results import Result
-from qpdsl.arguments import ArgumentError, bind, from_json, json_text, plain_value, with_defaults
-from qpdsl.errors import naming_keywords, shorten, unknown
+from qpdsl.arguments import ArgumentError, bind, from_json, json_text, lacking_texts, plain_value, with_defaults
+from qpdsl.errors import naming_keywords, refuse_keywords, shorten, unknown
 from qpdsl.executor.runtime.instance.functions import PythonFunction
 from qpdsl.grammar import ast
 from qpdsl.grammar.diagnostic import Diagnostic
@@ -34,7 +36,7 @@ from qpdsl.session.settings import SessionSettings, Settings
 
 if TYPE_CHECKING:
     from qpdsl.api.background import ProgramCall
-    from qpdsl.api.streams import Map, Stream
+    from qpdsl.api.streams import InputRows, Map, Stream
     from qpdsl.session.session import Session
 
 
@@ -46,17 +48,21 @@ _ROWS_AT_ONCE = 8
 ModelArgument = tuple[str, str | None]
 
 
-class Plan:
+class Plan(str):
     """How a program will run: text, data, and in a notebook a tree."""
 
-    def __init__(self, physical: PhysicalPlan) -> None:
-        self.physical = physical
+    physical: PhysicalPlan
+
+    def __new__(cls, physical: PhysicalPlan) -> Plan:
+        plan = super().__new__(cls, explain(physical))
+        plan.physical = physical
+        return plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Plan, (self.physical,)
 
     def to_json(self) -> dict[str, Any]:
         return explain_json(self.physical)
-
-    def __str__(self) -> str:
-        return explain(self.physical)
 
     def __repr__(self) -> str:
         return str(self)
@@ -71,7 +77,7 @@ class QpWarning(UserWarning):
     """A warning of the checker about a program that is valid."""
 
 
-class Program(Generic[P, R]):
+class Program(Suggesting, Generic[P, R]):
     """A checked program. Calling it runs it; `run` gives the rows and costs too.
 
     In an event loop use `acall`, `arun` and `amap`; the cells of a notebook take both.
@@ -116,6 +122,7 @@ class Program(Generic[P, R]):
     def params(self) -> tuple[Parameter, ...]:
         return self.logical.params
 
+    @in_one_frame
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the program and returns its value. Raises RunError where it has none, and ArgumentError.
 
@@ -123,6 +130,7 @@ class Program(Generic[P, R]):
         """
         return self.run(*args, **kwargs).value
 
+    @in_one_frame
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """Runs the program and returns its value, with the final rows and their costs. Raises ArgumentError."""
         from qpdsl.api.background import submit
@@ -138,10 +146,12 @@ class Program(Generic[P, R]):
             finally:
                 future.cancel()
 
+    @in_one_frame
     async def acall(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same as calling the program, in an event loop."""
         return (await self.arun(*args, **kwargs)).value
 
+    @in_one_frame
     async def arun(self, *args: P.args, **kwargs: P.kwargs) -> Result[R]:
         """The same as `run`, in an event loop."""
         from qpdsl.api.background import submit
@@ -152,16 +162,14 @@ class Program(Generic[P, R]):
         async with runs.beside():
             return runs.seen(await asyncio.wrap_future(submit(call.alone(), asyncio.get_running_loop())))
 
-    @naming_keywords
+    @in_one_frame
     def map(
-        self,
-        rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
-        *,
-        concurrency: int | None = None,
-        seeds: Iterable[int] | None = None,
+        self, rows: InputRows, *, concurrency: int | None = None, seeds: Iterable[int] | None = None, **values: Any
     ) -> Map[R]:
         """Runs the program for many rows of arguments: a Result of each as it finishes.
 
+        A text among the rows is the value of the one text parameter that has none. `values` are those of parameters in
+        all rows, but for rows with a value of their own.
         `concurrency` rows run at a time; by default as many as the plan says, which keeps the engine at work.
         The results are for `for` and `async for`; rows that come asynchronously need `async for`. A row's field `id`
         names it and `seed` is its seed, unless these are parameters; `seeds` are those of the rows in their order.
@@ -170,18 +178,18 @@ class Program(Generic[P, R]):
         """
         from qpdsl.api.streams import Map
 
-        return Map(partial(self.call, ()), self._names, self.admission, rows, concurrency, seeds)
+        refuse_keywords(f"{self.name}.map", values, ("rows", "concurrency", "seeds", *self._names))
+        self._arguments((), values)
+        texts = lacking_texts(self.logical, values)
+        return Map(partial(self.call, ()), self._names, self.admission, rows, concurrency, seeds, values, texts)
 
     def amap(
-        self,
-        rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
-        *,
-        concurrency: int | None = None,
-        seeds: Iterable[int] | None = None,
+        self, rows: InputRows, *, concurrency: int | None = None, seeds: Iterable[int] | None = None, **values: Any
     ) -> AsyncIterator[Result[R]]:
         """The same as `map`, for `async for` alone."""
-        return aiter(self.map(rows, concurrency=concurrency, seeds=seeds))
+        return aiter(self.map(rows, concurrency=concurrency, seeds=seeds, **values))
 
+    @in_one_frame
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R]:
         """Runs the program: a TextPiece for each piece of text as it is generated, then Finished with the result.
 
@@ -192,10 +200,11 @@ class Program(Generic[P, R]):
         return Stream(self.call(args, kwargs))
 
     @overload
-    def explain(self, form: Literal["text"] = "text", **values: Any) -> str: ...
+    def explain(self, form: Literal["text"] = "text", **values: Any) -> Plan: ...
     @overload
     def explain(self, form: Literal["json"], **values: Any) -> dict[str, Any]: ...
-    def explain(self, form: str = "text", **values: Any) -> str | dict[str, Any]:
+    @in_one_frame
+    def explain(self, form: str = "text", **values: Any) -> Plan | dict[str, Any]:
         """How the program will run, without loading a model; `values` are those to estimate with."""
         if form not in ("text", "json"):
             raise ArgumentError(f"`form` is `text` or `json`, not `{shorten(str(form))}`")
@@ -203,7 +212,7 @@ class Program(Generic[P, R]):
         program = self._with_models(models)
         settings = settings_of(self._binding.over(bound()))
         plan = Plan(_prepared(with_defaults(program._bound_logical, arguments), settings).plan)
-        return plan.to_json() if form == "json" else str(plan)
+        return plan.to_json() if form == "json" else plan
 
     @property
     def plan(self) -> Plan:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from qpdsl.api.candidate import Candidate
+from qpdsl.api.other_names import Suggesting
 
 if TYPE_CHECKING:
     from qpdsl.api.seen_run import SeenRun
@@ -44,7 +45,7 @@ class Tokens(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Result(Generic[R]):
+class Result(Suggesting, Generic[R]):
     """One run of a program.
 
     `rows` are the columns of the final rows, and `candidates` these rows with all that they hold. `score` is the first

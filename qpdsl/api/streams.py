@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Sized,
+)
 from concurrent.futures import Future
 from itertools import islice
 from queue import SimpleQueue
@@ -13,7 +23,7 @@ from qpdsl.api.background import ProgramCall, call_soon, driven, submit
 from qpdsl.api.notebook import RunsShown, not_in_a_loop
 from qpdsl.api.results import Finished, Result, TextPiece
 from qpdsl.arguments import ArgumentError
-from qpdsl.grammar.suggest import closest
+from qpdsl.grammar.suggest import closest, listed
 from qpdsl.runs.runner import RowQueue, start_rows
 from qpdsl.session.setting import Whole
 
@@ -22,7 +32,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Put = Callable[[Any], object]
-InputRows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+InputRow = Mapping[str, Any] | str
+InputRows = Iterable[InputRow] | AsyncIterable[InputRow]
 # One run of a program from its arguments, the row's id and its index.
 RowCall = Callable[[Mapping[str, Any], str, int], ProgramCall[R]]
 
@@ -41,11 +52,14 @@ class Map(Generic[R]):
         limits: tuple[int, int],
         rows: InputRows,
         concurrency: int | None,
-        seeds: Iterable[int] | None = None,
+        seeds: Iterable[int] | None,
+        values: Mapping[str, Any],
+        texts: Sequence[str],
     ) -> None:
         """`call` makes a row's run, `params` are the parameters by name, `limits` are those of `Program.admission`.
 
-        `seeds` are those of the rows, in their order.
+        `seeds` are those of the rows, in their order, `values` for parameters that a row does not set, and `texts` the
+        parameters that need a text besides.
         """
         if concurrency is not None:
             Whole(1).check("concurrency", concurrency)
@@ -56,7 +70,7 @@ class Map(Generic[R]):
         if isinstance(seeds, str) or not isinstance(seeds, Iterable | None):
             raise ArgumentError(f"`seeds` takes the whole numbers of the rows, not {seeds!r}")
         self._make, self._params, self._rows = call, frozenset(params), rows
-        self._seeds = seeds
+        self._seeds, self._values, self._texts = seeds, values, texts
         self._concurrency, self._floor = limits if concurrency is None else (concurrency, 0)
 
     def __iter__(self) -> Iterator[Result[R]]:
@@ -130,11 +144,14 @@ class Map(Generic[R]):
     def _shown(self) -> RunsShown:
         return RunsShown(len(self._rows) if isinstance(self._rows, Sized) else None, stays=True)
 
-    def _call(self, index: int, row: Mapping[str, Any], seeds: Iterator[int] | None) -> ProgramCall[R]:
+    def _call(self, index: int, row: InputRow, seeds: Iterator[int] | None) -> ProgramCall[R]:
         """The run of a row. Raises ArgumentError."""
+        if isinstance(row, str) and len(self._texts) == 1:
+            row = {self._texts[0]: row}
         if not isinstance(row, Mapping):
-            raise ArgumentError(f"row {index}: a row is a mapping of arguments, not a {type(row).__name__}")
-        arguments = {name: value for name, value in row.items() if name in self._params}
+            form = f'; `{{"{self._texts[0]}": "…"}}` is one' if self._texts else ""
+            raise ArgumentError(f"row {index}: a row is a mapping of arguments, not a {type(row).__name__}{form}")
+        arguments = {name: value for name, value in {**self._values, **row}.items() if name in self._params}
         id_ = str(row["id"]) if "id" in row and "id" not in self._params else str(index)
         for field in row:
             near = None if field in (*self._params, "id", "seed") else closest(field, self._params - row.keys())
@@ -151,7 +168,9 @@ class Map(Generic[R]):
         try:
             return self._make(arguments, id_, index)
         except ArgumentError as error:
-            raise ArgumentError(f"row {id_}: {error}") from error
+            lacks = any(name not in arguments for name in self._texts)
+            fields = f"; its fields are {listed(list(row), last='and')}" if lacks and row else ""
+            raise ArgumentError(f"row {id_}: {error}{fields}") from None
 
 
 class _StartedRows(Generic[R]):
@@ -200,7 +219,7 @@ class _StartedRows(Generic[R]):
             self._ended(error)
 
 
-async def _asynchronous(rows: InputRows) -> AsyncIterator[Mapping[str, Any]]:
+async def _asynchronous(rows: InputRows) -> AsyncIterator[InputRow]:
     if isinstance(rows, AsyncIterable):
         async for row in rows:
             yield row

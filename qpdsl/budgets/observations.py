@@ -8,7 +8,7 @@ copies before more is drawn, which are kept depends on the width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -189,10 +189,16 @@ def _ends_by_itself(until: ast.Expr | None) -> bool:
 
 @dataclass(frozen=True)
 class SavedStrategy:
-    """The outcomes of a strategy by row, over all runs of it, and the names of the data that they ran over."""
+    """The outcomes of a strategy by row, over all runs of it, their ids, and the names of the data they ran over."""
 
     outcomes: dict[RowOfRun, Outcome] = field(default_factory=dict)
     inputs: set[str] = field(default_factory=set)
+    runs: list[str] = field(default_factory=list)
+
+    def mean_spend(self, unit: str) -> float | None:
+        """What the strategy took on average over all of its rows, None where there is none."""
+        spends = [spend(outcome, unit) for outcome in self.outcomes.values()]
+        return sum(spends) / len(spends) if spends else None
 
 
 def saved_strategies(
@@ -217,6 +223,7 @@ def saved_strategies(
             continue
         for way in matching:
             found[way].inputs.add(run.record.input)
+            found[way].runs.extend([id] * bool(rows))
             found[way].outcomes.update({(_problem(row, run.record), run.record.seed): row.outcome for row in rows})
     return found
 
@@ -264,13 +271,6 @@ def observations(
         np.array([[UNSURE if outcome.support is None else outcome.support for outcome in row] for row in outcomes]),
         frozenset((place[a], place[b]) for a, b in nested if a in place and b in place),
     )
-
-
-def mean_spends(kept: Sequence[SavedStrategy], unit: str) -> Iterator[float | None]:
-    """What each strategy took on average over all of its kept rows, None where there is none."""
-    for way in kept:
-        spends = [spend(outcome, unit) for outcome in way.outcomes.values()]
-        yield sum(spends) / len(spends) if spends else None
 
 
 def spend(outcome: Outcome, unit: str) -> float:

@@ -10,7 +10,6 @@ from qpdsl.budgets.calibration import calibrated, halves
 from qpdsl.budgets.observations import (
     Observations,
     SavedStrategy,
-    mean_spends,
     nested_strategies,
     observations,
     saved_strategies,
@@ -20,6 +19,7 @@ from qpdsl.errors import UsageError
 from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.grammar import ast
 from qpdsl.grammar.model_id import is_remote
+from qpdsl.grammar.words import DEFAULT_UNIT
 from qpdsl.model_location import own_places
 from qpdsl.planner.cost.cardinality import cardinalities
 from qpdsl.planner.cost.statistics import Statistics
@@ -49,18 +49,18 @@ def policy_for(
     budget: ast.Budget,
     folder: RunFolder | None = None,
     nested: Iterable[tuple[int, int]] = (),
-    estimates: Sequence[float | None] = (),
+    sizes: Sequence[float] = (),
     budgeted: Sequence[Fingerprint] = (),
     models: Mapping[str, str] | None = None,
 ) -> BudgetPolicy:
     """What a program decides by under a budget, learned from saved runs of its strategies.
 
-    `fingerprints` has that of a plain run of each strategy (see `observations.py`), `estimates` what each is expected
-    to take, for where nothing is kept. `budgeted` has those of budgeted runs that could try one strategy only: what it
-    took is known of them too. `models` are the ids of those that `fingerprints` have no digest of. `budget` is
-    a mean over problems, or a share of right answers. `nested`: see `Observations`, with numbers of `ways`. The
-    strategies of the policy are those that it was learned from, by ascending spend. Without enough to learn from, the
-    policy is the strategy that takes most within the budget, and nothing is claimed of it.
+    `fingerprints` has that of a plain run of each strategy (see `observations.py`), `sizes` the tokens that each may
+    take by rule of thumb, for where nothing is kept. `budgeted` has those of budgeted runs that could try one strategy
+    only: what it took is known of them too. `models` are the ids of those that `fingerprints` have no digest of.
+    `budget` is a mean over problems, or a share of right answers. `nested`: see `Observations`, with numbers of `ways`.
+    The strategies of the policy are those that it was learned from, by ascending spend. Without enough to learn from,
+    the policy is the strategy that takes most within the budget, and nothing is claimed of it.
 
     Raises UsageError where every strategy is known to take more than the budget.
     """
@@ -70,11 +70,10 @@ def policy_for(
         return target_policy(seen, budget, _names(kept))
     if budget.amount is not None and seen is not None and _is_enough(seen):
         return _unpromised(budget, learned_policy(seen, budget.unit, budget.amount, _names(kept)))
-    spends = list(mean_spends(kept, budget.unit))
-    if budgeted and None in spends:
-        alone = mean_spends(saved_strategies(budgeted, budget.unit, folder or RunFolder(), models), budget.unit)
-        spends = [other if own is None else own for own, other in zip(spends, alone, strict=True)]
-    return _unpromised(budget, unlearned_policy(ways, spends, estimates, budget.unit, budget.amount))
+    if budgeted and not all(own.runs for own in kept):
+        alone = saved_strategies(budgeted, budget.unit, folder or RunFolder(), models)
+        kept = [own if own.runs else other for own, other in zip(kept, alone, strict=True)]
+    return _unpromised(budget, unlearned_policy(ways, kept, sizes or [1.0] * len(ways), budget.unit, budget.amount))
 
 
 def target_policy(seen: Observations, budget: ast.Budget, inputs: Sequence[str]) -> BudgetPolicy:
@@ -146,28 +145,32 @@ def learned_policy(seen: Observations, unit: str, budget: float, inputs: Sequenc
 
 def unlearned_policy(
     ways: Sequence[FixedStrategy],
-    measured: Sequence[float | None],
-    estimates: Sequence[float | None],
+    kept: Sequence[SavedStrategy],
+    sizes: Sequence[float],
     unit: str,
     budget: float | None,
 ) -> BudgetPolicy:
     """The one strategy that takes most within the budget, by what was measured of it or else is estimated.
 
-    Where no strategy is thought to keep the budget it is the cheapest, and where nothing is known of any the first.
-    Without a budget it is the one that takes most, and the last where nothing is known. Raises UsageError where every
-    strategy was measured to take more.
+    An estimate is the strategy's share of `sizes`, tokens by rule of thumb, of what was measured of the others, and no
+    more than a larger one takes. Where no strategy is thought to keep the budget it is the cheapest, and where nothing
+    is known of any the first. Without a budget it is the largest by `sizes`, whatever was measured. Raises UsageError
+    where every strategy was measured to take more.
     """
-    estimated = [*estimates, *[None] * (len(ways) - len(estimates))]
-    known = {
-        number: spent
-        for number, pair in enumerate(zip(measured, estimated, strict=True))
-        if (spent := pair[0] if pair[0] is not None else pair[1]) is not None
-    }
+    measured = [own.mean_spend(unit) for own in kept]
+    known = _spends(measured, sizes, unit)
     fitting = [number for number, spent in known.items() if budget is None or spent <= budget]
-    cheapest = min(known, key=lambda number: known[number], default=0 if budget is not None else len(ways) - 1)
-    if budget is not None and known and not fitting and all(spent is not None for spent in measured):
-        raise _too_little(ways[cheapest], known[cheapest], unit, budget)
-    chosen = max(fitting, key=lambda number: known[number], default=cheapest)
+    if budget is None:
+        chosen = max(range(len(ways)), key=lambda number: (sizes[number], number))
+        learned_from = "nothing was learned yet; this strategy is the dearest by rule of thumb"
+    else:
+        cheapest = min(known, key=lambda number: known[number], default=0)
+        if known and not fitting and None not in measured:
+            raise _too_little(ways[cheapest], known[cheapest], unit, budget)
+        chosen = max(fitting, key=lambda number: known[number], default=cheapest)
+        learned_from = _nothing(known.get(chosen), kept, kept[chosen], unit)
+        if known and not fitting:
+            learned_from += ", which is the least of all strategies and more than the budget"
     return BudgetPolicy(
         ways=tuple(ways),
         first=chosen,
@@ -176,19 +179,30 @@ def unlearned_policy(
         budget=budget,
         expected=None,
         spends=measured[chosen],
-        learned_from=_nothing(chosen, known, fitting, measured, unit),
+        learned_from=learned_from,
         keeps=bool(fitting) if known else None,
     )
 
 
-def _nothing(
-    chosen: int, known: dict[int, float], fitting: list[int], measured: Sequence[float | None], unit: str
-) -> str:
-    if chosen not in known:
+def _spends(measured: Sequence[float | None], sizes: Sequence[float], unit: str) -> dict[int, float]:
+    """What strategies take, by number: measured, else estimated; without those of which neither can be told."""
+    seen = {number: spent for number, spent in enumerate(measured) if spent is not None}
+    per_size = sum(seen.values()) / sum(sizes[number] for number in seen) if seen else float(unit == DEFAULT_UNIT)
+    if not per_size:
+        return seen
+    larger = {number: [seen[own] for own in seen if sizes[own] >= size] for number, size in enumerate(sizes)}
+    return {number: seen.get(number, min([per_size * size, *larger[number]])) for number, size in enumerate(sizes)}
+
+
+def _nothing(spent: float | None, kept: Sequence[SavedStrategy], own: SavedStrategy, unit: str) -> str:
+    if spent is None:
         return "nothing was learned yet, nor is it known what a strategy takes"
-    how = "measured" if measured[chosen] is not None else "estimated"
-    less = "" if fitting else ", which is the least of all strategies and more than the budget"
-    return f"nothing was learned yet; this strategy is {how} at {known[chosen]:,.4g} {unit} a problem{less}"
+    runs = own.runs or sorted(run for other in kept for run in other.runs)
+    how = "measured" if own.runs else "estimated"
+    others = "" if own.runs else "what others took in "
+    by = f", by {others}run `{runs[-1]}`" if runs else ", by rule of thumb"
+    by += f" and {len(runs) - 1} before it" if len(runs) > 1 else ""
+    return f"nothing was learned yet; this strategy is {how} at {spent:,.4g} {unit} a problem{by}"
 
 
 def _too_little(way: FixedStrategy, spent: float, unit: str, budget: float) -> UsageError:
@@ -230,7 +244,7 @@ def program_policy(
         list(map(known_by, plans)),
         budget=program.budget,
         nested=nested_strategies([own.ops for own in plans]),
-        estimates=[_tokens(own) if program.budget.unit == "tokens" else None for own in plans],
+        sizes=list(map(_tokens, plans)),
         budgeted=[known_by(_alone(program, way, own)) for way, own in zip(ways, plans, strict=True)],
         models=others,
     )

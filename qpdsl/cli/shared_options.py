@@ -12,6 +12,7 @@ import click
 
 from qpdsl.cli import proposals
 from qpdsl.cli.console import keep_quiet, put, say
+from qpdsl.cli.once_command import OnceCommand
 from qpdsl.session.setting import (
     STDOUT,
     FilePath,
@@ -86,7 +87,7 @@ class WordOption(HeadedOption):
         return f"[={self.metavar}]"
 
 
-class HeadedCommand(click.Command):
+class HeadedCommand(OnceCommand):
     """A command whose help groups the options by heading, those that are usual alone where there are many."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -302,15 +303,34 @@ def grader_for(settings: Settings, data: InputData, surroundings: Surroundings) 
 
 
 def policies(settings: Settings, surroundings: Surroundings) -> Policies:
-    """What a program under a budget decides by, learned from the saved runs."""
+    """What a program under a budget decides by: that of a run that is named, else what the saved runs teach."""
 
     def policy(program: LogicalProgram, values: Mapping[str, Value]) -> BudgetPolicy | None:
+        if settings.policy is not None:
+            return _policy_of(settings.policy, program)
         from qpdsl.budgets.policy_for import program_policy
         from qpdsl.session.planning import Planning
 
         planned = str(Planning.of(settings.plan_kind, settings.disabled))
         return program_policy(program, values, settings, planned=planned, python=surroundings.python)
 
+    return policy
+
+
+def _policy_of(name: str, program: LogicalProgram) -> BudgetPolicy:
+    """What a saved run decided by. Raises UsageError where it had no such budget, or other strategies."""
+    from qpdsl.errors import UsageError
+    from qpdsl.runs.store.continuing import policy_of
+    from qpdsl.runs.store.run_file import RunFile
+    from qpdsl.runs.store.run_folder import RunFolder
+
+    with RunFile.reading(RunFolder().find(name)) as run:
+        policy = policy_of(run.record, program)
+        if policy is None:
+            raise UsageError(
+                f"`--policy`: run `{run.id}` decided nothing for `{program.name}` under this budget",
+                "`qpdsl runs` shows the budgets of runs",
+            )
     return policy
 
 

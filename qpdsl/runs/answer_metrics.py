@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from qpdsl.planner.values.value import dumps
 from qpdsl.runs.estimators import best_at, consensus_at, pass_all, pass_at, weighted_at
 from qpdsl.runs.statistics import Interval, share_interval, wilson
+
+if TYPE_CHECKING:
+    from qpdsl.runs.row_outcome import Outcome
 
 BINS = 10
 
@@ -128,9 +132,21 @@ _METRICS: Mapping[str, Callable[[Sequence[SampledAnswer], int], float]] = {
 _SCORED = ("best", "weighted")
 
 
-def accuracies(problems: Sequence[Sequence[SampledAnswer]]) -> list[ChoiceAccuracy]:
+def accuracies_at_k(outcomes: Iterable[Outcome], seeds: int = 1) -> list[ChoiceAccuracy]:
+    """What fewer samples of graded rows would have come to; `seeds` rows of a problem lie side by side."""
+    known = [outcome.candidates or () for outcome in outcomes if is_at_k(outcome)]
+    return accuracies([sampled_answers(candidates) for candidates in known], seeds)
+
+
+def is_at_k(outcome: Outcome) -> bool:
+    """Whether it is known what fewer samples of a graded row would have come to; one that failed is wrong anyway."""
+    return outcome.correct is not None and (outcome.candidates is not None or outcome.failure is not None)
+
+
+def accuracies(problems: Sequence[Sequence[SampledAnswer]], seeds: int = 1) -> list[ChoiceAccuracy]:
     """Every metric at powers of two up to the fewest samples of a problem, and at that number itself.
 
+    Where a problem was run under several `seeds`, which lie side by side, its share is the mean over these.
     Without scores there is no best@k, and no weighted@k, which is left out too where a score can be no weight of a
     `vote`, as it is below 0. A problem without samples is wrong; the largest k is the number of samples that all others
     have. Empty where none has any.
@@ -139,7 +155,7 @@ def accuracies(problems: Sequence[Sequence[SampledAnswer]]) -> list[ChoiceAccura
     scores = [sample.score for samples in problems for sample in samples if sample.score is not None]
     missing = set(_SCORED) if not scores else {"weighted"} if min(scores) < 0 else set()
     return [
-        _accuracy(name, k, [measured(samples, k) if samples else 0.0 for samples in problems])
+        _accuracy(name, k, _by_problem([measured(samples, k) if samples else 0.0 for samples in problems], seeds))
         for k in _numbers(most)
         for name, measured in _METRICS.items()
         if name not in missing
@@ -166,6 +182,10 @@ def _answer(candidate: Mapping[str, Any]) -> Hashable:
 def _numbers(most: int) -> list[int]:
     powers = [1 << place for place in range(most.bit_length()) if 1 << place <= most]
     return powers if not powers or powers[-1] == most else [*powers, most]
+
+
+def _by_problem(shares: Sequence[float], seeds: int) -> list[float]:
+    return [fmean(shares[at : at + seeds]) for at in range(0, len(shares), seeds)]
 
 
 def _accuracy(metric: str, k: int, shares: Sequence[float]) -> ChoiceAccuracy:
@@ -199,11 +219,12 @@ def choice_facts(accuracies: Sequence[ChoiceAccuracy]) -> list[tuple[str, str]]:
         by_name.setdefault(own.metric, {})[own.k] = own.accuracy
     lines = [("k", "".join(f"{k:<{_COLUMN_WIDTH}}" for k in numbers).rstrip())]
     for name, shares in by_name.items():
-        lines.append((_label(name), "".join(f"{shares[k]:<{_COLUMN_WIDTH}.1%}" for k in numbers).rstrip()))
+        lines.append((metric_label(name), "".join(f"{shares[k]:<{_COLUMN_WIDTH}.1%}" for k in numbers).rstrip()))
     return lines
 
 
-def _label(metric: str) -> str:
+def metric_label(metric: str) -> str:
+    """What a metric at k samples is called, such as `pass@k`."""
     return f"{metric}k" if metric.endswith("^") else f"{metric}@k"
 
 

@@ -13,6 +13,7 @@ from qpdsl.runs.grid import Cell
 from qpdsl.runs.plots import Point, Scatter
 
 if TYPE_CHECKING:
+    from qpdsl.runs.answer_metrics import ChoiceAccuracy
     from qpdsl.runs.row_outcome import Outcome
     from qpdsl.runs.statistics import Interval, PairedResult
 
@@ -25,7 +26,7 @@ class CellFigures:
     answer could be graded. `tokens` are sampled tokens, `thought_tokens` those of them that are thoughts, and `seconds`
     the engine's, all a problem on average; `seconds` is None where the engine did not say. `failed` counts rows of all
     seeds, `unanswered` those that are wrong as they have no answer, `unfinished` those that answer by a row left
-    before its end.
+    before its end. `at_k` has what fewer samples would have come to, where candidates were recorded.
     """
 
     problems: int
@@ -38,6 +39,7 @@ class CellFigures:
     thought_tokens: float
     tokens_in: float
     seconds: float | None
+    at_k: tuple[ChoiceAccuracy, ...] = ()
 
     @classmethod
     def of(cls, runs: Sequence[Mapping[int, Outcome]]) -> CellFigures:
@@ -55,6 +57,7 @@ class CellFigures:
             thought_tokens=fmean(outcome.thought_tokens for outcome in outcomes),
             tokens_in=fmean(outcome.tokens_in for outcome in outcomes),
             seconds=fmean(seconds) if any(seconds) else None,
+            at_k=tuple(_at_k(runs)),
         )
 
     @property
@@ -86,6 +89,13 @@ class CellFigures:
             return None
         first, second = ([one.shares[number] for number in common] for one in (baseline, self))
         return shares_compared(first, second, one_seed=self.seeds == baseline.seeds == 1)
+
+
+def _at_k(runs: Sequence[Mapping[int, Outcome]]) -> list[ChoiceAccuracy]:
+    from qpdsl.runs.answer_metrics import accuracies_at_k, is_at_k
+
+    known = [number for number in sorted(runs[0]) if all(is_at_k(run[number]) for run in runs)]
+    return accuracies_at_k((run[number] for number in known for run in runs), len(runs))
 
 
 def _shares(runs: Sequence[Mapping[int, Outcome]]) -> Iterator[tuple[int, float]]:

@@ -11,12 +11,13 @@ from typing import Any, BinaryIO
 from qpdsl.errors import shorten
 from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS
 from qpdsl.planner.values.value import plain
+from qpdsl.runs.answer_metrics import choice_json, metric_label
 from qpdsl.runs.evaluation import CellResult, SweepEvaluation
 from qpdsl.runs.plots import text_plot as plot_lines
 
 _NONE = "–"
 # The columns whose texts stand at the left; figures stand at the right.
-_LEFT = ("program", "parameters", "95% interval")
+_LEFT = ("program", "parameters", "metric", "95% interval")
 
 _VERSION = 1
 _COLUMNS = (
@@ -30,8 +31,8 @@ def text_lines(evaluation: SweepEvaluation, width: int = 80) -> list[str]:
     """The table, what its marks mean, groups, and a plot of accuracy against tokens in at most `width` columns."""
     lines = [_title(evaluation), "", *_aligned(_table(evaluation))]
     lines += ["", *notes(evaluation)]
-    if evaluation.groups:
-        lines += ["", f"accuracy by {evaluation.by}", "", *_aligned(_groups(evaluation))]
+    for title, table in _more_tables(evaluation).items():
+        lines += ["", title, "", *_aligned(table)]
     if evaluation.baseline is not None and len(evaluation.results) > 1:
         lines += ["", *plot_lines(evaluation.scatter(), width)]
     return lines
@@ -41,15 +42,21 @@ def markdown_lines(evaluation: SweepEvaluation) -> list[str]:
     """The same tables in Markdown as GitHub has it, and the notes."""
     lines = [_title(evaluation), "", *_markdown(_table(evaluation)), ""]
     lines += [f"{note}  " for note in notes(evaluation)]
-    if evaluation.groups:
-        lines += ["", f"Accuracy by {evaluation.by}:", "", *_markdown(_groups(evaluation))]
+    for title, table in _more_tables(evaluation).items():
+        lines += ["", f"{title[0].upper()}{title[1:]}:", "", *_markdown(table)]
     return lines
 
 
 def tables(evaluation: SweepEvaluation) -> dict[str, list[list[str]]]:
     """The same tables as texts by their titles: rows, the names of the columns first."""
-    found = {_title(evaluation): _table(evaluation)}
-    return {**found, f"accuracy by {evaluation.by}": _groups(evaluation)} if evaluation.groups else found
+    return {_title(evaluation): _table(evaluation), **_more_tables(evaluation)}
+
+
+def _more_tables(evaluation: SweepEvaluation) -> dict[str, list[list[str]]]:
+    found = {f"accuracy by {evaluation.by}": _groups(evaluation)} if evaluation.groups else {}
+    if any(result.figures.at_k for result in evaluation.results):
+        found["accuracy at k samples, with the interval of the largest k"] = _at_k(evaluation)
+    return found
 
 
 def _title(evaluation: SweepEvaluation) -> str:
@@ -145,6 +152,21 @@ def _groups(evaluation: SweepEvaluation) -> list[list[str]]:
         texts = [_NONE if share is None else f"{share:.1%}" for share in shares]
         rows.append([result.cell.program, *[own] * named, *texts])
     return rows
+
+
+def _at_k(evaluation: SweepEvaluation) -> list[list[str]]:
+    """A row for each cell and metric, a column for each number of samples."""
+    numbers = sorted({own.k for result in evaluation.results for own in result.figures.at_k})
+    rows = [["program", "parameters", "metric", *(f"k={k}" for k in numbers), "95% interval"]]
+    for result in evaluation.results:
+        first = [result.cell.program, result.cell.told(_shared(evaluation))]
+        for metric in dict.fromkeys(own.metric for own in result.figures.at_k):
+            own = {found.k: found for found in result.figures.at_k if found.metric == metric}
+            between = own[max(own)].interval
+            shares = [f"{own[k].accuracy:.1%}" if k in own else "" for k in numbers]
+            rows.append([*first, metric_label(metric), *shares, f"{between.low:.1%} to {between.high:.1%}"])
+    named = any(row[1] for row in rows[1:])
+    return rows if named else [[program, *rest] for program, _, *rest in rows]
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -246,6 +268,7 @@ def _cell(evaluation: SweepEvaluation, result: CellResult) -> dict[str, Any]:
             "lost": paired.lost,
         },
         "groups": dict(result.groups) if evaluation.by is not None else None,
+        **({"at_k": choice_json(figures.at_k)} if figures.at_k else {}),
         "runs": list(result.runs),
     }
     return {name: plain(value) for name, value in record.items()}

@@ -13,13 +13,13 @@ from qpdsl.planner.cost.run_figures import THOUGHT_TOKENS, thought_json
 from qpdsl.runs.answer_metrics import (
     Calibration,
     ChoiceAccuracy,
-    accuracies,
+    accuracies_at_k,
     calibration,
     calibration_json,
     calibration_words,
     choice_facts,
     choice_json,
-    sampled_answers,
+    is_at_k,
     share_json,
     share_words,
 )
@@ -162,13 +162,12 @@ class Summary:
 
     @property
     def _choices(self) -> list[ChoiceAccuracy]:
-        known = [outcome.candidates or () for outcome in self.outcomes if _is_at_k(outcome)]
-        return accuracies([sampled_answers(candidates) for candidates in known])
+        return accuracies_at_k(self.outcomes)
 
     @property
     def _left_out(self) -> int:
         """Graded rows that have no part in what samples come to at every k."""
-        return len(self._accuracy) - sum(map(_is_at_k, self.outcomes))
+        return len(self._accuracy) - sum(map(is_at_k, self.outcomes))
 
     @property
     def _calibration(self) -> Calibration | None:
@@ -229,11 +228,6 @@ def aligned(facts: Iterable[tuple[str, str]]) -> list[str]:
     pairs = list(facts)
     width = max((len(name) for name, _ in pairs), default=0)
     return [f"{name:<{width}}  {value}" for name, value in pairs]
-
-
-def _is_at_k(outcome: Outcome) -> bool:
-    """Whether it is known what fewer samples of a graded row would have come to; one that failed is wrong anyway."""
-    return outcome.correct is not None and (outcome.candidates is not None or outcome.failure is not None)
 
 
 def _share(verdicts: Sequence[bool]) -> str:

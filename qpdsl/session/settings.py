@@ -557,6 +557,14 @@ class Settings(SessionSettings, RowSettings, DataSettings):
         "seconds=1.5 or cost=0.002; accuracy=0.9 is the least that has 90% right, 'accuracy=0.9 or cost=0.02' gives it "
         "up for a limit.",
     )
+    policy: str | None = setting(
+        heading=BUDGET,
+        on="run explain",
+        metavar="RUN",
+        complete="runs",
+        shown="learned from the saved runs",
+        help="Decide under the budget as this saved run did.",
+    )
     grader: str | None = _graded(
         usual=True,
         metavar="GRADER",

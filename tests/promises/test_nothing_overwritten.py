@@ -50,14 +50,16 @@ PARAMETERS = {
         "assigned": NO_FILE, "disabled": NO_FILE, "kv_bytes": NO_FILE, "device": NO_FILE, "drafts": READS_TEXTS,
         "exit_heads": READS_FOLDER, "prices": READS, "completions": WRITES,
         "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE, "where": NO_FILE, "spread": NO_FILE,
-        "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
+        "grader": NO_FILE, "by": NO_FILE, "cluster": NO_FILE, "budget": NO_FILE,
+        "policy": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
         "otel": NO_FILE,
     },
     "explain": {
         "target": READS, "text": NO_FILE, "input": READS, "python": READS, "against": READS, "allow_read": READS_FOLDER,
         "models": READS_FOLDER, "adapters": READS_FOLDER, "pipeline": NO_FILE, "program": NO_FILE,
         "assigned": NO_FILE, "disabled": NO_FILE, "device": NO_FILE, "kv_shares": NO_FILE, "drafts": READS_TEXTS,
-        "exit_heads": READS_FOLDER, "budget": NO_FILE, "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE,
+        "exit_heads": READS_FOLDER, "budget": NO_FILE,
+        "policy": NO_FILE, "maps": NO_FILE, "id": NO_FILE, "split": NO_FILE,
         "where": NO_FILE, "spread": NO_FILE, "answer": NO_FILE, "tools": READS_CODE,
     },
     "eval": {

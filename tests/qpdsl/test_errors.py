@@ -15,6 +15,7 @@ from qpdsl.executor.engine.paged_engine import PagedEngine
 from tests.support.cli import Run
 
 greedy = qp.load("greedy")
+RESULT: Any = Result(None, (), Tokens(0, 0), 0, 0.0, None)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +30,13 @@ greedy = qp.load("greedy")
             "`Program.using` takes no keyword `row_timout`; did you mean `row_timeout`?",
         ),
         (
-            lambda: greedy.map([], workers=1),  # type: ignore[call-arg]
-            "`Program.map` takes no keyword `workers`; there is `rows`, `concurrency` and `seeds`",
+            lambda: greedy.map([], worker=1),
+            "`greedy.map` takes no keyword `worker`; there is `rows`, `concurrency`, `seeds`, `problem`, `system` and "
+            "`max_tokens`",
+        ),
+        (
+            lambda: qp.evaluate("greedy", [], limt=3),
+            "`evaluate` takes no keyword `limt`; did you mean `limit`?",
         ),
     ],
 )
@@ -38,6 +44,26 @@ def test_a_keyword_that_is_not_there(call: Callable[[], Any], message: str) -> N
     with pytest.raises(TypeError) as caught:
         call()
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("look", "message"),
+    [
+        (lambda: qp.eval, "`qpdsl` has no attribute `eval`; `qp.evaluate` compares programs on data"),
+        (lambda: qp.verifier, "`qp.scorer` is the decorator"),
+        (lambda: qp.evaluat, "`qpdsl` has no attribute `evaluat`; did you mean `evaluate`?"),
+        (lambda: RESULT.answer, "`Result` has no attribute `answer`; `value` is what the program gave back"),
+        (lambda: RESULT.samples, "`candidates` are the final rows"),
+        (lambda: RESULT.tokns, "`Result` has no attribute `tokns`; did you mean `tokens`?"),
+        (lambda: greedy.evaluate, "`qp.evaluate(program, data)` does"),
+        (lambda: greedy.zzz, "`Program` has no attribute `zzz`"),
+        (lambda: qp.Evaluation.__new__(qp.Evaluation).to_pandas, 'pandas.DataFrame(table.to_json()["cells"])'),
+    ],
+)
+def test_an_attribute_that_is_tried_first(look: Callable[[], Any], message: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        look()
+    assert message in str(caught.value)
 
 
 def test_a_keyword_that_a_stage_does_not_take() -> None:

@@ -127,10 +127,10 @@ def verifier_lines(state: RunState, palette: Palette) -> Iterator[Text]:
     if not state.judged:
         yield Text("no row has been graded yet: without right answers nothing can be said", style=palette.muted)
         return
-    found = qualities(state)
+    found, answers = qualities(state), sum(len(own.graded) for own in state.rows.values())
     for quality in found:
         scorer = operator_text(state.plan, state.scorers.get(quality.column, ""))
-        yield from quality_lines(quality, scorer, palette)
+        yield from quality_lines(quality, answers, scorer, palette)
     if not found:
         yield Text("no answer has a score", style=palette.muted)
     yield width_line(widths([own.graded for own in state.rows.values()]), state, palette)
@@ -146,14 +146,18 @@ def qualities(state: RunState) -> list[VerifierQuality]:
     return qualities_of(answer for own in state.rows.values() for answer in own.graded)
 
 
-def quality_lines(quality: VerifierQuality, scorer: str, palette: Palette) -> Iterator[Text]:
-    """What a column of scores is worth."""
+def quality_lines(quality: VerifierQuality, answers: int, scorer: str, palette: Palette) -> Iterator[Text]:
+    """What a column of scores is worth, which not all of the `answers` of rows have."""
     text = Text.assemble((f"{'verifier':<13} ", palette.muted), (one_line(quality.column), f"bold {palette.accent}"))
-    answers = f"  {quality.answers:,} answers, {figures.share(quality.right / quality.answers)} right"
-    yield text.append(f" by {scorer}" if scorer else "", palette.text).append(answers, palette.muted)
+    scored = f"  {_answers(quality.answers)}, {figures.share(quality.right / quality.answers)} right"
+    if quality.answers < answers:
+        scored = f"  it has read {quality.answers:,} of {_answers(answers)} to the end; of these"
+        scored += f" {figures.share(quality.right / quality.answers)} right"
+    yield text.append(f" by {scorer}" if scorer else "", palette.text).append(scored, palette.muted)
     text = Text(f"{'AUC':<13} ", style=palette.muted)
     if quality.auc is None:
-        yield text.append("unknown: all answers are " + ("right" if quality.right else "wrong"), palette.text)
+        which = "the one answer with a score is" if quality.answers == 1 else "all answers with a score are"
+        yield text.append(f"unknown: {which} {'right' if quality.right else 'wrong'}", palette.text)
     else:
         words = (
             "no better than chance" if quality.auc <= 0.55 else "the chance that a right answer stands above a wrong"
@@ -178,6 +182,10 @@ def quality_lines(quality: VerifierQuality, scorer: str, palette: Palette) -> It
     text = Text(f"{'misled':<13} ", style=palette.muted).append(f"{len(quality.misled):,}", f"bold {palette.text}")
     taken = sum(one.taken for one in quality.misled)
     yield text.append(f"  rows: a wrong answer stood above all right ones, {taken:,} took it", palette.muted)
+
+
+def _answers(count: int) -> str:
+    return f"{count:,} answer{'s' * (count != 1)}"
 
 
 def width_line(found: Sequence[Width], state: RunState, palette: Palette) -> Text:

@@ -157,14 +157,23 @@ class Width:
 
 
 def widths(answers: Iterable[Sequence[GradedAnswer]]) -> list[Width]:
-    """pass@1, 2, 4 and so on up to the most answers that a row has."""
-    counts = [(len(own), sum(answer.right for answer in own)) for own in answers if own]
+    """pass@1, 2, 4 and so on up to the most answers that a row has, of those beside the one that it took.
+
+    What another strategy of a budget had tried before, as greedy decoding, is no sample of the last.
+    """
+    beside = [_beside_taken(own) for own in answers if own]
+    counts = [(len(own), sum(answer.right for answer in own)) for own in beside]
     most = max((n for n, _ in counts), default=0)
     sizes = [size for size in (1 << power for power in range(16)) if size < most]
     return [
         Width(k, sum(1 - comb(n - c, min(k, n)) / comb(n, min(k, n)) for n, c in counts) / len(counts))
         for k in ([*sizes, most] if most else [])
     ]
+
+
+def _beside_taken(answers: Sequence[GradedAnswer]) -> Sequence[GradedAnswer]:
+    taken = [answer.key[0] for answer in answers if answer.taken]
+    return [answer for answer in answers if answer.key[0] == taken[-1]] if taken else answers
 
 
 def wider_cuts(places: Iterable[int]) -> list[tuple[int, int]]:

@@ -119,7 +119,12 @@ class Symbol:
     def _unknown(self, *_: object) -> NoReturn:
         raise misuse("QP501", f"{self!r} has no value before the program runs")
 
-    __int__ = __float__ = __index__ = __iter__ = __contains__ = _unknown
+    __int__ = __float__ = __iter__ = __contains__ = _unknown
+
+    def __index__(self) -> NoReturn:
+        text = repr(self)[1:-1]
+        help = f"`rows.generate(…, n={text})` draws so many samples, `with rows.repeat({text}):` goes round so often"
+        raise misuse("QP501", f"`{text}` has no value before the program runs", help=help)
 
     def __len__(self) -> int:
         raise misuse("QP501", f"{self!r} has no value before the program runs", help="write `qp.len(…)`")

@@ -12,6 +12,7 @@ import click
 from qpdsl.cli.console import is_terminal, put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard
+from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_models
 from qpdsl.cli.shared_options import FileName, format_option, setting_options
 from qpdsl.session.settings import SessionSettings
@@ -40,7 +41,7 @@ class _Layers(_ParamType):
         return tuple(int(word) for word in words)
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("model", metavar="MODEL", shell_complete=complete_models)
 @click.option(
     "--text",

@@ -11,6 +11,7 @@ import click
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard, OutputFile
+from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_runs
 from qpdsl.cli.shared_options import FileName, replay_options
 from qpdsl.errors import UsageError
@@ -19,7 +20,7 @@ from qpdsl.errors import UsageError
 _SEVERAL = "comparison.html"
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument(
     "runs",
     metavar="[TRACE|RUN|PID]...",

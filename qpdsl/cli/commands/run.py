@@ -62,7 +62,7 @@ def _run(options: RunOptions, argv: Sequence[str]) -> int:
 
 def _answered(process: WatchedProcess, options: RunOptions, bound: BoundProgram, argv: Sequence[str]) -> int:
     from qpdsl.cli.runs.run_files import run_files
-    from qpdsl.cli.shared_options import asking, policies, warn_of_budget
+    from qpdsl.cli.shared_options import asking, policies
     from qpdsl.session.prepare import ask_servers, prepare
     from qpdsl.session.user_cache import damaged_files
 
@@ -79,30 +79,43 @@ def _answered(process: WatchedProcess, options: RunOptions, bound: BoundProgram,
     if options.input is None:
         from qpdsl.cli.runs.single_run import answer
 
-        warn_of_budget(prepared.plan.policy)
+        _tell_budget(options, prepared.plan.policy)
         return answer(process, options, prepared, files)
     from qpdsl.cli.runs.data_set_run import answer_rows
 
     if _warmed_up(process, options, prepared, argv):
         prepared = prepare(bound, options, use, policy, servers)
+        _tell_budget(options, prepared.plan.policy)
     return answer_rows(process, options, prepared, files, argv)
 
 
 def _warmed_up(process: WatchedProcess, options: RunOptions, prepared: Prepared, argv: Sequence[str]) -> bool:
     """Whether there is more to learn a policy from, by a warm-up. Warns where a budget may not be kept."""
     from qpdsl.cli.runs.budget_warm_up import warm_up_strategies
-    from qpdsl.cli.shared_options import warn_of_budget
 
     policy = prepared.plan.policy
     unlikely = policy is not None and policy.keeps is False
     if unlikely:
         # Before the warm-up, which takes a while.
-        warn_of_budget(policy)
+        _tell_budget(options, policy)
     if warm_up_strategies(process, options, prepared, argv):
         return True
     if not unlikely:
-        warn_of_budget(policy)
+        _tell_budget(options, policy)
     return False
+
+
+def _tell_budget(options: RunOptions, policy: BudgetPolicy | None) -> None:
+    """Warns where a budget may not be kept, and says what decided, where another run may decide otherwise."""
+    from qpdsl.cli.shared_options import warn_of_budget
+
+    warn_of_budget(policy)
+    if policy is None or options.resume or options.policy is not None:
+        return
+    told = policy.promise is None and not policy.keeps
+    learned = f"{'' if policy.expected is None else 'learned from '}{policy.learned_from}"
+    first = "" if told else f"`{policy.ways[policy.first].name}` runs first: {learned}; "
+    say(f"note: {first}`--policy RUN` decides as a run did, whatever was saved since")
 
 
 def _as_resumed(options: RunOptions, bound: BoundProgram, use: PlanUse) -> tuple[RunOptions, PlanUse]:

@@ -14,6 +14,7 @@ import click
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard
+from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_runs
 from qpdsl.cli.shared_options import FileName, format_option
 from qpdsl.errors import UsageError, unknown
@@ -46,6 +47,8 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 class _Runs(click.Group):
     """Lists the runs where no command is named."""
 
+    command_class = OnceCommand
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["list", *args]
@@ -64,7 +67,8 @@ def command() -> None:
     """Every `qpdsl run --input` is kept: the program, the plan, the values, and what came of every row.
 
     Runs lie in the folder that QPDSL_RUNS names, else in `qpdsl/runs` of the user's data folder. RUN is an id, the
-    beginning or the end of one, `last`, `last-1` for the one before it, or a file. Without a command they are listed.
+    beginning or the end of one, `last`, `last-1` for the one before it, a program's name for its newest run, or a file.
+    Without a command they are listed.
     """
 
 

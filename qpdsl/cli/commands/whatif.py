@@ -22,7 +22,7 @@ def command(**values: Any) -> int:
     RUN was made by `qpdsl run … --input … --save-samples`, and is named by its id, the beginning or the end of one,
     `last`, `last-1` or a file. Nothing is generated, and no weights are loaded: with equal seeds the samples of n=4 are
     the first four of n=16. A line of the table is what `qpdsl eval` would print for it. Where samples are needed that
-    were never drawn, it says how many, and of such a line no accuracy.
+    were never drawn, it says how many, and of such a line no accuracy; the command then exits with 1.
 
     Only scores that the run did not ask for are asked of their model: those of another verifier, and of text that it
     was not shown.

@@ -38,11 +38,11 @@ def warm_up_strategies(
     """Whether the first rows of the input were run by every strategy of the program, so there is more to learn from.
 
     They are where the program is to be run by a policy that was not learned, and enough rows can be graded. Standard
-    input is read once, so that there is no warm-up for it; a run that is resumed has its policy, and one on replicas
-    has no engine here. Raises what the run itself may raise.
+    input is read once, so that there is no warm-up for it; a run that is resumed, or that follows another, has its
+    policy, and one on replicas has no engine here. Raises what the run itself may raise.
     """
     policy = prepared.plan.policy
-    if policy is None or options.resume or options.cluster is not None:
+    if policy is None or options.policy is not None or options.resume or options.cluster is not None:
         return False
     if policy.expected is not None and (policy.promise is None or policy.promise.problems):
         return False

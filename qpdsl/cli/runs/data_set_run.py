@@ -40,6 +40,7 @@ from qpdsl.runs.store.run_record import RunRecord
 from qpdsl.runs.summary import Summary
 from qpdsl.runs.sweep import Sweep
 from qpdsl.runs.usage import count_waits
+from qpdsl.session.budget_option import budget_option
 from qpdsl.session.prepare import BoundProgram, Prepared
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class _DataSetRun(RowsRun[RunOptions]):
         super().__init__(process, options, bound.surroundings)
         self._job, self._values, self._files, self._command = job, bound.values, files, command
         self._data, self._groups = data, groups
+        budget = bound.program.budget if bound.program.ways else None
+        self._budget = "" if budget is None else budget_option(budget)
         self._output = files.output
         self._recording: Recording | None = None
         self._earlier: set[int] = set()
@@ -210,7 +213,7 @@ class _DataSetRun(RowsRun[RunOptions]):
             contents = {id: models[name] for name, id in self._job.models.items()}
             self._job = recording_samples(self._job, self.options, contents)
         return CellRun.of(
-            Cell(self._job.plan.name),
+            Cell(self._job.plan.name, choice=self._budget),
             self._job,
             self._data,
             self._values,

@@ -213,9 +213,11 @@ class SweepRun(RowsRun[SweepOptions]):
             self._files.output.write([_written(made, self._files.form, _USUAL_WIDTH)])
             if not self.options.quiet:
                 say(_written(made, "text", width_of(sys.stderr) or _USUAL_WIDTH))
+            say(f"note: wrote `{self.options.output}`")
         # The table is there, whatever becomes of the picture.
         if self._files.plot is not None:
             self._files.plot.write([svg(made.scatter())])
+            say(f"note: wrote `{self.options.plot}`")
         for log in self._logs:
             log(to_json(made))
 

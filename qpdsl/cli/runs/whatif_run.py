@@ -189,3 +189,4 @@ class WhatifRun:
             put(text)
         else:
             output.write([text])
+            say(f"note: wrote `{self.options.output}`")

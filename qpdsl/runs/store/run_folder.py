@@ -16,7 +16,8 @@ from qpdsl.runs.store.run_file import SUFFIX, RunFile, RunFileError, delete
 from qpdsl.runs.store.run_record import RunInfo, RunRecord
 
 VARIABLE = "QPDSL_RUNS"
-_LAST = re.compile(r"last(?:-(\d+))?")
+# `~` as git has it.
+_LAST = re.compile(r"last(?:[-~](\d+))?")
 _DATED = re.compile(r"\d{8}-\d{6}-")
 
 
@@ -75,7 +76,9 @@ class RunFolder:
                     tell(error)
 
     def find(self, name: str) -> Path:
-        """The file of a run: by its id, the beginning or the end of one, `last`, `last-1`…, or a path.
+        """The file of a run: by its id, the beginning or the end of one, `last`, `last-1`…, a program, or a path.
+
+        The name of a program stands for its newest run.
 
         Raises UsageError where there is none, or more than one.
         """
@@ -93,10 +96,12 @@ class RunFolder:
         found = [id for id in ids if id == name] or [
             id for id in ids if name and (id.startswith(name) or id.endswith(name))
         ]
+        found = found or [info.id for info in self.infos() if info.record.program == name][-1:]
         if not found:
             guess = closest(name, ["last", *ids])
             meant = f"; did you mean `{guess}`?" if guess else ""
-            raise UsageError(f"there is no saved run `{shorten(name)}`{meant}", "`qpdsl runs` lists them")
+            help = "`qpdsl runs` lists them; `last`, `last-1` and the name of a program (its newest) name one too"
+            raise UsageError(f"there is no saved run `{shorten(name)}`{meant}", help)
         if len(found) > 1:
             raise UsageError(f"`{name}` may be one of {len(found)} runs, such as `{found[0]}` and `{found[1]}`")
         return self.file(found[0])

@@ -36,7 +36,7 @@ class RunRecord:
     `fingerprint` is what the results depend on besides the rows (see `fingerprint.py`): two runs with the same
     fingerprint give a row the same tokens. `input` is the name of the data, `input_digest` that of its bytes, `rows`
     how many there are. `grader` is the grader's name and version. `policy`: what a budgeted plan decides by, as JSON,
-    None without one. `choice` is the strategy or the budget that a run of a sweep settles its program by, as people
+    None without one. `choice` is the strategy or the budget that a run settles its program by, as people
     write it. `sweep` names the sweep that the run is a cell of, None for a run of its own. `started` is in
     seconds since 1970; `machine` describes where, for people. `output` is the file of `--output`, and `replaces` says
     that results which are there are replaced.

@@ -223,7 +223,7 @@ def test_explain_and_check_ask_no_server(program: Path, qpdsl: Run) -> None:
     [
         ("vllm:127.0.0.1/v1#name", "is not the URL of a server"),
         ("vllm:http://127.0.0.1:9/v1", "`qpdsl models --probe http://127.0.0.1:9/v1` lists them"),
-        ("http://127.0.0.1:9/v1", "name a model of it, as in `http://127.0.0.1:9/v1#NAME`"),
+        ("http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1 cannot be reached: no server listens there"),
         ("vllm:http://127.0.0.1:9/v1#na\udcffme", "has invalid characters"),
         ("vllm:http://xn--/v1#name", "is not the URL of a server"),
         ("vllm:http://127.0.0.1:9/v1#name tokenizer=./none", "there is no folder `none`"),

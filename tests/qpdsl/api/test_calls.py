@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,17 @@ model llm = "zoo/counting"
 program short(problem: text, n: int = 2, max_tokens: int = 8, temperature: float = 0.8) -> text {
   chat user=problem
   generate llm n=n max_tokens=max_tokens temperature=temperature
+}
+"""
+
+
+NONE = """
+model llm = "zoo/counting"
+program nothing(problem: text) -> text {
+  chat user=problem
+  generate llm max_tokens=2
+  extract answer = /(nowhere)/
+  return answer
 }
 """
 
@@ -129,6 +141,31 @@ def test_a_cancelled_call_leaves_the_session_fit_for_use(short: qp.Program[..., 
 
     asyncio.run(main())
     assert short(problem)
+
+
+def test_values_for_all_rows_and_rows_that_are_texts(short: qp.Program[..., Any], problem_texts: list[str]) -> None:
+    """A row's own value goes first, as before `--set`."""
+    by_hand = [short(text, n=3) for text in problem_texts[:2]]
+    assert [result.value for result in _ordered(short.map(problem_texts[:2], n=3))] == by_hand
+    rows = [{"problem": text, "n": 3} for text in problem_texts[:2]]
+    assert [result.value for result in _ordered(short.map(rows, n=1))] == by_hand
+
+    async def mapped() -> list[Any]:
+        return [result async for result in short.amap(problem_texts[:2], n=3)]
+
+    assert [result.value for result in _ordered(asyncio.run(mapped()))] == by_hand
+    for rows_, more, message in (
+        ([{"question": "x", "level": 1}], {}, "its fields are `question` and `level`"),
+        (["x"], {"problem": "y"}, "row 0: a row is a mapping of arguments, not a str"),
+        ([3], {}, 'a mapping of arguments, not a int; `{"problem": "…"}` is one'),
+        ([], {"n": "many"}, "`n` takes a whole number"),
+    ):
+        with pytest.raises(qp.ArgumentError, match=re.escape(message)):
+            list(short.map(rows_, **more))
+
+
+def _ordered(results: Iterable[Any]) -> list[Any]:
+    return sorted(results, key=lambda result: result.index)
 
 
 def test_map(short: qp.Program[..., Any], problem_texts: list[str]) -> None:
@@ -247,7 +284,7 @@ def test_what_goes_wrong_with_rows_that_come_asynchronously(short: qp.Program[..
         list(short.map(rows(None)))
 
 
-@pytest.mark.parametrize("rows", ["rows.jsonl", {"problem": "x"}, None, ["x"]])
+@pytest.mark.parametrize("rows", ["rows.jsonl", {"problem": "x"}, None, [3]])
 def test_map_says_what_rows_are(short: qp.Program[..., Any], rows: Any) -> None:
     with pytest.raises(qp.ArgumentError, match="mapping of arguments, not a"):
         list(short.map(rows))
@@ -366,7 +403,8 @@ def test_pictures_and_texts(short: qp.Program[..., Any]) -> None:
     assert repr(short) == "<program short(problem: text, n: int, max_tokens: int, temperature: float) -> text>"
     assert "generate llm n=2" in short.explain() and "generate llm n=5" in short.explain(n=5)
     assert short.explain("json")["samples"] == 2 == short.plan.to_json()["samples"]
-    assert str(short.plan) == short.explain()
+    assert str(short.plan) == short.explain() == repr(short.explain())
+    assert short.explain()._repr_html_() == short.plan._repr_html_()
 
 
 def test_a_decorated_program_keeps_what_its_function_says() -> None:
@@ -451,3 +489,26 @@ def test_a_program_that_calls_itself_goes_as_deep_as_it_says(depth: int, left: i
         qp.parse(text.replace(f" depth={depth}", ""))(n=5)
     with pytest.raises(qp.QpError, match="makes a column"):
         qp.parse(text.replace("(m) into below", "(n)"))(n=5)
+
+
+def test_errors_have_one_frame_of_ours(short: qp.Program[..., Any]) -> None:
+    """The user reads where they called, and why it failed."""
+
+    async def awaited() -> None:
+        await short.acall("x", n="many")
+
+    for call in (
+        lambda: short("x", n="many"),
+        lambda: short.run("x", uid=3),
+        lambda: asyncio.run(awaited()),
+        lambda: short.explain(m=2),
+        lambda: short.map(["x"], n="many"),
+        lambda: qp.evaluate(short, [{"problem": "x"}], n="many"),
+        lambda: qp.parse("program p(q: text) -> text {"),
+        lambda: qp.parse(NONE)("x"),
+    ):
+        with pytest.raises((qp.UserError, qp.QpError, qp.ArgumentError, qp.RunError)) as caught:
+            call()
+        root = Path(qp.__file__).parents[1]
+        ours = [Path(entry.path).relative_to(root) for entry in caught.traceback if root in Path(entry.path).parents]
+        assert [path.name for path in ours if path.parts[0] != "tests"] == ["plain_errors.py"]

@@ -87,6 +87,13 @@ def test_the_command_goes_on_with_its_runs_and_shows_the_same(qpdsl: Run, table:
     assert table.to_json() == json.loads(shown["json"].out)
 
 
+def test_parameters_are_keywords_too(folder: Path) -> None:
+    found = qp.evaluate(drawn, ROWS, n=[1, 2], limit=2)
+    assert found.to_json() == qp.evaluate(drawn, ROWS, set={"n": [1, 2]}, limit=2).to_json()
+    with pytest.raises(qp.ArgumentError, match="two values for `n`, by `set` and as a keyword"):
+        qp.evaluate(drawn, ROWS, n=1, set={"n": 2})
+
+
 def test_it_goes_on_with_runs_of_the_command(qpdsl: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = qpdsl("eval", "p.qp", "--input", "in.jsonl", "--set", "n=2", "--limit", 4, "--format", "json")
     loaded = loads(monkeypatch)
@@ -110,6 +117,23 @@ def test_cells_have_the_figures_of_the_table(table: qp.Evaluation) -> None:
             assert cell.points == pytest.approx(100 * float(record["difference"]), rel=1e-4)
             assert cell.points_interval[0] <= cell.points <= cell.points_interval[1]
     assert table.cells[0].parameters == {"n": "2", "limit": "8"}
+
+
+def test_what_fewer_samples_come_to_is_that_of_runs(qpdsl: Run, folder: Path) -> None:
+    found = qp.evaluate(qp.load("p.qp", "sampled"), "in.jsonl", set={"n": 4, "limit": 8}, seeds=2, candidates=True)
+    [cell] = found.cells
+    shares = []
+    for seed in (0, 1):
+        words = ("--program", "sampled", "--set", "n=4", "--set", "limit=8", "--seed", seed, "--input", "in.jsonl")
+        ran = qpdsl("run", "p.qp", *words, "--candidates", "--no-greedy", "--json", "--output", f"{seed}.jsonl")
+        shares.append({k: own["accuracy"] for k, own in json.loads(ran.out)["at_k"]["pass"].items()})
+    assert shares[0].keys() == {"1", "2", "4"}
+    for k, own in cell.at_k["pass"].items():
+        assert own.accuracy == pytest.approx((shares[0][str(k)] + shares[1][str(k)]) / 2, abs=1e-4)
+        assert own.interval.low <= own.accuracy <= own.interval.high
+        assert found.to_json()["cells"][0]["at_k"]["pass"][str(k)]["accuracy"] == round(own.accuracy, 5)
+    row = next(line.split() for line in str(found).splitlines() if "pass@k" in line)
+    assert row[row.index("pass@k") + 1 :][:3] == [f"{cell.at_k['pass'][k].accuracy:.1%}" for k in (1, 2, 4)]
 
 
 def test_a_notebook_shows_tables_and_the_picture(table: qp.Evaluation, tmp_path: Path) -> None:

@@ -198,10 +198,29 @@ def test_few_problems_are_not_learned_from_but_tell_what_fits(folder: RunFolder)
 
 
 def test_where_nothing_is_kept_estimates_say_what_fits(folder: RunFolder) -> None:
-    policy = policy_for(WAYS, BOTH, budget=budget("tokens", 200), folder=folder, estimates=[20.0, 150.0])
+    policy = policy_for(WAYS, BOTH, budget=budget("tokens", 200), folder=folder, sizes=[20.0, 150.0])
     assert (policy.first, policy.expected, policy.spends) == (1, None, None)
     assert "estimated at 150 tokens" in policy.learned_from
     assert policy_for(WAYS, BOTH, budget=budget("tokens", 200), folder=folder).first == 0
+
+
+def test_estimates_go_by_what_was_measured_of_others(folder: RunFolder) -> None:
+    """By rule of thumb the cheap way takes 512 tokens, as the dear one takes 8,192; it was measured at 100."""
+    keep(folder, DEAR, dear=True, rows=5)
+    for amount in (20, 2):
+        policy = policy_for(WAYS, BOTH, budget=budget("tokens", amount), folder=folder, sizes=[512.0, 8192.0])
+        assert policy.first == 0
+        assert "estimated at 6.25 tokens a problem, by what others took in run" in policy.learned_from
+    policy = policy_for(WAYS, BOTH, budget=budget("seconds", 1.0), folder=folder, sizes=[512.0, 8192.0])
+    assert policy.first == 0 and "estimated at 0.125 seconds a problem" in policy.learned_from
+
+
+def test_a_share_that_nothing_shows_takes_the_dearest_whatever_was_measured(folder: RunFolder) -> None:
+    aimed = budget("tokens", None, 0.9)
+    before = policy_for(WAYS, BOTH, budget=aimed, folder=folder, sizes=[512.0, 8192.0])
+    keep(folder, DEAR, dear=True, rows=5)
+    after = policy_for(WAYS, BOTH, budget=aimed, folder=folder, sizes=[512.0, 8192.0])
+    assert before.first == after.first == 1 and before.learned_from == after.learned_from
 
 
 def test_a_budget_that_no_way_keeps_is_refused(folder: RunFolder) -> None:

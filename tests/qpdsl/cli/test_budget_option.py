@@ -110,6 +110,28 @@ def test_a_resumed_run_goes_on_by_the_policy_that_it_began_with(
         assert run.record.policy == before is not None
 
 
+def test_what_decided_is_said_and_decides_again_where_it_is_named(
+    qpdsl: Run, program: Path, rows: Path, tmp_path: Path
+) -> None:
+    """With nothing measured `n=1` is estimated at 40 tokens, and `n=2` at 80; it takes fewer."""
+
+    def ran(*more: str) -> tuple[str, int]:
+        done = qpdsl("run", program, "--input", rows, "--no-greedy", "--budget", "tokens=75", *more)
+        assert done.code == 0, done.err
+        return done.err, sum(record["tokens_out"] for record in done.records)
+
+    said, tokens = ran()
+    assert "note: `n=1` runs first: nothing was learned yet; this strategy is estimated at" in said
+    [first] = RunFolder().ids()
+    said, more = ran()
+    assert more > tokens and f"estimated at {2 * tokens / len(ROWS):,.4g} tokens a problem, by what others took" in said
+    said, again = ran("--policy", first)
+    assert again == tokens and "runs first" not in said
+    assert qpdsl("runs").out.count("open tokens=75 zoo/counting") == 3
+    refused = qpdsl("run", program, "--input", rows, "--budget", "tokens=9", "--policy", first)
+    assert refused.code == 2 and f"run `{first}` decided nothing for `open` under this budget" in refused.err
+
+
 def test_too_few_rows_for_a_warm_up_are_said_and_their_spend_is_measured(
     qpdsl: Run, program: Path, tmp_path: Path
 ) -> None:
@@ -119,7 +141,7 @@ def test_too_few_rows_for_a_warm_up_are_said_and_their_spend_is_measured(
     assert ran.err.count("no warm-up: it takes 48 rows with a right answer, and there are 4\n") == 1
     spent = sum(record["tokens_out"] for record in ran.records) / len(ROWS)
     told = qpdsl("explain", program, "--budget", "tokens=50").out
-    assert f"this strategy is measured at {spent:,.4g} tokens a problem" in told
+    assert f"this strategy is estimated at {2 * spent:,.4g} tokens a problem, by what others took in run" in told
     assert "by the budget, 1 of 2 ways" in told
 
 

@@ -226,6 +226,7 @@ def test_files_are_written_whole_and_replaced_on_request(qpdsl: Run, folder: Pat
     files = ("--output", "table", "--plot", "plot.svg")
     written = qpdsl(*words, *files)
     assert written.out == "" and "95% interval" in written.err
+    assert "note: wrote `table`\nnote: wrote `plot.svg`\n" in written.err
     assert (folder / "table").read_text("utf-8") == shown
     plot = (folder / "plot.svg").read_text("utf-8")
     assert plot.startswith("<svg ") and "sampled n=2" in plot

@@ -6,8 +6,10 @@ import json
 import os
 from pathlib import Path
 
+import click
 import pytest
 
+from qpdsl.cli.app import cli
 from qpdsl.cli.exits import Exit
 from tests.support.cli import Run, stdin
 from tests.support.paths import PROGRAMS
@@ -23,9 +25,28 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
         )
 
 
+def test_an_option_that_is_given_twice_is_refused_by_every_command(qpdsl: Run) -> None:
+    root = click.Context(cli)
+    commands = {(name,): cli.get_command(root, name) for name in cli.list_commands(root)}
+    runs = commands.pop(("runs",))
+    assert isinstance(runs, click.Group)
+    commands |= {("runs", name): own for name, own in runs.commands.items()}
+    seen = set[str]()
+    for words, command in commands.items():
+        for param in command.get_params(root):
+            if isinstance(param, click.Option) and not (param.multiple or param.is_flag or param.count):
+                option = max(param.opts, key=len)
+                ran = qpdsl(*words, f"{option}=1", "x", option, "1")
+                assert ran.code == 2 and f"`{option}` is given twice" in ran.err, (words, option, ran.err)
+                seen.add(option)
+                break
+    assert len(seen) >= 5
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (["eval", "x.qp", "--program", "one", "--program", "two"], "`--program` is given twice"),
         (["runn"], "there is no command `runn`; did you mean `run`?"),
         (["run"], "give a program"),
         (["run", "greedy", "-e", "chat user=q"], "one of them only"),

@@ -107,6 +107,13 @@ def beside_the_arms(problem: str) -> str:
     return qp.col.text
 
 
+def a_loop_of_python(problem: str, n: int = 4) -> str:
+    rows = qp.chat(user=problem)
+    for _ in range(n):
+        rows.generate(llm)
+    return qp.col.text
+
+
 def an_empty_loop(problem: str) -> str:
     rows = qp.chat(user=problem)
     with rows.repeat(3):

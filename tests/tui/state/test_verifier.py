@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qpdsl.executor.events.events import EngineFigures, EngineStepped, Selected, ServerReported
+from qpdsl.tui.screens.verifier import quality_lines
 from qpdsl.tui.state.run_state import RunState
 from qpdsl.tui.state.search import SearchTree
 from qpdsl.tui.state.time_spent import MemoryNeed, TimeSpent
 from qpdsl.tui.state.verdict import last_vote
 from qpdsl.tui.state.verifier import GradedAnswer, qualities_of, wider_cuts, widths
+from qpdsl.tui.widgets.palette import NO_COLOURS
 
 ANSWERS = st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.sampled_from((0.0, 0.25, 0.5, 1.0))), min_size=1)
 
@@ -51,6 +53,23 @@ def test_pass_at_k_is_the_mean_over_all_sets(rights: list[bool]) -> None:
     for one in widths([graded([("a", right, 0.5) for right in rights])]):
         sets = list(combinations(rights, one.samples))
         assert one.passed == pytest.approx(sum(map(any, sets)) / len(sets))
+
+
+def test_what_another_strategy_had_tried_before_is_no_sample() -> None:
+    """Two tried it greedily, and a row went on with four samples, of which one is right."""
+    tried = [GradedAnswer(row, (("way 1",), (0,)), False, (), taken=True) for row in "ab"]
+    sampled = [GradedAnswer("a", (("way 2",), (place,)), place == 1, (), taken=place == 1) for place in range(4)]
+    assert [(one.samples, one.passed) for one in widths([[tried[0], *sampled], tried[1:]])] == [
+        (1, 1 / 8), (2, 1 / 4), (4, 1 / 2),
+    ]  # fmt: skip
+
+
+def test_what_a_verifier_read_is_told_of_all_answers() -> None:
+    quality = qualities_of(graded([("a", False, 0.5)]))[0]
+    lines = [line.plain for line in quality_lines(quality, 30, "score prm", NO_COLOURS)]
+    assert lines[0] == "verifier      score by score prm  it has read 1 of 30 answers to the end; of these 0% right"
+    assert lines[1] == "AUC           unknown: the one answer with a score is wrong"
+    assert next(quality_lines(quality, 1, "", NO_COLOURS)).plain.endswith("  1 answer, 0% right")
 
 
 def test_a_wider_cut_keeps_all_that_stand_before_it() -> None:

@@ -44,6 +44,7 @@ def test_runs_that_begin_in_one_millisecond_have_ids_of_their_own(
 def test_a_run_is_found_by_part_of_its_id(runs: RunFolder) -> None:
     first, second = recorded(runs, 1, program="one", started=1.75e9), recorded(runs, 1, program="two", started=1.76e9)
     assert runs.find(first) == runs.find(first[:15]) == runs.find(first[-6:]) == runs.find("last-1") == runs.file(first)
+    assert runs.find("last~1") == runs.find("one") == runs.file(first) != runs.find("two")
     assert runs.find("last") == runs.find(str(runs.file(second))) == runs.file(second)
     (runs.path / "stray.qprun").write_text("a file that somebody put there")
     assert runs.find("last") == runs.file(second)
