@@ -412,7 +412,7 @@ class Repeat(Stage):
     written: ClassVar[tuple[str, ...]] = ("limit", "gather", "until", "body")
 
     limit: Expr = field(
-        metadata=is_number("", Range("int", 1, 1_000_000), "repeat", reads="once", place="the number of rounds")
+        metadata=is_number("", Range("int", 0, 1_000_000), "repeat", reads="once", place="the number of rounds")
     )
     until: Expr | None = field(metadata=is_condition("until", "aggregates"))
     body: Block = field(metadata=BLOCK)
