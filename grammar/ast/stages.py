@@ -441,7 +441,7 @@ class Search(Stage):
     """
 
     word, first = "search", "`puct`, `ab_mcts` or `ab_mcts_m`"
-    usage = "search METHOD by EXPR simulations= c= per_round= rollout= backup= prior= arms= { … }"
+    usage = "search puct|ab_mcts|ab_mcts_m by EXPR simulations= c= per_round= rollout= backup= prior= arms= { … }"
     also = ("mcts", "tree")
     needs = "context"
     written: ClassVar[tuple[str, ...]] = (
