@@ -13,6 +13,7 @@ nothing, and what it changes is said.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from qpdsl.session.settings import Settings
 
 NAME = "qpdsl.toml"
 _MAX_BYTES = 1 << 16
+# A value that begins as a path, an id or a word does, and is neither `true` nor `false`, a number or a date.
+_BARE = re.compile(r"^\s*([\w.-]+)\s*=\s*((?!(?:true|false|inf|nan)\s*(?:#|$))[A-Za-z./~][^#\n]*?)\s*(?:#|$)", re.MULTILINE)
 _SECTIONS = ("models", "servers", "set", "data", "defaults")
 # The settings that it may say, by the names of their options.
 DEFAULTS = {option_of(name, one).removeprefix("--"): name for name, one, _ in declared(Settings) if one.project}
@@ -81,8 +84,14 @@ def read_project() -> Project:
     try:
         content = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"`{NAME}`: {error}") from error
+        raise UsageError(f"`{NAME}`: {error}", _without_quotes(text)) from error
     return _checked(path, content)
+
+
+def _without_quotes(text: str) -> str | None:
+    """What mends the first line whose text stands without quotes, None where there is none."""
+    found = _BARE.search(text)
+    return None if found is None else f'put the text in quotes: `{found[1]} = "{shorten(found[2])}"`'
 
 
 def _checked(path: Path, content: Mapping[str, Any]) -> Project:

@@ -112,6 +112,7 @@ def test_a_server_has_a_name(qpdsl: Run, folder: Path) -> None:
         ('[model]\nllm = "x"', "there is no section `model`; did you mean `models`?"),
         ("models = 3", "is a section"),
         ("[models", "qpdsl.toml"),
+        ("[models]\nllm = ../x.gguf # mine", 'put the text in quotes: `llm = "../x.gguf"`'),
         ('[defaults]\nseed = "x"', "seed"),
     ],
 )

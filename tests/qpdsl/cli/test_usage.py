@@ -26,6 +26,7 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (["help", "runn"], "there is no command `runn`; did you mean `run`?"),
         (["runn"], "there is no command `runn`; did you mean `run`?"),
         (["run"], "give a program"),
         (["run", "greedy", "-e", "chat user=q"], "one of them only"),
@@ -78,6 +79,13 @@ def test_input_data_that_is_not_there(qpdsl: Run, tmp_path: Path) -> None:
         (["run", "greedy", "--temperature", "1"], "the program says it, as `generate MODEL temperature=…`"),
         (["explain", "greedy", "x", "--analyze", "--input", "counting-500"], "the texts of `--input` are its rows'"),
         (["run", "problem=x"], "`problem=x` is no program"),
+        (["run", "greedy", "--data", "my.jsonl"], "rows of a file are `--input FILE`"),
+        (["run", "greedy", "--question", "x"], "name its field by `--map problem=question`"),
+        (["run", "best_of_n", "--n-samples", "4"], "`n` is a parameter of the program: `--set n=…`"),
+        (["run", "greedy", "--no-prefix-cache"], "`--disable-rule share_prefixes`"),
+        (["eval", "greedy", "--pass-at-k", "4"], "`--candidates` grades every candidate"),
+        (["eval", "greedy", "--resume"], "the same command again goes on by itself"),
+        (["explain", "greedy", "--grader", "number"], "it is one of `qpdsl run`"),
         (["export"], "`qpdsl runs export`"),
         (["run", "greedy", "--set", "problem=x", "--set", "problem=y"], "`--set` gives `problem` twice"),
         (["run", "greedy", "--model", "llm=a", "--model", "llm=b"], "`--model` names two models for `llm`"),
