@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from qpdsl.cli.console import put
+from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.shared_options import format_option
 
@@ -25,12 +25,14 @@ def command(form: str) -> Exit:
     import os
 
     from qpdsl.runs.store.run_folder import RunFolder
-    from qpdsl.session.project import DEFAULTS, NAME, read_project
+    from qpdsl.session.project import DEFAULTS, NAME, read_project, set_in_vain
     from qpdsl.session.setting import declared
     from qpdsl.session.settings import Settings
     from qpdsl.session.user_cache import folder
 
     project = read_project()
+    for warning in set_in_vain(project):
+        say(warning)
     found: list[tuple[str, str, str]] = []
     place = NAME if project.path is None else str(project.path)
     for section in ("models", "servers", "set", "data"):
