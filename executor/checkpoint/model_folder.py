@@ -55,6 +55,8 @@ ENCODERS = {"vision_config": "images", "vq_config": "images", "audio_config": "s
 # So many of many GGUF files are named.
 _SHOWN = 6
 _MAPPINGS = tuple(name for name in TEXTS if name.endswith(".json") and name not in (TOKENIZER, "vocab.json"))
+# How the tensors of most models begin that write text.
+_OF_WRITERS = ("model.", "lm_head.")
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,14 @@ class ModelFolder:
         except OSError as error:
             file = f"`{error.filename}` " if error.filename else "its files "
             raise ModelError(name, f"{file}cannot be read: {error.strerror or error}") from error
+
+    @property
+    def only_writes(self) -> bool:
+        """Whether its files surely are those of a model that writes text, and hold no head that scores."""
+        if self.gguf is not None:
+            return True
+        named = "".join(self.config.get("architectures") or ())
+        return named.endswith("ForCausalLM") and all(name.startswith(_OF_WRITERS) for name in self.tensors)
 
     @classmethod
     def _checked(cls, path: Path, *, with_weights: bool) -> ModelFolder:
