@@ -218,7 +218,7 @@ class _Loading:
             writer = None if place is None or outline is None else place.writer(mapped.give_back)
         is_keepable = writer is not None or self._has_room(model)
         if self.slow is not None:
-            self.slow("checking what it computes, for which kernels are compiled once")
+            self.slow("compiling and checking its kernels")
         try:
             with mapped.spared(model):
                 paged = PagedModel(model, kv_type=kv_type, head=head, native=native, shelf=writer)

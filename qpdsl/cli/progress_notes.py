@@ -6,6 +6,7 @@ A step is said once it lasts longer than a moment. Rows have a bar on a terminal
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 import time
@@ -28,6 +29,7 @@ from qpdsl.executor.events.stream import EventStream
 # Seconds: a step and an answer that take longer are said, and how often they are said again where no bar moves.
 MOMENT, SOON, OFTEN = 2.0, 5.0, 30.0
 _WINDOW = 5.0
+_COUNTS = re.compile(r"\d+ of \d+")
 
 
 class Rate:
@@ -95,7 +97,7 @@ class ProgressNotes:
     @contextlib.contextmanager
     def of_rows(self, total: int, done: int, *, wanted: bool = True) -> Iterator[None]:
         """Tells of rows while the block runs: by a bar where stderr is a terminal and that is `wanted`."""
-        self._rows, self._due = (done, total), time.monotonic() + OFTEN
+        self._rows, self._step, self._due = (done, total), None, time.monotonic() + SOON
         wanted = wanted and not self._quiet and is_terminal(sys.stderr)
         try:
             with self._bar(total, done) if wanted else contextlib.nullcontext():
@@ -154,6 +156,8 @@ class ProgressNotes:
             say(self.words(now))
         elif self._of_answer and self._rate.total:
             say(f"{self._rate.total:,} tokens so far, {self._rate.per_second(now):,.0f} tokens/s")
+        elif self._of_answer:
+            say("reading the prompt …")
         self._due = now + OFTEN
 
     def _silence(self, model: str, now: float) -> str:
@@ -168,7 +172,8 @@ class ProgressNotes:
             case ServerReported():
                 self._reported(event)
             case Preparing(step=step):
-                if self._step is None or step.partition(":")[0] != self._step.partition(":")[0]:
+                # A count that goes on is one step.
+                if self._step is None or _COUNTS.sub("", step) != _COUNTS.sub("", self._step):
                     self._due = event.at + MOMENT
                 if self._verbose:
                     say(f"{step} …")

@@ -205,6 +205,7 @@ class _DataSetRun(RowsRun[RunOptions]):
             del known["options"]
             values = {name: plain(value) for name, value in self._values.items()}
             check_unfinished(RunFolder(), self._job.plan.name, known, values)
+        self.process.prepare("reading the models' files")
         models = model_digests(self._job.models, self.open_session)
         if self.options.saves_samples:
             contents = {id: models[name] for name, id in self._job.models.items()}
