@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,10 @@ class ModelFolder:
     def _checked(cls, path: Path, *, with_weights: bool) -> ModelFolder:
         if not path.exists():
             what = "file" if path.suffix.lower() == SUFFIX else "folder"
-            raise CheckpointError(f"there is no {what} `{path}`")
+            beside = [entry.name for entry in path.parent.glob(f"*{path.suffix}")] if path.suffix else []
+            near = get_close_matches(path.name, sorted(beside), n=1)
+            meant = f"; did you mean `{path.with_name(near[0])}`?" if near else ""
+            raise CheckpointError(f"there is no {what} `{path}`{meant}")
         if path.suffix.lower() == SUFFIX and path.is_file():
             return cls._of_gguf(path)
         if not path.is_dir():

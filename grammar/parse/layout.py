@@ -198,8 +198,8 @@ class _LayoutBuilder:
     """Fills in a layout's statements and faults, token by token.
 
     `stack` holds the open brackets, `current` the tokens of the statement that is being read. `suspect` is the first
-    brace whose closing brace is indented less than it is: if a brace is not closed, it is likely that one. `unopened` is
-    the first head without a brace behind it.
+    brace whose closing brace is indented less than it is: if a brace is not closed, it is likely that one. `unopened`
+    is the first head without a brace behind it.
     """
 
     def __init__(self, source: Source, layout: Layout, outermost: Inside, headless: AbstractSet[int]) -> None:
@@ -296,7 +296,9 @@ class _LayoutBuilder:
         end, word = self.unopened[-1].end, self.unopened[0].text
         secondary = () if closing is None else (Label(closing.span, "closes nothing else"),)
         edit, message = Edit(Span(end, end), " {"), f"the block of this `{word}` does not begin with `{{`"
-        fault = Diagnostic("QP107", message, Span(end, end), "expected `{`", secondary, help="open it with `{`", edit=edit)
+        fault = Diagnostic(
+            "QP107", message, Span(end, end), "expected `{`", secondary, help="open it with `{`", edit=edit
+        )
         self.layout.faults.append(fault)
         self.layout.broken = True
 
@@ -325,7 +327,11 @@ class _LayoutBuilder:
             due = stage.first if len(words) == 1 else "an expression"
             notes = (f"form: {stage.usage}",)
             message = f"expected {due}, found `{{`"
-            help = "write `repeat 40 until CONDITION { … }`, of which 40 is the most rounds" if words[0] == "repeat" else None
+            help = (
+                "write `repeat 40 until CONDITION { … }`, of which 40 is the most rounds"
+                if words[0] == "repeat"
+                else None
+            )
             fault = Diagnostic("QP109", message, token.span, f"expected {due}", notes=notes, help=help)
             self.layout.faults.append(fault)
 

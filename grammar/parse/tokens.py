@@ -68,7 +68,13 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
     head: Token | None = None
     offset = depth = 0
     while offset < len(text):
-        if last is not None and last.text == "=" and head is not None and head.text == "model" and head in tokens[-3:-2]:
+        if (
+            last is not None
+            and last.text == "="
+            and head is not None
+            and head.text == "model"
+            and head in tokens[-3:-2]
+        ):
             place = _BARE_PLACE.match(text, offset)
             if place is not None:
                 last = Token("string", place[1], *place.span(1))

@@ -31,7 +31,9 @@ _MAX_BYTES = 1 << 16
 # So many programs are looked at for the names of their parameters.
 _MAX_PROGRAMS = 64
 # A value that begins as a path, an id or a word does, and is neither `true` nor `false`, a number or a date.
-_BARE = re.compile(r"^\s*([\w.-]+)\s*=\s*((?!(?:true|false|inf|nan)\s*(?:#|$))[A-Za-z./~][^#\n]*?)\s*(?:#|$)", re.MULTILINE)
+_BARE = re.compile(
+    r"^\s*([\w.-]+)\s*=\s*((?!(?:true|false|inf|nan)\s*(?:#|$))[A-Za-z./~][^#\n]*?)\s*(?:#|$)", re.MULTILINE
+)
 _SECTIONS = ("models", "servers", "set", "data", "defaults")
 # The settings that it may say, by the names of their options.
 DEFAULTS = {option_of(name, one).removeprefix("--"): name for name, one, _ in declared(Settings) if one.project}
@@ -153,7 +155,7 @@ def _checked(path: Path, content: Mapping[str, Any]) -> Project:
 
 def _place(path: Path, model: str) -> str:
     """A model's id, a path of which starts at the file's folder."""
-    return str(path.parent / model) if model.startswith(("./", "../")) else model
+    return os.path.normpath(path.parent / model) if model.startswith(("./", "../")) else model
 
 
 def _text(name: str, value: Any) -> str:

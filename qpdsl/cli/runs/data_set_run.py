@@ -250,7 +250,7 @@ class _DataSetRun(RowsRun[RunOptions]):
         """Says which other runs compute, or have begun to compute, the same."""
         for info in others_like(folder, record):
             if info.writing:
-                say(f"note: run `{info.id}` computes the same now")
+                say(f"note: run `{info.id}` is at work on the same rows; `qpdsl top` shows it, Ctrl-C ends this one")
             elif info.status != "finished" and info.totals.done and not self.options.reuse:
                 done = f"{info.totals.done} of {info.record.rows} rows"
                 say(f"note: run `{info.id}` ended early with {done}; `--resume` goes on with it")

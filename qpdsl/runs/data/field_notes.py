@@ -112,10 +112,10 @@ class FieldNotes:
                     f"did you mean `{near}`?{again(unit, numbers)}"
                 )
         for looks, target, what, option in _TELLING:
-            field = next((field for field in others if looks.fullmatch(field)), None)
-            if field is not None and not self._own[target] and target not in {*self._params, *self._named}:
-                others.remove(field)
-                yield f"note: `{shorten(field, 24)}` looks like {what}: `{option}{field}` takes it for that"
+            like = next((field for field in others if looks.fullmatch(field)), None)
+            if like is not None and not self._own[target] and target not in {*self._params, *self._named}:
+                others.remove(like)
+                yield f"note: `{shorten(like, 24)}` looks like {what}: `{option}{like}` takes it for that"
         if others:
             shown = ", ".join(f"`{shorten(field, 24)}`" for field in others[:MAX_LISTED])
             rest = " and others" if len(others) > MAX_LISTED else ""
@@ -142,5 +142,6 @@ def understood(data: LoadedData, count: int, mapping: FieldMapping, form: Datase
     if "answer" in there and "answer" not in mapping.sources:
         parts.append("the right answer from `answer`")
     if not {"id", *mapping.sources.get("id", RecordField("id")).reads} & there:
-        parts.append(f"the id from the {data.records.unit}'s number")
+        header = " (the header is line 1)" if data.records.is_text and data.records.unit == "line" else ""
+        parts.append(f"the id from the {data.records.unit}'s number{header}")
     return f"note: {number} of {data.name} ({kind}){': ' if parts else ''}{enumerated(parts, last='and')}"

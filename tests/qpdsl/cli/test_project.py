@@ -37,7 +37,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_gives_what_the_command_line_does_not(qpdsl: Run, folder: Path) -> None:
     (folder / "other.qp").write_text(PROGRAM.replace("style", "other"))
     (folder / "qpdsl.toml").write_text(
-        '[models]\nllm = "zoo/counting-mini"\nother = "./none"\n[set]\nstyle = "long, and odd"\nn = 2\nother = 1\nstile = 1\n'
+        '[models]\nllm = "zoo/counting-mini"\nother = "./none"\n[set]\nstyle = "long, and odd"\nn = 2\nother = 1\n'
+        "stile = 1\n"
         '[data]\nrows = "rows.jsonl"\n[defaults]\nlimit = 2\nseed = 3\nserver-timeout = 5\n'
     )
     ran = qpdsl("run", "echo.qp", "x", "--set", "n=4", "--no-greedy", "--json")

@@ -113,6 +113,18 @@ def test_a_model_or_data_in_the_place_of_a_program(
     assert ran.code == Exit.USAGE and ran.err.endswith(f"the program comes first, then `{option}`\n")
 
 
+def test_a_text_in_the_place_of_a_program_of_the_folder(
+    qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("solve.qp").write_text("")
+    ran = qpdsl("run", "What is 2 + 3?")
+    assert ran.code == Exit.USAGE and ran.err.endswith('here are `solve.qp`, as in `qpdsl run solve.qp "…"`\n')
+    Path("small-Q4_K_M.gguf").touch()
+    missing = qpdsl("run", "greedy", "x", "--model", "llm=./small-Q4_M.gguf").err
+    assert "there is no file `small-Q4_M.gguf`; did you mean `small-Q4_K_M.gguf`?" in missing
+
+
 @pytest.mark.parametrize("option", ["--lines", "--colour"])
 def test_an_option_that_is_like_no_other_has_no_suggestion(qpdsl: Run, option: str) -> None:
     ran = qpdsl("run", "greedy", option, "3")

@@ -14,7 +14,6 @@ from qpdsl.runs.store.fingerprint import operators
 from qpdsl.session.prepare import PlanUse, Prepared, ask_servers, bind_program, prepare
 from qpdsl.session.settings import Settings
 
-
 _ROUNDS = 'chat user=q | repeat %s { generate "zoo/counting" | let a = 1 } | return %s'
 
 

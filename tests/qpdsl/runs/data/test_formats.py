@@ -78,7 +78,7 @@ def test_a_table_called_json_lines_is_read_and_said_to_be_one(tmp_path: Path) ->
     data = read(tmp_path / "d.jsonl", b"problem,answer\na,1\nb,2\n")
     assert data.notes == (
         f"note: 2 rows of {tmp_path / 'd.jsonl'} (CSV): the right answer from `answer` and the id from the line's "
-        "number",
+        "number (the header is line 1)",
     )
 
 
