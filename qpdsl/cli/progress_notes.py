@@ -68,6 +68,7 @@ class ProgressNotes:
         self._due = time.monotonic() + OFTEN
         self._rows: tuple[int, int] | None = None
         self._of_answer = False
+        self._early = False
         self._advance: Callable[[int], None] | None = None
         self._ends: float | None = None
         self._sampled: dict[str, int] = {}
@@ -98,6 +99,7 @@ class ProgressNotes:
     def of_rows(self, total: int, done: int, *, wanted: bool = True) -> Iterator[None]:
         """Tells of rows while the block runs: by a bar where stderr is a terminal and that is `wanted`."""
         self._rows, self._step, self._due = (done, total), None, time.monotonic() + SOON
+        self._early = True
         wanted = wanted and not self._quiet and is_terminal(sys.stderr)
         try:
             with self._bar(total, done) if wanted else contextlib.nullcontext():
@@ -153,7 +155,10 @@ class ProgressNotes:
         if self._step is not None:
             say(f"{self._step} …")
         elif self._rows is not None and not is_terminal(sys.stderr):
-            say(self.words(now))
+            # Soon only where nothing was drawn by then.
+            if not (self._early and self._rate.total):
+                say(self.words(now))
+            self._early = False
         elif self._of_answer and self._rate.total:
             say(f"{self._rate.total:,} tokens so far, {self._rate.per_second(now):,.0f} tokens/s")
         elif self._of_answer:
