@@ -10,7 +10,18 @@ from qpdsl.grammar.diagnostic import Edit
 from qpdsl.grammar.source import Span
 
 # What options are called elsewhere, where no spelling leads from there to here.
-CALLED_ELSEWHERE = {"temp": "temperature", "samples": "n", "num_samples": "n"}
+CALLED_ELSEWHERE = {
+    **dict.fromkeys(("samples", "num_samples", "n_samples", "num_return_sequences", "num_completions", "best_of"), "n"),
+    **dict.fromkeys(("max_new_tokens", "max_length", "max_completion_tokens"), "max_tokens"),
+    **dict.fromkeys(("thinking_budget", "budget_tokens", "reasoning_effort", "enable_thinking"), "think"),
+    **dict.fromkeys(("aggregate", "aggregation", "agg"), "reduce"),
+    **dict.fromkeys(("early_stop", "early_stopping"), "decided"),
+    **dict.fromkeys(("stop_sequences", "stop_strings"), "stop"),
+    **dict.fromkeys(("mcts", "uct"), "puct"),
+    "temp": "temperature",
+    "weights": "weight",
+    "num_simulations": "simulations",
+}
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

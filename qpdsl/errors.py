@@ -77,6 +77,24 @@ def unknown(name: str, known: Iterable[str], lead: str) -> str:
     return f"{lead} `{shorten(name)}`" + (f"; there is {listed(names, last='and')}" if names else "")
 
 
+def installing(extra: str) -> str:
+    """The command that installs an extra of the package from where this one came: a folder, an address or the index."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote, urlparse
+
+    try:
+        origin = json.loads(distribution("qpdsl").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url, kind = origin.get("url", ""), origin.get("vcs_info", {}).get("vcs")
+    if url.startswith("file:") and not kind:
+        editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+        return f"`pip install {editable}'{unquote(urlparse(url).path)}[{extra}]'`"
+    origin_of = f" @ {f'{kind}+' if kind else ''}{url}" if url else ""
+    return f"`pip install 'qpdsl[{extra}]{origin_of}'`"
+
+
 def shorten(text: str, limit: int = 60) -> str:
     """A text short enough to stand in a message, on one line."""
     beginning = text[: 16 * limit]

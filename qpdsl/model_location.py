@@ -9,11 +9,13 @@ from pathlib import Path
 from qpdsl import zoo
 from qpdsl.errors import UsageError, unknown
 from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder
-from qpdsl.executor.checkpoint.errors import ModelError
+from qpdsl.executor.checkpoint.errors import ModelError, no_verifier
 from qpdsl.executor.checkpoint.gguf_header import SUFFIX
 from qpdsl.executor.checkpoint.model_folder import ModelFolder
 from qpdsl.executor.remote.server.address import Address
 from qpdsl.grammar.model_id import SCHEMES, adapter_of, base_of, is_remote
+from qpdsl.grammar.words import VERIFIER_KINDS
+from qpdsl.planner.plan import ops
 
 # A URL, or one behind what is to say how its server is spoken to.
 _SCHEME = re.compile(r"([A-Za-z]\w*):(?://|https?://)")
@@ -110,3 +112,17 @@ def check_models(models: Iterable[str]) -> None:
         adapter = locate_adapter(model)
         if isinstance(adapter, Path):
             AdapterFolder.of(model, adapter)
+
+
+def check_verifiers(operators: Iterable[ops.Operator], models: Mapping[str, str]) -> None:
+    """Raises ModelError for a model here that is to score, though its files are those of one that only writes.
+
+    `models` are the ids by name. What the files do not tell is left to the loader, as are those that are not there.
+    """
+    for op in operators:
+        if not isinstance(op, ops.StepScore) or op.kind is not None or op.verifier.name not in models:
+            continue
+        model = models[op.verifier.name]
+        location = None if is_remote(model) or model.startswith("zoo/") else locate(model)
+        if isinstance(location, Path) and location.exists() and ModelFolder.of(model, location).only_writes:
+            raise no_verifier(model, VERIFIER_KINDS)

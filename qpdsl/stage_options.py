@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from qpdsl.arguments import KINDS, ArgumentError
 from qpdsl.errors import UsageError
 from qpdsl.executor.runtime.sandbox.permission import UNCONFINED, CodePermission
 from qpdsl.grammar import ast
+from qpdsl.grammar.ast.walk import made_column
 from qpdsl.grammar.format.unparse import format_expr
 from qpdsl.planner.plan import ops
 from qpdsl.planner.plan.evaluate import evaluate
 from qpdsl.planner.plan.options import LARGEST, RANGES
-from qpdsl.planner.plan.physical import PhysicalPlan, everything
-from qpdsl.planner.plan.reads import is_same_for_all
+from qpdsl.planner.plan.physical import PhysicalOp, PhysicalPlan, everything
+from qpdsl.planner.plan.reads import GENERATED, Columns, is_same_for_all, outlives_rows, reads, state_access
 from qpdsl.planner.values.value import Value, format_value
 
 
@@ -30,6 +31,44 @@ def check_options(plan: PhysicalPlan, values: Mapping[str, Value]) -> None:
             shown = "one this large" if large else format_value(value)
             whose = "" if text == name else f", the value of `{text}`"
             raise ArgumentError(f"`{name}` takes {KINDS[allowed.type]} of {allowed}, not {shown}{whose}")
+    _check_rounds(plan, values)
+
+
+def _check_rounds(plan: PhysicalPlan, values: Mapping[str, Value]) -> None:
+    """Refuses a `repeat` of no rounds where something reads what only its rounds make. Raises ArgumentError.
+
+    A program with an `else` for its result, and one whose result may be none, says what it gives then.
+    """
+    nodes = list(everything(plan.ops))
+    results = [node.op for node in nodes if isinstance(node.op, ops.Return)]
+    if any(result.optional or result.otherwise is not None for result in results):
+        return
+    for loop in nodes:
+        op = loop.op
+        if not isinstance(op, ops.Repeat) or not is_same_for_all(op.limit, values) or evaluate(op.limit, values) != 0:
+            continue
+        none = f"0 rounds of `repeat {format_expr(op.limit)}"
+        if op.gather is not None and not all(outlives_rows(result.value, values) for result in results):
+            raise ArgumentError(f"{none} gather` leave no row to return")
+        inside = list(everything(loop.body))
+        others = [node for node in nodes if node is not loop and not any(node is inner for inner in inside)]
+        own = _made(inside) - _made(others)
+        for node in others:
+            if read := sorted((reads(node) | _generated(node.op)) & own):
+                word = type(node.op).word
+                raise ArgumentError(f"{none}` make no `{read[0]}`, which `{word}` reads, and nothing else makes it")
+
+
+def _made(nodes: Iterable[PhysicalOp]) -> Columns:
+    """The columns that operators make, each by itself: of what is generated `text` alone."""
+    made = {column for node in nodes if (column := made_column(node.op)) is not None}
+    return frozenset(made | {"text" for node in nodes if isinstance(node.op, ops.Generate | ops.Say)})
+
+
+def _generated(op: ops.Operator) -> Columns:
+    """`text` where an operator reads anything of what was generated, and does not add to it."""
+    adds = isinstance(op, ops.Generate | ops.Say | ops.SetContext)
+    return frozenset() if adds or not state_access(op).reads & GENERATED else frozenset({"text"})
 
 
 def check_code(plan: PhysicalPlan, allowed: CodePermission) -> None:

@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ ENCODERS = {"vision_config": "images", "vq_config": "images", "audio_config": "s
 # So many of many GGUF files are named.
 _SHOWN = 6
 _MAPPINGS = tuple(name for name in TEXTS if name.endswith(".json") and name not in (TOKENIZER, "vocab.json"))
+# How the tensors of most models begin that write text.
+_OF_WRITERS = ("model.", "lm_head.")
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,22 @@ class ModelFolder:
             file = f"`{error.filename}` " if error.filename else "its files "
             raise ModelError(name, f"{file}cannot be read: {error.strerror or error}") from error
 
+    @property
+    def only_writes(self) -> bool:
+        """Whether its files surely are those of a model that writes text, and hold no head that scores."""
+        if self.gguf is not None:
+            return True
+        named = "".join(self.config.get("architectures") or ())
+        return named.endswith("ForCausalLM") and all(name.startswith(_OF_WRITERS) for name in self.tensors)
+
     @classmethod
     def _checked(cls, path: Path, *, with_weights: bool) -> ModelFolder:
         if not path.exists():
             what = "file" if path.suffix.lower() == SUFFIX else "folder"
-            raise CheckpointError(f"there is no {what} `{path}`")
+            beside = [entry.name for entry in path.parent.glob(f"*{path.suffix}")] if path.suffix else []
+            near = get_close_matches(path.name, sorted(beside), n=1)
+            meant = f"; did you mean `{path.with_name(near[0])}`?" if near else ""
+            raise CheckpointError(f"there is no {what} `{path}`{meant}")
         if path.suffix.lower() == SUFFIX and path.is_file():
             return cls._of_gguf(path)
         if not path.is_dir():

@@ -31,7 +31,7 @@ from transformers import (
 )
 
 from qpdsl.executor.checkpoint.adapter_folder import AdapterFolder, adapter_error
-from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError
+from qpdsl.executor.checkpoint.errors import CheckpointError, ModelError, no_verifier
 from qpdsl.executor.checkpoint.gguf_families import GGUFModel
 from qpdsl.executor.checkpoint.hub_snapshot import adapter_snapshot, cached_snapshot, snapshot
 from qpdsl.executor.checkpoint.model_folder import GENERATION_CONFIG, TOKENIZER, ModelFolder, content, isolated, no_hub
@@ -58,7 +58,6 @@ from qpdsl.executor.text.chat_template import ContextError
 from qpdsl.executor.text.quick_tokenizer import TokenizerOutline
 from qpdsl.executor.verifiers.registry import BY_CONFIGURATION, named, own_head, recognized
 from qpdsl.executor.verifiers.verifier import CheckpointTensors, ModelFiles, Verifier
-from qpdsl.grammar.suggest import listed
 from qpdsl.grammar.words import VERIFIER_KINDS, KVType
 
 _LIBRARIES = ("transformers", "huggingface_hub", "bitsandbytes", "torchao")
@@ -219,7 +218,7 @@ class _Loading:
             writer = None if place is None or outline is None else place.writer(mapped.give_back)
         is_keepable = writer is not None or self._has_room(model)
         if self.slow is not None:
-            self.slow("checking what it computes, for which kernels are compiled once")
+            self.slow("compiling and checking its kernels")
         try:
             with mapped.spared(model):
                 paged = PagedModel(model, kv_type=kv_type, head=head, native=native, shelf=writer)
@@ -414,11 +413,7 @@ class _Loading:
                 raise self._error(f"it is a verifier of kind {told.kind}, which writes no text; `score` takes it")
             return None, None
         if kind == BY_CONFIGURATION and told is None:
-            names = listed(VERIFIER_KINDS)
-            raise self._error(
-                f"nothing in its files says that it is a verifier, or of which kind; if it is one, name the kind "
-                f"behind its id, `kind=…`: {names}"
-            )
+            raise no_verifier(self.name, VERIFIER_KINDS)
         if told is not None and kind not in (BY_CONFIGURATION, told.kind):
             raise self._error(f"it is asked for as a verifier of kind {kind}, and its files say kind {told.kind}")
         try:

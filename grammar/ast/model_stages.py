@@ -130,6 +130,7 @@ class Say(Stage):
     """
 
     word, usage, first = "say", 'say "…"', "a string"
+    also = ("append", "prefill", "write")
     rows = "same"
     needs = "context"
 

@@ -412,7 +412,7 @@ class Repeat(Stage):
     written: ClassVar[tuple[str, ...]] = ("limit", "gather", "until", "body")
 
     limit: Expr = field(
-        metadata=is_number("", Range("int", 1, 1_000_000), "repeat", reads="once", place="the number of rounds")
+        metadata=is_number("", Range("int", 0, 1_000_000), "repeat", reads="once", place="the number of rounds")
     )
     until: Expr | None = field(metadata=is_condition("until", "aggregates"))
     body: Block = field(metadata=BLOCK)
@@ -441,7 +441,7 @@ class Search(Stage):
     """
 
     word, first = "search", "`puct`, `ab_mcts` or `ab_mcts_m`"
-    usage = "search METHOD by EXPR simulations= c= per_round= rollout= backup= prior= arms= { … }"
+    usage = "search puct|ab_mcts|ab_mcts_m by EXPR simulations= c= per_round= rollout= backup= prior= arms= { … }"
     also = ("mcts", "tree")
     needs = "context"
     written: ClassVar[tuple[str, ...]] = (

@@ -328,7 +328,6 @@ _FOREIGN_GROUPS = {
 }
 # Escapes that llguidance refuses, or reads otherwise than Python, and what may stand in their place.
 _ESCAPES = {
-    "b": ("`\\b`", None),
     "B": ("`\\B`", None),
     "Z": ("`\\Z`", "$"),
     "z": ("`\\z`", "$"),
@@ -340,6 +339,7 @@ _ESCAPES = {
 _ANCHORS = "`^` stands where nothing can come before it, `$` where nothing can come behind it"
 _LACKS = "the dialect has no look-around, no back-references, no possessive or atomic groups"
 _BOTH = "the dialect is what Python's `re` and llguidance both take and mean the same by"
+_NO_BOUNDARY = "leave it out, as `\\d+` and `\\w+` take all that they can; or write what stands there, such as `\\W`"
 # The parts of a pattern that decide where an anchor may stand.
 _PART = re.compile(
     r"""
@@ -366,6 +366,7 @@ class _Construct:
     end: int
     fix: str | None = None
     note: str = _LACKS
+    help: str | None = None
 
 
 def check(pattern: str, start: int) -> Diagnostic | None:
@@ -381,7 +382,7 @@ def check(pattern: str, start: int) -> Diagnostic | None:
             f"{construct.what} is outside the regex dialect",
             span,
             notes=(construct.note,),
-            help=f"write `{fix}`" if fix else None,
+            help=construct.help or (f"write `{fix}`" if fix else None),
             edit=Edit(span, fix) if fix else None,
         )
     anchor = _misplaced_anchor(pattern)
@@ -453,6 +454,8 @@ def _escape(pattern: str, index: int, *, in_class: bool) -> _Construct | None:
     letter, end = pattern[index + 1 : index + 2], index + 2
     if letter.isdigit() and letter != "0":
         return _Construct("a back-reference", index, end)
+    if letter == "b":
+        return _Construct("`\\b`", index, end, None, _BOTH, None if in_class else _NO_BOUNDARY)
     if letter in _ESCAPES:
         what, fix = _ESCAPES[letter]
         return _Construct(what, index, end, fix, _BOTH)

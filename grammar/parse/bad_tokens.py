@@ -11,7 +11,6 @@ from qpdsl.grammar.source import Span
 _LOOKALIKES = dict.fromkeys("“”„«»", '"') | dict.fromkeys("‘’", '"') | {"–": "-", "—": "-", "−": "-", "\u00a0": " "}
 _ADVICE = {
     "'": 'strings stand in double quotes: `"…"`',
-    ";": "stages end at a newline or `|`",
     "&": "write `and`",
     "!": "write `not`",
     "$": "a parameter is its bare name; in a string, `{name}`",
@@ -90,6 +89,19 @@ def unclosed_string(text: str, start: int, end: int, *, long: bool) -> Diagnosti
     )
 
 
+def bare_place(text: str, start: int, end: int) -> Diagnostic:
+    """A model's id or path without quotes."""
+    edit = Edit(Span(start, end), f'"{text[start:end]}"')
+    message = "a model's id or path stands in double quotes"
+    return Diagnostic("QP109", message, Span(start, end), "expected a string", help=f"write `{edit.text}`", edit=edit)
+
+
+def single_quotes(text: str, start: int, end: int) -> Diagnostic:
+    mended = '"' + text[start + 1 : end - 1].replace("\\'", "'").replace('"', '\\"') + '"'
+    message, edit = "a string stands in double quotes", Edit(Span(start, end), mended)
+    return Diagnostic("QP104", message, Span(start, end), help=f"write `{shorten(mended, 60)}`", edit=edit)
+
+
 def odd_number(text: str, start: int, end: int) -> Diagnostic:
     """Digits in a form that other languages take, or with letters behind them."""
     digits = text[start:end]
@@ -119,5 +131,9 @@ def stray(text: str, start: int, end: int) -> Diagnostic:
         advice = "write a plain space" if plain == " " else f"write `{plain}`"
         name = "U+00A0 (no-break space)" if plain == " " else f"`{char}`"
         return Diagnostic("QP104", f"unexpected character {name}", span, help=advice, edit=Edit(span, plain))
+    if char == ";":
+        ends = not text[end:].split("\n", 1)[0].split("#", 1)[0].strip(" \t\r}")
+        help, edit = ("leave it out", Edit(span, "")) if ends else ("write ` |`", Edit(span, " |"))
+        return Diagnostic("QP104", "stages are parted by a newline or `|`, not by `;`", span, help=help, edit=edit)
     name = f"`{shorten(text[start:end], 40)}`" if char.isprintable() and not char.isspace() else f"U+{ord(char):04X}"
     return Diagnostic("QP104", f"unexpected character {name}", span, help=_ADVICE.get(char))

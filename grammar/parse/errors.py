@@ -7,15 +7,17 @@ for a name; it is a known mistake (`mistakes.py`); else by what was expected.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from lark.exceptions import UnexpectedInput
 
 from qpdsl.grammar.ast.stage import STAGES, synonyms
-from qpdsl.grammar.diagnostic import Diagnostic
+from qpdsl.grammar.diagnostic import Diagnostic, Edit
 from qpdsl.grammar.parse.failure import ParseFailure, failure_of
 from qpdsl.grammar.parse.layout import Layout
 from qpdsl.grammar.parse.mistakes import known_mistake
 from qpdsl.grammar.parse.tokens import Token
+from qpdsl.grammar.source import Span
 from qpdsl.grammar.suggest import closest, did_you_mean, enumerated
 from qpdsl.grammar.words import DECLARATIONS, RESERVED
 
@@ -64,6 +66,13 @@ _AFTER = {
     "into": "a column",
     "per": "a column",
 }
+# How the stages of other languages are written that are more here than a stage of another name.
+_WRITTEN_HERE = {
+    "for": "`repeat N { … }` runs a block N times, `each NAME in LIST { … }` for each element of a list",
+    "while": "here that is `repeat N until CONDITION { … }`, which ends where the condition holds",
+    "system": 'it is a part of `chat`: `chat system="…" user=problem`',
+    "user": "it is a part of `chat`: `chat user=problem`",
+}
 _CLAUSES = frozenset({"_AS", "_VIA", "_DRAFT", "_INTO", "_WITHIN", "_PREFER", "_LIKE"})
 
 
@@ -98,6 +107,9 @@ def _wrong_first_word(failure: ParseFailure) -> Diagnostic | None:
         message = "`else` stands behind the block of an `if`, and there is none"
         return Diagnostic("QP109", message, token.span, "else of what?", help=help)
     if "_SEP" in failure.expected and failure.before and failure.before.text == "}":
+        if token.text == "until":
+            message, help = "the condition stands before the block", "write `repeat N until CONDITION { … }`"
+            return Diagnostic("QP109", message, token.span, "too late", help=help)
         if statement.inside == "arms":
             return Diagnostic("QP109", "nothing stands between two arms", token.span, help=f"leave `{token.text}` out")
         sign = "`,`" if failure.in_fields else "`|`"
@@ -127,7 +139,8 @@ def _unknown_word(token: Token, kind: str, code: str, known: Iterable[str]) -> D
     notes: tuple[str, ...] = (f"{kind}s: {', '.join(known)}",)
     fix = did_you_mean(word, known, token.span)
     if synonym:
-        notes, fix = (f"form: {STAGES[synonym].usage}",), {"help": f"here that is `{synonym}`"}
+        help = _WRITTEN_HERE.get(word, f"here that is `{synonym}`")
+        notes, fix = (f"form: {STAGES[synonym].usage}",), {"help": help}
     return Diagnostic(code, f"unknown {kind} `{word}`", token.span, f"not a {kind}", notes=notes, **fix)
 
 
@@ -139,8 +152,13 @@ def _reserved_word(failure: ParseFailure) -> Diagnostic | None:
     if "NAME" not in failure.expected or (failure.expected & {"NUMBER", "_SEP"} and not _begins_field(failure, token)):
         return None
     message = f"`{token.text}` is a reserved word and names nothing"
-    reserved = ", ".join(sorted(RESERVED))
-    return Diagnostic("QP114", message, token.span, "expected a name", notes=(f"reserved words: {reserved}",))
+    notes = (*failure.usage, f"reserved words: {', '.join(sorted(RESERVED))}")
+    after = failure.tokens[len(failure.earlier) + 1 :]
+    fix: dict[str, Any] = {}
+    if token.text == "by" and failure.word in STAGES and len(failure.earlier) == 1 and after:
+        edit = Edit(Span(token.start, after[0].start), "")
+        fix = {"help": f"leave `by` out: `{failure.word} {after[0].text}`", "edit": edit}
+    return Diagnostic("QP114", message, token.span, "expected a name", notes=notes, **fix)
 
 
 def _begins_field(failure: ParseFailure, token: Token) -> bool:

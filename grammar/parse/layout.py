@@ -17,8 +17,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Literal
 
-from qpdsl.grammar.ast.stage import STAGES, options
-from qpdsl.grammar.diagnostic import Diagnostic, Label, QpError
+from qpdsl.grammar.ast.stage import STAGES, options, parts
+from qpdsl.grammar.diagnostic import Diagnostic, Edit, Label, QpError
 from qpdsl.grammar.parse.tokens import MAX_FAULTS, Token, next_significant, scan
 from qpdsl.grammar.source import Source, Span
 from qpdsl.grammar.words import CLAUSES, DECLARATIONS, TYPES
@@ -28,6 +28,10 @@ Inside = Literal["file", "stages", "fields", "arms"]
 # What may stand behind a schema of a union, besides the end of a line: an unknown stage has other words there.
 _BEHIND_SCHEMA = {"|", "{", "}", "?", "draft", "like", *CLAUSES, *options(STAGES["generate"])} - {"by", "per"}
 _NO_SCHEMAS = {*TYPES, "none"}
+# What has a block behind it, always.
+_BLOCK_HEADS = {"program", "schema", "branch", "strategy"} | {
+    word for word, cls in STAGES.items() if any(part.kind == "block" for _, part in parts(cls)) and word != "each"
+}
 _VISIBLE = re.compile(r"[^\n]")
 
 
@@ -194,7 +198,8 @@ class _LayoutBuilder:
     """Fills in a layout's statements and faults, token by token.
 
     `stack` holds the open brackets, `current` the tokens of the statement that is being read. `suspect` is the first
-    brace whose closing brace is indented less than it is: if a brace is not closed, it is likely that one.
+    brace whose closing brace is indented less than it is: if a brace is not closed, it is likely that one. `unopened`
+    is the first head without a brace behind it.
     """
 
     def __init__(self, source: Source, layout: Layout, outermost: Inside, headless: AbstractSet[int]) -> None:
@@ -206,6 +211,7 @@ class _LayoutBuilder:
         self.stack: list[_Opener] = []
         self.current: list[Token] = []
         self.suspect: Token | None = None
+        self.unopened: list[Token] | None = None
         self.previous: Token | None = None
         self.significant = next_significant(self.tokens)
 
@@ -221,6 +227,7 @@ class _LayoutBuilder:
                 if self._in_brackets() or self._continues(index) or self._goes_on_with_block(index):
                     joined.append(token.span)
                 elif not self._embedded():
+                    self._note_unopened(index)
                     self._end_statement()
                 continue
             if token.kind != "sign":
@@ -272,6 +279,29 @@ class _LayoutBuilder:
             self.layout.statements.append(Statement(self.current, depth, self.inside))
             self.current = []
 
+    def _note_unopened(self, index: int) -> None:
+        """Notes a head that ends without a brace at the newline `index`; of a program with stages below it is told."""
+        words = [token.text for token in self.current[:3]]
+        outside = bool(words) and words[0] in DECLARATIONS
+        if not words or words[0] not in _BLOCK_HEADS or "from" in words or outside != (self.inside == "file"):
+            return
+        self.unopened = self.unopened or self.current
+        after = self.significant[index]
+        if words[0] == "program" and after < len(self.tokens) and self.tokens[after].text in STAGES:
+            self._report_unopened()
+
+    def _report_unopened(self, closing: Token | None = None) -> None:
+        """Reports the head without a brace, after which the structure of the text cannot be trusted."""
+        assert self.unopened is not None
+        end, word = self.unopened[-1].end, self.unopened[0].text
+        secondary = () if closing is None else (Label(closing.span, "closes nothing else"),)
+        edit, message = Edit(Span(end, end), " {"), f"the block of this `{word}` does not begin with `{{`"
+        fault = Diagnostic(
+            "QP107", message, Span(end, end), "expected `{`", secondary, help="open it with `{`", edit=edit
+        )
+        self.layout.faults.append(fault)
+        self.layout.broken = True
+
     def _open_brace(self, token: Token) -> None:
         """A brace ends its head, but for that of a record."""
         inside = self.inside
@@ -297,7 +327,13 @@ class _LayoutBuilder:
             due = stage.first if len(words) == 1 else "an expression"
             notes = (f"form: {stage.usage}",)
             message = f"expected {due}, found `{{`"
-            self.layout.faults.append(Diagnostic("QP109", message, token.span, f"expected {due}", notes=notes))
+            help = (
+                "write `repeat 40 until CONDITION { … }`, of which 40 is the most rounds"
+                if words[0] == "repeat"
+                else None
+            )
+            fault = Diagnostic("QP109", message, token.span, f"expected {due}", notes=notes, help=help)
+            self.layout.faults.append(fault)
 
     def _begins_record(self) -> bool:
         """Whether a brace here begins a record, which is a type or a value, and no block."""
@@ -342,6 +378,10 @@ class _LayoutBuilder:
             start = self.stack.pop().token
             if opener == "{" and self._begins_line(token) and self._indent(token) < self._indent(start):
                 self.suspect = self.suspect or start
+            return
+        if opener == "{" and not self.stack and self.unopened is not None:
+            if not self.layout.broken:
+                self._report_unopened(token)
             return
         message = f"this `{token.text}` closes nothing"
         secondary: tuple[Label, ...] = ()

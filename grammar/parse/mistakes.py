@@ -201,6 +201,47 @@ def _bare_prompt(failure: ParseFailure, token: Token) -> Diagnostic | None:
     return Diagnostic("QP109", message, token.span, help="put the name into a string", edit=edit)
 
 
+def _name_in_braces(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`chat user={problem}`."""
+    before = failure.earlier[-3:]
+    if token.text != "}" or [one.text for one in before[:2]] != ["=", "{"] or before[2].kind != "word":
+        return None
+    name, span = before[2].text, Span(before[1].start, token.end)
+    message = "braces around a name are for strings; here they begin a record"
+    help = f'write `{name}`, or in a string `"{{{name}}}"`'
+    return Diagnostic("QP109", message, span, notes=failure.usage, help=help, edit=Edit(span, name))
+
+
+def _dashed_option(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`top-p=0.9`."""
+    parts = [failure.before, *failure.tokens[len(failure.earlier) :][:3]]
+    if token.text != "-" or failure.before is None or len(parts) < 4 or parts[3].text != "=":  # type: ignore[union-attr]
+        return None
+    span = Span(failure.before.start, parts[2].end)  # type: ignore[union-attr]
+    name = f"{failure.before.text}_{parts[2].text}"  # type: ignore[union-attr]
+    help, edit = f"write `{name}`", Edit(span, name)
+    return Diagnostic("QP109", "options are named with `_`", span, notes=failure.usage, help=help, edit=edit)
+
+
+def _vote_by(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`vote answer by score`."""
+    after = failure.tokens[len(failure.earlier) + 1 :]
+    if failure.word != "vote" or token.text != "by" or not after:
+        return None
+    span = Span(token.start, after[0].start)
+    help, edit = f"the weight of a vote is `weight={after[0].text}`", Edit(span, "weight=")
+    return Diagnostic("QP109", "a `vote` has no `by`", token.span, notes=failure.usage, help=help, edit=edit)
+
+
+def _search_without_by(failure: ParseFailure, token: Token) -> Diagnostic | None:
+    """`search puct simulations=16 { … }`."""
+    if failure.word != "search" or failure.expected != {"_BY"} or len(failure.earlier) != 2:
+        return None
+    message, span = "a `search` says by which value its rows are chosen", failure.span
+    help, edit = "write `by score`, or another number of the row", Edit(Span(span.start, span.start), "by score ")
+    return Diagnostic("QP109", message, span, "expected `by`", notes=failure.usage, help=help, edit=edit)
+
+
 def _regex_for_expression(failure: ParseFailure, token: Token) -> Diagnostic | None:
     """`where /a/`."""
     if token.kind != "regex" or "NUMBER" not in failure.expected:
@@ -259,6 +300,10 @@ _MISTAKES: tuple[Callable[[ParseFailure, Token], Diagnostic | None], ...] = (
     _per_behind,
     _method_with_arguments,
     _bare_prompt,
+    _name_in_braces,
+    _dashed_option,
+    _vote_by,
+    _search_without_by,
     _regex_for_expression,
     _ternary,
     _direction,

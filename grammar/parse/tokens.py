@@ -49,6 +49,9 @@ _TOKEN = re.compile(
 )
 MAX_FAULTS = 20
 _REGEX = re.compile(r"/(?:[^/\\\n]|\\[^\n])*/")
+# What stands behind `model NAME =` without quotes.
+_BARE_PLACE = re.compile(r"""[ \t]*([^\s"'#“”„«»‘’]+)""")
+_QUOTED = re.compile(r"'((?:[^'\\\n]|\\[^\n])*)'")
 _CLOSERS = frozenset(")]")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _TIME = re.compile(r"\d+(?:\.\d+)?(?:ms|s|min)")
@@ -65,6 +68,20 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
     head: Token | None = None
     offset = depth = 0
     while offset < len(text):
+        if (
+            last is not None
+            and last.text == "="
+            and head is not None
+            and head.text == "model"
+            and head in tokens[-3:-2]
+        ):
+            place = _BARE_PLACE.match(text, offset)
+            if place is not None:
+                last = Token("string", place[1], *place.span(1))
+                tokens.append(last)
+                faults.append(bad_tokens.bare_place(text, last.start, last.end))
+                offset = last.end
+                continue
         begins = head is None or (last is head and not depth) or head.text == "extract"
         if text[offset] == "/" and (begins or not _is_operand(last)):
             last, fault = _regex(text, offset)
@@ -93,6 +110,9 @@ def scan(source: Source, text: str) -> tuple[list[Token], list[Diagnostic]]:
             kind = "word"
         elif kind == "dots":
             kind = "sign"
+        elif kind == "stray" and (quoted := _QUOTED.match(text, start)) is not None:
+            offset, kind = quoted.end(), "string"
+            fault = bad_tokens.single_quotes(text, start, offset)
         elif kind == "stray":
             fault = bad_tokens.stray(text, start, offset)
             kind = "sign"

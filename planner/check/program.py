@@ -435,6 +435,8 @@ def _choose(file: ast.File, name: str | None, diagnostics: list[Diagnostic]) -> 
     else:
         near = closest(name, [program.name for program in programs])
         help = f"did you mean `{near}`?" if near else None
+        if "," in name:
+            help = "`--program` names one; without it `qpdsl eval` takes all programs of the file"
         notes = (f"programs: {names}",)
         diagnostics.append(Diagnostic("QP202", f"no program `{name}` in this file", first, "", others, notes, help))
     return None

@@ -182,8 +182,9 @@ class _Prior:
                     return out * rounds, problem, text
                 kept, _, grown = self.chain(node.body, rows, 1.0, problem, text)
                 # Every round but the first starts from the rows of the one before, on average with half of the text.
-                middle = text + (grown - text) * (rounds - 1) / 2
+                middle = text + (grown - text) * max(rounds - 1, 0) / 2
                 out, problem, _ = self.chain(node.body, kept, runs * rounds, problem, middle)
+                out = out if rounds else rows
                 self._enter(node.body, rows)
                 text += (grown - text) * rounds
             case ops.Search():

@@ -265,7 +265,9 @@ class Analysis:
         whole = total(self.plan.ops, figures)
         ties = whole.count("near_ties")
         share = f" ({per_cent(outside / figures.seconds)})" if figures.seconds else ""
-        yield f"{plural(ties, 'near tie')}; {seconds(outside)}{share} outside forwards"
+        yield f"{seconds(outside)}{share} outside forwards"
+        if ties:
+            yield f"{plural(ties, 'token')} that rounding could have changed (near ties)"
         if self.plan.has_remote():
             yield f"servers: {', '.join(calls_words(whole.counts)) or 'nothing was asked'}"
             for name, own in waits_of(self.plan, figures).items():

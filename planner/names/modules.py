@@ -58,7 +58,8 @@ def misused(ref: ast.ModelRef, id: str, kind: str | None, *, scores: bool) -> It
             verifiers = listed((model.name for model in BUILTIN if model.kind is not None), last="and")
             message = f"{name} is no verifier: it writes text"
             asked = f'"{ref.name}"' if ref.quoted else ref.name
-            help = f'score with a reward model, as {verifiers}, or ask it: `score judge({asked}, "…", 1..5)`'
+            asks = f'`score judge({asked}, "…", 1..5)` or `score prob({asked}, …)`'
+            help = f"score with a reward model, as {verifiers}, or ask it: {asks}"
             yield Diagnostic("QP262", message, ref.span, "cannot score", help=help)
         elif known is not None and kind not in (None, known.kind):
             message = f"{name} is declared as a verifier of kind {kind}, and it is of kind {known.kind}"

@@ -226,9 +226,13 @@ def _unkept_words(policy: BudgetPolicy, promise: Promise) -> str:
     if promise.certified:
         takes = f"takes {promise.spends:,.4g} {policy.counted} a problem ({_tested_words(promise)})"
         return f"given up: {share} right {takes}; the limit is kept, and nothing is promised"
-    tested = f"{_tested_words(promise)} (δ = {promise.delta:g})" if promise.problems else "no problems to test it on"
-    instead = "the dearest policy is run" if policy.budget is None else "it is given up for the limit"
-    return f"not certified: {share} right: {tested}; {instead}, and nothing is promised"
+    tested = (
+        f"{_tested_words(promise)} (δ = {promise.delta:g})"
+        if promise.problems
+        else "no saved rows are left to test it on"
+    )
+    instead = "the most expensive strategy is run" if policy.budget is None else "it is given up for the limit"
+    return f"not promised: {share} right: {tested}; {instead}"
 
 
 def _tested_words(promise: Promise) -> str:

@@ -56,6 +56,16 @@ _ELSEWHERE = {
     "new": "`qpdsl init` begins a project",
     "export": "`qpdsl runs export` writes a saved run as a file",
 }
+# What options are called elsewhere, and how the same is said here.
+_OPTIONS_ELSEWHERE = {
+    **dict.fromkeys(("data", "file", "rows-file"), "rows of a file are `--input FILE`"),
+    **dict.fromkeys(
+        ("question", "prompt", "query"),
+        'the text stands by itself, as in `qpdsl run PROGRAM "…"`; rows name its field by `--map problem=question`',
+    ),
+    "pass-at-k": "`--candidates` grades every candidate, for pass@k",
+    "no-prefix-cache": "`--disable-rule share_prefixes` shares none",
+}
 # What is left over on a command line, where it looks like a parameter's value.
 _SETTING = re.compile(r"extra arguments? \(([A-Za-z_]\w*)=")
 _PARTS = ("torch", "transformers", "llguidance")
@@ -90,9 +100,15 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args == ["help"]:
+            put(ctx.get_help())
+            ctx.exit()
+        args = [args[1], "--help"] if args[0] == "help" else args
         if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
             from qpdsl.errors import unknown
 
+            if args[0] == "version":
+                _show_version(ctx, self.params[0], True)
             if (hint := _ELSEWHERE.get(args[0])) is not None:
                 ctx.fail(f"there is no command `{args[0]}`; {hint}")
             ctx.fail(unknown(args[0], _COMMANDS, "there is no command"))
@@ -237,6 +253,18 @@ def _unknown_option(option: str, ctx: click.Context) -> str:
             return f"{message}; {place}, and `--set` takes it once that is a parameter"
         if word.endswith("_key"):
             return f"{message}; the environment has keys of servers: `QPDSL_API_KEYS=https://host:8000=KEY`"
-    options = {opt[2:] for param in ctx.command.get_params(ctx) for opt in param.opts if opt.startswith("--")}
-    near = closest(name, sorted(options))
+    own = _long_options(ctx.command, ctx)
+    if name in _OPTIONS_ELSEWHERE and own & {"input", "set"}:
+        return f"{message}; {_OPTIONS_ELSEWHERE[name]}"
+    if name == "resume" and ctx.info_name == "eval":
+        return f"{message}; the same command again goes on by itself where it ended"
+    for other in ("run", "eval", "explain", "serve"):
+        command = cli.get_command(ctx, other)
+        if command is not None and ctx.command is not command and name in _long_options(command, ctx):
+            return f"{message} here; it is one of `qpdsl {other}`"
+    near = closest(name, sorted(own))
     return f"{message}; did you mean `--{near}`?" if near else message
+
+
+def _long_options(command: click.Command, ctx: click.Context) -> set[str]:
+    return {opt[2:] for param in command.get_params(ctx) for opt in param.opts if opt.startswith("--")}

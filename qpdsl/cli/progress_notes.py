@@ -6,6 +6,7 @@ A step is said once it lasts longer than a moment. Rows have a bar on a terminal
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ MOMENT, SOON, OFTEN = 2.0, 5.0, 30.0
 # And for how long a server that has requests gives no token before that is said.
 LONG = 10.0
 _WINDOW = 5.0
+_COUNTS = re.compile(r"\d+ of \d+")
 
 
 class Rate:
@@ -78,6 +80,7 @@ class ProgressNotes:
         self._due = time.monotonic() + OFTEN
         self._rows: tuple[int, int] | None = None
         self._of_answer = False
+        self._early = False
         self._advance: Callable[[int], None] | None = None
         self._ends: float | None = None
         self._sampled: dict[str, int] = {}
@@ -113,7 +116,8 @@ class ProgressNotes:
     @contextlib.contextmanager
     def of_rows(self, total: int, done: int, *, wanted: bool = True) -> Iterator[None]:
         """Tells of rows while the block runs: by a bar where stderr is a terminal and that is `wanted`."""
-        self._rows, self._due = (done, total), time.monotonic() + OFTEN
+        self._rows, self._step, self._due = (done, total), None, time.monotonic() + SOON
+        self._early = True
         wanted = wanted and not self._quiet and is_terminal(sys.stderr)
         try:
             with self._bar(total, done) if wanted else contextlib.nullcontext():
@@ -170,11 +174,13 @@ class ProgressNotes:
         if self._step is not None:
             say(f"{self._step} …")
         elif self._rows is not None and not is_terminal(sys.stderr):
-            say(self.words(now))
+            # Soon only where nothing was drawn by then.
+            if not (self._early and self._rate.total):
+                say(self.words(now))
+            self._early = False
         elif self._of_answer:
-            so_far = [f"{self._rate.total:,} tokens so far"] if self._rate.total else []
-            if words := [*so_far, *self._speed(now), *self._quiet_servers(now)]:
-                say(", ".join(words))
+            so_far = f"{self._rate.total:,} tokens so far" if self._rate.total else "reading the prompt …"
+            say(", ".join([so_far, *self._speed(now), *self._quiet_servers(now)]))
         self._due = now + OFTEN
 
     def _speed(self, now: float) -> list[str]:
@@ -198,7 +204,8 @@ class ProgressNotes:
             case ServerReported():
                 self._reported(event)
             case Preparing(step=step):
-                if self._step is None or step.partition(":")[0] != self._step.partition(":")[0]:
+                # A count that goes on is one step.
+                if self._step is None or _COUNTS.sub("", step) != _COUNTS.sub("", self._step):
                     self._due = event.at + MOMENT
                 if self._verbose:
                     say(f"{step} …")

@@ -30,11 +30,16 @@ class ProjectCommand(HeadedCommand):
         if ctx.info_name in _ASKING:
             take_only_models(ctx)
         if project_file() is not None:
-            from qpdsl.session.project import read_project
+            from qpdsl.session.project import read_project, set_in_vain
 
-            used = apply_project(read_project(), ctx)
+            project = read_project()
+            used = apply_project(project, ctx)
             if used and not ctx.params.get("quiet"):
                 say(f"note: by {NAME}: {', '.join(used)}")
+            # The parameters of a pipeline are what it leaves open.
+            if project.set and ctx.params.get("pipeline") is None:
+                for warning in set_in_vain(project, _declared(ctx.params)[1]):
+                    say(warning)
         return super().invoke(ctx)
 
 

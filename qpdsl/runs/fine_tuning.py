@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from qpdsl.errors import UsageError
+from qpdsl.errors import UsageError, installing
 from qpdsl.runs.training_forms import SavedRow
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def fine_tuned(
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise UsageError("fine-tuning needs peft", "`pip install 'qpdsl[train]'`") from error
+        raise UsageError("fine-tuning needs peft", installing("train")) from error
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging

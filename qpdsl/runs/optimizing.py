@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qpdsl.errors import UsageError, UserError
+from qpdsl.errors import UsageError, UserError, installing
 from qpdsl.grammar import ast
 from qpdsl.grammar.ast.walk import walk_stages
 from qpdsl.grammar.diagnostic import QpError
@@ -156,7 +156,7 @@ def required_gepa() -> Any:
     try:
         import gepa
     except ImportError as error:
-        raise UsageError("optimizing needs gepa", "`pip install 'qpdsl[optimize]'`") from error
+        raise UsageError("optimizing needs gepa", installing("optimize")) from error
     return gepa
 
 

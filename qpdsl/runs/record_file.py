@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from qpdsl.errors import UsageError
+from qpdsl.errors import UsageError, installing
 from qpdsl.planner.values.value import NUMBER, dumps
 
 LINES, ARRAY, CSV, PARQUET, FOLDER = FORMATS = ("jsonl", "json", "csv", "parquet", "hf")
@@ -181,7 +181,7 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise UsageError("Parquet files need pyarrow", "`pip install 'qpdsl[data]'`, or another ending") from error
+        raise UsageError("Parquet files need pyarrow", f"{installing('data')}, or another ending") from error
     return pyarrow, pyarrow.parquet
 
 
@@ -189,6 +189,6 @@ def _datasets() -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise UsageError("`--format hf` needs the library `datasets`", "`pip install 'qpdsl[data]'`") from error
+        raise UsageError("`--format hf` needs the library `datasets`", installing("data")) from error
     datasets.disable_progress_bars()
     return datasets

@@ -96,7 +96,7 @@ class Summary:
             facts.append(("calibration", calibration_words(calibrated)))
         facts.append(("tokens", tokens_words(self._tokens_in, self._tokens_out, self._counts[THOUGHT_TOKENS])))
         if self._near_ties:
-            facts.append(("near ties", f"{self._near_ties:,}"))
+            facts.append(("near ties", f"{self._near_ties:,} tokens that rounding could have changed"))
         if self._unscored:
             facts.append(("unscored", f"{self._unscored:,} {TOO_LONG}"))
         if (filtered := self._filtered) is not None:

@@ -50,6 +50,7 @@ class CachePart:
 PARTS = (
     CachePart("kernels", ("kernels",), "compiled for this processor; the next start compiles them again"),
     CachePart("models", ("models",), "what loads came to; the next start checks each model again"),
+    CachePart("panels", ("panels",), "weights laid out for this processor; the next start lays them out again"),
     CachePart("gguf", ("gguf",), "tokenizers of GGUF files; the next start reads them again"),
     CachePart("completions", ("completions.sqlite*",), "answers of servers; asked again, they cost again"),
     CachePart("servers", ("servers.json*",), "what servers can do; they are probed again"),

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any
 
-from qpdsl.errors import UsageError, shorten
+from qpdsl.errors import UsageError, installing, shorten
 from qpdsl.executor.runtime.instance.tools import CallableTool, Care, ToolFailed
 from qpdsl.executor.runtime.instance.user_code import named
 
@@ -79,7 +79,7 @@ class _Server:
         try:
             import mcp  # noqa: F401
         except ImportError:
-            raise UsageError("`--tool` with `mcp:` needs the package `mcp`", "pip install 'qpdsl[mcp]'") from None
+            raise UsageError("`--tool` with `mcp:` needs the package `mcp`", installing("mcp")) from None
         self._target = target
         self._lock = threading.Lock()
         self._portal = _portal(target)

@@ -14,13 +14,13 @@ from qpdsl.arguments import parse_settings, settings_files, text_parameter, with
 from qpdsl.errors import UsageError, unknown
 from qpdsl.grammar.diagnostic import Diagnostic, QpError
 from qpdsl.grammar.model_id import is_remote
-from qpdsl.model_location import check_models, locate_tokenizer
+from qpdsl.model_location import check_models, check_verifiers, locate_tokenizer
 from qpdsl.planner.cost.timing import RunLoad
 from qpdsl.planner.optimize.optimizer import Optimized
 from qpdsl.planner.plan.budget_policy import BudgetPolicy
 from qpdsl.planner.plan.logical import LogicalProgram
 from qpdsl.planner.plan.naive import greedy_of
-from qpdsl.planner.plan.physical import PhysicalPlan
+from qpdsl.planner.plan.physical import PhysicalPlan, everything
 from qpdsl.planner.values.value import Value
 from qpdsl.session.budget_option import budgeted
 from qpdsl.session.planning import Planning, check_routed, reads_of
@@ -141,6 +141,8 @@ def prepare(
     refuse_unmet(prepared, servers or {})
     prepared.check()
     check_models(prepared.models.values())
+    for plan in prepared.plans:
+        check_verifiers((node.op for node in everything(plan.ops)), plan.models)
     return prepared
 
 

@@ -201,6 +201,8 @@ def input_path(name: str) -> Path | None:
 
 # Where pipes are that a shell has opened for the command: those of `|` and of `<(…)`.
 _OF_SHELLS = ("/dev/", "/proc/")
+# So many programs of a folder are named.
+_MAX_LISTED = 8
 # How the names end of the models that an option names.
 _MODELS = (".gguf", ".safetensors")
 
@@ -271,6 +273,9 @@ def _not_found(target: str, path: Path, shipped: Collection[str]) -> UsageError:
     meant = f"; did you mean `{guess}`?" if guess else ""
     names = [name for name in shipped if "/" not in name]
     listing = f"shipped programs: {listed(names, last='and')}; `qpdsl programs` lists the idioms too"
+    if beside and not looks_like_path:
+        own = sorted(beside)[:_MAX_LISTED]
+        listing = f'the program comes first; here are {listed(own, last="and")}, as in `qpdsl run {own[0]} "…"`'
     return UsageError(f"there is no {what} `{shorten(target)}`{meant}", listing)
 
 

@@ -13,12 +13,14 @@ nothing, and what it changes is said.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qpdsl.errors import UsageError, reason, shorten, unknown
+from qpdsl.errors import UsageError, UserError, reason, shorten, unknown
 from qpdsl.executor.foreign.bounded_file import read_bounded
 from qpdsl.grammar.model_id import DIALECTS, is_taken
 from qpdsl.session.setting import declared, option_of
@@ -26,6 +28,12 @@ from qpdsl.session.settings import Settings
 
 NAME = "qpdsl.toml"
 _MAX_BYTES = 1 << 16
+# So many programs are looked at for the names of their parameters.
+_MAX_PROGRAMS = 64
+# A value that begins as a path, an id or a word does, and is neither `true` nor `false`, a number or a date.
+_BARE = re.compile(
+    r"^\s*([\w.-]+)\s*=\s*((?!(?:true|false|inf|nan)\s*(?:#|$))[A-Za-z./~][^#\n]*?)\s*(?:#|$)", re.MULTILINE
+)
 _SECTIONS = ("models", "servers", "set", "data", "defaults")
 # The settings that it may say, by the names of their options.
 DEFAULTS = {option_of(name, one).removeprefix("--"): name for name, one, _ in declared(Settings) if one.project}
@@ -81,8 +89,37 @@ def read_project() -> Project:
     try:
         content = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"`{NAME}`: {error}") from error
+        raise UsageError(f"`{NAME}`: {error}", _without_quotes(text)) from error
     return _checked(path, content)
+
+
+def set_in_vain(project: Project, params: Iterable[str] = ()) -> Iterator[str]:
+    """A warning for each key of [set] that is a parameter of no program here; `params` are those of a command's.
+
+    The programs here are those beside the file and one folder below, or where there are none the shipped ones.
+    """
+    known = {*params}
+    if project.path is None or project.set.keys() <= known:
+        return
+    from qpdsl.grammar.diagnostic import QpError
+    from qpdsl.grammar.parse.parser import parse_file
+    from qpdsl.session.programs import find_source, shipped_sources
+
+    folder = project.path.parent
+    own = [str(path) for path in sorted([*folder.glob("*.qp"), *folder.glob("*/*.qp")])[:_MAX_PROGRAMS]]
+    for target in own or shipped_sources():
+        with suppress(UserError, QpError):
+            file = parse_file(find_source(target))
+            known.update(param.name for program in file.programs for param in program.params)
+    for name in project.set:
+        if name not in known:
+            yield f"warning: {NAME}: {unknown(name, sorted(known), '[set] is for parameters, and no program here has')}"
+
+
+def _without_quotes(text: str) -> str | None:
+    """What mends the first line whose text stands without quotes, None where there is none."""
+    found = _BARE.search(text)
+    return None if found is None else f'put the text in quotes: `{found[1]} = "{shorten(found[2])}"`'
 
 
 def _checked(path: Path, content: Mapping[str, Any]) -> Project:
@@ -118,7 +155,7 @@ def _checked(path: Path, content: Mapping[str, Any]) -> Project:
 
 def _place(path: Path, model: str) -> str:
     """A model's id, a path of which starts at the file's folder."""
-    return str(path.parent / model) if model.startswith(("./", "../")) else model
+    return os.path.normpath(path.parent / model) if model.startswith(("./", "../")) else model
 
 
 def _text(name: str, value: Any) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from qpdsl import __version__
-from qpdsl.errors import UsageError
+from qpdsl.errors import UsageError, installing
 from qpdsl.executor.events.events import (
     CellReached,
     Event,
@@ -78,7 +78,7 @@ def exported(stream: EventStream, endpoint: str | None, plans: Plans | None = No
     except ImportError as error:
         if endpoint is None:
             return lambda: None
-        raise UsageError("telemetry needs OpenTelemetry's libraries", "`pip install 'qpdsl[otel]'`") from error
+        raise UsageError("telemetry needs OpenTelemetry's libraries", installing("otel")) from error
     at = [None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{kind}" for kind in ("traces", "metrics")]
     spans = BatchSpanProcessor(OTLPSpanExporter(endpoint=at[0], timeout=_SECONDS))
     metrics = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=at[1], timeout=_SECONDS))

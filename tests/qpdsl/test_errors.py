@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 import qpdsl as qp
 from qpdsl.api.results import Result, Tokens
-from qpdsl.errors import DataError, is_out_of_memory
+from qpdsl.errors import DataError, installing, is_out_of_memory
 from qpdsl.executor.engine.paged_engine import PagedEngine
 from tests.support.cli import Run
 
@@ -131,3 +133,25 @@ def test_a_run_without_memory_ends_with_a_code_of_its_own(qpdsl: Run, monkeypatc
     monkeypatch.setattr(PagedEngine, "step", step)
     ran = qpdsl("run", "greedy", "--model", "llm=zoo/counting-mini", "--set", "problem=Mia has 3 boxes.")
     assert ran.code == 5 and "error: out of memory" in ran.err and "internal" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'qpdsl[serve]'"),
+        ({"url": "file:///a%20b/qpdsl", "dir_info": {}}, "pip install '/a b/qpdsl[serve]'"),
+        ({"url": "file:///qpdsl", "dir_info": {"editable": True}}, "pip install -e '/qpdsl[serve]'"),
+        (
+            {"url": "https://host/qpdsl.git", "vcs_info": {"vcs": "git"}},
+            "pip install 'qpdsl[serve] @ git+https://host/qpdsl.git'",
+        ),
+    ],
+)
+def test_an_extra_is_installed_from_where_the_package_came(
+    monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, command: str
+) -> None:
+    def read_text(self: importlib.metadata.Distribution, name: str) -> str | None:
+        return None if origin is None else json.dumps(origin)
+
+    monkeypatch.setattr(importlib.metadata.PathDistribution, "read_text", read_text)
+    assert installing("serve") == f"`{command}`"

@@ -220,8 +220,8 @@ def test_19_which_rows_are_stuck() -> None:
 
 
 def test_20_whether_an_answer_comes_again() -> None:
-    assert fact("self_consistency", "again").startswith("the same tokens, always")
-    assert "again: the same tokens, always" in told("self_consistency", "Search")
+    assert fact("self_consistency", "again").startswith("the same tokens every time")
+    assert "again: the same tokens every time" in told("self_consistency", "Search")
     assert "requests" in fact("server", "again")
 
 

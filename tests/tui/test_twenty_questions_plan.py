@@ -305,7 +305,7 @@ def test_19_which_rows_are_stuck() -> None:
 
 def test_20_whether_an_answer_comes_again(tmp_path: Path) -> None:
     """One key."""
-    assert "again the same tokens, always" in asked(FOLDER / "self_consistency.jsonl", key_of("rows"))
+    assert "again the same tokens every time" in asked(FOLDER / "self_consistency.jsonl", key_of("rows"))
     ties = changed(tmp_path / "ties.jsonl", OperatorDone, counts={"near_ties": 1})
     assert re.search(r"again \d+ near ties", asked(ties, key_of("rows")))
     assert re.search(

@@ -316,7 +316,7 @@ def again(state: RunState, row_state: RowState) -> str:
     if row_state.ended is None:
         return "not known yet"
     here = state.begun is None or state.begun.device == "cpu"
-    return "the same tokens, always" if here else "no near ties: the same tokens"
+    return "the same tokens every time" if here else "no near ties: the same tokens"
 
 
 def row_facts(state: RunState, row_state: RowState) -> Facts:

@@ -37,7 +37,7 @@ from qpdsl.planner.values.value import Value, format_value
 # What a verifier scores: the problem, the text and the system turn.
 VerifierInput = tuple[str, str, str]
 _KINDS = {"int": "a whole number", "float": "a number"}
-_MAY_BE_NONE = ("keep", "first", "repeat")
+_MAY_BE_NONE = ("keep", "first")
 # So many samples that wrote past their stop are kept, the latest.
 _MAX_WRITTEN = 256
 
@@ -363,7 +363,7 @@ class Instance:
     def whole(self, name: str, expr: ast.Expr, rows: Sequence[Row] = ()) -> int:
         """A stage option that counts something, within the language's bounds for `name`. Raises RowError.
 
-        Rounds, and rows to keep, that are worked out in a run may come to 0: then there are none.
+        Rows to keep that are worked out in a run may come to 0: then there are none.
         """
         value = self.option(expr, rows)
         none = type(value) is int and value == 0 and name in _MAY_BE_NONE and not is_same_for_all(expr, self.arguments)

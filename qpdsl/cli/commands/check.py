@@ -51,6 +51,7 @@ def command(
     from qpdsl.cli.diagnostics import say_error, show, show_error, show_more
     from qpdsl.errors import UsageError
     from qpdsl.grammar.diagnostic import QpError, to_json
+    from qpdsl.grammar.model_id import is_remote, written_out
     from qpdsl.grammar.parse.parser import parse_file
     from qpdsl.planner.check.program import check
     from qpdsl.planner.values.value import dumps
@@ -70,6 +71,8 @@ def command(
             source = read_target(target)
             file, environment = parse_file(source), surroundings.environment(folder_of(target))
             diagnostics = check(file, environment)
+            if any(not model.id.startswith("zoo/") and not is_remote(written_out(model.id)) for model in file.models):
+                _check_scoring(file, environment)
             if models:
                 _check_with_models(file, environment, surroundings)
         except QpError as error:
@@ -92,6 +95,16 @@ def command(
     if form == "json":
         put(dumps(findings))
     return code
+
+
+def _check_scoring(file: ast.File, environment: Environment) -> None:
+    """Checks that the models of a valid file which score can, as far as their files tell. Raises ModelError."""
+    from qpdsl.model_location import check_verifiers
+    from qpdsl.planner.check.program import lower_all
+    from qpdsl.planner.plan.logical import operators
+
+    for program in lower_all(file, environment)[0]:
+        check_verifiers(operators(program.plan), program.models)
 
 
 def _check_with_models(file: ast.File, environment: Environment, surroundings: Surroundings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -39,6 +40,8 @@ problems = "problems.jsonl"
 """
 _SYSTEM = 'system = "Solve the problem step by step. End with: The answer is N."'
 _ROWS = 10
+# A model behind the name that it has in a program, as `run` takes it.
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
 # What small models solve in part; the built-in one knows problems of its own kind only.
 _EASY = (
     ("What is 2 + 3?", 5),
@@ -71,11 +74,15 @@ def command(model: str | None) -> Exit:
     from qpdsl.errors import UsageError
     from qpdsl.grammar.model_id import is_remote, written_out
     from qpdsl.grammar.printable import printable
-    from qpdsl.model_location import locate
+    from qpdsl.model_location import check_models
     from qpdsl.output import write_whole
     from qpdsl.session.programs import shipped_data
     from qpdsl.session.project import NAME
 
+    if model is not None and (named := _NAMED.match(model)) is not None:
+        if named[1] != "llm":
+            raise UsageError(f"`--model`: the program's model is `llm`, not `{named[1]}`", f"`--model {named[2]}`")
+        model = named[2]
     if model is not None and printable(model) != model:
         raise UsageError("`--model` takes a name that can be printed")
     if model is None or model.startswith("zoo/"):
@@ -101,7 +108,7 @@ def command(model: str | None) -> Exit:
     if model is not None and _is_path(model) and not Path(base_of(model)).expanduser().exists():
         raise UsageError(f"there is no `{model}`", "`--model` takes a file or folder, a hub id, or a model on a server")
     if model is not None and not is_remote(written_out(model)):
-        locate(model)
+        check_models([model])
     for name, text in texts.items():
         write_whole(Path(name), text.splitlines())
     put(f"{', '.join(texts)} written; go on with `qpdsl run solve.qp --input problems`")

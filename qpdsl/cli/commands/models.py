@@ -112,10 +112,10 @@ def _probed(target: str, form: str) -> Exit:
     import json
     from importlib.util import find_spec
 
-    from qpdsl.errors import UsageError
+    from qpdsl.errors import UsageError, installing
 
     if find_spec("httpx") is None:
-        raise UsageError("servers need the extra `remote`", "pip install 'qpdsl[remote]'")
+        raise UsageError("servers need the extra `remote`", installing("remote"))
     from qpdsl.executor.remote.probe.known_servers import probed
     from qpdsl.executor.remote.server.server_capabilities import capabilities_json, in_words
     from qpdsl.grammar.model_id import written_out

@@ -171,6 +171,8 @@ def _of_runs(names: tuple[str, ...], output: str | None, overwrite: bool, *, fir
     sides = [read_side(name, folder) for name in names]
     guard = FileGuard()
     for side in sides:
+        if not side.problems:
+            say(f"note: `{side.name}` has no finished row")
         for run in side.runs:
             guard.reads(run.path, f"run `{run.info.id}`")
     usual = f"{sides[0].runs[0].info.id}.html" if len(sides) == 1 else _SEVERAL

@@ -17,7 +17,7 @@ from qpdsl.cli.project_command import ProjectCommand
 from qpdsl.cli.runs.run_options import loaded_session
 from qpdsl.cli.shared_options import setting_options, targets_argument
 from qpdsl.cli.signals import end_by_second_signal, handled, interruptible
-from qpdsl.errors import UsageError, reason
+from qpdsl.errors import UsageError, installing, reason
 from qpdsl.grammar.suggest import listed
 from qpdsl.session.setting import FilePath, Number, Whole, setting
 from qpdsl.session.settings import PROGRAM, SERVER, Settings
@@ -374,6 +374,4 @@ def _check_libraries() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise UsageError(
-            "a server needs Starlette, uvicorn and prometheus-client", "pip install 'qpdsl[serve]'"
-        ) from error
+        raise UsageError("a server needs Starlette, uvicorn and prometheus-client", installing("serve")) from error

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from qpdsl.cli.console import put
+from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.shared_options import format_option
 
 # Set in the environment, these are read; the values of keys are not shown.
 _VARIABLES = ("QPDSL_RUNS", "QPDSL_STATISTICS", "QPDSL_RUNTIME_DIR", "QPDSL_THEME", "OPENAI_BASE_URL")
+_WIDE = 48
 _KEYS = ("QPDSL_API_KEYS", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
 
 
@@ -26,12 +27,14 @@ def command(form: str) -> Exit:
     import os
 
     from qpdsl.runs.store.run_folder import RunFolder
-    from qpdsl.session.project import DEFAULTS, NAME, read_project
+    from qpdsl.session.project import DEFAULTS, NAME, read_project, set_in_vain
     from qpdsl.session.setting import declared
     from qpdsl.session.settings import Settings
     from qpdsl.session.user_cache import folder
 
     project = read_project()
+    for warning in set_in_vain(project):
+        say(warning)
     found: list[tuple[str, str, str]] = []
     place = NAME if project.path is None else str(project.path)
     for section in ("models", "servers", "set", "data"):
@@ -59,7 +62,11 @@ def command(form: str) -> Exit:
         rows = [{"name": name, "value": value, "from": source} for name, value, source in found]
         put(json.dumps(rows, ensure_ascii=False, indent=2))
         return Exit.OK
-    widths = [max(len(row[at]) for row in found) for at in (0, 1)]
+    names = max(len(name) for name, _, _ in found)
+    values = max(len(value) for _, value, _ in found if len(value) <= _WIDE)
     for name, value, source in found:
-        put(f"{name:<{widths[0]}}  {value:<{min(widths[1], 48)}}  {source}")
+        # A long value has the line to itself.
+        put(f"{name:<{names}}  {value:<{values}}" + (f"  {source}" if len(value) <= _WIDE else ""))
+        if len(value) > _WIDE:
+            put(f"{'':<{names}}  {'':<{values}}  {source}")
     return Exit.OK

@@ -208,6 +208,7 @@ class _DataSetRun(RowsRun[RunOptions]):
             del known["options"]
             values = {name: plain(value) for name, value in self._values.items()}
             check_unfinished(RunFolder(), self._job.plan.name, known, values)
+        self.process.prepare("reading the models' files")
         models = model_digests(self._job.models, self.open_session)
         if self.options.saves_samples:
             contents = {id: models[name] for name, id in self._job.models.items()}
@@ -252,7 +253,7 @@ class _DataSetRun(RowsRun[RunOptions]):
         """Says which other runs compute, or have begun to compute, the same."""
         for info in others_like(folder, record):
             if info.writing:
-                say(f"note: run `{info.id}` computes the same now")
+                say(f"note: run `{info.id}` is at work on the same rows; `qpdsl top` shows it, Ctrl-C ends this one")
             elif info.status != "finished" and info.totals.done and not self.options.reuse:
                 done = f"{info.totals.done} of {info.record.rows} rows"
                 say(f"note: run `{info.id}` ended early with {done}; `--resume` goes on with it")

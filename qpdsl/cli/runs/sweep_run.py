@@ -151,6 +151,7 @@ class SweepRun(RowsRun[SweepOptions]):
         def python(cell: PlannedCell) -> str:
             return self.surroundings.python
 
+        self.process.prepare("reading the models' files")
         seeds = range(options.seeds)
         return runs_of_cells(self._cells, data, seeds, job, self.open_session, options, python, self._command)
 

@@ -18,7 +18,7 @@ from qpdsl.cluster.backends.backend import Link, ReplicaLost
 from qpdsl.cluster.backends.process_backend import share_of_machine
 from qpdsl.cluster.replica.messages import Command, ReplicaMessage, ReplicaSetup
 from qpdsl.cluster.replica.replica import Replica
-from qpdsl.errors import UsageError, shorten
+from qpdsl.errors import UsageError, installing, shorten
 from qpdsl.threads import cores
 
 # Calls that an actor may have to answer at one time.
@@ -140,5 +140,5 @@ def _library() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise UsageError("`--cluster ray:…` needs Ray", "`pip install 'qpdsl[ray]'`") from error
+        raise UsageError("`--cluster ray:…` needs Ray", installing("ray")) from error
     return ray

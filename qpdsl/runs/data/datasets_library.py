@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qpdsl.errors import DataError, UsageError, shorten, unknown
+from qpdsl.errors import DataError, UsageError, installing, shorten, unknown
 from qpdsl.grammar.suggest import listed
 from qpdsl.runs.data.records import DataRecord, RecordSet, plain_fields
 from qpdsl.runs.record_file import ENDINGS
@@ -81,9 +81,7 @@ def _library(name: str) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise UsageError(
-            f"{name}: folders and data sets of the hub need `datasets`", "`pip install 'qpdsl[data]'`"
-        ) from error
+        raise UsageError(f"{name}: folders and data sets of the hub need `datasets`", installing("data")) from error
     datasets.disable_progress_bars()
     # What is wrong is told once, by the exception.
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)

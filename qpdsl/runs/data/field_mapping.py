@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from qpdsl.errors import UsageError, shorten, unknown
 from qpdsl.grammar.literals.matcher import Matcher
-from qpdsl.grammar.suggest import enumerated, listed
+from qpdsl.grammar.suggest import closest, enumerated, listed
 from qpdsl.runs.data.records import json_value
 
 # A sign between two numbers, as in `3-4`, is none of the second.
@@ -27,6 +27,8 @@ _NUMBER = re.compile(r"(?:(?<![\w.)])[-+])?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+
 _STEP = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[(-?\d{1,9})\]")
 _PATH = re.compile(rf"([A-Za-z_][A-Za-z0-9_]*)((?:{_STEP.pattern})+)")
 
+# Several fields in one option.
+_SEVERAL = re.compile(r"\s*\w+\s*=[\w.\[\] ]+(?:,\s*\w+\s*=[\w.\[\] ]+)+")
 _REGEX = "regex:"
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
@@ -276,6 +278,10 @@ class FieldMapping:
             name = name.strip()
             if not sign or not name or not source.strip():
                 raise UsageError(f"`--map` takes NAME=SOURCE, not `{shorten(text)}`", "as in `--map problem=question`")
+            if (several := _SEVERAL.fullmatch(text)) is not None:
+                first, *others = (part.strip() for part in several[0].split(","))
+                help = " ".join(f"--map {shorten(part)}" for part in (first, *others))
+                raise UsageError(f"`--map` takes one NAME=SOURCE, and stands again for the next: `{help}`")
             if name in sources:
                 raise UsageError(f"`--map` gives `{name}` twice")
             sources[name] = field_source(name, source)
@@ -300,6 +306,9 @@ class FieldMapping:
         names = list(known)
         for name, source in self.sources.items():
             if source.reads and not any(field in names for field in source.reads):
+                if name in names and isinstance(source, RecordField) and closest(source.name, names) is None:
+                    lead = f"`--map {name}={source.name}`: the data has no field `{shorten(source.name)}`"
+                    raise UsageError(f"{lead}; it is PARAMETER=FIELD", f"`--map {source.name}={name}`")
                 lead = f"`--map {name}=…`: the data has no field"
                 raise UsageError(unknown(source.reads[0], names, lead))
 

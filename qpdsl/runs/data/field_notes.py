@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -15,6 +16,14 @@ from qpdsl.runs.data.known_sets import DatasetForm
 from qpdsl.runs.data.records import DataRecord
 
 MAX_LISTED = 10
+# What fields are called that tell rows apart, and those that hold the right answer.
+_IDS = re.compile(r"(?i)(?:\w+_)?(?:id|idx|index|nr|no|num|number|key)|[qu]id|uuid|rowid|row")
+_REFERENCES = re.compile(
+    r"(?i)(?:(?:gold|correct|right|true|expected|reference|final|ground_truth)_?(?:answer|label|solution)?"
+    r"|target|label|ground_?truth|solution|loesung|lösung)"
+)
+# How a field looks that tells more than it is called, what for, what that is, and the option that says so.
+_TELLING = ((_IDS, "id", "an id", "--id "), (_REFERENCES, "answer", "the right answer", "--map answer="))
 
 
 def place(name: str, unit: str, number: int) -> str:
@@ -88,7 +97,7 @@ class FieldNotes:
             meant.append("answer")
         others = []
         for field, numbers in self._unused.items():
-            near = closest(field, meant)
+            near = None if _IDS.fullmatch(field) else closest(field, meant)
             where = place(name, unit, numbers[0])
             if field in self._plan.models:
                 yield (
@@ -96,16 +105,21 @@ class FieldNotes:
                     f"`--model {field}=ID`{again(unit, numbers)}"
                 )
             elif near is None and field not in self._named:
-                others.append(f"`{shorten(field, 24)}`")
+                others.append(field)
             elif near is not None:
                 yield (
                     f"warning: {where}: `{shorten(field)}` is no parameter of `{self._plan.name}`; "
                     f"did you mean `{near}`?{again(unit, numbers)}"
                 )
+        for looks, target, what, option in _TELLING:
+            like = next((field for field in others if looks.fullmatch(field)), None)
+            if like is not None and not self._own[target] and target not in {*self._params, *self._named}:
+                others.remove(like)
+                yield f"note: `{shorten(like, 24)}` looks like {what}: `{option}{like}` takes it for that"
         if others:
-            are = "are no parameters" if len(others) > 1 else "is no parameter"
-            shown = ", ".join(others[:MAX_LISTED]) + (" and others" if len(others) > MAX_LISTED else "")
-            yield f"note: {shown} {are} of `{self._plan.name}`, and not used"
+            shown = ", ".join(f"`{shorten(field, 24)}`" for field in others[:MAX_LISTED])
+            rest = " and others" if len(others) > MAX_LISTED else ""
+            yield f"note: {shown}{rest} {'are' if len(others) > 1 else 'is'} not used"
         for setting in self.in_every_row(settings):
             yield f"warning: `--set {setting}=…` has no effect, since every row of the input sets `{setting}`"
 
@@ -128,5 +142,6 @@ def understood(data: LoadedData, count: int, mapping: FieldMapping, form: Datase
     if "answer" in there and "answer" not in mapping.sources:
         parts.append("the right answer from `answer`")
     if not {"id", *mapping.sources.get("id", RecordField("id")).reads} & there:
-        parts.append(f"the id from the {data.records.unit}'s number")
+        header = " (the header is line 1)" if data.records.is_text and data.records.unit == "line" else ""
+        parts.append(f"the id from the {data.records.unit}'s number{header}")
     return f"note: {number} of {data.name} ({kind}){': ' if parts else ''}{enumerated(parts, last='and')}"

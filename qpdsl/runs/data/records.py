@@ -21,7 +21,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Literal
 
-from qpdsl.errors import DataError, UsageError, shorten
+from qpdsl.errors import DataError, UsageError, installing, shorten
 
 JSON_LINES = "JSON lines"
 _KINDS = {",": "CSV", "\t": "TSV", ";": "CSV with semicolons"}
@@ -283,7 +283,7 @@ def read_parquet(name: str, data: bytes) -> RecordSet:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise UsageError(f"{name}: Parquet files need pyarrow", "`pip install 'qpdsl[data]'`") from error
+        raise UsageError(f"{name}: Parquet files need pyarrow", installing("data")) from error
     try:
         # In one thread: the rows are few, and threads of a library outlive the reading.
         rows = pq.read_table(pa.BufferReader(data), use_threads=False).to_pylist()

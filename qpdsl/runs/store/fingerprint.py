@@ -170,7 +170,7 @@ def model_digests(models: Mapping[str, str], session: Callable[[], Session]) -> 
     that is missing.
     """
     places = {name: [place for place, _ in own_places(model)] for name, model in models.items()}
-    opened = session() if any(map(is_remote, models.values())) or not _are_folders(places) else None
+    opened = session() if any(map(is_remote, models.values())) or not _are_here(places) else None
     digests = {}
     for name, own in places.items():
         if is_remote(models[name]):
@@ -182,5 +182,5 @@ def model_digests(models: Mapping[str, str], session: Callable[[], Session]) -> 
     return digests
 
 
-def _are_folders(places: Mapping[str, list[Path | str]]) -> bool:
-    return all(isinstance(place, Path) and place.is_dir() for own in places.values() for place in own)
+def _are_here(places: Mapping[str, list[Path | str]]) -> bool:
+    return all(isinstance(place, Path) and place.exists() for own in places.values() for place in own)

@@ -188,9 +188,22 @@ def test_a_peek_may_make_several_rows_of_each_and_looks_at_those_of_one() -> Non
         (" repeat int(count() / 2) { split 2 }", 1),
         (" split 3\n repeat int(count() / 2) { split 2 }", 6),
         (" repeat int(count() / 2) gather { split 2 }", 0),
+        (" split 3\n repeat 0 { split 2 }", 3),
+        (" repeat 0 gather { split 2 }", 0),
         (" keep int(count() / 2) by group", 0),
         (" split 2\n keep int(count() / 2) by group", 1),
     ],
 )
 def test_rounds_and_rows_that_come_to_none_in_a_run(stages: str, left: int) -> None:
     assert result_of(stages).value == left
+
+
+@pytest.mark.parametrize("waits", [0, 1, 2])
+def test_a_loop_of_so_many_rounds_gives_the_tokens_of_the_stages_written_out(waits: int) -> None:
+    step = ' say " Wait" | generate llm n=2 max_tokens=6\n'
+    loop = f"{HEADER}program p(problem: text, waits: int) {{\n chat user=problem | generate llm max_tokens=6\n"
+    loop += f" repeat waits {{ {step} }}\n return count()\n}}"
+    given = [{"problem": text, "waits": waits} for text in texts(3)]
+    naive, ruled = (run_all(planned(program_of(loop), naive=naive), given) for naive in (True, False))
+    texts_of = [[[row.columns["text"] for row in one.rows] for one in results] for results in (naive, ruled)]
+    assert texts_of[0] == texts_of[1] and [len(rows) for rows in texts_of[0]] == [2**waits] * 3

@@ -214,7 +214,10 @@ def test_failures_are_told_per_row() -> None:
         ("generate llm temperature=k * 1e300", "`temperature` must be a number of at least 0, not one this large"),
         ("generate llm max_tokens=k % 0", "`max_tokens` must be a whole number of at least 1, not none"),
         ("generate llm max_tokens=1 | keep k - 100000 by logprob", "`keep` must be a whole number of at least 1"),
-        ("repeat k - k { generate llm }", "`repeat` must be a whole number of at least 1 and at most 1000000, not 0"),
+        (
+            "repeat 1 - k { generate llm }",
+            "`repeat` must be a whole number of at least 0 and at most 1000000, not -99999",
+        ),
     ],
 )
 def test_an_options_value_is_checked_where_only_the_run_knows_it(stages: str, reason: str) -> None:

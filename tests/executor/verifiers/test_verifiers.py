@@ -142,7 +142,7 @@ def test_a_model_of_another_kind_is_refused(kind: str, message: str) -> None:
     [
         ("zoo/counting", "rlhflow", "answers `+` or `-` after a step, and this model answers"),
         ("zoo/counting", BY_CONFIGURATION, "nothing in its files says that it is a verifier"),
-        ("zoo/counting-prm", BY_CONFIGURATION, "if it is one, name the kind behind its id, `kind=…`: `rlhflow`"),
+        ("zoo/counting-prm", BY_CONFIGURATION, "if it is a verifier, name the kind behind its id, `kind=…`: rlhflow"),
     ],
 )
 def test_a_chat_model_is_no_verifier(model: str, kind: str, message: str) -> None:

@@ -111,7 +111,9 @@ def test_a_share_of_right_answers_for_the_least(folder: RunFolder) -> None:
     lines = "\n".join(policy_lines(found[0.9]))
     assert "promised: 90% right or more, with probability 90% (δ = 0.1):" in lines and "not promised:" in lines
     assert doubt(found[0.9]) is None
-    assert "not certified: 99.9% right: " in doubt(found[0.999]) and "the dearest policy is run" in doubt(found[0.999])
+    assert "not promised: 99.9% right: " in doubt(found[0.999]) and "the most expensive strategy is run" in doubt(
+        found[0.999]
+    )
 
 
 def test_a_share_is_given_up_where_it_takes_more_than_the_limit_or_is_not_shown(folder: RunFolder) -> None:
@@ -129,7 +131,9 @@ def test_a_share_is_given_up_where_it_takes_more_than_the_limit_or_is_not_shown(
         policy_for(WAYS, BOTH, budget=budget("tokens", 9, 0.999), folder=folder)
 
 
-def test_without_enough_to_test_on_the_dearest_is_run_and_nothing_is_promised(folder: RunFolder) -> None:
+def test_without_enough_to_test_on_the_most_expensive_strategy_is_run_and_nothing_is_promised(
+    folder: RunFolder,
+) -> None:
     aimed = budget("tokens", None, 0.9)
     assert policy_for(WAYS, BOTH, budget=aimed, folder=folder).first == 1
     keep(folder, CHEAP, dear=False, rows=2 * MIN_PROBLEMS - 1)
@@ -137,8 +141,7 @@ def test_without_enough_to_test_on_the_dearest_is_run_and_nothing_is_promised(fo
     policy = policy_for(WAYS, BOTH, budget=aimed, folder=folder)
     assert (policy.first, policy.expected, policy.promise.kept) == (1, None, False)
     assert doubt(policy) == (
-        "warning: not certified: 90% right: no problems to test it on; the dearest policy is run, and nothing is "
-        "promised"
+        "warning: not promised: 90% right: no saved rows are left to test it on; the most expensive strategy is run"
     )
     assert BudgetPolicy.from_json(json.loads(json.dumps(policy.to_json()))) == policy
 

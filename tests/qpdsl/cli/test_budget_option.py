@@ -79,7 +79,7 @@ def test_a_share_of_right_answers_that_nothing_shows_is_said_not_to_be_certified
 ) -> None:
     lines = qpdsl("explain", program, "--budget", "accuracy=0.9").out.splitlines()
     assert "target: 90% right for the least tokens, on average over problems" in lines
-    words = "not certified: 90% right: no problems to test it on; the dearest policy is run, and nothing is promised"
+    words = "not promised: 90% right: no saved rows are left to test it on; the most expensive strategy is run"
     assert words in lines and "first n=2" in lines
     ran = qpdsl("eval", program, "--input", rows, "--budget", "accuracy=0.9,0.8 or tokens=90")
     assert ran.code == 0 and f"warning: {words}" in ran.err and "it is given up for the limit" in ran.err

@@ -214,9 +214,9 @@ def test_a_value_that_every_row_sets_is_no_axis(qpdsl: Run, folder: Path) -> Non
 def test_fields_that_are_used_are_not_said_to_be_unused(qpdsl: Run, folder: Path) -> None:
     words = ("eval", "p.qp", "--program", "plain", "--input", "in.jsonl")
     (folder / "own.py").write_text("def grade(row):\n    return row['level'] == 1\n")
-    assert "`level` is no parameter" in qpdsl(*words).err
-    assert "`level` is no parameter" not in qpdsl(*words, "--by", "level").err
-    assert "`level` is no parameter" not in qpdsl(*words, "--grader", "python:own.py:grade").err
+    assert "`level` is not used" in qpdsl(*words).err
+    assert "`level` is not used" not in qpdsl(*words, "--by", "level").err
+    assert "`level` is not used" not in qpdsl(*words, "--grader", "python:own.py:grade").err
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json", "csv"])

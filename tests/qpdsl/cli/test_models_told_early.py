@@ -81,5 +81,10 @@ def test_the_command_line_says_the_kind_of_a_verifier(qpdsl: Run, tmp_path: Path
     run = ("run", "best_of_n", "--set", "n=2", "--set", f"problem={PROBLEM}", "--no-greedy", "--json")
     untold = qpdsl(*run, "--model", f"prm={tmp_path / 'prm'}")
     assert untold.code == Exit.MODEL and "nothing in its files says that it is a verifier" in untold.err
+    assert "`score judge(" in untold.err and "loading" not in untold.err
+    (tmp_path / "own.qp").write_text(
+        f'model llm = "{tmp_path / "prm"}"\nprogram own(q: text) {{ chat user=q | generate llm | score llm }}\n'
+    )
+    assert qpdsl("check", tmp_path / "own.qp").err == untold.err
     told = qpdsl(*run, "--model", f"prm={tmp_path / 'prm'} kind=rlhflow")
     assert told.code == Exit.OK and told.out == qpdsl(*run).out

@@ -45,6 +45,10 @@ def test_a_step_is_said_once_it_lasts(said: list[str]) -> None:
     progress._speak(103.6)
     progress._speak(110.0)
     assert said == ["loading llm …"]
+    stream.emit(Preparing(at=110.5, step="loading llm: m (compiling and checking its kernels)"))
+    progress._speak(112.0)
+    progress._speak(112.6)
+    assert said.pop() == "loading llm: m (compiling and checking its kernels) …" and len(said) == 1
     # A count that goes on is one step.
     stream.emit(Preparing(at=120.0, step="warming up: 1 of 9"))
     progress._speak(122.0)
@@ -63,11 +67,12 @@ def test_rows_are_told_now_and_then_where_there_is_no_bar(said: list[str], monke
     progress = ProgressNotes(stream, 600.0)
     with progress.of_rows(20, 3):
         progress.rows_done(2, 65.0)
-        stream.emit(EngineStepped(at=129.0, report=EngineFigures("m", 1, 72, 0, 1, 9, 0)))
-        progress._speak(129.0)
-        progress._speak(130.0)
-        progress._speak(131.0)
-    assert said == ["5/20 rows 72 tokens/s 0:35 left"]
+        stream.emit(EngineStepped(at=104.0, report=EngineFigures("m", 1, 72, 0, 1, 9, 0)))
+        progress._speak(105.0)
+        assert said == []
+        progress._speak(135.0)
+        progress._speak(136.0)
+    assert len(said) == 1 and said[0].startswith("5/20 rows")
 
 
 def test_the_tokens_of_one_answer_are_told(said: list[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from qpdsl import zoo
 from qpdsl.cli.exits import Exit
 from qpdsl.session.project import project_file
 from tests.support.cli import Run, write_rows
@@ -34,13 +35,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_gives_what_the_command_line_does_not(qpdsl: Run, folder: Path) -> None:
+    (folder / "other.qp").write_text(PROGRAM.replace("style", "other"))
     (folder / "qpdsl.toml").write_text(
-        '[models]\nllm = "zoo/counting-mini"\nother = "./none"\n[set]\nstyle = "long, and odd"\nn = 2\nunused = 1\n'
+        '[models]\nllm = "zoo/counting-mini"\nother = "./none"\n[set]\nstyle = "long, and odd"\nn = 2\nother = 1\n'
+        "stile = 1\n"
         '[data]\nrows = "rows.jsonl"\n[defaults]\nlimit = 2\nseed = 3\nserver-timeout = 5\n'
     )
     ran = qpdsl("run", "echo.qp", "x", "--set", "n=4", "--no-greedy", "--json")
     assert json.loads(ran.out)["answer"] == "long, and odd 4"
-    assert ran.err == "note: by qpdsl.toml: llm is zoo/counting-mini, style=long, and odd, seed=3\n"
+    noted, warned = ran.err.splitlines()
+    assert noted == "note: by qpdsl.toml: llm is zoo/counting-mini, style=long, and odd, seed=3"
+    vain = "warning: qpdsl.toml: [set] is for parameters, and no program here has `stile`; did you mean `style`?"
+    assert warned == vain and vain in qpdsl("settings").err
     rows = qpdsl("run", "echo.qp", "--input", "rows", "--model", "llm=zoo/counting", "--no-greedy")
     assert len(rows.out.splitlines()) == 2 and "counting-mini" not in rows.err and "limit=2" in rows.err
     compared = qpdsl("eval", "echo.qp", "--input", "rows", "--limit", "1", "--format", "json")
@@ -112,6 +118,7 @@ def test_a_server_has_a_name(qpdsl: Run, folder: Path) -> None:
         ('[model]\nllm = "x"', "there is no section `model`; did you mean `models`?"),
         ("models = 3", "is a section"),
         ("[models", "qpdsl.toml"),
+        ("[models]\nllm = ../x.gguf # mine", 'put the text in quotes: `llm = "../x.gguf"`'),
         ('[defaults]\nseed = "x"', "seed"),
     ],
 )
@@ -166,6 +173,9 @@ def test_a_project_is_begun(qpdsl: Run, tmp_path: Path, monkeypatch: pytest.Monk
     assert "there is no `llm.gguf`" in qpdsl("init", "--model", "llm.gguf").err and not list(Path().iterdir())
     misspelt = qpdsl("init", "--model", "vlm:http://127.0.0.1:9/v1#m")
     assert "did you mean `vllm:`?" in misspelt.err and not list(Path().iterdir())
-    Path("llm.gguf").touch()
-    assert qpdsl("init", "--model", "llm.gguf").code == Exit.OK
+    assert "no config.json" in qpdsl("init", "--model", str(tmp_path)).err and not list(Path().iterdir())
+    assert "the program's model is `llm`" in qpdsl("init", "--model", f"slm={tmp_path}").err
+    model = str(zoo.path("zoo/counting"))
+    assert qpdsl("init", "--model", f"llm={model}").code == Exit.OK
+    assert f'llm = "{model}"' in Path("qpdsl.toml").read_text("utf-8")
     assert "Tim has 3 apples" in Path("problems.jsonl").read_text("utf-8")

@@ -257,7 +257,7 @@ def test_a_second_copy_is_told_that_the_first_one_runs(
         ran = qpdsl(*elsewhere, "--resume")
         assert ran.code == Exit.USAGE and f"another process is writing run `{run}` now" in ran.err
         ran = qpdsl(*elsewhere)
-        assert ran.code == Exit.OK and f"note: run `{run}` computes the same now" in ran.err
+        assert ran.code == Exit.OK and f"note: run `{run}` is at work on the same rows; `qpdsl top` shows it" in ran.err
     assert len(runs.ids()) == 2
 
 

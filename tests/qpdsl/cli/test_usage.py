@@ -47,6 +47,7 @@ def test_an_option_that_is_given_twice_is_refused_by_every_command(qpdsl: Run) -
     ("args", "message"),
     [
         (["eval", "x.qp", "--program", "one", "--program", "two"], "`--program` is given twice"),
+        (["help", "runn"], "there is no command `runn`; did you mean `run`?"),
         (["runn"], "there is no command `runn`; did you mean `run`?"),
         (["run"], "give a program"),
         (["run", "greedy", "-e", "chat user=q"], "one of them only"),
@@ -99,6 +100,13 @@ def test_an_option_that_is_given_twice_is_refused_by_every_command(qpdsl: Run) -
         (["run", "greedy", "--temperature", "1"], "the program says it, as `generate MODEL temperature=…`"),
         (["explain", "greedy", "x", "--analyze", "--input", "counting-500"], "the texts of `--input` are its rows'"),
         (["run", "problem=x"], "`problem=x` is no program"),
+        (["run", "greedy", "--data", "my.jsonl"], "rows of a file are `--input FILE`"),
+        (["run", "greedy", "--question", "x"], "name its field by `--map problem=question`"),
+        (["run", "best_of_n", "--n-samples", "4"], "`n` is a parameter of the program: `--set n=…`"),
+        (["run", "greedy", "--no-prefix-cache"], "`--disable-rule share_prefixes`"),
+        (["eval", "greedy", "--pass-at-k", "4"], "`--candidates` grades every candidate"),
+        (["eval", "greedy", "--resume"], "the same command again goes on by itself"),
+        (["explain", "greedy", "--grader", "number"], "it is one of `qpdsl run`"),
         (["export"], "`qpdsl runs export`"),
         (["run", "greedy", "--set", "problem=x", "--set", "problem=y"], "`--set` gives `problem` twice"),
         (["run", "greedy", "--model", "llm=a", "--model", "llm=b"], "`--model` names two models for `llm`"),
@@ -124,6 +132,18 @@ def test_a_model_or_data_in_the_place_of_a_program(
     Path(name).write_text("question,answer\n")
     ran = qpdsl("run", name, "x")
     assert ran.code == Exit.USAGE and ran.err.endswith(f"the program comes first, then `{option}`\n")
+
+
+def test_a_text_in_the_place_of_a_program_of_the_folder(
+    qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("solve.qp").write_text("")
+    ran = qpdsl("run", "What is 2 + 3?")
+    assert ran.code == Exit.USAGE and ran.err.endswith('here are `solve.qp`, as in `qpdsl run solve.qp "…"`\n')
+    Path("small-Q4_K_M.gguf").touch()
+    missing = qpdsl("run", "greedy", "x", "--model", "llm=./small-Q4_M.gguf").err
+    assert "there is no file `small-Q4_M.gguf`; did you mean `small-Q4_K_M.gguf`?" in missing
 
 
 @pytest.mark.parametrize("option", ["--lines", "--colour"])

@@ -14,6 +14,8 @@ from qpdsl.runs.store.fingerprint import operators
 from qpdsl.session.prepare import PlanUse, Prepared, ask_servers, bind_program, prepare
 from qpdsl.session.settings import Settings
 
+_ROUNDS = 'chat user=q | repeat %s { generate "zoo/counting" | let a = 1 } | return %s'
+
 
 def prepared(use: PlanUse | None = None, **settings: Any) -> Prepared:
     given = Settings(**settings)
@@ -48,6 +50,9 @@ def test_greedy_decoding_is_planned_beside() -> None:
         ({"target": "greedy", "budget": "tokens=3"}, qp.UsageError, "leaves nothing to a budget"),
         ({"target": "compute_optimal", "budget": "tokens=0"}, qp.UsageError, "tokens is a number over 0"),
         ({"target": "compute_optimal", "budget": "hours=3"}, qp.UsageError, "a budget counts no `hours`"),
+        ({"pipeline": _ROUNDS % ("0", "a")}, qp.ArgumentError, "0 rounds of `repeat 0` make no `a`, which `re"),
+        ({"pipeline": _ROUNDS % ("0", "text")}, qp.ArgumentError, "make no `text`, which `return`"),
+        ({"pipeline": _ROUNDS % ("0 gather", "q")}, qp.ArgumentError, "leave no row to return"),
         ({"pipeline": 'chat user=q | generate "zoo/counting" | score passes(text)'}, qp.UsageError, "runs code"),
     ],
 )

@@ -110,7 +110,7 @@ def test_fields_get_the_names_of_parameters(tmp_path: Path) -> None:
     assert data.notes == (
         f"note: 1 row of {tmp_path / 'd.jsonl'} (JSON lines): `problem` from `question`, `answer` from `answer` (by a "
         "regex) and `id` from `uid`",
-        "note: `extra` is no parameter of `p`, and not used",
+        "note: `extra` is not used",
     )
 
 
@@ -118,6 +118,11 @@ def test_a_slip_in_a_name_is_told(tmp_path: Path) -> None:
     text = '{"question": "a", "problem": "b", "answer": 1}\n'
     with pytest.raises(UsageError, match="the data has no field `qestion`; did you mean `question`"):
         read(tmp_path, text, maps=("problem=qestion",))
+    with pytest.raises(UsageError, match="it is PARAMETER=FIELD") as reversed_:
+        read(tmp_path, text.replace("problem", "aufgabe"), maps=("aufgabe=problem",))
+    assert reversed_.value.help == "`--map problem=aufgabe`"
+    with pytest.raises(UsageError, match="stands again for the next: `--map problem=question --map answer=answer`"):
+        read(tmp_path, text, maps=("problem=question,answer=answer",))
     with pytest.raises(UsageError, match="`--map id=…`: the data has no field `uid`"):
         read(tmp_path, text, id="uid")
     assert "did you mean `n`?" in read(tmp_path, text, maps=("nn=answer:number",)).notes[1]

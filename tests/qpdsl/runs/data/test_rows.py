@@ -137,8 +137,14 @@ def test_what_is_not_used_is_said(tmp_path: Path) -> None:
     assert read_rows(path, PLAN, {"problem": "x", "n": 2}).notes == (
         f"warning: {path}:1: `nn` is no parameter of `p`; did you mean `n`? (and 1 line more)",
         f"warning: {path}:1: `Answer` is no parameter of `p`; did you mean `answer`?",
-        "note: `level` is no parameter of `p`, and not used",
+        "note: `level` is not used",
         "warning: `--set problem=…` has no effect, since every row of the input sets `problem`",
+    )
+    own = '{"problem": "a", "nr": 1, "gold": 2, "difficulty": 3}\n'
+    assert read_rows(write(path, own), PLAN, {"n": 2}).notes == (
+        "note: `nr` looks like an id: `--id nr` takes it for that",
+        "note: `gold` looks like the right answer: `--map answer=gold` takes it for that",
+        "note: `difficulty` is not used",
     )
     used = '{"problem": "a", "n": 3, "id": "x", "answer": 2}\n{"problem": "b"}\n'
     assert read_rows(write(path, used), PLAN, {"n": 2}).notes == ()

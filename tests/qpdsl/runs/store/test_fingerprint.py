@@ -14,10 +14,12 @@ from qpdsl.executor.checkpoint.model_digest import location_digest
 from qpdsl.planner.plan.naive import plan
 from qpdsl.runs.job import Job
 from qpdsl.runs.store import fingerprint
-from qpdsl.runs.store.fingerprint import build, operators, run_fingerprint, source_digest
+from qpdsl.runs.store.fingerprint import build, model_digests, operators, run_fingerprint, source_digest
 from qpdsl.session.prepare import bind_program, prepare
+from qpdsl.session.session import Session
 from qpdsl.session.setting import declared
 from qpdsl.session.settings import SessionSettings, Settings
+from tests.support.executor.gguf_files import family_model, write_gguf
 from tests.support.executor.model_files import weights, write_model
 from tests.support.paths import ROOT
 from tests.support.planner.lowered import lowered
@@ -121,3 +123,15 @@ def test_how_a_program_is_laid_out_does_not_count() -> None:
     spread = text.replace(" | ", "\n    |  ").replace("score prm", "score   prm")
     one, other = (plan(lowered(written)).ops for written in (text, spread))
     assert operators(one) == operators(other) != operators(one[:-1])
+
+
+def test_models_of_this_machine_are_digested_unloaded(tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    write_gguf(file, "llama", family_model("llama"))
+
+    def never() -> Session:
+        raise AssertionError("it is loaded")
+
+    folder = write_model(tmp_path / "m")
+    digests = model_digests({"llm": str(file), "slm": str(folder)}, never)
+    assert digests["llm"] != digests["slm"] and digests["llm"] == location_digest(file)
