@@ -174,8 +174,8 @@ class ProgressNotes:
         if self._step is not None:
             say(f"{self._step} …")
         elif self._rows is not None and not is_terminal(sys.stderr):
-            # Soon only where nothing was drawn by then.
-            if not (self._early and self._rate.total):
+            # Soon only where nothing comes.
+            if not (self._early and self._rate.total) or self._quiet_servers(now):
                 say(self.words(now))
             self._early = False
         elif self._of_answer:
