@@ -321,8 +321,9 @@ def test_a_server_that_is_gone_ends_a_run_that_keeps_its_rows(tmp_path: Path, pr
 def test_a_run_whose_server_dies_before_its_first_row_goes_on(tmp_path: Path, program: Path, qpdsl: Run) -> None:
     data, out = rows(tmp_path / "in.jsonl", 4), tmp_path / "out.jsonl"
     with stub("vllm", writes=says) as server:
-        command = ("run", program, "--input", data, "--output", out, "--model", address(server), "--no-greedy")
-        assert qpdsl(*command, "--limit", 1, "--output", tmp_path / "known.jsonl").code == 0
+        known = ("run", program, "--input", data, "--model", address(server), "--no-greedy")
+        assert qpdsl(*known, "--limit", 1, "--output", tmp_path / "known.jsonl").code == 0
+        command = (*known, "--output", out)
         server.fail("stall_stream", times=None)
         ran = qpdsl(*command, "--seed", 3, "--server-timeout", 0.3)
         assert ran.code == 6 and "help: 0 of 4 rows are saved in run `" in ran.err
