@@ -17,12 +17,19 @@ from qpdsl.errors import UsageError, shorten
 from qpdsl.session.project import DEFAULTS, NAME, Project, project_file
 
 
+class ModelCommand(HeadedCommand):
+    """A command that takes other models for those of programs: the only one of a program needs no name."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        name_models(ctx)
+        return super().invoke(ctx)
+
+
 class ProjectCommand(HeadedCommand):
     """A command that runs, plans or serves programs: models, values, data and options come from the project too."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        if any("=" not in text for text in ctx.params["models"]):
-            name_models(ctx)
+        name_models(ctx)
         if project_file() is not None:
             from qpdsl.session.project import read_project
 
@@ -38,6 +45,8 @@ def name_models(ctx: click.Context) -> None:
     Raises UsageError where they have several.
     """
     values, root = ctx.params, ctx.find_root()
+    if all("=" in text for text in values["models"]):
+        return
     names = list(_declared(values)[0])
     for at, text in enumerate(values["models"]):
         if "=" in text or not names:
@@ -115,7 +124,7 @@ def _declared(values: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
         return {name: id for name, id in BUILT_IN_MODELS.items() if name in words}, set()
     models: dict[str, str] = {}
     params: set[str] = set()
-    for target in values.get("targets") or [values.get("target")]:
+    for target in values.get("targets") or [values.get("target") or values.get("surface")]:
         if target in (None, "-"):
             continue
         try:
