@@ -49,7 +49,8 @@ def name_models(ctx: click.Context) -> None:
         return
     names = list(_declared(values)[0])
     for at, text in enumerate(values["models"]):
-        if "=" in text or not names:
+        # The name alone is a model that was left out.
+        if "=" in text or not names or text in names:
             continue
         if len(names) > 1:
             help = f"one of {', '.join(f'`--model {name}={shorten(text)}`' for name in names)}"
