@@ -219,7 +219,7 @@ def record(steps: Sequence[Step], rows: int) -> dict[str, object]:
 def page(steps: Sequence[Step]) -> str:
     """The table of the places, and of the reasons of refusals."""
     lines = ["# Screens beside commands", "", "`python -m benchmarks.dashboard_drive`: " + __doc__.split("\n")[0], ""]
-    lines += ["| place | programs | agree | differ | refused |", "|---|--:|--:|--:|--:|"]
+    lines += ["| place | driven | agree | differ | refused |", "|---|--:|--:|--:|--:|"]
     for place in (*dict.fromkeys(step.place for step in steps), "all places"):
         own = [step.sign for step in steps if place in (step.place, "all places")]
         lines.append(f"| {place} | {len(own)} | {own.count('✔')} | {own.count('✖')} | {own.count('–')} |")

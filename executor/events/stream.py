@@ -89,6 +89,7 @@ class EventStream:
                 for event in self._history():
                     reader(event)
             self._set_readers((*self._readers, entry))
+            self._hand_on_waiting()
 
         def unsubscribe() -> None:
             with self._lock:
@@ -99,17 +100,15 @@ class EventStream:
 
     def emit(self, event: Event | MadeLater) -> None:
         """`event` may be what makes some, once they are handed on."""
-        if not self._prompt:
-            self._waiting.append(event)
-            if len(self._waiting) >= _BATCH or type(event) in _LASTING:
-                self.deliver()
-            return
-        with self._lock:
-            self._hand_on(event)
+        self._waiting.append(event)
+        # Who subscribes in another thread says that it is prompt before it takes what waits.
+        if self._prompt or len(self._waiting) >= _BATCH or type(event) in _LASTING:
+            self.deliver()
 
     def deliver(self, *, blocking: bool = True) -> None:
-        """Patient readers get the events so far; not if another thread is at it, and this is not to be `blocking`."""
-        if self._waiting and self._lock.acquire(blocking):
+        """Patient readers have all events so far; not if another thread is at it, and this is not to be `blocking`."""
+        # Of what no longer waits another thread may still be handing on the last.
+        if self._lock.acquire(blocking):
             try:
                 self._hand_on_waiting()
             finally:

@@ -21,12 +21,19 @@ from qpdsl.session.project import DEFAULTS, NAME, Project, project_file
 _ASKING = ("run", "eval", "serve")
 
 
+class ModelCommand(HeadedCommand):
+    """A command that takes other models for those of programs: the only one of a program needs no name."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        name_models(ctx)
+        return super().invoke(ctx)
+
+
 class ProjectCommand(HeadedCommand):
     """A command that runs, plans or serves programs: models, values, data and options come from the project too."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        if any("=" not in text for text in ctx.params["models"]):
-            name_models(ctx)
+        name_models(ctx)
         if ctx.info_name in _ASKING:
             take_only_models(ctx)
         if project_file() is not None:
@@ -49,9 +56,12 @@ def name_models(ctx: click.Context) -> None:
     Raises UsageError where they have several.
     """
     values, root = ctx.params, ctx.find_root()
+    if all("=" in text for text in values["models"]):
+        return
     names = list(_declared(values)[0])
     for at, text in enumerate(values["models"]):
-        if "=" in text or not names:
+        # The name alone is a model that was left out.
+        if "=" in text or not names or text in names:
             continue
         if len(names) > 1:
             help = f"one of {', '.join(f'`--model {name}={shorten(text)}`' for name in names)}"
@@ -149,7 +159,7 @@ def _declared(values: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
         return {name: id for name, id in BUILT_IN_MODELS.items() if name in words}, set()
     models: dict[str, str] = {}
     params: set[str] = set()
-    for target in values.get("targets") or [values.get("target")]:
+    for target in values.get("targets") or [values.get("target") or values.get("surface")]:
         if target in (None, "-"):
             continue
         try:

@@ -244,8 +244,10 @@ class _SampleQueue:
 
     async def close(self) -> None:
         """Gives up the samples that have not ended."""
-        for task in self._waiting:
+        for task, ticket in self._waiting.items():
             task.cancel()
+            # A task that has not begun never will, and gives up nothing itself.
+            ticket.cancel()
         usage = self._sampling.instance.usage
         await asyncio.gather(*self._waiting, return_exceptions=True)
         for ticket in self._waiting.values():

@@ -57,16 +57,6 @@ class _Held:
     counter: TokenCounter
     ended: list[tuple[int, Sample]] = field(default_factory=list)
 
-    @property
-    def failed(self) -> bool:
-        if not self.ticket.done:
-            return False
-        try:
-            self.ticket.result()
-        except EngineError:
-            return True
-        return False
-
 
 class SpeculativeExpansion:
     """What runs ahead of one `repeat`, which runs up to `limit` rounds. `usage` is what it has taken.
@@ -95,7 +85,7 @@ class SpeculativeExpansion:
         held = self._held.pop((instance.rounds, continuation.row.path), None)
         if held is None:
             return None
-        if held.failed or held.continuation.prompt != continuation.prompt:
+        if held.ticket.failed or held.continuation.prompt != continuation.prompt:
             self._drop(held)
             return None
         self.usage.counts["run_ahead_used"] += len(continuation.keys)

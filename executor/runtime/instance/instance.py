@@ -197,13 +197,12 @@ class Usage:
         Prompt tokens are those that a server billed, where it says so, and of them those that it had cached.
         """
         calls, prompt = ticket.calls, len(ticket.request.tokens)
-        if calls is not None and calls.prompt_tokens is not None:
-            self.prompt_tokens += calls.prompt_tokens
-        elif ticket.failed:
+        billed = None if calls is None else calls.prompt_tokens
+        if billed is None and ticket.failed:
             self.counts["failed_prompt"] += prompt
         else:
-            self.prompt_tokens += prompt
-        self.cached_tokens += ticket.cached if calls is None else calls.cached_tokens
+            self.prompt_tokens += prompt if billed is None else billed
+            self.cached_tokens += ticket.cached if calls is None else calls.cached_tokens
         self.engine_seconds += ticket.seconds
         if ticket.shared:
             self.counts.update(shared_samples=ticket.shared, saved_tokens=ticket.saved_tokens)

@@ -8,7 +8,7 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
+from qpdsl.cli.project_command import ModelCommand
 from qpdsl.cli.proposals import complete_programs
 from qpdsl.cli.shared_options import HeadedOption, format_option, setting_options
 from qpdsl.session.settings import PROGRAM, Settings
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qpdsl.planner.names.modules import Environment
 
 
-@click.command(cls=OnceCommand)
+@click.command(cls=ModelCommand)
 @click.argument("targets", metavar="FILE|NAME…", nargs=-1, required=False, shell_complete=complete_programs)
 @setting_options(Settings, "check")
 @click.option(

@@ -14,7 +14,8 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.shared_options import HeadedCommand, program_argument, setting_options
+from qpdsl.cli.project_command import ModelCommand
+from qpdsl.cli.shared_options import program_argument, setting_options
 from qpdsl.cli.signals import interruptible, run_until_interrupted
 from qpdsl.errors import UsageError
 from qpdsl.session.setting import STDOUT, FilePath, Whole, setting
@@ -65,7 +66,7 @@ class OptimizeOptions(Settings):
     overwrite: bool = setting(False, on="optimize", heading=OUTPUT, help="Replace the file of --output.")
 
 
-@click.command(cls=HeadedCommand)
+@click.command(cls=ModelCommand)
 @program_argument
 @setting_options(OptimizeOptions, "optimize")
 def command(**values: Any) -> Exit:

@@ -16,8 +16,9 @@ import click
 
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
+from qpdsl.cli.project_command import ModelCommand
 from qpdsl.cli.proposals import complete_models
-from qpdsl.cli.shared_options import HeadedCommand, setting_options
+from qpdsl.cli.shared_options import setting_options
 from qpdsl.errors import UsageError
 from qpdsl.executor.runtime.sandbox.permission import UNCONFINED
 from qpdsl.grammar.words import KV_TYPES
@@ -126,7 +127,7 @@ class ProfileOptions(Settings):
         super().check()
 
 
-@click.command(cls=HeadedCommand)
+@click.command(cls=ModelCommand)
 @click.argument("measured", metavar="[MODEL]...", nargs=-1, shell_complete=complete_models)
 @setting_options(ProfileOptions, "profile", kv_bytes="With --surface: memory for the KV cache, such as 64MiB.")
 def command(**values: Any) -> Exit:

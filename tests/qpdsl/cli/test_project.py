@@ -95,6 +95,9 @@ def test_the_only_model_of_a_program_needs_no_name(qpdsl: Run, folder: Path) -> 
     ran = qpdsl("run", "greedy", "--input", "counting-500", "--limit", "1", "--model", "zoo/counting-mini")
     assert ran.code == Exit.OK
     assert "--model llm=zoo/counting-mini" in qpdsl("runs", "show", "last").out
+    assert qpdsl("check", "greedy", "--model", "zoo/counting-mini").code == Exit.OK
+    assert qpdsl("check", "beam_search", "--model", "zoo/counting-mini").code == Exit.USAGE
+    assert "memory" in qpdsl("profile", "--surface", "greedy", "--model", "zoo/counting-mini").out
 
 
 def test_a_server_has_a_name(qpdsl: Run, folder: Path) -> None:

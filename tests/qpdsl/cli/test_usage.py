@@ -74,7 +74,7 @@ def test_an_option_that_is_given_twice_is_refused_by_every_command(qpdsl: Run) -
             ["run", "best_of_n", "--set", "problem=x", "--set", "n=many"],
             '`n` takes a whole number, not the text "many"',
         ),
-        (["check", "greedy", "--model", "llm"], "`--model` takes NAME=ID or NAME=PATH"),
+        *((["check", name, "--model", "llm"], "`--model` takes NAME=ID or NAME=PATH") for name in ("greedy", "dvts")),
         (["run", "beam_search", "--model", "zoo/counting"], "is for one of several models: llm, prm"),
         (["run", "greedy", "--model", "lm=x"], "declares no model `lm`; did you mean `llm`?"),
         (["run", "-e", "chat user=q | generate llm", "--model", "lm=x"], "uses no model `lm`; did you mean `llm`?"),

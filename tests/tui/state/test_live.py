@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -186,6 +187,45 @@ def test_events_wait_for_patient_readers_and_keep_their_order() -> None:
     stream.emit(started[3])
     assert len(late) == 607 and late[-3:] == second[-3:] == started[1:4]
     assert first[-2:] == started[:2] and prompt == started[3:4]
+
+
+def test_whoever_has_events_delivered_waits_for_those_that_another_thread_hands_on() -> None:
+    stream, entered, go, told = EventStream(), threading.Event(), threading.Event(), list[Event]()
+    event = InstanceStarted(instance="1")
+
+    def made() -> list[Event]:
+        entered.set()
+        go.wait(5)
+        return [event]
+
+    stream.subscribe(told.append, patient=True)
+    stream.emit(made)
+    feed = threading.Thread(target=stream.deliver)
+    feed.start()
+    entered.wait(5)
+    threading.Timer(0.05, go.set).start()
+    stream.deliver(blocking=False)
+    assert told == []
+    stream.deliver()
+    assert told == [event]
+    feed.join()
+
+
+def test_an_event_that_comes_while_a_prompt_reader_is_told_the_history_is_neither_late_nor_lost() -> None:
+    stream, seen = EventStream(), list[Event]()
+    events = [InstanceStarted(instance=str(number)) for number in range(3)]
+
+    def read(event: Event) -> None:
+        seen.append(event)
+        if event is events[0]:
+            # As from another thread: nobody is prompt yet.
+            stream.emit(events[1])
+
+    stream.emit(events[0])
+    stream.subscribe(read, history=True)
+    assert seen == events[:2]
+    stream.emit(events[2])
+    assert seen == events
 
 
 def test_the_history_is_bounded_and_its_sums_are_kept() -> None:

@@ -11,6 +11,8 @@ from qpdsl.planner.optimize.optimizer import optimize
 from qpdsl.planner.plan.naive import plan
 from qpdsl.planner.plan.physical import PhysicalPlan, VoteStrategy
 from qpdsl.planner.plan.rule import with_strategies
+from tests.support.executor import scripted_engine
+from tests.support.executor.programs import compiled
 from tests.support.planner.lowered import program_of
 from tests.support.planner.scripted_runs import ENVIRONMENT, result_of
 from tests.support.planner.searches import HEADER
@@ -61,3 +63,22 @@ def test_a_wave_is_what_could_decide_the_vote() -> None:
     assert votes_to_decide(0, 0, 0.95) == 4
     assert votes_to_decide(3, 0, 0.95) == 1
     assert votes_to_decide(2, 2, 0.95) == 6
+
+
+def test_what_was_begun_beside_rows_that_decide_at_once_is_given_up() -> None:
+    drawn: list[int] = []
+
+    def script(prompt: str, key: int) -> str:
+        drawn.append(key)
+        return "7\n" if len(drawn) == 4 else "7"
+
+    body = """program p(problem: text) -> text {
+      chat user=problem
+      generate llm n=4 stop="\\n" temperature=1.0 max_tokens=12
+      generate llm n=2 temperature=1.0 max_tokens=12
+      extract a = /[0-9]/
+      vote a
+    }"""
+    result, _ = scripted_engine.result_of(optimize(compiled(f'model llm = "zoo/counting"\n{body}')).plan, script)
+    assert result.value == "7" and len(drawn) == 4
+    assert (result.counts["given_up"], result.counts["samples"]) == (2, 4)
