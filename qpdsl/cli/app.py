@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 from qpdsl import __version__
 from qpdsl.cli.console import keep_streams, put, say
 from qpdsl.cli.exits import Exit, table
+from qpdsl.cli.given_once import refuse_twice
 from qpdsl.errors import DataError, LoadError, UserError, is_out_of_memory, reason
 
 # The commands in the order of `--help`, each in the file of `qpdsl.cli.commands` that is named as it is.
@@ -112,7 +113,9 @@ class _Commands(click.Group):
             if (hint := _ELSEWHERE.get(args[0])) is not None:
                 ctx.fail(f"there is no command `{args[0]}`; {hint}")
             ctx.fail(unknown(args[0], _COMMANDS, "there is no command"))
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        refuse_twice(ctx, name, command, rest)
+        return name, command, rest
 
 
 def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -12,7 +12,6 @@ import click
 
 from qpdsl.cli import proposals
 from qpdsl.cli.console import keep_quiet, put, say
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.session.setting import (
     STDOUT,
     FilePath,
@@ -87,7 +86,7 @@ class WordOption(HeadedOption):
         return f"[={self.metavar}]"
 
 
-class HeadedCommand(OnceCommand):
+class HeadedCommand(click.Command):
     """A command whose help groups the options by heading, those that are usual alone where there are many."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:

@@ -8,11 +8,10 @@ import click
 
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.shared_options import format_option
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument("name", metavar="[PROGRAM]", required=False)
 @click.option("--forget", is_flag=True, help="Drop them: those of PROGRAM, or all.")
 @click.option("--rebuild", is_flag=True, help="Make them anew from the saved runs, and drop all others.")

@@ -9,7 +9,6 @@ from click.shell_completion import CompletionItem
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.shared_options import format_option
 
 
@@ -19,7 +18,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return [CompletionItem(part.name, help=part.about) for part in PARTS if part.name.startswith(incomplete)]
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument("parts", metavar="[PART]…", nargs=-1, shell_complete=_complete)
 @click.option("--empty", is_flag=True, help="Remove the files of the parts that are named; `all` names all.")
 @format_option

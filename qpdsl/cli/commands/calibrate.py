@@ -12,7 +12,6 @@ import click
 from qpdsl.cli.console import is_terminal, put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_models
 from qpdsl.cli.shared_options import FileName, format_option, setting_options
 from qpdsl.session.settings import SessionSettings
@@ -41,7 +40,7 @@ class _Layers(_ParamType):
         return tuple(int(word) for word in words)
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument("model", metavar="MODEL", shell_complete=complete_models)
 @click.option(
     "--text",

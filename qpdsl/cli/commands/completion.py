@@ -6,10 +6,9 @@ import click
 
 from qpdsl.cli.console import put
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> Exit:
     """Print the script that completes commands, options, programs, models and parameters in a SHELL.

@@ -8,12 +8,11 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_runs
 from qpdsl.cli.shared_options import format_option
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument("first", metavar="A", shell_complete=complete_runs)
 @click.argument("second", metavar="B", shell_complete=complete_runs)
 @click.option(

@@ -6,12 +6,11 @@ import click
 
 from qpdsl.cli.console import put
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_codes
 from qpdsl.cli.shared_options import format_option
 
 
-@click.command("explain-error", cls=OnceCommand)
+@click.command("explain-error")
 @click.argument("code", metavar="[CODE]", required=False, shell_complete=complete_codes)
 @format_option
 def command(code: str | None, form: str) -> Exit:

@@ -10,7 +10,6 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_files
 
 
@@ -29,7 +28,6 @@ class _Text:
 
 
 @click.command(
-    cls=OnceCommand,
     epilog="Exits with 0, with 1 where --check finds a file that would change, with 2 where a file does not parse.",
 )
 @click.argument("targets", metavar="FILE…", nargs=-1, required=True, shell_complete=complete_files)

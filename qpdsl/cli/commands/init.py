@@ -9,7 +9,6 @@ import click
 
 from qpdsl.cli.console import put
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_ids
 from qpdsl.grammar.model_id import base_of
 
@@ -57,7 +56,7 @@ _EASY = (
 )
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.option("--model", metavar="ID|PATH", shell_complete=complete_ids, help="Your model. [default: a built-in one]")
 def command(model: str | None) -> Exit:
     """Begin a project in this folder: `solve.qp`, a program; `qpdsl.toml`, with your model; `problems.jsonl`, ten rows.

@@ -5,12 +5,11 @@ from __future__ import annotations
 import click
 
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.shared_options import setting_options
 from qpdsl.session.settings import Settings
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @setting_options(Settings, "lsp")
 def command(allow_read: tuple[str, ...], python: tuple[str, ...], tools: tuple[str, ...]) -> Exit:
     """Serve an editor: errors as you type, columns, completion, definitions, references, renaming, formatting.

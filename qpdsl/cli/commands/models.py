@@ -6,7 +6,6 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_ids
 from qpdsl.cli.shared_options import format_option
 
@@ -24,7 +23,7 @@ A model of your own: any Hugging Face decoder with safetensors weights, by its f
 """
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument("model", metavar="ID", required=False, shell_complete=complete_ids)
 @click.option(
     "--probe",

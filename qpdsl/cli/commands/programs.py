@@ -8,7 +8,6 @@ import click
 
 from qpdsl.cli.console import put
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_shipped
 from qpdsl.cli.shared_options import format_option
 
@@ -19,7 +18,7 @@ _HEADINGS = {
 }
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_shipped)
 @format_option
 def command(name: str | None, form: str) -> Exit:

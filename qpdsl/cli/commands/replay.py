@@ -9,13 +9,12 @@ import click
 
 from qpdsl.cli.console import say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_runs
 from qpdsl.cli.shared_options import FileName, replay_options
 from qpdsl.errors import UsageError
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument(
     "trace",
     metavar="TRACE|RUN",

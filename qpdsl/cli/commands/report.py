@@ -11,7 +11,6 @@ import click
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard, OutputFile
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_runs
 from qpdsl.cli.shared_options import FileName, replay_options
 from qpdsl.errors import UsageError
@@ -20,7 +19,7 @@ from qpdsl.errors import UsageError
 _SEVERAL = "comparison.html"
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument(
     "runs",
     metavar="[TRACE|RUN|PID]...",

@@ -14,7 +14,7 @@ import click
 from qpdsl.cli.console import put, say, width_of
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard
-from qpdsl.cli.once_command import OnceCommand
+from qpdsl.cli.given_once import refuse_twice
 from qpdsl.cli.proposals import complete_runs
 from qpdsl.cli.shared_options import FileName, format_option
 from qpdsl.errors import UsageError, unknown
@@ -47,8 +47,6 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 class _Runs(click.Group):
     """Lists the runs where no command is named."""
 
-    command_class = OnceCommand
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
             args = ["list", *args]
@@ -59,7 +57,9 @@ class _Runs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self.commands:
             ctx.fail(unknown(args[0], self.commands, "there is no command"))
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        refuse_twice(ctx, name, command, rest)
+        return name, command, rest
 
 
 @click.group(cls=_Runs)

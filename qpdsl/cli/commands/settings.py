@@ -6,7 +6,6 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.shared_options import format_option
 
 # Set in the environment, these are read; the values of keys are not shown.
@@ -15,7 +14,7 @@ _WIDE = 48
 _KEYS = ("QPDSL_API_KEYS", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @format_option
 def command(form: str) -> Exit:
     """Show what `run`, `eval`, `explain` and `serve` are given in this folder where their command line says nothing.

@@ -10,7 +10,6 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.grammar.printable import cells, one_line
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from qpdsl.tui.state.run_state import RunState
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument("pid", type=int, required=False)
 @click.option("--list", "listing", is_flag=True, help="Only list what goes on: process ids, programs and progress.")
 def command(pid: int | None, listing: bool) -> Exit:

@@ -10,13 +10,12 @@ import click
 from qpdsl.cli.console import say
 from qpdsl.cli.exits import Exit
 from qpdsl.cli.file_guard import Contents, FileGuard
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_runs
 from qpdsl.cli.shared_options import FileName
 from qpdsl.errors import UsageError
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @click.option(
     "--output", metavar="FOLDER", required=True, type=FileName(), help="Where the adapter goes, for `--adapter`."

@@ -6,7 +6,6 @@ import click
 
 from qpdsl.cli.console import put, say
 from qpdsl.cli.exits import Exit
-from qpdsl.cli.once_command import OnceCommand
 from qpdsl.cli.proposals import complete_runs
 from qpdsl.cli.shared_options import FileName, format_option
 from qpdsl.errors import UsageError
@@ -14,7 +13,7 @@ from qpdsl.errors import UsageError
 _ROWS = 20
 
 
-@click.command(cls=OnceCommand)
+@click.command()
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @click.option(
     "--rows", type=click.IntRange(min=1), metavar="N", help=f"How many rows to run again.  [default: {_ROWS}]"
