@@ -7,9 +7,11 @@ Triton interprets its kernels where there is no GPU. It looks once, when it is f
 it, so that is said before any test module loads.
 """
 
+import atexit
 import functools
 import gc
 import os
+import shutil
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -30,17 +32,19 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # A client reads all certificates that it trusts, which takes longer than most of what tests ask a server.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
 # What the user's own runs left behind must not change what tests see.
-_CACHES = Path(tempfile.mkdtemp(prefix="qpdsl-tests-"))
+_FOLDER = Path(tempfile.mkdtemp(prefix="qpdsl-tests-"))
+atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
+_CACHES, _RUNS = _FOLDER / "cache", _FOLDER / "runs"
 os.environ["XDG_CACHE_HOME"] = str(_CACHES)
 # Workers share the kernels that they compile, and what loads of models came to: the process that starts them names the
 # folders.
-(_CACHES / "qpdsl").mkdir()
+(_CACHES / "qpdsl").mkdir(parents=True)
 for _kept in ("kernels", "models"):
     _shared = Path(os.environ.setdefault(f"QPDSL_TESTS_{_kept.upper()}", str(_CACHES / _kept)))
     _shared.mkdir(exist_ok=True)
     (_CACHES / "qpdsl" / _kept).symlink_to(_shared)
 # Nor may tests leave runs with the user's.
-os.environ["QPDSL_RUNS"] = tempfile.mkdtemp(prefix="qpdsl-runs-")
+os.environ["QPDSL_RUNS"] = str(_RUNS)
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"
 
