@@ -19,7 +19,7 @@ from tests.support.grammar import random_patterns
 def test_what_python_finds_is_found() -> None:
     chance = random.Random(1)
     found = 0
-    for _ in range(300):
+    for _ in range(400):
         pattern = random_patterns.pattern(chance)
         ours, python = Matcher(pattern), re.compile(pattern)
         for text in (random_patterns.text(chance) for _ in range(15)):
@@ -120,7 +120,7 @@ def test_a_matcher_forgets_states_and_finds_the_same(monkeypatch: pytest.MonkeyP
 def test_a_settled_match_is_that_of_every_longer_text() -> None:
     chance = random.Random(3)
     settled = 0
-    for _ in range(250):
+    for _ in range(350):
         pattern = random_patterns.pattern(chance)
         early = early_matcher(pattern)
         if early is None:
