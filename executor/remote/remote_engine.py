@@ -348,12 +348,16 @@ class RemoteEngine:
             self._ended_by_others(server)
         elif error.status is None:
             server.concurrency.lost()
-        if call.attempts == 0:
-            call.answers = server.retries.answers
         call.attempts += 1
+        # In an outage, or among others, it is not to blame.
+        if not (error.absent or error.overloaded or by_others):
+            if call.faults == 0:
+                call.answers = server.retries.answers
+            call.faults += 1
+        faults = call.faults if server.retries.answers > call.answers else 0
         server.failure = server.connection.without_key(str(error))
         try:
-            wait = 0.0 if by_others else server.retries.wait(error, call.attempts, call.answers, sent)
+            wait = 0.0 if by_others else server.retries.wait(error, call.attempts, faults, sent)
         except ServerGone as last:
             gone = ServerGone(server.connection.without_key(str(last)))
             if self._outlives:

@@ -159,13 +159,14 @@ class Billed:
 class ServerCall(QueuedRequest, ABC):
     """A request to a server, in its queue. `key` is what its answer is kept under.
 
-    `attempts` failed before; `answers`: how many requests the server had answered when the first did; `told`: when its
-    last token came, on the clock of `time.monotonic`, 0 where none has.
+    `attempts` failed before, of which `faults` may be its own; `answers`: how many requests the server had answered at
+    the first of these; `told`: when its last token came, on the clock of `time.monotonic`, 0 where none has.
     """
 
     model: ModelAtServer = field(kw_only=True)
     key: bytes = field(kw_only=True)
     attempts: int = field(default=0, init=False)
+    faults: int = field(default=0, init=False)
     answers: int = field(default=0, init=False)
     told: float = field(default=0.0, init=False)
 

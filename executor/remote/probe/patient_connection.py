@@ -54,6 +54,6 @@ class PatientConnection(Connection):
 
     def _wait(self, failed: Unreachable, attempts: int) -> float:
         try:
-            return self._retries.wait(failed, attempts, self._retries.answers)
+            return self._retries.wait(failed, attempts)
         except ServerGone as gone:
             raise Unreachable(str(gone), stalled=True) from failed

@@ -246,12 +246,12 @@ class Connection:
                 return Refused(f"{self.url} has an invalid certificate: {cause.verify_message}", 0)
             cause = cause.__cause__ or cause.__context__
         if isinstance(error, httpx.ConnectTimeout):
-            return Unreachable(f"{self.url} could not be reached in {_CONNECT:g} s")
+            return Unreachable(f"{self.url} could not be reached in {_CONNECT:g} s", absent=True)
         if isinstance(error, httpx.ReadTimeout):
             return Unreachable(f"{self.url} stopped responding", stalled=True)
         if isinstance(error, httpx.ConnectError):
             words = _nobody(self.url) if _is_refused(error) else str(error) or "no connection"
-            return Unreachable(f"{self.url} cannot be reached: {words}")
+            return Unreachable(f"{self.url} cannot be reached: {words}", absent=True)
         if isinstance(error, httpx.UnsupportedProtocol):
             return Refused(f"{self.url} is not the URL of a server", 0)
         return Unreachable(f"{self.url} dropped the connection: {str(error) or type(error).__name__}")

@@ -41,8 +41,8 @@ class Refused(ServerError):
 class Unreachable(ServerError):
     """`retry_after`: seconds after which the server wants to be asked again, None where it does not say.
 
-    `status` is the HTTP status, None where there was none. `stalled`: it took the request and then gave nothing.
-    `ended`: it ended a stream before the answer's end.
+    `status` is the HTTP status, None where there was none. `absent`: there was no server to take the request.
+    `stalled`: it took the request and then gave nothing. `ended`: it ended a stream before the answer's end.
     """
 
     def __init__(
@@ -51,12 +51,14 @@ class Unreachable(ServerError):
         *,
         retry_after: float | None = None,
         status: int | None = None,
+        absent: bool = False,
         stalled: bool = False,
         ended: bool = False,
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.status = status
+        self.absent = absent
         self.stalled = stalled
         self.ended = ended
 
@@ -74,7 +76,7 @@ class Unreachable(ServerError):
 # Seconds: the bound of the first wait, and of any.
 _FIRST, _LONGEST = 0.5, 30.0
 # A request that the server failed so often, while it served others, is at fault itself.
-_MAX_ATTEMPTS = 8
+_MAX_FAULTS = 8
 # Seconds without any answer after which a server is gone.
 PATIENCE = 600.0
 
@@ -111,18 +113,18 @@ class Retries:
         self._answered_at = self._clock()
         self._failing_since = None
 
-    def wait(self, error: Unreachable, attempts: int, answers: int, sent: float | None = None) -> float:
+    def wait(self, error: Unreachable, attempts: int, faults: int = 0, sent: float | None = None) -> float:
         """Seconds after which a request that failed for the `attempts`-th time is sent again.
 
-        `answers`: what `answers` was when it failed first; `sent`: when it was sent, on the clock: a server that takes
+        `faults`: how often it failed by itself, if others were answered meanwhile, else 0; `sent`: when it was sent, on the clock: a server that takes
         a request and gives nothing has been silent since then. Raises EngineError for one that alone fails, ServerGone
         where nothing has been answered for longer than the patience.
         """
         now = self._clock()
         if self._failing_since is None:
             self._failing_since = max(now if sent is None else sent, self._answered_at)
-        if attempts >= _MAX_ATTEMPTS and self._answers > answers and not error.overloaded:
-            raise EngineError(f"{error}; it failed {attempts} times while other requests were answered")
+        if faults >= _MAX_FAULTS:
+            raise EngineError(f"{error}; it failed {faults} times while other requests were answered")
         failing = now - self._failing_since
         asked = error.retry_after or 0.0
         if asked > self._patience:

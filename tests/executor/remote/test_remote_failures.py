@@ -120,6 +120,20 @@ def test_a_request_that_alone_fails_does_not_end_the_run() -> None:
     driven(server, use)
 
 
+def test_an_outage_is_no_request_s_fault() -> None:
+    """Others are answered once in a while, and the requests that met no server go on, however often they did."""
+    gone = {"left": 0}
+
+    def script(body: Body, number: int) -> Exception | Body:
+        if number % 12 == 3:
+            gone["left"] = 11
+        gone["left"] -= 1
+        return httpx.ConnectError("refused") if gone["left"] >= 0 else by_seed(body, number)
+
+    completion = driven(ScriptedServer(script), one(wanted(keys=tuple(range(6)))))
+    assert len(completion.samples) == 6
+
+
 def test_a_server_that_is_gone_ends_the_engine() -> None:
     server = ScriptedServer(lambda body, number: httpx.ConnectError("refused"))
     with pytest.raises(ServerGone, match="cannot be reached: refused; no response"):
