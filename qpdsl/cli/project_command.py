@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from qpdsl.cli.console import say
 from qpdsl.cli.shared_options import HeadedCommand
 from qpdsl.errors import UsageError, shorten
+from qpdsl.grammar.model_id import is_remote, written_out
 from qpdsl.session.project import DEFAULTS, NAME, Project, project_file
 
 # Commands that ask servers; the others send nothing.
@@ -56,18 +57,23 @@ def name_models(ctx: click.Context) -> None:
     Raises UsageError where they have several.
     """
     values, root = ctx.params, ctx.find_root()
-    if all("=" in text for text in values["models"]):
+    if all(map(_is_named, values["models"])):
         return
     names = list(_declared(values)[0])
     for at, text in enumerate(values["models"]):
         # The name alone is a model that was left out.
-        if "=" in text or not names or text in names:
+        if _is_named(text) or not names or text in names:
             continue
         if len(names) > 1:
             help = f"one of {', '.join(f'`--model {name}={shorten(text)}`' for name in names)}"
             raise UsageError(f"`--model {shorten(text)}` is for one of several models: {', '.join(names)}", help)
         values["models"] = (*values["models"][:at], f"{names[0]}={text}", *values["models"][at + 1 :])
         root.obj = _replaced(root.obj or (), "--model", text, f"{names[0]}={text}")
+
+
+def _is_named(text: str) -> bool:
+    """Whether a name stands before a model: an id on a server may have the sign too, as in `tokenizer=PLACE`."""
+    return "=" in text and not is_remote(written_out(text))
 
 
 def take_only_models(ctx: click.Context) -> None:
