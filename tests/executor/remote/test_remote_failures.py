@@ -266,7 +266,7 @@ def test_a_server_that_breaks_some_streams_off_keeps_its_requests(broken: set[in
     assert len(server.bodies) == 40 + len(broken) and not told
 
 
-def test_a_request_that_is_always_broken_off_fails_though_others_come_behind_it() -> None:
+def test_a_request_that_is_always_broken_off_waits_longer_and_longer_though_others_come_behind_it() -> None:
     detokenizer = model_of().detokenizer
 
     def script(body: Body, number: int) -> httpx.Response:
@@ -275,18 +275,13 @@ def test_a_request_that_is_always_broken_off_fails_though_others_come_behind_it(
 
     async def use(engine: RemoteEngine) -> None:
         watched = {"watch": lambda index: StopWatch(detokenizer, None, lambda text: None)}
-        bad = asyncio.ensure_future(_answered(engine, wanted("bad", **watched)))
-        number = 0
-        while not bad.done():
-            number += 1
-            await asyncio.gather(*(_answered(engine, wanted(f"{number} {own}", **watched)) for own in range(3)))
-        with pytest.raises(EngineError, match="failed 8 times while other requests were answered"):
-            await bad
+        bad = engine.submit("llm", wanted("bad", **watched))
+        for number in range(40):
+            others = [engine.submit("llm", wanted(f"{number} {own}", **watched)) for own in range(3)]
+            for ticket in others:
+                await ticket
+        bad.cancel()
 
     server = ScriptedServer(script)
     driven(server, use)
-    assert sum(body["prompt"] == "bad" for body in server.bodies) == 8
-
-
-async def _answered(engine: RemoteEngine, request: Any) -> Completion:
-    return await engine.submit("llm", request)
+    assert 1 < sum(body["prompt"] == "bad" for body in server.bodies) < 12
