@@ -87,12 +87,13 @@ def installing(extra: str) -> str:
         origin = json.loads(distribution("qpdsl").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
         origin = {}
-    url, kind = origin.get("url", ""), origin.get("vcs_info", {}).get("vcs")
+    url, source = origin.get("url", ""), origin.get("vcs_info", {})
+    kind, commit = source.get("vcs"), source.get("commit_id")
     if url.startswith("file:") and not kind:
         editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
         return f"`pip install {editable}'{unquote(urlparse(url).path)}[{extra}]'`"
-    origin_of = f" @ {f'{kind}+' if kind else ''}{url}" if url else ""
-    return f"`pip install 'qpdsl[{extra}]{origin_of}'`"
+    place = f" @ {f'{kind}+' if kind else ''}{url}{f'@{commit}' if commit else ''}" if url else ""
+    return f"`pip install 'qpdsl[{extra}]{place}'`"
 
 
 def shorten(text: str, limit: int = 60) -> str:

@@ -38,7 +38,7 @@ _REPORT_EVERY = 0.1
 _WAITING_EVERY = 1.0
 # Seconds without a token after which a server with requests is quiet.
 _QUIET = 5.0
-# So many streams that end as others begin are no chance.
+# That streams end as others begin is no chance where so many requests did that in a row.
 _ENDED_BY_OTHERS = 2
 # Turns of the event loop in which what was replayed is looked at.
 _TURNS = 8
@@ -70,8 +70,8 @@ class _Server:
     """What all models under one URL share. Nothing is sent before `not_before`, as the server asked.
 
     `failure` is how a request failed last that was to be sent again; `heard` is when a request was answered last, or
-    went to a server that had none; `latest` went last, and `ended_by_others` streams had another behind them as they
-    ended before the answer's end.
+    went to a server that had none; `latest` went last, and `enders` are those that went last as streams before them
+    ended before the answer's end, since such a stream was whole.
     """
 
     connection: Connection
@@ -82,7 +82,7 @@ class _Server:
     failure: str = ""
     heard: float = 0.0
     latest: ServerCall | None = None
-    ended_by_others: int = 0
+    enders: set[ServerCall] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -305,6 +305,8 @@ class RemoteEngine:
         begun, server.latest = time.monotonic(), call
         try:
             await call.send(server.connection)
+            if isinstance(call, SampleCall) and call.streams and server.latest is not call:
+                server.enders.clear()
             measured = time.monotonic() - begun, max(1, call.billed.sampled)
             self._answered(server)
             self._keep(call)
@@ -340,14 +342,16 @@ class RemoteEngine:
 
     def _again(self, server: _Server, call: ServerCall, error: Unreachable, epoch: int, sent: float) -> None:
         """The request, which was sent at `sent`, goes again after a while, if it may."""
-        # The server answers, another request than this one.
-        by_others = error.ended and server.latest is not call
+        # The server answers, another request than this one; one that it ends again and again is at fault itself.
+        by_others = error.ended and server.latest is not call and call.attempts < _ENDED_BY_OTHERS
         if error.overloaded:
             server.concurrency.overloaded(epoch)
-        elif by_others:
-            self._ended_by_others(server)
         elif error.status is None:
             server.concurrency.lost()
+        if by_others:
+            self._ended_by_others(server)
+        elif server.latest is call:
+            server.enders.clear()
         call.attempts += 1
         # In an outage, or among others, it is not to blame.
         if not (error.absent or error.overloaded or by_others):
@@ -377,8 +381,11 @@ class RemoteEngine:
 
     def _ended_by_others(self, server: _Server) -> None:
         """A stream ended before its answer, after another request had come: some servers have one stream at a time."""
-        server.ended_by_others += 1
-        if server.ended_by_others == _ENDED_BY_OTHERS:
+        assert server.latest is not None
+        if len(server.enders) == _ENDED_BY_OTHERS:
+            return
+        server.enders.add(server.latest)
+        if len(server.enders) == _ENDED_BY_OTHERS:
             server.concurrency.one_at_a_time()
             if self._tell is not None:
                 url = server.connection.url

@@ -52,7 +52,7 @@ def speculative_expansion(plan: PhysicalPlan) -> PhysicalPlan:
 def _expanded(plan: PhysicalPlan, node: PhysicalOp, params: AbstractSet[str]) -> PhysicalOp:
     if not isinstance(node.op, ops.Repeat):
         return node
-    if node.op.gather is not None:
+    if node.op.gather is not None and node.body:
         first = node.body[0]
         if not isinstance(first.op, ops.Generate) or not _can_expand(first, params) or not _stands_idle(plan, first):
             return node

@@ -169,7 +169,7 @@ class Program(Suggesting, Generic[P, R]):
         """Runs the program for many rows of arguments: a Result of each as it finishes.
 
         A text among the rows is the value of the one text parameter that has none. `values` are those of parameters in
-        all rows, but for rows with a value of their own.
+        all rows, but for rows with a value of their own; those that are named as a keyword here are set by rows alone.
         `concurrency` rows run at a time; by default as many as the plan says, which keeps the engine at work.
         The results are for `for` and `async for`; rows that come asynchronously need `async for`. A row's field `id`
         names it and `seed` is its seed, unless these are parameters; `seeds` are those of the rows in their order.

@@ -162,7 +162,7 @@ def unlearned_policy(
     fitting = [number for number, spent in known.items() if budget is None or spent <= budget]
     if budget is None:
         chosen = max(range(len(ways)), key=lambda number: (sizes[number], number))
-        learned_from = "nothing was learned yet; this strategy is the dearest by rule of thumb"
+        learned_from = "nothing was learned yet; this strategy is the most expensive by rule of thumb"
     else:
         cheapest = min(known, key=lambda number: known[number], default=0)
         if known and not fitting and None not in measured:

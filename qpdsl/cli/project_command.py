@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from qpdsl.cli.console import say
 from qpdsl.cli.shared_options import HeadedCommand
 from qpdsl.errors import UsageError, shorten
+from qpdsl.grammar.model_id import is_remote, written_out
 from qpdsl.session.project import DEFAULTS, NAME, Project, project_file
 
 # Commands that ask servers; the others send nothing.
@@ -34,8 +35,6 @@ class ProjectCommand(HeadedCommand):
 
     def invoke(self, ctx: click.Context) -> Any:
         name_models(ctx)
-        if ctx.info_name in _ASKING:
-            take_only_models(ctx)
         if project_file() is not None:
             from qpdsl.session.project import read_project, set_in_vain
 
@@ -47,6 +46,8 @@ class ProjectCommand(HeadedCommand):
             if project.set and ctx.params.get("pipeline") is None:
                 for warning in set_in_vain(project, _declared(ctx.params)[1]):
                     say(warning)
+        if ctx.info_name in _ASKING:
+            take_only_models(ctx)
         return super().invoke(ctx)
 
 
@@ -56,12 +57,12 @@ def name_models(ctx: click.Context) -> None:
     Raises UsageError where they have several.
     """
     values, root = ctx.params, ctx.find_root()
-    if all("=" in text for text in values["models"]):
+    if all(map(_is_named, values["models"])):
         return
     names = list(_declared(values)[0])
     for at, text in enumerate(values["models"]):
         # The name alone is a model that was left out.
-        if "=" in text or not names or text in names:
+        if _is_named(text) or not names or text in names:
             continue
         if len(names) > 1:
             help = f"one of {', '.join(f'`--model {name}={shorten(text)}`' for name in names)}"
@@ -70,8 +71,13 @@ def name_models(ctx: click.Context) -> None:
         root.obj = _replaced(root.obj or (), "--model", text, f"{names[0]}={text}")
 
 
+def _is_named(text: str) -> bool:
+    """Whether a name stands before a model: an id on a server may have the sign too, as in `tokenizer=PLACE`."""
+    return "=" in text and not is_remote(written_out(text))
+
+
 def take_only_models(ctx: click.Context) -> None:
-    """Writes `--model NAME=URL` with the model of that server where it has one alone, in the words of the run too.
+    """Writes a model that is a URL alone as the only one of that server, if it is, in the words of the run too.
 
     Raises ModelError where the server does not answer.
     """
@@ -87,7 +93,8 @@ def take_only_models(ctx: click.Context) -> None:
 
         if (address := asyncio.run(only_model(url))) is None:
             continue
-        say(f"note: `{name}` is `{address}`, the only model there")
+        if not values.get("quiet"):
+            say(f"note: `{name}` is `{address}`, the only model there")
         taken = f"{name}={address}{space}{options}"
         values["models"] = (*values["models"][:at], taken, *values["models"][at + 1 :])
         root.obj = _replaced(root.obj or (), "--model", text, taken)
@@ -174,7 +181,6 @@ def _declared(values: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
 
 def _defaults(project: Project, ctx: click.Context, models: list[str]) -> dict[str, Any]:
     """Sets options that the command line does not, where they mean something for these models, and returns those."""
-    from qpdsl.grammar.model_id import is_remote, written_out
     from qpdsl.session.setting import declared
     from qpdsl.session.settings import Settings
 

@@ -136,6 +136,9 @@ def prepare(
     `servers` are the answers of `ask_servers`; without them a plan goes by what is known of servers. Raises UsageError,
     QpError, ArgumentError and ModelError.
     """
+    if settings.policy is not None and not bound.program.ways:
+        lacks = "has no budget" if bound.program.budget is None else "leaves nothing open"
+        raise UsageError(f"`--policy`: `{bound.program.name}` {lacks}, so there is nothing to decide", "leave it out")
     prepared = plan_bound(bound, settings, use, policy)
     check_routed(prepared.plan, settings.router)
     refuse_unmet(prepared, servers or {})

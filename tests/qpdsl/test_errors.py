@@ -142,8 +142,8 @@ def test_a_run_without_memory_ends_with_a_code_of_its_own(qpdsl: Run, monkeypatc
         ({"url": "file:///a%20b/qpdsl", "dir_info": {}}, "pip install '/a b/qpdsl[serve]'"),
         ({"url": "file:///qpdsl", "dir_info": {"editable": True}}, "pip install -e '/qpdsl[serve]'"),
         (
-            {"url": "https://host/qpdsl.git", "vcs_info": {"vcs": "git"}},
-            "pip install 'qpdsl[serve] @ git+https://host/qpdsl.git'",
+            {"url": "https://host/qpdsl.git", "vcs_info": {"vcs": "git", "commit_id": "3f2a"}},
+            "pip install 'qpdsl[serve] @ git+https://host/qpdsl.git@3f2a'",
         ),
     ],
 )

@@ -143,11 +143,13 @@ def _as_resumed(options: RunOptions, bound: BoundProgram, use: PlanUse) -> tuple
 def _resuming(options: RunOptions, learned: Policies) -> Policies:
     """What the run to resume decides by under the same budget, else what is learned.
 
-    What is learned now could be another policy, by the runs that were saved since that run began.
+    What is learned now could be another policy, by the runs that were saved since that run began. One that `--policy`
+    names goes before.
     """
 
     def policy(program: LogicalProgram, values: Mapping[str, Value]) -> BudgetPolicy | None:
-        resumed = _policy_of_run(options, program, values) if options.resume else None
+        resumes = options.resume and options.policy is None
+        resumed = _policy_of_run(options, program, values) if resumes else None
         return learned(program, values) if resumed is None else resumed
 
     return policy

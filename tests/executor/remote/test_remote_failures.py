@@ -25,6 +25,7 @@ from tests.support.remote.scripted_server import (
     ADDRESS,
     CAPABILITIES,
     Body,
+    Pieces,
     ScriptedServer,
     answer,
     driven,
@@ -252,7 +253,49 @@ def test_a_server_that_ends_streams_as_others_come_gets_one_at_a_time() -> None:
 
     server = ScriptedServer(script)
     assert driven(server, use, tell=told.append) == ["7777"] * 20
-    # Eight went together at first, of which the last was answered.
-    assert len(server.bodies) <= 20 + 8
+    # Eight went together twice, of which the last was answered.
+    assert len(server.bodies) <= 20 + 2 * 8
     (note,) = told
     assert "one at a time" in note and "http://127.0.0.1:8000/v1" in note
+
+
+@pytest.mark.parametrize("broken", [{3, 11, 19, 27}, set(range(8))], ids=["now and then", "all at once"])
+def test_a_server_that_breaks_some_streams_off_keeps_its_requests(broken: set[int]) -> None:
+    told: list[str] = []
+    detokenizer = model_of().detokenizer
+
+    def script(body: Body, number: int) -> httpx.Response:
+        events = [piece("7")] if number in broken else [piece("7"), piece("7"), piece("", "stop")]
+        return Pieces(*events, pace=0.002).response
+
+    async def use(engine: RemoteEngine) -> list[str]:
+        watched = {"watch": lambda index: StopWatch(detokenizer, None, lambda text: None)}
+        tickets = [engine.submit("llm", wanted(f"{number}?", **watched)) for number in range(40)]
+        texts = [text for ticket in tickets for text in text_of(await ticket)]
+        assert engine.counts("llm").limit > 1
+        return texts
+
+    server = ScriptedServer(script)
+    assert driven(server, use, tell=told.append) == ["77"] * 40
+    assert len(server.bodies) == 40 + len(broken) and not told
+
+
+def test_a_request_that_is_always_broken_off_waits_longer_and_longer_though_others_come_behind_it() -> None:
+    detokenizer = model_of().detokenizer
+
+    def script(body: Body, number: int) -> httpx.Response:
+        events = [piece("7")] if body["prompt"] == "bad" else [piece("7"), piece("", "stop")]
+        return Pieces(*events, pace=0.002).response
+
+    async def use(engine: RemoteEngine) -> None:
+        watched = {"watch": lambda index: StopWatch(detokenizer, None, lambda text: None)}
+        bad = engine.submit("llm", wanted("bad", **watched))
+        for number in range(40):
+            others = [engine.submit("llm", wanted(f"{number} {own}", **watched)) for own in range(3)]
+            for ticket in others:
+                await ticket
+        bad.cancel()
+
+    server = ScriptedServer(script)
+    driven(server, use)
+    assert 1 < sum(body["prompt"] == "bad" for body in server.bodies) < 12

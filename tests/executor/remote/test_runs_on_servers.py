@@ -462,14 +462,20 @@ def test_a_vote_says_in_how_many_texts_an_answer_was_found(qpdsl: Run, tmp_path:
     assert set(re.findall(r"logprob +(\S+)", ran.out)) == {"none"}
 
 
-def test_a_url_stands_for_the_only_model_of_its_server(qpdsl: Run, tmp_path: Path) -> None:
+def test_a_url_stands_for_the_only_model_of_its_server(
+    qpdsl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "written.qp").write_text(WRITTEN)
     with stub("vllm") as server:
         command = ("run", str(tmp_path / "written.qp"), PROBLEM, "--completions", "none", "--model")
         named = qpdsl(*command, f"llm=vllm:{server.url}#stub")
         ran = qpdsl(*command, f"llm={server.origin}")
-    assert f"note: `llm` is `vllm:{server.url}#stub`, the only model there" in ran.err
-    assert ran.code == 0 and ran.out == named.out
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "qpdsl.toml").write_text(f'[models]\nllm = "{server.url}"\n')
+        by_project = qpdsl(*command[:-1])
+    for own in (ran, by_project):
+        assert f"note: `llm` is `vllm:{server.url}#stub`, the only model there" in own.err
+        assert own.code == 0 and own.out == named.out
     # Nothing is asked to explain.
     explained = qpdsl("explain", str(tmp_path / "written.qp"), "--model", f"llm={server.url}")
     assert "name a model of it" in explained.err

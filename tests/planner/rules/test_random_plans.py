@@ -75,6 +75,7 @@ def test_the_random_programs_have_blocks_that_nobody_reads() -> None:
     [
         'each el in ["x", "y"] { let b = a }',
         "repeat 2 { let b = a }",
+        "repeat 2 gather { let b = a }",
         "repeat 2 { repeat 3 { let b = a } }",
         "peek { let b = a }",
         "ask { let b = a }",

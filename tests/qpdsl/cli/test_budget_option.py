@@ -128,8 +128,22 @@ def test_what_decided_is_said_and_decides_again_where_it_is_named(
     said, again = ran("--policy", first)
     assert again == tokens and "runs first" not in said
     assert qpdsl("runs").out.count("open tokens=75 zoo/counting") == 3
+    ran()
+    cut_short(RunFolder(), 2)
+    options = ("--no-greedy", "--budget", "tokens=75", "--resume", "--policy", first)
+    changed = qpdsl("run", program, "--input", rows, *options)
+    assert changed.code == 2 and "what the budget decides by" in changed.err
     refused = qpdsl("run", program, "--input", rows, "--budget", "tokens=9", "--policy", first)
     assert refused.code == 2 and f"run `{first}` decided nothing for `open` under this budget" in refused.err
+
+
+@pytest.mark.parametrize("command", ["run", "explain"])
+def test_a_policy_with_nothing_to_decide_is_refused(qpdsl: Run, program: Path, command: str) -> None:
+    given = [program] if command == "explain" else [program, "1"]
+    closed = qpdsl(command, *given, "--set", "n=2", "--policy", "last")
+    assert closed.code == 2 and "so there is nothing to decide" in closed.err
+    plain = qpdsl(command, "greedy", *given[1:], "--policy", "last")
+    assert plain.code == 2 and "`greedy` has no budget, so there is nothing to decide" in plain.err
 
 
 def test_too_few_rows_for_a_warm_up_are_said_and_their_spend_is_measured(

@@ -375,3 +375,9 @@ def test_a_pipe_of_the_shell_is_read(qpdsl: Run, sampled: Path) -> None:
         assert qpdsl("check", f"/dev/fd/{read}").code == 0
     finally:
         os.close(read)
+
+
+def test_the_only_model_may_be_on_a_server_that_takes_token_ids(qpdsl: Run) -> None:
+    place = "vllm:http://127.0.0.1:9/v1#m tokenizer=zoo/counting"
+    explained = qpdsl("explain", "greedy", "--model", place)
+    assert explained.code == 0 and f"llm: {place}" in explained.out

@@ -235,7 +235,7 @@ class SearchGenerator:
             body = [f'generate llm n=2 temperature=1.0 stop="."{ahead}', self.score(), self.keep()]
         else:
             body = [self.generate(), *self.stages(depth, 0)]
-        return f"repeat {self.chance.choice([2, 3])}{until} {{ {' | '.join(body)} }}"
+        return f"repeat {self.chance.choice([2, 3, 0])}{until} {{ {' | '.join(body)} }}"
 
     def search(self, depth: int) -> str:
         pick = self.chance
