@@ -116,9 +116,9 @@ class Retries:
     def wait(self, error: Unreachable, attempts: int, faults: int = 0, sent: float | None = None) -> float:
         """Seconds after which a request that failed for the `attempts`-th time is sent again.
 
-        `faults`: how often it failed by itself, if others were answered meanwhile, else 0; `sent`: when it was sent, on the clock: a server that takes
-        a request and gives nothing has been silent since then. Raises EngineError for one that alone fails, ServerGone
-        where nothing has been answered for longer than the patience.
+        `faults`: how often it failed by itself, if others were answered meanwhile, else 0; `sent`: when it was sent,
+        on the clock: a server that takes a request and gives nothing has been silent since then. Raises EngineError
+        for one that alone fails, ServerGone where nothing has been answered for longer than the patience.
         """
         now = self._clock()
         if self._failing_since is None:
