@@ -111,7 +111,9 @@ class ProgressNotes:
         silent = [model for model, (begun, _) in list(self._silent.items()) if now - begun > MOMENT]
         if silent or (quiet := self._quiet_servers(now)):
             return " ".join([*words, *([self._silence(model, now) for model in silent] or quiet)])
-        return " ".join(words if self._ends is None else [*words, f"{_clock(max(self._ends - now, 0))} left"])
+        if self._ends is None:
+            return " ".join(words)
+        return " ".join([*words, f"{_clock(self._ends - now)} left" if self._ends > now else "longer than expected"])
 
     @contextlib.contextmanager
     def of_rows(self, total: int, done: int, *, wanted: bool = True) -> Iterator[None]:

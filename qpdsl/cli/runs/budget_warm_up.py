@@ -81,7 +81,7 @@ def warm_up_strategies(
     folder = RunFolder()
     sweep = Sweep([run(way, own) for way, own in zip(ways, jobs, strict=True)], lambda run: run.begin(folder))
     what = f"warming up {len(jobs)} strategies on {len(first.rows)} rows"
-    say(f"no statistics yet: {what}")
+    say(f"no statistics yet: {what}, apart from the budget")
 
     def saved(rows: Sequence[FinishedRow]) -> None:
         process.prepare(f"{what}: {sweep.done:,} of {sweep.total:,}")
@@ -89,7 +89,7 @@ def warm_up_strategies(
     sweep.saved = saved
     process.prepare(what)
     sweep.run(lambda: LocalRunner(session, jobs, calls=sweep.calls_of), run_until_interrupted)
-    say(f"warm-up: {sweep.sampled:,} tokens, apart from the budget; `qpdsl runs` lists its runs")
+    say(f"warm-up: {sweep.sampled:,} tokens; `qpdsl runs` lists its runs")
     return True
 
 

@@ -165,7 +165,10 @@ def _found(result: InstanceResult) -> list[tuple[str, str]]:
     """In how many of several texts an answer was found; nothing where that is all of them."""
     found = found_json(result.counts).get("found", {})
     texts, none = sum(found.values()), found.get("none", 0)
-    return [("found", f"an answer in {texts - none:,} of {texts:,} texts; `--rows` shows them")] if none else []
+    if not none:
+        return []
+    more = ", `--answer last_number` takes the last number of each" if 2 * none > texts else ""
+    return [("found", f"an answer in {texts - none:,} of {texts:,} texts; `--rows` shows them{more}")]
 
 
 def _row(columns: Mapping[str, Value]) -> list[str]:

@@ -136,6 +136,7 @@ def test_the_time_in_which_a_server_was_silent_makes_no_rate(said: list[str], mo
         stream.emit(dataclasses.replace(DEAD, at=299.0, failing=0.0))
         now[0] = 301.0
         assert progress.worked() == 101.0 and progress.words(301.0).endswith("0:19 left")
+        assert progress.words(330.0).endswith(" longer than expected")
         # A request that has to wait for a moment is no silence.
         stream.emit(dataclasses.replace(DEAD, at=302.0))
         stream.emit(dataclasses.replace(DEAD, at=302.5, failing=0.0))
