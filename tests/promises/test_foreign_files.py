@@ -71,7 +71,7 @@ def test_headers_of_safetensors(tmp_path: Path) -> None:
             tensor_shapes(file)
         except CheckpointError:
             refused += 1
-    assert refused > 250
+    assert refused > 150
 
 
 @pytest.mark.parametrize("field", ["shape", "data_offsets"])

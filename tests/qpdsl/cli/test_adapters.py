@@ -29,7 +29,7 @@ from tests.support.executor.adapters import matrices, write_adapter
 PIPELINE = 'prompt "{q}" | generate slm temperature=0 max_tokens=8'
 RUN = ("run", "-e", PIPELINE, "--set", "q=3 * 4", "--no-greedy")
 
-QUOTED = ("-e", 'prompt "{q}" | generate "zoo/counting"')
+QUOTED = ("run", "-e", 'prompt "{q}" | generate "zoo/counting"', "--set", "q=3 * 4", "--no-greedy")
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_nothing_is_written_into_an_adapter(qpdsl: Run, adapter: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_the_options_is_said(qpdsl: Run, options: tuple[str, ...], message: str) -> None:
-    ran = qpdsl(*RUN, *options)
+    ran = qpdsl(*(() if options[0] == "run" else RUN), *options)
     assert ran.code == Exit.USAGE and message in ran.err
 
 
