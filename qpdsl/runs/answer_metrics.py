@@ -168,7 +168,8 @@ def sampled_answers(candidates: Iterable[Mapping[str, Any]]) -> list[SampledAnsw
     Answers are one where the program's own vote takes them for one, else where their JSON is equal.
     """
     return [
-        SampledAnswer(_answer(candidate), candidate["correct"] is True, candidate.get("score")) for candidate in candidates
+        SampledAnswer(_answer(candidate), candidate["correct"] is True, candidate.get("score"))
+        for candidate in candidates
     ]
 
 

@@ -39,7 +39,7 @@ NOT_RUN = {
     r"prm=|models/|--adapter|--roofline MODEL|--reflect": "asks a model that is not shipped, or trains one",
     r"--tool |--python ": "calls Python of the reader's, as tests/programs/test_tools.py does",
     r"qpdsl train ": "needs an extra, and trains",
-    r"--ways|--budget|told\.qp": "needs what many runs left, as tests/docs/test_budgets_page.py has it",
+    r"--ways|--budget|--policy|told\.qp": "needs what many runs left, as tests/docs/test_budgets_page.py has it",
     r"qpdsl eval self_consistency best_of_n": "takes a quarter of an hour; benchmarks recorded what it prints",
 }
 # Pages whose sessions go on from one another, or from what was there before: each has a test of its own.
