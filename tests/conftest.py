@@ -12,6 +12,7 @@ import functools
 import gc
 import os
 import shutil
+import signal
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ settings.register_profile(
 )
 settings.load_profile("tests")
 os.environ["OMP_NUM_THREADS"] = "1"
+# A shell has what it puts in the background ignore Ctrl-C, and all that starts from there.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # A client reads all certificates that it trusts, which takes longer than most of what tests ask a server.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
 # What the user's own runs left behind must not change what tests see.

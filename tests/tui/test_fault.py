@@ -57,7 +57,7 @@ def test_the_terminal_is_put_back_and_no_traceback_is_shown(kind: str) -> None:
     args = ["-c", SCRIPT, str(BEAM), kind]
     shown = pexpect.spawn(sys.executable, args, dimensions=(24, 80), timeout=90, cwd=str(ROOT), env=env)
     if kind in ("drawing", "end"):
-        shown.expect("operator")
+        shown.expect("once the run begins")
         shown.send("3" if kind == "drawing" else "q")
     shown.expect("FAULT (.*) (True|False)")
     assert b"KeyError" in shown.match[1] and shown.match[2] == b"True"
