@@ -160,7 +160,7 @@ class RemoteEngine:
         now, quiet = time.monotonic(), 0.0
         if in_flight:
             there = (call for call in self._running if self._server(call.model) is server)
-            quiet = now - max(server.heard, *(call.told for call in there))
+            quiet = now - max([server.heard, *(call.told for call in there)])
             quiet = quiet if quiet >= _QUIET else 0.0
         counts = RemoteCounts(in_flight, server.concurrency.limit, self._spent[model], len(queued), quiet=quiet)
         if not again:

@@ -109,8 +109,8 @@ class ProgressNotes:
             words.append(f"{self._rate.total:,} tokens")
         words += self._speed(now)
         silent = [model for model, (begun, _) in list(self._silent.items()) if now - begun > MOMENT]
-        if silent or (quiet := self._quiet_servers(now)):
-            return " ".join([*words, *([self._silence(model, now) for model in silent] or quiet)])
+        if troubles := [self._silence(model, now) for model in silent] or self._quiet_servers(now):
+            return " ".join([*words, *troubles])
         if self._ends is None:
             return " ".join(words)
         return " ".join([*words, f"{_clock(self._ends - now)} left" if self._ends > now else "longer than expected"])
